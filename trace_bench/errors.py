@@ -1,0 +1,36 @@
+"""Errors, typed by who must act on them.
+
+`UserError` is for the person at the command line: it names what was given, what is allowed and
+which setting to change, and ends the program without a traceback. `EpisodeError` is for one
+episode: it becomes a `Failure` on that episode's trajectory and never ends a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class TraceBenchError(Exception):
+    """Root of the project's own errors."""
+
+
+class UserError(TraceBenchError):
+    """Something that the person who started the program can put right."""
+
+
+class EpisodeError(TraceBenchError):
+    """One episode failed; `boundary` says at which side of the agent (see `types.Boundary`)."""
+
+    def __init__(self, boundary: str, message: str) -> None:
+        super().__init__(message)
+        self.boundary = boundary
+
+
+class BudgetExceeded(TraceBenchError):
+    """A method asked for more rollouts than its budget has left."""
+
+
+def unknown(kind: str, given: object, allowed: Iterable[object], setting: str) -> UserError:
+    """The one form of "no such …" message: what was given, what is allowed, which setting."""
+    names = ", ".join(str(name) for name in allowed)
+    return UserError(f"unknown {kind} {given!r}; allowed: {names}. Change the setting `{setting}`.")
