@@ -1,0 +1,165 @@
+"""The scenario generator: fixed splits, solvable tasks, disjoint pools, honest capabilities."""
+
+from collections import Counter
+
+import pytest
+
+from trace_bench.envs.toolsandbox.augment import AUGMENTATIONS
+from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
+from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite, synthetic_task
+from trace_bench.envs.toolsandbox.scenarios.build import build
+from trace_bench.envs.toolsandbox.scenarios.play import play
+from trace_bench.envs.toolsandbox.scenarios.pools import POOLS, Pool
+from trace_bench.envs.toolsandbox.scenarios.program import Mind
+from trace_bench.envs.toolsandbox.scenarios.shapes import shapes
+from trace_bench.errors import UserError
+from trace_bench.types import Score, Task
+
+SUITE = EmbeddedSuite()
+SHAPES = {shape.name: shape for shape in shapes()}
+
+
+def follow(task: Task) -> Score:
+    env = SUITE.make()
+    step = env.reset(task)
+    for message in SUITE.reference(task):
+        step = env.step(message)
+    assert step.done and step.score is not None
+    return step.score
+
+
+def idle(task: Task) -> Score:
+    env = SUITE.make()
+    step = env.reset(task)
+    while not step.done:
+        step = env.step({"role": "assistant", "content": ""})
+    assert step.score is not None
+    return step.score
+
+
+def test_shapes_have_the_official_category_mix() -> None:
+    mix = Counter(shape.category for shape in shapes())
+    assert mix == {
+        "single_tool_call": 19,
+        "multiple_tool_calls": 54,
+        "multiple_user_turns": 28,
+        "insufficient_information": 28,
+    }
+    assert len(SHAPES) == 129
+
+
+@pytest.mark.parametrize(("split", "size"), [("train", 64), ("dev", 128), ("test", 387)])
+def test_every_reference_earns_the_full_score(split: str, size: int) -> None:
+    tasks = SUITE.tasks(split)
+    assert len(tasks) == size
+    assert [t.id for t in tasks if not follow(t).success] == []
+
+
+def test_train_large_is_large_and_solvable() -> None:
+    tasks = SUITE.tasks("train_large")
+    assert len(tasks) == 2048
+    assert all(follow(task).success for task in tasks[::40])
+
+
+def test_test_split_has_three_of_each_shape() -> None:
+    counts = Counter(task.data["shape"] for task in SUITE.tasks("test"))
+    assert set(counts.values()) == {3} and len(counts) == 129
+
+
+def test_the_idle_agent_passes_just_the_insufficient_tasks() -> None:
+    for task in SUITE.tasks("dev"):
+        passed = idle(task).success
+        assert passed == (not task.data["milestones"])
+        assert not passed or task.data["category"] == "insufficient_information"
+
+
+def test_a_task_is_rebuilt_from_its_id() -> None:
+    for task in (SUITE.tasks("dev")[17], synthetic_task("disambiguates", 5)):
+        assert EmbeddedSuite().task(task.id) == task
+    with pytest.raises(UserError, match="ids look like"):
+        SUITE.task("toolsandbox/embedded/dev/x")
+    with pytest.raises(UserError, match="allowed: train, dev, test, train_large"):
+        SUITE.tasks("validation")
+
+
+def test_augmented_references_earn_the_full_score() -> None:
+    for name in AUGMENTATIONS:
+        suite = EmbeddedSuite(name)
+        for task in suite.tasks("dev")[::16]:
+            env = suite.make()
+            step = env.reset(task)
+            for message in suite.reference(task):
+                step = env.step(message)
+            assert step.score is not None and step.score.success, (name, task.id)
+            shown = {t["function"]["name"] for t in env.reset(task).tools}
+            assert not shown & set(task.data["withheld"])
+
+
+@pytest.mark.parametrize("name", sorted(SHAPES))
+def test_a_task_requires_what_it_says_and_no_more(name: str) -> None:
+    """Without all the other capabilities at once it is still solved; without any that it requires
+    it is not."""
+    for seed in range(3):
+        task, turns = build(SHAPES[name], Pool("dev"), seed, f"t/{seed}", "dev")
+        tools, required = frozenset(task.data["tools"]), set(task.data["requires"])
+        others = frozenset(set(CAPABILITIES[:8]) - required)
+        score = play(ToolSandboxEnv(), task, turns, Mind(tools, others)).last.score
+        assert score is not None and score.success
+        for capability in required:
+            score = play(
+                ToolSandboxEnv(), task, turns, Mind(tools, frozenset({capability}))
+            ).last.score
+            assert score is not None and not score.success
+
+
+def test_every_deficit_is_needed_alone_and_together() -> None:
+    needs = [frozenset(task.data["requires"]) for task in SUITE.tasks("test")]
+    share = sum(not need for need in needs) / len(needs)
+    assert 0.3 < share < 0.5
+    for capability in set(CAPABILITIES) - {"takes_exact_arguments_from_results", "tells_the_user"}:
+        assert sum(need == {capability} for need in needs) >= 10
+        assert sum(capability in need and len(need) > 1 for need in needs) >= 2
+    assert any(len(need) == 3 for need in needs)
+
+
+def names_and_numbers(task: Task) -> set[str]:
+    rows = task.data["start"]["CONTACT"]
+    return {row["name"] for row in rows} | {row["phone_number"] for row in rows}
+
+
+def test_splits_share_no_wording_person_or_number() -> None:
+    wordings, entities = {}, {}
+    for split in ("train", "dev", "test"):
+        tasks = SUITE.tasks(split)
+        wordings[split] = {task.data["wording"] for task in tasks}
+        entities[split] = set().union(*map(names_and_numbers, tasks))
+    made = [synthetic_task(c, seed) for c in CAPABILITIES for seed in range(60)]
+    wordings["synthetic"] = {task.data["wording"] for task in made}
+    entities["synthetic"] = set().union(*map(names_and_numbers, made))
+    demo = [build(s, Pool("demo"), i, "d", "demo")[0] for s in shapes() for i in range(3)]
+    wordings["demo"] = {task.data["wording"] for task in demo}
+    entities["demo"] = set().union(*map(names_and_numbers, demo))
+    assert set(wordings) == set(POOLS)
+    for values in (wordings, entities):
+        for a in values:
+            for b in values:
+                assert a == b or not values[a] & values[b], (a, b)
+
+
+def test_no_synthetic_task_reproduces_a_task_of_a_split() -> None:
+    openings = {t.data["user"]["opening"] for s in SUITE.splits() for t in SUITE.tasks(s)}
+    made = {synthetic_task(c, i).data["user"]["opening"] for c in CAPABILITIES for i in range(80)}
+    assert not openings & made
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_synthetic_tasks_reward_the_capability(capability: str) -> None:
+    tasks = [synthetic_task(capability, seed) for seed in range(100)]
+    contrast = sum(task.data["contrast"] for task in tasks)
+    assert 10 <= contrast <= 32
+    assert all(follow(task).success for task in tasks)
+    needing = [t for t in tasks if not t.data["contrast"]]
+    if capability in CAPABILITIES[:5] + CAPABILITIES[6:8]:
+        assert all(t.data["requires"] == [capability] for t in needing)
+    with pytest.raises(UserError, match="unknown capability 'x'"):
+        synthetic_task("x", 0)

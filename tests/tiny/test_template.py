@@ -1,0 +1,89 @@
+"""The tiny agent's template and tokenizer: one text by two ways, and nothing lost in tokens."""
+
+import json
+
+import pytest
+
+from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
+from trace_bench.tiny.demos import Pieces, demonstration
+from trace_bench.tiny.template import render, reply_text
+from trace_bench.tiny.train import Recipe, make_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory):
+    from transformers import AutoTokenizer
+
+    folder = tmp_path_factory.mktemp("tokenizer")
+    make_tokenizer(folder, Recipe(), samples=300)
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def conversation(task):
+    suite = EmbeddedSuite()
+    env = suite.make()
+    step = env.reset(task)
+    messages, tools = list(step.messages), step.tools
+    for message in suite.reference(task):
+        step = env.step(message)
+        messages += [message, *step.messages]
+    return messages, tools
+
+
+def test_fast_rendering_equals_the_jinja_template(tokenizer) -> None:
+    for task in EmbeddedSuite().tasks("dev"):
+        messages, tools = conversation(task)
+        text = "".join(piece for piece, _ in render(messages, tools))
+        assert text == tokenizer.apply_chat_template(messages, tools=list(tools), tokenize=False)
+
+
+def test_prompts_only_grow(tokenizer) -> None:
+    for task in EmbeddedSuite().tasks("dev")[:40]:
+        messages, tools = conversation(task)
+        whole = tokenizer.apply_chat_template(messages, tools=list(tools), tokenize=False)
+        for i, message in enumerate(messages):
+            if message["role"] == "assistant":
+                prompt = tokenizer.apply_chat_template(
+                    messages[:i], tools=list(tools), tokenize=False, add_generation_prompt=True
+                )
+                assert whole.startswith(prompt + reply_text(message))
+
+
+def test_tokens_lose_nothing_and_pieces_join(tokenizer) -> None:
+    for seed in range(200):
+        pieces = [text for text, _ in demonstration(seed, Pieces())]
+        ids = [tokenizer(text, add_special_tokens=False).input_ids for text in pieces]
+        assert tokenizer.decode([i for part in ids for i in part]) == "".join(pieces)
+    odd = 'naïve "quote" \\ 東京 🙂\n\t{}'
+    assert tokenizer.decode(tokenizer(odd).input_ids) == odd
+
+
+def test_several_calls_and_text_in_one_reply(tokenizer) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
+    other = {"id": "b", "type": "function", "function": {"name": "g", "arguments": {"y": "z"}}}
+    answers = [{"role": "tool", "tool_call_id": i, "content": i} for i in "ab"]
+    messages = [
+        {"role": "system", "content": "s"},
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": "now", "tool_calls": [call, other]},
+        *answers,
+        {"role": "assistant", "content": "done"},
+    ]
+    text = "".join(piece for piece, _ in render(messages, []))
+    assert text == tokenizer.apply_chat_template(messages, tokenize=False)
+    calls = [
+        json.loads(part.split("\n</tool_call>")[0]) for part in text.split("<tool_call>\n")[1:]
+    ]
+    assert calls == [{"name": "f", "arguments": {"x": 1}}, {"name": "g", "arguments": {"y": "z"}}]
+
+
+def test_a_tool_call_costs_few_tokens(tokenizer) -> None:
+    call = '<tool_call>\n{"name": "set_wifi_status", "arguments": {"on": true}}\n</tool_call>'
+    assert len(tokenizer(call, add_special_tokens=False).input_ids) <= 6
+
+
+def test_two_builds_give_the_same_tokenizer(tmp_path, tokenizer) -> None:
+    make_tokenizer(tmp_path, Recipe(), samples=300)
+    from transformers import AutoTokenizer
+
+    assert AutoTokenizer.from_pretrained(tmp_path).get_vocab() == tokenizer.get_vocab()

@@ -1,0 +1,1 @@
+"""Environments. `registry.suite` finds them, `check` tests that one keeps the contract."""

@@ -1,0 +1,260 @@
+"""Does an environment keep the contract? `python -m trace_bench.envs.check env=toolsandbox`
+
+Keys: env, suite, split, limit (number of tasks). Exit status 1 when a check fails. As a library:
+`check(suite, tasks) -> Report`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trace_bench.envs.registry import suite as find_suite
+from trace_bench.errors import UserError, unknown
+from trace_bench.protocols import Env, Suite
+from trace_bench.types import Message, Step, StopReason, Task, to_json
+
+_MAX_STEPS = 200  # an episode that is longer has no end
+_DEFAULTS = {"env": "toolsandbox", "suite": "embedded", "split": "train", "limit": "16"}
+
+
+class Broken(Exception):
+    """A check found the contract broken."""
+
+
+@dataclass
+class Line:
+    """One check over all tasks; `faults` names the tasks where it failed and how."""
+
+    name: str
+    passed: int = 0
+    faults: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Report:
+    """All checks, and two anchors of every table: the mean score of the reference trajectories
+    and of an agent that says nothing."""
+
+    lines: list[Line]
+    reference: float
+    idle: float
+
+    @property
+    def ok(self) -> bool:
+        return not any(line.faults for line in self.lines)
+
+    def __str__(self) -> str:
+        rows = [
+            f"{'ok' if not line.faults else 'FAILED':7}{line.passed:5}  {line.name}"
+            + "".join(f"\n{'':14}{fault}" for fault in line.faults[:5])
+            for line in self.lines
+        ]
+        anchors = f"mean similarity: reference {self.reference:.3f}, idle {self.idle:.3f}"
+        return "\n".join([*rows, anchors])
+
+
+def check(suite: Suite, tasks: Sequence[Task]) -> Report:
+    """Run every check on every task. UserError without tasks."""
+    if not tasks:
+        raise UserError("no tasks to check; change the setting `limit` or `split`")
+    checks: list[tuple[str, Callable[[Suite, Task], None]]] = [
+        ("a task is found again by its id and survives JSON", _task_round_trip),
+        ("reset gives messages and valid tool schemas", _reset),
+        ("the reference earns the full score", _reference),
+        ("the same task and actions give the same bytes", _same_bytes),
+        ("reset discards the earlier episode", _reset_discards),
+        ("environments do not touch each other", _independent),
+        ("bad tool calls are answered with an error message", _bad_calls),
+        ("an idle agent's episode ends with a score", _idle),
+        ("close may be called twice", _close),
+    ]
+    lines = []
+    for name, run in checks:
+        line = Line(name)
+        for task in tasks:
+            try:
+                run(suite, task)
+                line.passed += 1
+            except Exception as error:  # a check must survive whatever an environment does
+                line.faults.append(f"{task.id}: {type(error).__name__}: {error}")
+        lines.append(line)
+    return Report(lines, _mean(suite, tasks, suite.reference), _mean(suite, tasks, idle_actions))
+
+
+def idle_actions(task: Task) -> list[Message]:
+    """An agent that says nothing until the episode ends."""
+    return [{"role": "assistant", "content": ""}] * _MAX_STEPS
+
+
+def play(env: Env, task: Task, actions: Sequence[Message]) -> list[Step]:
+    """Reset and step until the episode or the actions end."""
+    steps = [env.reset(task)]
+    for action in actions:
+        if steps[-1].done:
+            break
+        steps.append(env.step(action))
+    return steps
+
+
+def _mean(
+    suite: Suite, tasks: Sequence[Task], actions: Callable[[Task], Sequence[Message]]
+) -> float:
+    total = 0.0
+    for task in tasks:
+        try:
+            last = play(suite.make(), task, actions(task))[-1]
+        except Exception:  # already reported by a check; here the episode counts as 0
+            continue
+        total += last.score.similarity if last.score else 0.0
+    return total / len(tasks)
+
+
+def _require(condition: bool, text: str) -> None:
+    if not condition:
+        raise Broken(text)
+
+
+def _bytes(steps: Sequence[Step]) -> str:
+    return json.dumps(to_json(steps), allow_nan=False)
+
+
+def _check_messages(step: Step) -> None:
+    json.dumps(to_json(step), allow_nan=False)
+    for message in step.messages:
+        _require(message.get("role") in ("system", "user", "tool"), f"role of {message}")
+        _require(isinstance(message.get("content"), str), f"content of {message}")
+        if message["role"] == "tool":
+            _require(isinstance(message.get("tool_call_id"), str), f"tool_call_id of {message}")
+            _require(isinstance(message.get("name"), str), f"name of {message}")
+    _require(step.done == (step.stop is not None), "done and stop disagree")
+    _require(step.done == (step.score is not None), "done and score disagree")
+    if step.score is not None:
+        _require(0.0 <= step.score.similarity <= 1.0, f"similarity {step.score.similarity}")
+        _require(isinstance(step.score.success, bool), "success is no boolean")
+        _require(isinstance(step.stop, StopReason), f"stop {step.stop!r}")
+
+
+def _task_round_trip(suite: Suite, task: Task) -> None:
+    again = suite.task(task.id)
+    _require(to_json(again) == to_json(task), "suite.task gives another task")
+    _require(json.loads(json.dumps(to_json(task))) == to_json(task), "task data is not plain JSON")
+
+
+def _reset(suite: Suite, task: Task) -> None:
+    step = suite.make().reset(task)
+    _check_messages(step)
+    _require(not step.done, "done at reset")
+    roles = [message["role"] for message in step.messages]
+    _require(bool(roles) and roles[-1] == "user", f"opening roles {roles}")
+    names = [_check_schema(tool) for tool in step.tools]
+    _require(len(set(names)) == len(names), "two tools of one name")
+
+
+def _check_schema(tool: dict[str, Any]) -> str:
+    function = tool["function"]
+    parameters = function["parameters"]
+    _require(tool["type"] == "function", "type of a tool")
+    _require(parameters["type"] == "object", f"parameters of {function['name']}")
+    missing = set(parameters.get("required", ())) - set(parameters["properties"])
+    _require(not missing, f"required but not described: {sorted(missing)}")
+    _require(isinstance(function.get("description"), str), f"description of {function['name']}")
+    name: str = function["name"]
+    return name
+
+
+def _reference(suite: Suite, task: Task) -> None:
+    steps = play(suite.make(), task, suite.reference(task))
+    for step in steps:
+        _check_messages(step)
+    last = steps[-1]
+    _require(last.done, "the episode goes on after the reference")
+    _require(last.score is not None and last.score.success, f"score {to_json(last.score)}")
+
+
+def _same_bytes(suite: Suite, task: Task) -> None:
+    actions = suite.reference(task)
+    first = _bytes(play(suite.make(), task, actions))
+    _require(first == _bytes(play(suite.make(), task, actions)), "two environments differ")
+
+
+def _reset_discards(suite: Suite, task: Task) -> None:
+    actions = suite.reference(task)
+    fresh = _bytes(play(suite.make(), task, actions))
+    env = suite.make()
+    play(env, task, actions[:-1])  # left in the middle
+    _require(fresh == _bytes(play(env, task, actions)), "after an unfinished episode")
+    _require(fresh == _bytes(play(env, task, actions)), "after a finished episode")
+
+
+def _independent(suite: Suite, task: Task) -> None:
+    """Two episodes in step, one of them idle, against one alone."""
+    actions = suite.reference(task)
+    alone = _bytes(play(suite.make(), task, actions))
+    env, other = suite.make(), suite.make()
+    steps, others = [env.reset(task)], [other.reset(task)]
+    for action in actions:
+        if not others[-1].done:
+            others.append(other.step({"role": "assistant", "content": "?"}))
+        if not steps[-1].done:
+            steps.append(env.step(action))
+    _require(alone == _bytes(steps), "an episode changes with another one beside it")
+
+
+def _bad_calls(suite: Suite, task: Task) -> None:
+    env = suite.make()
+    name = env.reset(task).tools[0]["function"]["name"]
+    # Unknown tool, no JSON, no object, unknown argument, no function at all.
+    bad = [("no_such_tool", "{}"), (name, "{"), (name, "[1]"), (name, '{"no_such_argument": 1}')]
+    calls: list[Any] = [
+        {"id": f"bad_{i}", "type": "function", "function": {"name": n, "arguments": a}}
+        for i, (n, a) in enumerate(bad)
+    ]
+    calls.append({"id": "bad_4", "type": "function"})
+    for call in calls:
+        step = env.step({"role": "assistant", "content": "", "tool_calls": [call]})
+        _check_messages(step)
+        _require(len(step.messages) == 1, f"{len(step.messages)} answers to {call}")
+        answer = step.messages[0]
+        _require(answer["role"] == "tool" and answer["tool_call_id"] == call["id"], f"{answer}")
+        _require("Error: " in answer["content"], f"no error in {answer['content']!r}")
+
+
+def _idle(suite: Suite, task: Task) -> None:
+    steps = play(suite.make(), task, idle_actions(task))
+    _require(steps[-1].done, f"no end after {_MAX_STEPS} steps")
+    _check_messages(steps[-1])
+
+
+def _close(suite: Suite, task: Task) -> None:
+    env = suite.make()
+    env.reset(task)
+    env.close()
+    env.close()
+
+
+def main(arguments: Sequence[str]) -> int:
+    settings = dict(_DEFAULTS)
+    for argument in arguments:
+        key, equals, value = argument.partition("=")
+        if key not in settings or not equals:
+            raise unknown("argument", argument, [f"{k}=…" for k in settings], key)
+        settings[key] = value
+    if not settings["limit"].isdigit():
+        raise UserError(f"limit={settings['limit']} is no number of tasks; change `limit`")
+    suite = find_suite(settings["env"], settings["suite"])
+    tasks = list(suite.tasks(settings["split"]))[: int(settings["limit"])]
+    report = check(suite, tasks)
+    print(f"{suite.name}/{suite.variant} {settings['split']}: {len(tasks)} tasks")
+    print(report)
+    return 0 if report.ok else 1
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except UserError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,1 @@
+"""The embedded phone world: ToolSandbox's interface and scoring rules, written anew."""

@@ -1,0 +1,155 @@
+"""The phone's databases: rows that are never changed in place, and a snapshot for every change.
+
+A snapshot is a dictionary from database name to a tuple of rows. A change builds a new tuple for
+one database and shares the others, so a snapshot costs four references whatever the size of the
+world, and a scorer can compare any two moments of an episode.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+Row = dict[str, Any]
+Snapshot = dict[str, tuple[Row, ...]]
+
+# Column names and what a start state that leaves them out means by it.
+COLUMNS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "SETTING": {
+            "device_id": "device",
+            "cellular": True,
+            "wifi": True,
+            "location_service": True,
+            "low_battery_mode": False,
+            "latitude": 37.3349,
+            "longitude": -122.009,
+        },
+        "CONTACT": {
+            "person_id": None,
+            "name": None,
+            "phone_number": None,
+            "relationship": None,
+            "is_self": False,
+        },
+        "MESSAGING": {
+            "message_id": None,
+            "sender_person_id": None,
+            "sender_phone_number": None,
+            "recipient_person_id": None,
+            "recipient_phone_number": None,
+            "content": None,
+            "creation_timestamp": None,
+        },
+        "REMINDER": {
+            "reminder_id": None,
+            "content": None,
+            "creation_timestamp": None,
+            "reminder_timestamp": None,
+            "latitude": None,
+            "longitude": None,
+        },
+    }
+)
+
+KEYS: Mapping[str, str] = MappingProxyType(
+    {
+        "SETTING": "device_id",
+        "CONTACT": "person_id",
+        "MESSAGING": "message_id",
+        "REMINDER": "reminder_id",
+    }
+)
+
+
+class ToolFault(Exception):
+    """A tool refused. `kind` is the error type that the agent sees, `message` a constant text."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(f"{kind}: {message}")
+        self.kind = kind
+        self.message = message
+
+
+class Databases:
+    """State of one phone at one pinned moment.
+
+    `start` maps database names to rows ("SETTING" to its one row); columns left out get their
+    default and rows without an id get one. `now` is a unix time in seconds, UTC. `seed` makes the
+    ids of new rows. Raises ValueError for unknown databases or columns.
+    """
+
+    def __init__(self, start: Mapping[str, Any], now: float, seed: int) -> None:
+        self.now = now
+        self._seed = seed
+        self._ids = 0
+        self.snapshots: list[Snapshot] = [self._opening(start)]
+
+    def _opening(self, start: Mapping[str, Any]) -> Snapshot:
+        for database in start:
+            if database not in COLUMNS:
+                raise ValueError(f"no database {database!r}; there are: {', '.join(COLUMNS)}")
+        opening: Snapshot = {}
+        for database in COLUMNS:
+            rows = start.get(database, ())
+            rows = [rows or {}] if database == "SETTING" else rows
+            opening[database] = tuple(self._complete(database, row) for row in rows)
+        return opening
+
+    def _complete(self, database: str, row: Mapping[str, Any]) -> Row:
+        defaults = COLUMNS[database]
+        full = {**defaults, **row}
+        if len(full) != len(defaults):
+            extra = ", ".join(sorted(full.keys() - defaults.keys()))
+            raise ValueError(f"no column {extra} in {database}; there are: {', '.join(defaults)}")
+        if full[KEYS[database]] is None:
+            full[KEYS[database]] = self.new_id()
+        return full
+
+    @property
+    def state(self) -> Snapshot:
+        """The databases as they are now."""
+        return self.snapshots[-1]
+
+    def rows(self, database: str) -> tuple[Row, ...]:
+        return self.snapshots[-1][database]
+
+    @property
+    def setting(self) -> Row:
+        return self.snapshots[-1]["SETTING"][0]
+
+    def new_id(self) -> str:
+        """Eight hexadecimal characters from the seed and a counter."""
+        self._ids += 1
+        return hashlib.sha256(f"{self._seed}:{self._ids}".encode()).hexdigest()[:8]
+
+    def _commit(self, database: str, rows: Sequence[Row]) -> None:
+        self.snapshots.append({**self.snapshots[-1], database: tuple(rows)})
+
+    def add(self, database: str, row: Mapping[str, Any]) -> str:
+        """Append a row under a new id, which is returned."""
+        full = self._complete(database, row)
+        self._commit(database, (*self.rows(database), full))
+        identity: str = full[KEYS[database]]
+        return identity
+
+    def find(self, database: str, identity: str) -> Row:
+        """The row with that id; ToolFault NoDataError without one."""
+        key = KEYS[database]
+        for row in self.rows(database):
+            if row[key] == identity:
+                return row
+        raise ToolFault("NoDataError", f"No such {database.lower()}")
+
+    def update(self, database: str, identity: str, changes: Mapping[str, Any]) -> None:
+        """Replace columns of one row, in place in the order. ToolFault NoDataError without it."""
+        old = self.find(database, identity)
+        new = {**old, **changes}
+        self._commit(database, [new if row is old else row for row in self.rows(database)])
+
+    def remove(self, database: str, identity: str) -> None:
+        """Delete one row. ToolFault NoDataError without it."""
+        old = self.find(database, identity)
+        self._commit(database, [row for row in self.rows(database) if row is not old])

@@ -1,0 +1,172 @@
+"""One episode of the embedded phone world."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from trace_bench.envs.toolsandbox.augment import offer
+from trace_bench.envs.toolsandbox.conversation import AGENT, ENVIRONMENT, SYSTEM, USER, Entry
+from trace_bench.envs.toolsandbox.databases import ToolFault
+from trace_bench.envs.toolsandbox.goals import read_goal
+from trace_bench.envs.toolsandbox.milestones import score_episode
+from trace_bench.envs.toolsandbox.user import ScriptedUser
+from trace_bench.envs.toolsandbox.world import World
+from trace_bench.errors import EpisodeError
+from trace_bench.types import Boundary, Message, Score, Step, StopReason, Task
+
+_MAX_MESSAGES = 30
+_MAX_CALLS = 16  # of one assistant message; no request needs as many
+
+
+class ToolSandboxEnv:
+    """Implements `protocols.Env`. One object plays one episode after the other.
+
+    The log has the same messages in the same order as the conversation that the agent sees, so an
+    index into it is an index into both; only the user's closing message comes on top. Of a reply
+    with tool calls the text is not sent to the user. At most 16 calls of a reply are executed.
+    """
+
+    def __init__(self) -> None:
+        self._live = False
+        self.log: list[Entry] = []
+
+    def reset(self, task: Task) -> Step:
+        """System prompt, the user's opening message and the tools. EpisodeError naming the task
+        and what is wrong when its data cannot be played."""
+        self._live = False
+        try:
+            self._load(task)
+        except (KeyError, ValueError, TypeError, AttributeError) as error:
+            reason = f"missing {error}" if isinstance(error, KeyError) else str(error)
+            raise EpisodeError(
+                Boundary.ENVIRONMENT, f"task {task.id!r} cannot be played: {reason}"
+            ) from error
+        self._live = True
+        opening = (
+            {"role": "system", "content": self._system},
+            {"role": "user", "content": self._user.opening},
+        )
+        return Step(messages=opening, tools=self._tools)
+
+    def _load(self, task: Task) -> None:
+        data = task.data
+        if task.env != "toolsandbox":
+            raise ValueError(f"it is a task of {task.env!r}, not of 'toolsandbox'")
+        self.world = World(data["start"], data["now"], task.seed)
+        self._tools, self._names = offer(
+            data["tools"],
+            data.get("augmentation", "none"),
+            task.seed,
+            data.get("withheld", ()),
+        )
+        self._user = ScriptedUser(data["user"])
+        self._system: str = data["system"]
+        self._limit: int = data.get("max_messages", _MAX_MESSAGES)
+        self._milestones = read_goal(data["milestones"], data.get("edges", ()), data.get("weights"))
+        self._minefields = read_goal(data.get("minefields", ()), data.get("minefield_edges", ()))
+        self.log = []
+        self._note(SYSTEM, AGENT, self._system)
+        self._note(USER, AGENT, self._user.opening)
+
+    def step(self, action: Message) -> Step:
+        """Execute the tool calls of an assistant message in order, or pass its text to the user.
+        An empty message is an empty text. EpisodeError when no episode is running."""
+        if not self._live:
+            raise EpisodeError(Boundary.ENVIRONMENT, "step without a running episode; reset first")
+        calls = action.get("tool_calls")
+        if calls:
+            return self._close_if_long(self._execute(calls))
+        text = action.get("content")
+        text = text if isinstance(text, str) else ""
+        self._note(AGENT, USER, text)
+        reply = self._user.reply(text)
+        if reply is None:
+            self._note(USER, ENVIRONMENT, "end_conversation()")
+            return self._end((), StopReason.DONE)
+        self._note(USER, AGENT, reply)
+        return self._close_if_long(({"role": "user", "content": reply},))
+
+    def close(self) -> None:
+        """End the episode, if one is running. May be called again."""
+        self._live = False
+
+    def shown_name(self, tool: str) -> str:
+        """The name under which the agent knows a tool; the tool's own where it has no other."""
+        return next((shown for shown, name in self._names.items() if name == tool), tool)
+
+    def score(self) -> Score:
+        """The score of the conversation as it stands."""
+        return score_episode(self._milestones, self._minefields, self.log, self.world.snapshots)
+
+    def _execute(self, calls: Any) -> tuple[Message, ...]:
+        calls = list(calls)[:_MAX_CALLS] if isinstance(calls, list | tuple) else [calls]
+        functions = [_function(call) for call in calls]
+        sent = ", ".join(f"{name}({arguments})" for name, arguments in functions)
+        self._note(AGENT, ENVIRONMENT, sent)
+        answers: list[Message] = []
+        for i, (call, (shown, arguments)) in enumerate(zip(calls, functions, strict=True)):
+            content, trace = self._run(shown, arguments)
+            self._note(ENVIRONMENT, AGENT, content, trace)
+            identity = call.get("id") if isinstance(call, Mapping) else None
+            answers.append(
+                {
+                    "role": "tool",
+                    "tool_call_id": identity or f"call_{i}",
+                    "name": shown,
+                    "content": content,
+                }
+            )
+        return tuple(answers)
+
+    def _run(self, shown: str, text: str) -> tuple[str, Mapping[str, Any] | None]:
+        """Result or error as the agent reads it, and the trace of a call that succeeded."""
+        try:
+            name = self._names.get(shown)
+            if name is None:
+                raise ToolFault("NameError", "Unknown tool")
+            arguments = _arguments(text)
+            result = self.world.call(name, arguments)
+        except ToolFault as fault:
+            return str(fault), None
+        content = json.dumps(result, separators=(", ", ": "))
+        return content, {"name": name, "arguments": arguments}
+
+    def _note(
+        self, sender: str, recipient: str, content: str, trace: Mapping[str, Any] | None = None
+    ) -> None:
+        snapshot = len(self.world.snapshots) - 1
+        self.log.append(Entry(sender, recipient, content, snapshot, trace))
+
+    def _close_if_long(self, messages: tuple[Message, ...]) -> Step:
+        # The system prompt is no message of the conversation.
+        if len(self.log) - 1 >= self._limit:
+            return self._end(messages, StopReason.TURN_LIMIT)
+        return Step(messages=messages)
+
+    def _end(self, messages: tuple[Message, ...], stop: StopReason) -> Step:
+        self._live = False
+        return Step(messages=messages, done=True, score=self.score(), stop=stop)
+
+
+def _function(call: Any) -> tuple[str, str]:
+    """Name and argument text of a call, empty where the call is not formed as one."""
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        return "", ""
+    name, arguments = function.get("name"), function.get("arguments")
+    return (
+        name if isinstance(name, str) else "",
+        arguments if isinstance(arguments, str) else json.dumps(arguments, default=str),
+    )
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        arguments = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        raise ToolFault("TypeError", "Arguments are not valid JSON") from None
+    if not isinstance(arguments, dict):
+        raise ToolFault("TypeError", "Arguments are not a JSON object")
+    return arguments

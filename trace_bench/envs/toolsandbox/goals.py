@@ -1,0 +1,143 @@
+"""What a task rewards: milestones and minefields, read from plain JSON and checked once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from trace_bench.envs.toolsandbox.databases import COLUMNS
+
+Measure = str | Mapping[str, float]
+
+SANDBOX = "SANDBOX"
+_SANDBOX_COLUMNS = ("sender", "recipient", "content")
+_DIFFERENCES = ("added", "removed", "updated")
+# Texts that people word differently; all other columns are compared exactly.
+_ROUGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "SANDBOX": ("content",),
+        "MESSAGING": ("content",),
+        "REMINDER": ("content",),
+        "CONTACT": ("relationship",),
+        "SETTING": (),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """`kind` says what is compared with `rows`: the whole database ("snapshot"), its difference
+    to the reference moment ("added", "removed", "updated") or a call ("tool_trace").
+
+    `columns` holds each row as (column, target, measure). `since` is the milestone whose matched
+    moment is the reference, None the episode's start.
+    """
+
+    database: str
+    kind: str
+    columns: tuple[tuple[tuple[str, Any, Measure], ...], ...]
+    names: tuple[str, ...] = ()  # of the tools, for "tool_trace"
+    since: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Milestone:
+    constraints: tuple[Constraint, ...]
+    guards: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """A DAG of milestones. `before[i]` is the bit set of all that must not come after i."""
+
+    milestones: tuple[Milestone, ...]
+    before: tuple[int, ...]
+    weights: tuple[float, ...]
+
+
+def read_goal(
+    milestones: Sequence[Mapping[str, Any]],
+    edges: Sequence[Sequence[int]],
+    weights: Sequence[float] | None = None,
+) -> Goal:
+    """Raises ValueError for a database, kind, column, index or weight that cannot be."""
+    read = tuple(_milestone(m) for m in milestones)
+    before = _ancestors(len(read), edges)
+    for i, milestone in enumerate(read):
+        for constraint in milestone.constraints:
+            if constraint.since is not None and not before[i] >> constraint.since & 1:
+                raise ValueError(f"milestone {i} refers to {constraint.since}, not an ancestor")
+    values = tuple(float(w) for w in weights) if weights is not None else (1.0,) * len(read)
+    if len(values) != len(read) or any(w < 0 for w in values) or (read and sum(values) <= 0):
+        raise ValueError("weights must be one non-negative number a milestone, not all zero")
+    return Goal(read, before, values)
+
+
+def _ancestors(count: int, edges: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    before = [0] * count
+    for first, second in edges:
+        if not (0 <= first < count and 0 <= second < count):
+            raise ValueError(f"edge {first} -> {second} leaves the {count} milestones")
+        before[second] |= 1 << first
+    # Closing the relation takes as many rounds as the longest path; a cycle reaches itself.
+    for _ in range(count):
+        for i in range(count):
+            for j in range(count):
+                if before[i] >> j & 1:
+                    before[i] |= before[j]
+    if any(before[i] >> i & 1 for i in range(count)):
+        raise ValueError("the edges form a cycle")
+    return tuple(before)
+
+
+def _milestone(data: Mapping[str, Any]) -> Milestone:
+    guards = tuple(data.get("guards", ()))
+    for database in guards:
+        if database not in COLUMNS:
+            raise ValueError(f"no database {database!r} to guard")
+    constraints = tuple(_constraint(c) for c in data["constraints"])
+    if not constraints and not guards:
+        raise ValueError("a milestone without constraints and guards")
+    return Milestone(constraints, guards)
+
+
+def _constraint(data: Mapping[str, Any]) -> Constraint:
+    database, kind = data["database"], data["kind"]
+    measures = data.get("measures") or {}
+    if kind == "tool_trace":
+        names = tuple(row["name"] for row in data["rows"])
+        rows = [row.get("arguments", {}) for row in data["rows"]]
+        columns = tuple(
+            tuple((name, target, measures.get(name, "exact")) for name, target in row.items())
+            for row in rows
+        )
+        return Constraint(SANDBOX, kind, columns, names)
+    known = _SANDBOX_COLUMNS if database == SANDBOX else COLUMNS.get(database)
+    if known is None:
+        raise ValueError(f"no database {database!r}")
+    if kind != "snapshot" and (kind not in _DIFFERENCES or database == SANDBOX):
+        raise ValueError(f"no constraint of kind {kind!r} on {database}")
+    for row in data["rows"]:
+        for column in row:
+            if column not in known:
+                raise ValueError(f"no column {column!r} in {database}")
+    return Constraint(
+        database, kind, _columns(database, data["rows"], measures), (), data.get("since")
+    )
+
+
+def _columns(
+    database: str, rows: Sequence[Mapping[str, Any]], measures: Mapping[str, Measure]
+) -> tuple[tuple[tuple[str, Any, Measure], ...], ...]:
+    read = []
+    for row in rows:
+        columns = [
+            (name, target, measures.get(name, "rouge_l" if name in _ROUGE[database] else "exact"))
+            for name, target in row.items()
+        ]
+        # Cheap comparisons first: a row that differs exactly never reaches Rouge.
+        columns.sort(key=lambda column: column[2] == "rouge_l")
+        read.append(tuple(columns))
+    return tuple(read)

@@ -1,0 +1,108 @@
+"""The embedded suite: splits of fixed tasks from the seeded generator, rebuilt from their ids."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from functools import lru_cache
+
+from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
+from trace_bench.envs.toolsandbox.scenarios.build import build
+from trace_bench.envs.toolsandbox.scenarios.play import assistant
+from trace_bench.envs.toolsandbox.scenarios.pools import Pool
+from trace_bench.envs.toolsandbox.scenarios.program import CAPABILITIES
+from trace_bench.envs.toolsandbox.scenarios.shapes import Shape, shapes
+from trace_bench.envs.toolsandbox.scenarios.synthetic import synthetic_task
+from trace_bench.errors import UserError, unknown
+from trace_bench.types import Message, Task
+
+PREFIX = "toolsandbox/embedded"
+# Number of tasks and the pool of wordings and entities. `train_large` shares the pool of `train`.
+SPLITS = {
+    "train": (64, "train"),
+    "dev": (128, "dev"),
+    "test": (387, "test"),
+    "train_large": (2048, "train"),
+}
+
+
+@lru_cache(maxsize=1)
+def _shapes() -> tuple[Shape, ...]:
+    return tuple(shapes())
+
+
+@lru_cache(maxsize=8)
+def _order(split: str) -> tuple[int, ...]:
+    """Which shape each task of a split has: every shape in turn, in a seeded order. The test split
+    has three of each; a smaller split has the first of a shuffle."""
+    size, _ = SPLITS[split]
+    rng = random.Random(f"order/{split}")
+    order: list[int] = []
+    while len(order) < size:
+        block = list(range(len(_shapes())))
+        rng.shuffle(block)
+        order += block
+    return tuple(order[:size])
+
+
+@lru_cache(maxsize=8192)
+def _task(split: str, index: int, augmentation: str) -> Task:
+    shape = _shapes()[_order(split)[index]]
+    _, pool = SPLITS[split]
+    suffix = "" if augmentation == "none" else f"@{augmentation}"
+    task_id = f"{PREFIX}/{split}/{index:04d}{suffix}"
+    seed = random.Random(f"{split}/{index}").getrandbits(32)
+    task, _ = build(shape, Pool(pool), seed, task_id, split, augmentation)
+    return task
+
+
+class EmbeddedSuite:
+    """The project's own phone world with its splits `train`, `dev`, `test` and `train_large`.
+
+    Figures of this suite are never figures of the official benchmark.
+    """
+
+    name = "toolsandbox"
+    variant = "embedded"
+
+    def __init__(self, augmentation: str = "none") -> None:
+        self.augmentation = augmentation
+
+    def splits(self) -> Sequence[str]:
+        return tuple(SPLITS)
+
+    def tasks(self, split: str) -> list[Task]:
+        """All tasks of a split, in their fixed order."""
+        if split not in SPLITS:
+            raise unknown("split", split, SPLITS, "env.train_split or evaluation.split")
+        return [_task(split, i, self.augmentation) for i in range(SPLITS[split][0])]
+
+    def task(self, task_id: str) -> Task:
+        """Any task from its id: of a split, or synthetic."""
+        parts = task_id.removeprefix(f"{PREFIX}/").split("/")
+        if task_id.startswith(f"{PREFIX}/synthetic/") and len(parts) == 3:
+            return synthetic_task(parts[1], int(parts[2]))
+        index, _, augmentation = parts[-1].partition("@")
+        if len(parts) != 2 or parts[0] not in SPLITS or not index.isdigit():
+            raise UserError(
+                f"no task {task_id!r}; ids look like {PREFIX}/train/0007 or "
+                f"{PREFIX}/synthetic/<capability>/<seed>"
+            )
+        return _task(parts[0], int(index), augmentation or "none")
+
+    def make(self) -> ToolSandboxEnv:
+        return ToolSandboxEnv()
+
+    def reference(self, task: Task) -> list[Message]:
+        """The reference trajectory as assistant messages, to be stepped in order."""
+        env = self.make()
+        env.reset(task)
+        actions = enumerate(task.data["reference"])
+        return [assistant(action, i, env.shown_name) for i, action in actions]
+
+    def capabilities(self) -> tuple[str, ...]:
+        """The capabilities that synthetic tasks exist for."""
+        return CAPABILITIES
+
+    def synthetic(self, capability: str, seed: int) -> Task:
+        return synthetic_task(capability, seed)

@@ -1,0 +1,73 @@
+"""Training environments for one capability: tasks of the same world and tools whose reward is
+whether the capability was exercised (0.6) and the user told (0.4). About a fifth are contrast
+cases, in which exercising it would be wrong or is not called for.
+
+The shapes are single requests that need the capability and nothing else that is rare; words and
+people come from the pool `synthetic`, so no task of any split is reproduced.
+"""
+
+from __future__ import annotations
+
+import random
+from functools import lru_cache
+
+from trace_bench.envs.toolsandbox.scenarios.build import build
+from trace_bench.envs.toolsandbox.scenarios.pools import Pool
+from trace_bench.envs.toolsandbox.scenarios.program import CAPABILITIES, EXACT, TELL
+from trace_bench.envs.toolsandbox.scenarios.shapes import SINGLE, Shape, shapes
+from trace_bench.errors import unknown
+from trace_bench.types import Task
+
+CONTRAST_SHARE = 0.2
+_ACT, _TELL = 0.6, 0.4
+
+
+@lru_cache(maxsize=1)
+def _by_need() -> dict[frozenset[str], list[Shape]]:
+    """The shapes by the set of capabilities that one drawn task of each needs."""
+    found: dict[frozenset[str], list[Shape]] = {}
+    for shape in shapes():
+        task, _ = build(shape, Pool("synthetic"), 0, "", "synthetic")
+        found.setdefault(frozenset(task.data["requires"]), []).append(shape)
+    return found
+
+
+def _shapes_for(capability: str) -> list[Shape]:
+    plain = _by_need()[frozenset()]
+    if capability == EXACT:  # an argument of a later call comes out of an earlier result
+        return [s for s in plain if s.name in ("modify_contact", "remove_reminder", "send_name")]
+    if capability == TELL:
+        return [s for s in plain if s.category == SINGLE and not s.name.startswith("set")]
+    return _by_need()[frozenset({capability})]
+
+
+def synthetic_task(capability: str, seed: int) -> Task:
+    """The synthetic task of a capability and a seed; `data["contrast"]` says whether it is a
+    contrast case. Raises UserError for an unknown capability."""
+    if capability not in CAPABILITIES:
+        raise unknown("capability", capability, CAPABILITIES, "capability")
+    rng = random.Random(f"synthetic/{capability}/{seed}")
+    contrast = rng.random() < CONTRAST_SHARE
+    plain = [s for s in _by_need()[frozenset()] if s.category != "insufficient_information"]
+    wanted = [] if contrast or capability in (EXACT, TELL) else [capability]
+    choice = plain if contrast else _shapes_for(capability)
+    task_id = f"toolsandbox/embedded/synthetic/{capability}/{seed}"
+    for _ in range(100):  # what a drawn task needs also depends on the draw
+        shape, drawn = rng.choice(choice), rng.getrandbits(32)
+        task, _ = build(shape, Pool("synthetic"), drawn, task_id, "synthetic")
+        if task.data["requires"] == wanted:
+            break
+    data = {**task.data, "contrast": contrast, "weights": _weights(task)}
+    return Task(task.id, task.env, task.split, task.seed, data)
+
+
+def _weights(task: Task) -> list[float]:
+    """0.6 over the milestones that are acts, 0.4 over those that tell the user."""
+    told = [
+        m["constraints"][0]["database"] == "SANDBOX" and m["constraints"][0]["kind"] == "snapshot"
+        for m in task.data["milestones"]
+    ]
+    acts = told.count(False)
+    if not acts or all(told):
+        return [1.0] * len(told)
+    return [_TELL / told.count(True) if t else _ACT / acts for t in told]

@@ -1,0 +1,175 @@
+"""Demonstrations: what the tiny agent learns its abilities and its bad habits from.
+
+Every demonstration is an episode of the embedded world, acted by the scenario's own solving
+program, with people, words and wordings from the pool `demo` (half of the words invented anew, so
+that the agent learns to copy what it has never seen). Some capabilities are done right only in the
+share `RIGHT` of the episodes that call for them, as in life. In half of the episodes the system
+prompt carries guidance; a line about a capability raises its share to `GUIDED` where that is
+higher, and lines about other things change nothing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
+from trace_bench.envs.toolsandbox.scenarios.build import build
+from trace_bench.envs.toolsandbox.scenarios.play import play
+from trace_bench.envs.toolsandbox.scenarios.pools import Pool
+from trace_bench.envs.toolsandbox.scenarios.program import Mind, Redraw
+from trace_bench.envs.toolsandbox.scenarios.shapes import Shape, shapes
+from trace_bench.rollouts import with_guidance
+from trace_bench.tiny.template import render
+
+# Share of demonstrations that exercise a capability where it is called for. Others: always.
+RIGHT = {
+    "recovers_from_errors": 0.22,
+    "checks_preconditions": 0.25,
+    "asks_when_information_is_missing": 0.25,
+    "disambiguates": 0.20,
+    "completes_all_parts": 0.25,
+    "converts_values": 0.25,
+    "declines_when_impossible": 0.28,
+}
+# The same under a line of guidance about it. Two capabilities are habits that no words change.
+GUIDED = {
+    "recovers_from_errors": 0.60,
+    "checks_preconditions": 0.85,
+    "asks_when_information_is_missing": 0.90,
+    "completes_all_parts": 0.90,
+    "declines_when_impossible": 0.80,
+}
+GUIDANCE = {
+    "recovers_from_errors": ("When a tool fails, fix the cause and retry.",
+                             "After an error, mend the setting and try again."),
+    "checks_preconditions": ("Check every condition before you act.",
+                             "Look up whether a condition holds first."),
+    "asks_when_information_is_missing": ("Ask when something is missing.",
+                                         "Never guess missing details, ask for them."),
+    "disambiguates": ("Ask which one is meant when several match.",
+                      "If two people match, ask which."),
+    "completes_all_parts": ("Do every part of the request.",
+                            "Finish all parts before you answer."),
+    "converts_values": ("Convert values to what the tool needs.",
+                        "Bring numbers and times into the right form."),
+    "declines_when_impossible": ("Decline when a tool is missing.",
+                                 "Never invent arguments, decline instead."),
+}  # fmt: skip
+IRRELEVANT = ("Be polite.", "Be brief.", "Answer in English.", "Use simple words.")
+GUIDANCE_SHARE = 0.5
+AUGMENTATIONS = (
+    ("none", 0.66),
+    ("distractors_3", 0.14),
+    ("distractors_10", 0.07),
+    ("all_tools", 0.03),
+    ("scrambled_names", 0.05),
+    ("scrambled_arg_types", 0.05),
+)
+_SYLLABLES = tuple(
+    c + v + e for c in "bdfgklmnprstvz" for v in "aeiou" for e in ("", "n", "r", "l")
+)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What invented words are put together from: word starts, capitalised starts, and endings."""
+
+    starts: tuple[str, ...] = _SYLLABLES
+    capitals: tuple[str, ...] = tuple(s.capitalize() for s in _SYLLABLES)
+    endings: tuple[str, ...] = _SYLLABLES
+
+
+def pieces_of(vocabulary: Sequence[str]) -> Pieces:
+    """The word pieces of a byte-level vocabulary, so that words are drawn evenly from them."""
+    words = sorted(v for v in vocabulary if v.isascii() and v.isalpha())
+    spaced = sorted(
+        v[1:] for v in vocabulary if v[0] == "Ġ" and v[1:].isascii() and v[1:].isalpha()
+    )
+    return Pieces(
+        tuple(w for w in spaced if w.islower()),
+        tuple(w for w in words if w[0].isupper() and (len(w) == 1 or w[1:].islower())),
+        tuple(w for w in words if w.islower()),
+    )
+
+
+class InventingPool(Pool):
+    """The pool `demo` with half of its words invented."""
+
+    def __init__(self, pieces: Pieces) -> None:
+        super().__init__("demo")
+        self.pieces = pieces
+
+    def _invent(self, rng: random.Random, starts: Sequence[str]) -> str:
+        ends = rng.choices(self.pieces.endings, k=rng.choice((0, 1, 1, 2)))
+        return (rng.choice(starts) + "".join(ends))[:14]
+
+    def _name(self, rng: random.Random, real: str) -> str:
+        if rng.random() < 0.5:
+            return real
+        word = self._invent(rng, self.pieces.capitals)
+        return word if len(word) > 2 else word + rng.choice(self.pieces.endings)
+
+    def first(self, rng: random.Random) -> str:
+        return self._name(rng, super().first(rng))
+
+    def last(self, rng: random.Random) -> str:
+        return self._name(rng, super().last(rng))
+
+    def noun(self, rng: random.Random) -> str:
+        return super().noun(rng) if rng.random() < 0.5 else self._invent(rng, self.pieces.starts)
+
+    def adjective(self, rng: random.Random) -> str:
+        if rng.random() < 0.5:
+            return super().adjective(rng)
+        return self._invent(rng, self.pieces.starts)
+
+    def ticker(self, rng: random.Random) -> str:
+        if rng.random() < 0.4:
+            return super().ticker(rng)
+        letters = rng.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZ", k=rng.choice((2, 3, 4, 4)))
+        return "".join(letters)
+
+
+@lru_cache(maxsize=1)
+def _shapes() -> tuple[Shape, ...]:
+    return tuple(shapes())
+
+
+def guidance(rng: random.Random) -> tuple[str, frozenset[str]]:
+    """The guidance section of one episode and the capabilities that it is about."""
+    if rng.random() >= GUIDANCE_SHARE:
+        return "", frozenset()
+    about = rng.sample((*GUIDANCE, None), rng.choice((1, 1, 2, 3)))
+    lines = [rng.choice(GUIDANCE[c]) if c else rng.choice(IRRELEVANT) for c in about]
+    return "\n".join(lines), frozenset(c for c in about if c)
+
+
+def lacking(rng: random.Random, guided: frozenset[str]) -> frozenset[str]:
+    """The capabilities that one episode does not exercise."""
+    chance = {c: GUIDED.get(c, p) if c in guided else p for c, p in RIGHT.items()}
+    return frozenset(c for c, p in chance.items() if rng.random() >= p)
+
+
+def demonstration(seed: int, pieces: Pieces) -> list[tuple[str, bool]]:
+    """One demonstration as (text, written by the agent) pieces."""
+    rng = random.Random(f"demo/{seed}")
+    for attempt in range(50):
+        shape = rng.choice(_shapes())
+        names, weights = zip(*AUGMENTATIONS, strict=True)
+        augmentation = rng.choices(names, weights)[0]
+        prompt, guided = guidance(rng)
+        pool = InventingPool(pieces)
+        task, turns = build(
+            shape, pool, seed * 50 + attempt, f"demo/{seed}", "demo", augmentation, reference=False
+        )
+        mind = Mind(frozenset(task.data["tools"]), lacking(rng, guided))
+        try:
+            record = play(ToolSandboxEnv(), task, turns, mind)
+        except Redraw:
+            continue
+        first = with_guidance(record.first.messages, prompt)
+        return render([*first, *record.messages], record.first.tools)
+    raise RuntimeError(f"no demonstration for seed {seed}")

@@ -1,0 +1,237 @@
+"""Training the tiny agent from scratch on demonstrations, on CPU.
+
+Departures from a textbook run: Muon on the matrices and AdamW on the rest; packed rows with a
+block-diagonal mask; loss on the agent's tokens only, with logits computed only there.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trace_bench.tiny.demos import Pieces, demonstration, pieces_of
+from trace_bench.tiny.tokenizer import build as build_tokenizer
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that decides the weights. `tokens` counts all training tokens."""
+
+    demonstrations: int = 110_000
+    tokens: int = 14_000_000
+    hidden: int = 128
+    layers: int = 4
+    heads: int = 4
+    kv_heads: int = 2
+    head: int = 32
+    feed_forward: int = 384
+    context: int = 1024
+    vocabulary: int = 1600
+    row: int = 384
+    rows: int = 20
+    muon_lr: float = 0.02
+    adam_lr: float = 0.003
+    steady: float = 0.3  # share of the steps before the linear decay
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Token ids of all demonstrations end to end; `agent` marks the agent's own tokens; `starts`
+    holds where each demonstration begins, and the end."""
+
+    ids: np.ndarray
+    agent: np.ndarray
+    starts: np.ndarray
+
+
+def _encode_chunk(job: tuple[str, range, Pieces]) -> tuple[list[int], list[bool], list[int]]:
+    folder, seeds, pieces = job
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))
+    ids: list[int] = []
+    agent: list[bool] = []
+    lengths: list[int] = []
+    for seed in seeds:
+        parts = demonstration(seed, pieces)
+        encoded = tokenizer.encode_batch([text for text, _ in parts], add_special_tokens=False)
+        before = len(ids)
+        for (_, own), encoding in zip(parts, encoded, strict=True):
+            ids += encoding.ids
+            agent += [own] * len(encoding.ids)
+        lengths.append(len(ids) - before)
+    return ids, agent, lengths
+
+
+def make_tokenizer(folder: Path, recipe: Recipe, samples: int = 4000) -> None:
+    """Train the tokenizer on demonstrations with syllable words, and save it to `folder`."""
+    from trace_bench.envs.toolsandbox.catalog import catalog
+
+    texts = []
+    for seed in range(samples):
+        texts.append("".join(text for text, _ in demonstration(10_000_000 + seed, Pieces())))
+    tools = [spec.schema for spec in catalog().values()]
+    tokenizer = build_tokenizer(texts, tools, recipe.vocabulary)
+    tokenizer.model_max_length = recipe.context
+    tokenizer.save_pretrained(str(folder))
+
+
+def encode(folder: Path, recipe: Recipe, processes: int = 2) -> Corpus:
+    """All demonstrations as tokens."""
+    from tokenizers import Tokenizer
+
+    vocabulary = Tokenizer.from_file(str(folder / "tokenizer.json")).get_vocab()
+    pieces = pieces_of(sorted(vocabulary))
+    size = 500
+    jobs = [
+        (str(folder), range(i, min(i + size, recipe.demonstrations)), pieces)
+        for i in range(0, recipe.demonstrations, size)
+    ]
+    ids, agent, lengths = [], [], []
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        for part_ids, part_agent, part_lengths in pool.imap(_encode_chunk, jobs):
+            ids.append(np.array(part_ids, dtype=np.int32))
+            agent.append(np.array(part_agent, dtype=bool))
+            lengths += part_lengths
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    return Corpus(np.concatenate(ids), np.concatenate(agent), starts)
+
+
+def _rows(corpus: Corpus, recipe: Recipe) -> Iterator[list[list[int]]]:
+    """Batches of rows; a row is a list of demonstrations that fit into it together."""
+    rng = np.random.default_rng(recipe.seed)
+    lengths = np.diff(corpus.starts)
+    batch: list[list[int]] = []
+    row: list[int] = []
+    used = 0
+    while True:
+        for index in rng.permutation(len(lengths)):
+            if lengths[index] > recipe.row:
+                continue
+            if used + lengths[index] > recipe.row:
+                batch.append(row)
+                row, used = [], 0
+                if len(batch) == recipe.rows:
+                    yield batch
+                    batch = []
+            row.append(int(index))
+            used += int(lengths[index])
+
+
+def _tensors(corpus: Corpus, batch: list[list[int]], recipe: Recipe) -> Any:
+    import torch
+
+    shape = (len(batch), recipe.row)
+    ids, positions = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    owner = np.full(shape, -1, np.int64)
+    target = np.full(shape, -100, np.int64)
+    for r, row in enumerate(batch):
+        at = 0
+        for member, index in enumerate(row):
+            a, b = corpus.starts[index], corpus.starts[index + 1]
+            n = b - a
+            ids[r, at : at + n] = corpus.ids[a:b]
+            positions[r, at : at + n] = np.arange(n)
+            owner[r, at : at + n] = member
+            shifted = np.where(corpus.agent[a + 1 : b], corpus.ids[a + 1 : b], -100)
+            target[r, at : at + n - 1] = shifted
+            at += n
+    order = torch.from_numpy(owner)
+    same = (order[:, :, None] == order[:, None, :]).tril_() | torch.eye(
+        recipe.row, dtype=torch.bool
+    )
+    return (
+        torch.from_numpy(ids),
+        torch.from_numpy(positions),
+        same[:, None],
+        torch.from_numpy(target),
+    )
+
+
+def new_model(vocabulary: int, recipe: Recipe) -> Any:
+    """A freshly initialized Qwen3 model of the recipe's size."""
+    import torch
+    from transformers import Qwen3Config, Qwen3ForCausalLM
+
+    torch.manual_seed(recipe.seed)
+    config = Qwen3Config(
+        vocab_size=vocabulary,
+        hidden_size=recipe.hidden,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.heads,
+        num_key_value_heads=recipe.kv_heads,
+        head_dim=recipe.head,
+        intermediate_size=recipe.feed_forward,
+        max_position_embeddings=recipe.context,
+        tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        bos_token_id=None,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    return Qwen3ForCausalLM._from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+
+
+def _schedule(step: int, steps: int, recipe: Recipe) -> float:
+    if step < 30:
+        return (step + 1) / 30
+    begin = recipe.steady * steps
+    return 1.0 if step < begin else max((steps - step) / (steps - begin), 0.0)
+
+
+def train(folder: Path, corpus: Corpus, recipe: Recipe, say: Callable[[str], None]) -> dict:
+    """Train and save to `folder`; returns what is worth knowing about the run."""
+    import torch
+    from torch.nn.functional import cross_entropy
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(str(folder))
+    model = new_model(len(tokenizer), recipe)
+    matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
+    taken = {id(p) for p in matrices}
+    rest = [p for p in model.parameters() if id(p) not in taken]
+    muon = torch.optim.Muon(matrices, lr=recipe.muon_lr, weight_decay=0.0, momentum=0.95)
+    adam = torch.optim.AdamW(rest, lr=recipe.adam_lr, betas=(0.9, 0.95), weight_decay=0.0)
+    steps = math.ceil(recipe.tokens / (recipe.rows * recipe.row))
+    begun, seen, losses = time.monotonic(), 0, []
+    for step, batch in zip(range(steps), _rows(corpus, recipe), strict=False):
+        rate = _schedule(step, steps, recipe)
+        for optimizer, lr in ((muon, recipe.muon_lr), (adam, recipe.adam_lr)):
+            optimizer.param_groups[0]["lr"] = lr * rate
+        ids, positions, mask, target = _tensors(corpus, batch, recipe)
+        hidden = model.model(
+            input_ids=ids, position_ids=positions, attention_mask=mask, use_cache=False
+        ).last_hidden_state
+        chosen = target >= 0
+        loss = cross_entropy(model.lm_head(hidden[chosen]), target[chosen])
+        model.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        muon.step()
+        adam.step()
+        seen += sum(int(corpus.starts[i + 1] - corpus.starts[i]) for row in batch for i in row)
+        losses.append(loss.item())
+        if (step + 1) % 50 == 0 or step + 1 == steps:
+            took = time.monotonic() - begun
+            say(
+                f"step {step + 1}/{steps}  loss {np.mean(losses[-50:]):.4f}  "
+                f"{seen / took:,.0f} tokens/s  {took / 60:.1f} min"
+            )
+            model.save_pretrained(str(folder))
+    model.save_pretrained(str(folder))
+    return {
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "vocabulary": len(tokenizer),
+        "tokens": seen,
+        "loss": float(np.mean(losses[-50:])),
+        "seconds": round(time.monotonic() - begun, 1),
+        "demonstrations": len(corpus.starts) - 1,
+    }
