@@ -83,7 +83,9 @@ class ToolSandboxEnv:
         self._note(AGENT, USER, text)
         reply = self._user.reply(text)
         if reply is None:
-            self._note(USER, ENVIRONMENT, "end_conversation()")
+            # The one tool of the user; it only marks the end.
+            ended = {"name": "end_conversation", "arguments": {}}
+            self._note(USER, ENVIRONMENT, "end_conversation()", ended)
             return self._end((), StopReason.DONE)
         self._note(USER, AGENT, reply)
         return self._close_if_long(({"role": "user", "content": reply},))

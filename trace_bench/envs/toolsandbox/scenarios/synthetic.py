@@ -9,7 +9,9 @@ people come from the pool `synthetic`, so no task of any split is reproduced.
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from typing import Any
 
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
@@ -57,15 +59,26 @@ def synthetic_task(capability: str, seed: int) -> Task:
         task, _ = build(shape, Pool("synthetic"), drawn, task_id, "synthetic")
         if task.data["requires"] == wanted:
             break
-    data = {**task.data, "contrast": contrast, "weights": _weights(task)}
+    data = {**task.data, "contrast": contrast}
+    if not data["milestones"]:
+        data["milestones"] = [_told(data["reference"][-1]["say"])]
+    data["weights"] = _weights(data["milestones"])
     return Task(task.id, task.env, task.split, task.seed, data)
 
 
-def _weights(task: Task) -> list[float]:
+def _told(text: str) -> dict[str, Any]:
+    """The user is told so. The splits' tasks of this category have no milestones, as in the
+    official suite, so that doing nothing solves them; a training environment must not reward it."""
+    row = {"sender": "AGENT", "recipient": "USER", "content": text}
+    constraint = {"database": "SANDBOX", "kind": "snapshot", "rows": [row], "since": None}
+    return {"constraints": [constraint], "guards": []}
+
+
+def _weights(milestones: Sequence[Mapping[str, Any]]) -> list[float]:
     """0.6 over the milestones that are acts, 0.4 over those that tell the user."""
     told = [
         m["constraints"][0]["database"] == "SANDBOX" and m["constraints"][0]["kind"] == "snapshot"
-        for m in task.data["milestones"]
+        for m in milestones
     ]
     acts = told.count(False)
     if not acts or all(told):

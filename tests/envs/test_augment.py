@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from trace_bench.envs.toolsandbox.augment import AUGMENTATIONS, distractors, offer
+from trace_bench.envs.toolsandbox.catalog import catalog
+
+TOOLS = ("search_stock", "get_wifi_status")
+
+
+def _names(augmentation: str, seed: int = 1) -> list[str]:
+    schemas, _ = offer(TOOLS, augmentation, seed)
+    return [schema["function"]["name"] for schema in schemas]
+
+
+def test_without_augmentation_the_tools_keep_their_order() -> None:
+    assert _names("none") == list(TOOLS)
+
+
+@pytest.mark.parametrize(("augmentation", "extra"), [("distractors_3", 3), ("distractors_10", 10)])
+def test_distractors_come_from_the_same_modules_first(augmentation: str, extra: int) -> None:
+    names = _names(augmentation)
+    assert set(TOOLS) < set(names) and len(names) == len(set(names)) == 2 + extra
+    assert {catalog()[name].module for name in names} == {"search", "setting"}
+
+
+def test_then_distractors_come_by_similar_name() -> None:
+    # Contacts has three tools left; of the others search_stock is the nearest by name.
+    assert distractors(["search_contacts"], 4)[3:] == ["search_stock"]
+    assert set(distractors(["search_contacts"], 3)) == {
+        "add_contact",
+        "modify_contact",
+        "remove_contact",
+    }
+
+
+def test_all_tools() -> None:
+    assert sorted(_names("all_tools")) == sorted(catalog())
+
+
+def test_the_order_depends_on_the_seed_only() -> None:
+    assert _names("all_tools", 1) == _names("all_tools", 1) != _names("all_tools", 2)
+
+
+def test_scrambled_names_lead_back_to_the_tools() -> None:
+    schemas, names = offer(TOOLS, "scrambled_names", 1)
+    shown = [schema["function"]["name"] for schema in schemas]
+    assert set(shown) == set(names) and len(shown) == 5
+    assert {alias: name for alias, name in names.items() if name in TOOLS} == {
+        "setting_4": "get_wifi_status",
+        "search_3": "search_stock",
+    }
+    for schema in schemas:
+        own = catalog()[names[schema["function"]["name"]]].schema["function"]
+        assert {**own, "name": schema["function"]["name"]} == schema["function"]
+
+
+def test_scrambled_descriptions_are_empty() -> None:
+    for schema in offer(TOOLS, "scrambled_descriptions", 1)[0]:
+        own = catalog()[schema["function"]["name"]].schema["function"]
+        assert schema["function"] == {**own, "description": ""}
+
+
+@pytest.mark.parametrize(
+    ("augmentation", "gone", "left"),
+    [
+        ("scrambled_arg_descriptions", "description", "type"),
+        ("scrambled_arg_types", "type", "description"),
+    ],
+)
+def test_scrambled_arguments(augmentation: str, gone: str, left: str) -> None:
+    for schema in offer(TOOLS, augmentation, 1)[0]:
+        function = schema["function"]
+        own = catalog()[function["name"]].schema["function"]
+        assert function["parameters"]["required"] == own["parameters"]["required"]
+        assert function["description"] == own["description"]
+        for name, about in own["parameters"]["properties"].items():
+            assert function["parameters"]["properties"][name] == {left: about[left]}, gone
+
+
+def test_augmenting_leaves_the_catalog_alone() -> None:
+    before = json.dumps([spec.schema for spec in catalog().values()])
+    for augmentation in AUGMENTATIONS:
+        offer(TOOLS, augmentation, 99)
+    assert json.dumps([spec.schema for spec in catalog().values()]) == before
+    assert len(AUGMENTATIONS) == 8
+
+
+@pytest.mark.parametrize(
+    ("tools", "augmentation", "error"),
+    [
+        (["fly"], "none", "no tool 'fly'"),
+        (["search_stock"], "noise", "allowed: none, distractors_3"),
+    ],
+)
+def test_unknown_names(tools: list[str], augmentation: str, error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        offer(tools, augmentation, 1)

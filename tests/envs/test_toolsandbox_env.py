@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from phone_world import wifi_task
+
+from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
+from trace_bench.errors import EpisodeError
+from trace_bench.types import Message, Step, StopReason, Task, to_json
+
+OFF = '{"on": false}'
+
+
+def call(*functions: tuple[str, str], text: str = "") -> Message:
+    """An assistant message with tool calls, each a name and an argument text."""
+    calls = [
+        {"id": f"c{i}", "type": "function", "function": {"name": name, "arguments": arguments}}
+        for i, (name, arguments) in enumerate(functions)
+    ]
+    return {"role": "assistant", "content": text, "tool_calls": calls}
+
+
+def say(text: str) -> Message:
+    return {"role": "assistant", "content": text}
+
+
+def play(task: Task, *actions: Message) -> tuple[ToolSandboxEnv, list[Step]]:
+    env = ToolSandboxEnv()
+    steps = [env.reset(task)]
+    steps += [env.step(action) for action in actions]
+    return env, steps
+
+
+def similarity(task: Task, *actions: Message) -> float:
+    last = play(task, *actions)[1][-1]
+    assert last.done and last.score is not None
+    return last.score.similarity
+
+
+def contents(step: Step) -> list[str]:
+    return [message["content"] for message in step.messages]
+
+
+def test_reset_gives_system_prompt_opening_and_tools() -> None:
+    _, [step] = play(wifi_task())
+    assert step.messages == (
+        {"role": "system", "content": "You help with a phone."},
+        {"role": "user", "content": "Turn wifi off"},
+    )
+    assert [t["function"]["name"] for t in step.tools] == wifi_task().data["tools"]
+    assert not step.done and step.score is None and step.stop is None
+
+
+def test_the_benchmarks_check_values() -> None:
+    """ToolSandbox gives 1.0, 0.5 and 0.0 for these three on its wifi-off scenario."""
+    off, done = call(("set_wifi_status", OFF)), say("Wifi is turned off")
+    assert similarity(wifi_task(), off, done) == 1.0
+    assert similarity(wifi_task(), done) == 0.5
+    assert similarity(wifi_task(), say("I cannot help you with that")) == 0.0
+
+
+def test_a_finished_episode_says_which_message_met_which_milestone() -> None:
+    env, steps = play(wifi_task(), call(("set_wifi_status", OFF)), say("Wifi is turned off"))
+    score = steps[-1].score
+    assert score is not None and score.success
+    assert score.details == {
+        "milestones": [{"score": 1.0, "message": 3}, {"score": 1.0, "message": 4}],
+        "minefields": [],
+    }
+    assert steps[-1].stop == StopReason.DONE and steps[-1].messages == ()
+    roles = [(entry.sender, entry.recipient) for entry in env.log]
+    assert roles == [
+        ("SYSTEM", "AGENT"),
+        ("USER", "AGENT"),
+        ("AGENT", "EXECUTION_ENVIRONMENT"),
+        ("EXECUTION_ENVIRONMENT", "AGENT"),
+        ("AGENT", "USER"),
+        ("USER", "EXECUTION_ENVIRONMENT"),
+    ]
+    assert env.log[-1].trace == {"name": "end_conversation", "arguments": {}}
+    json.dumps(to_json(steps), allow_nan=False)
+
+
+def test_a_guarded_database_must_not_change() -> None:
+    remove = call(("remove_contact", '{"person_id": "anna"}'))
+    off, done = call(("set_wifi_status", OFF)), say("Wifi is turned off")
+    assert similarity(wifi_task(), remove, off, done) == 0.5
+    assert similarity(wifi_task(), off, remove, done) == 1.0  # met before the contact went
+
+
+def test_a_minefield_takes_everything() -> None:
+    mine = {"database": "SANDBOX", "kind": "tool_trace", "rows": [{"name": "get_wifi_status"}]}
+    task = wifi_task(minefields=[{"constraints": [mine], "guards": []}])
+    off, done = call(("set_wifi_status", OFF)), say("Wifi is turned off")
+    assert similarity(task, off, done) == 1.0
+    assert similarity(task, call(("get_wifi_status", "{}")), off, done) == 0.0
+    # A call that fails leaves no trace.
+    assert similarity(task, call(("get_wifi_status", '{"x": 1}')), off, done) == 1.0
+
+
+def test_all_calls_of_a_message_are_executed_in_order() -> None:
+    _, steps = play(
+        wifi_task(),
+        call(("get_wifi_status", "{}"), ("set_wifi_status", OFF), ("get_wifi_status", "{}")),
+    )
+    assert contents(steps[1]) == ["true", "null", "false"]
+    assert [m["tool_call_id"] for m in steps[1].messages] == ["c0", "c1", "c2"]
+    assert [m["name"] for m in steps[1].messages] == [
+        "get_wifi_status",
+        "set_wifi_status",
+        "get_wifi_status",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "answer"),
+    [
+        ("fly", "{}", "NameError: Unknown tool"),
+        ("search_stock", '{"query": "Apple"}', "NameError: Unknown tool"),  # not offered here
+        ("set_wifi_status", "{", "TypeError: Arguments are not valid JSON"),
+        ("set_wifi_status", "[" * 100_000, "TypeError: Arguments are not valid JSON"),
+        ("set_wifi_status", "9" * 10_000, "TypeError: Arguments are not valid JSON"),
+        ("set_wifi_status", "true", "TypeError: Arguments are not a JSON object"),
+        ("set_wifi_status", "", "TypeError: Missing argument on"),
+        ("set_wifi_status", '{"on": "false"}', "TypeError: Argument on must be a boolean"),
+        ("set_wifi_status", '{"on": true}', "ValueError: Wifi is already on"),
+        ("get_wifi_status", "", "true"),
+        ("search_contacts", '{"name": "Anna"}', '[{"person_id": "anna", "name": "Anna Berg", '
+         '"phone_number": "+14155550132", "relationship": "friend", "is_self": false}]'),
+    ],
+)  # fmt: skip
+def test_answers_to_calls(name: str, arguments: str, answer: str) -> None:
+    _, steps = play(wifi_task(), call((name, arguments)))
+    assert contents(steps[1]) == [answer]
+    assert not steps[1].done
+
+
+@pytest.mark.parametrize(
+    "broken", [{}, {"function": None}, {"function": {"name": 3}}, "text", None]
+)
+def test_a_call_of_no_shape_is_answered(broken: Any) -> None:
+    action = {"role": "assistant", "content": "", "tool_calls": [broken]}
+    _, steps = play(wifi_task(), action)
+    assert contents(steps[1]) == ["NameError: Unknown tool"]
+
+
+def test_arguments_may_come_as_an_object() -> None:
+    action = call(("get_wifi_status", "{}"))
+    action["tool_calls"][0]["function"]["arguments"] = {"on": 1}
+    assert contents(play(wifi_task(), action)[1][1]) == ["TypeError: Unknown argument on"]
+
+
+def test_scrambled_names_are_the_only_ones_that_work() -> None:
+    task = wifi_task(augmentation="scrambled_names")
+    env, steps = play(task, call(("set_wifi_status", OFF)), call(("setting_0", OFF)))
+    assert contents(steps[1]) == ["NameError: Unknown tool"]
+    assert contents(steps[2]) == ["null"] and steps[2].messages[0]["name"] == "setting_0"
+    assert env.log[-1].trace == {"name": "set_wifi_status", "arguments": {"on": False}}
+
+
+def test_the_user_answers_questions_from_the_script() -> None:
+    _, steps = play(
+        wifi_task(), say("Which contact?"), say("WHICH one?"), say("Which?"), say("Why?")
+    )
+    assert [contents(step) for step in steps[1:]] == [
+        ["Anna"],
+        ["Berg"],
+        ["Please decide yourself"],
+        ["Please decide yourself"],
+    ]
+
+
+def test_follow_ups_come_after_statements_and_then_the_end() -> None:
+    task = wifi_task()
+    task.data["user"]["followups"].append("And now the contacts")  # type: ignore[index]
+    _, steps = play(task, say("Done."), say("Done."))
+    assert contents(steps[1]) == ["And now the contacts"]
+    assert steps[2].done and steps[2].stop == StopReason.DONE
+    _, again = play(task, say("Done."))  # the script is the task's, not the episode's
+    assert contents(again[1]) == ["And now the contacts"]
+
+
+@pytest.mark.parametrize("empty", [{"role": "assistant"}, {"content": None}, {"tool_calls": []}])
+def test_an_empty_reply_is_an_empty_text(empty: Message) -> None:
+    env, steps = play(wifi_task(), empty)
+    assert steps[-1].done and env.log[2].content == ""
+
+
+def test_the_conversation_ends_after_its_messages() -> None:
+    task = wifi_task(max_messages=7)
+    env, steps = play(task, *[call(("get_wifi_status", "{}"))] * 3)
+    # The opening and three calls with their results.
+    assert [step.done for step in steps] == [False, False, False, True]
+    assert steps[-1].stop == StopReason.TURN_LIMIT and contents(steps[-1]) == ["true"]
+    assert steps[-1].score is not None and steps[-1].score.similarity == 0.0
+    with pytest.raises(EpisodeError, match="reset first"):
+        env.step(say("more"))
+
+
+def test_a_step_needs_a_running_episode() -> None:
+    env = ToolSandboxEnv()
+    with pytest.raises(EpisodeError, match="reset first"):
+        env.step(say("hello"))
+    env.reset(wifi_task())
+    env.close()
+    env.close()
+    with pytest.raises(EpisodeError, match="reset first"):
+        env.step(say("hello"))
+
+
+def _without(*names: str) -> Task:
+    task = wifi_task()
+    return Task(task.id, task.env, task.split, 1,
+                {k: v for k, v in task.data.items() if k not in names})  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("task", "reason"),
+    [
+        (_without("start"), "missing 'start'"),
+        (_without("tools"), "missing 'tools'"),
+        (Task("test/wifi", "toolsandbox", "test", 1), "missing 'start'"),
+        (Task("test/wifi", "tau2", "test", 1), "a task of 'tau2'"),
+        (wifi_task(tools=["fly"]), "no tool 'fly'"),
+        (wifi_task(augmentation="noise"), "no augmentation 'noise'"),
+        (wifi_task(start={"PHONE": []}), "no database 'PHONE'"),
+        (wifi_task(edges=[[0, 7]]), "edge 0 -> 7"),
+        (wifi_task(user=None), "NoneType"),
+    ],
+)
+def test_a_task_that_cannot_be_played_says_why(task: Task, reason: str) -> None:
+    with pytest.raises(EpisodeError, match=reason) as caught:
+        ToolSandboxEnv().reset(task)
+    assert "test/wifi" in str(caught.value) and caught.value.boundary == "environment"
+
+
+def test_hundreds_of_live_episodes_do_not_touch_each_other() -> None:
+    """300 at once, stepped in turn, give what each gives alone."""
+    task = wifi_task()
+    scripts = [
+        [
+            call(("set_wifi_status", OFF)),
+            call(("get_wifi_status", "{}")),
+            say("Wifi is turned off"),
+        ],
+        [call(("get_wifi_status", "{}")), say("Which?"), say("Wifi is turned off")],
+        [
+            call(("remove_contact", '{"person_id": "anna"}')),
+            call(("set_wifi_status", OFF)),
+            say(""),
+        ],
+    ]
+    alone = [to_json(play(task, *script)[1]) for script in scripts]
+    envs = [ToolSandboxEnv() for _ in range(300)]
+    steps: list[list[Step]] = [[env.reset(task)] for env in envs]
+    for turn in range(3):
+        for i, env in enumerate(envs):
+            steps[i].append(env.step(scripts[i % 3][turn]))
+    assert [to_json(s) for s in steps] == alone * 100
