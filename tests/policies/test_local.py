@@ -1,0 +1,371 @@
+"""The local policy against plain forward passes of the same models."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from models import save_adapter, save_model
+from toy import TOOLS, ToySuite, toy_task
+
+from trace_bench.errors import UserError
+from trace_bench.policies import engine as engine_module
+from trace_bench.policies.hf import HuggingFace
+from trace_bench.policies.local import LocalPolicy, load_model
+from trace_bench.policies.qwen3 import Qwen3
+from trace_bench.policies.sampling import sample, uniforms
+from trace_bench.protocols import TurnRequest
+from trace_bench.rollouts import play
+from trace_bench.types import AdapterRef, AgentSpec, StopReason, Task
+
+NAMES = ("a@0001", "b@0001")
+
+
+@pytest.fixture(scope="module", params=["qwen3", "llama"])
+def world(request, tmp_path_factory):
+    """(model folder, agent with two adapters, the backend it should get)."""
+    folder = tmp_path_factory.mktemp(request.param)
+    model = save_model(folder / "model", request.param)
+    paths = [save_adapter(model, folder / name, seed=i) for i, name in enumerate(NAMES)]
+    adapters = tuple(AdapterRef(n, str(p)) for n, p in zip(NAMES, paths, strict=True))
+    backend = {"qwen3": Qwen3, "llama": HuggingFace}[request.param]
+    return model, AgentSpec(str(model), adapters=adapters), backend
+
+
+@pytest.fixture(scope="module")
+def qwen3(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("plain") / "model")
+
+
+def rollouts(policy, agent, count=18, *, temperature=1.0, route=None, max_tokens=24):
+    tasks = [toy_task(i // 3, patience=2) for i in range(count)]  # groups of three start alike
+    return play(
+        policy,
+        ToySuite(),
+        agent,
+        tasks,
+        list(range(100, 100 + count)),
+        temperature=temperature,
+        route=route or [None] * count,
+        max_turns=3,
+        max_tokens=max_tokens,
+    )
+
+
+def flat(trajectory):
+    """(ids, whether sampled, log-probabilities) of a trajectory."""
+    ids, mine, logprobs = [], [], []
+    for turn in trajectory.turns:
+        ids += [*turn.prompt_ids, *turn.token_ids]
+        mine += [False] * len(turn.prompt_ids) + [True] * len(turn.token_ids)
+        logprobs += [0.0] * len(turn.prompt_ids) + list(turn.logprobs)
+    return ids, np.array(mine), np.array(logprobs)
+
+
+def plain_models(agent):
+    from peft import PeftModel
+
+    models = {None: load_model(agent.model)[0]}
+    for a in agent.adapters:
+        models[a.name] = PeftModel.from_pretrained(load_model(agent.model)[0], a.path).eval()
+    return models
+
+
+@torch.no_grad()
+def plain_logprobs(model, ids, temperature):
+    return (model(torch.tensor([ids])).logits[0] / temperature).log_softmax(-1).double()
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_logprobs_agree_with_a_plain_forward_pass(world, temperature):
+    folder, agent, backend = world
+    policy = LocalPolicy(folder, batch=7)
+    assert type(policy._backend) is backend
+    route = [(None, *NAMES)[i % 3] for i in range(18)]
+    played = rollouts(policy, agent, temperature=temperature, route=route)
+    assert max(len(t.turns) for t in played) > 1  # the cache was used over turns
+    models = plain_models(agent)
+    worst = 0.0
+    for trajectory, name in zip(played, route, strict=True):
+        assert trajectory.failure is None
+        ids, mine, logprobs = flat(trajectory)
+        plain = plain_logprobs(models[name], ids, temperature)
+        at = np.flatnonzero(mine)
+        expected = plain[at - 1, torch.tensor(ids)[at]].numpy()
+        worst = max(worst, float(np.abs(expected - logprobs[at]).max()))
+    assert worst < 1e-5
+    # The adapters matter: the base model disagrees about what they sampled.
+    ids, mine, logprobs = flat(played[1])
+    at = np.flatnonzero(mine)
+    base = plain_logprobs(models[None], ids, temperature)[at - 1, torch.tensor(ids)[at]].numpy()
+    assert np.abs(base - logprobs[at]).max() > 0.1
+
+
+def test_temperature_zero_takes_the_most_likely(world):
+    folder, agent, _ = world
+    played = rollouts(LocalPolicy(folder, batch=5), agent, 6, temperature=0.0)
+    model = load_model(folder)[0]
+    for trajectory in played:
+        ids, mine, logprobs = flat(trajectory)
+        plain = plain_logprobs(model, ids, 1.0)
+        at = np.flatnonzero(mine)
+        assert [ids[i] for i in at] == plain[at - 1].argmax(-1).tolist()
+        assert np.abs(plain[at - 1].amax(-1).numpy() - logprobs[at]).max() < 1e-5
+
+
+def test_another_batch_limit_changes_nothing_but_rounding(world):
+    folder, agent, _ = world
+    route = [(None, *NAMES)[i % 3] for i in range(18)]
+    small = rollouts(LocalPolicy(folder, batch=2), agent, route=route)
+    large = rollouts(LocalPolicy(folder, batch=32), agent, route=route)
+    for a, b in zip(small, large, strict=True):
+        assert flat(a)[0] == flat(b)[0]
+        assert np.abs(flat(a)[2] - flat(b)[2]).max() < 1e-5
+
+
+def test_the_same_call_gives_the_same_bits_whatever_came_before(world):
+    folder, agent, _ = world
+    fresh = rollouts(LocalPolicy(folder, batch=7), agent)
+    used = LocalPolicy(folder, batch=7)
+    rollouts(used, agent, 11, temperature=0.3, route=["b@0001"] * 11)
+    assert rollouts(used, agent) == fresh
+
+
+def test_long_and_short_episodes_in_many_blocks_of_slots(world, monkeypatch):
+    folder, agent, backend = world
+    policy = LocalPolicy(folder, batch=37)
+    moves = []
+    move = policy._engine._move
+    monkeypatch.setattr(
+        policy._engine, "_move", lambda row, target: moves.append(row) or move(row, target)
+    )
+    lengths = [8 + 40 * (i % 3) for i in range(80)]  # of the user's text
+    tasks = [
+        Task(f"toy/{i}", "toy", "train", i, {"add": [10**n], "patience": i % 4})
+        for i, n in enumerate(lengths)
+    ]
+    route = [(None, "a@0001")[i % 2] for i in range(80)]
+    played = play(
+        policy, ToySuite(), agent, tasks, range(80), route=route, max_tokens=12, max_turns=5
+    )
+    if backend is Qwen3:
+        assert len(moves) > 5  # a short episode got a slot among short ones
+    models = plain_models(agent)
+    for trajectory, name in zip(played, route, strict=True):
+        ids, mine, logprobs = flat(trajectory)
+        at = np.flatnonzero(mine)
+        plain = plain_logprobs(models[name], ids, 1.0)[at - 1, torch.tensor(ids)[at]].numpy()
+        assert np.abs(plain - logprobs[at]).max() < 1e-5
+
+
+def test_seeds_decide(qwen3):
+    policy = LocalPolicy(qwen3, batch=8)
+    agent = AgentSpec(str(qwen3))
+    same = play(policy, ToySuite(), agent, [toy_task(0)] * 3, [5, 5, 6], max_tokens=8)
+    one, again, other = (t.turns[0].token_ids for t in same)
+    assert one == again != other
+
+
+def test_what_a_group_has_in_common_is_computed_once(qwen3):
+    policy = LocalPolicy(qwen3, batch=16)
+    task = toy_task(3)
+    played = play(
+        policy,
+        ToySuite(),
+        AgentSpec(str(qwen3)),
+        [task] * 16,
+        range(16),
+        temperature=0.4,
+        max_tokens=8,
+        max_turns=1,
+    )
+    prompt = len(played[0].turns[0].prompt_ids)
+    said = [t.turns[0].token_ids for t in played]
+    # The prompt once, then every different beginning once; a turn's last token not at all.
+    different = {ids[:k] for ids in said for k in range(1, len(ids))}
+    assert prompt > 100 and 8 < len(different) < sum(len(ids) - 1 for ids in said)
+    assert policy._engine.computed == prompt + len(different)
+
+
+def test_members_of_a_group_may_go_on_together_or_apart(qwen3):
+    """Turns after the first: some with the same messages, some not, some never; all as alone."""
+    first = ({"role": "user", "content": "hello"},)
+    news = [({"role": "user", "content": c},) for c in ("same", "same", "other")]
+
+    def turn(policy, requests):
+        policy.submit(requests)
+        replies = {}
+        while len(replies) < len(requests):
+            replies |= {r.episode: r.turn for r in policy.collect()}
+        return replies
+
+    def request(i, messages):
+        return TurnRequest(i, messages, TOOLS, seed=9, max_tokens=6)
+
+    together = LocalPolicy(qwen3, batch=4)
+    one = turn(together, [request(i, first) for i in range(4)])
+    assert len(together._engine._rows) == 1 and len(set(map(str, one.values()))) == 1
+    two = turn(together, [request(i, news[i]) for i in range(2)])
+    three = turn(together, [request(2, news[2])])
+    together.release(3)
+    assert len(together._engine._rows) == 2
+    for i, reply in ({**two, **three}).items():
+        alone = LocalPolicy(qwen3, batch=1)
+        assert turn(alone, [request(i, first)])[i].token_ids == one[i].token_ids
+        assert turn(alone, [request(i, news[i])])[i].token_ids == reply.token_ids
+    together._engine.submit(engine_module.Order(0, (1,)))
+    with pytest.raises(ValueError, match="turn is open already"):
+        together._engine.submit(engine_module.Order(0, (1,)))
+
+
+def test_prompts_longer_than_a_step_are_computed_in_parts(qwen3, monkeypatch):
+    whole = rollouts(LocalPolicy(qwen3, batch=8), AgentSpec(str(qwen3)))
+    monkeypatch.setattr(engine_module, "_STEP_TOKENS", 40)
+    parts = rollouts(LocalPolicy(qwen3, batch=8), AgentSpec(str(qwen3)))
+    assert [flat(t)[0] for t in whole] == [flat(t)[0] for t in parts]
+
+
+def test_token_limit_and_context_limit(qwen3):
+    (start,) = rollouts(LocalPolicy(qwen3, batch=1), AgentSpec(str(qwen3)), 1, max_tokens=3)
+    turn = start.turns[0]
+    assert turn.truncated and len(turn.token_ids) == 3
+    if len(start.turns) > 1:  # the stop token that was not sampled opens the next prompt
+        assert start.turns[1].prompt_ids[0] == LocalPolicy(qwen3).chat.stop
+    prompt = len(turn.prompt_ids)
+    tight = LocalPolicy(qwen3, batch=1, context=prompt + 5)
+    (cut,) = rollouts(tight, AgentSpec(str(qwen3)), 1, max_tokens=50)
+    assert len(cut.turns[0].token_ids) <= 5
+    none = LocalPolicy(qwen3, batch=1, context=prompt)
+    (full,) = rollouts(none, AgentSpec(str(qwen3)), 1)
+    assert full.stop is StopReason.CONTEXT_LIMIT and not full.turns and full.failure is None
+
+
+def test_malformed_replies_are_marked(qwen3):
+    policy = LocalPolicy(qwen3, batch=1)
+    ids = policy.chat._encode("<tool_call>{")
+    reply, malformed = policy.chat.parse(ids, 0)
+    assert malformed is not None and reply["content"] == "<tool_call>{"
+
+
+def test_released_episodes_leave_no_trace(qwen3):
+    policy = LocalPolicy(qwen3, batch=2)
+    messages = ({"role": "user", "content": "hello"},)
+    requests = [TurnRequest(i, messages, TOOLS, seed=i, max_tokens=6) for i in range(5)]
+    policy.submit(requests)
+    policy.collect()
+    for i in range(5):
+        policy.release(i)
+        policy.release(i)
+    assert policy._engine.live == 0 and sorted(policy._engine._free) == [0, 1]
+    with pytest.raises(RuntimeError, match="nothing to do"):
+        policy.collect()
+    policy.submit(requests)
+    policy.close()
+    assert policy._engine.live == 0
+
+
+def test_slots_are_compacted_when_few_episodes_are_left(qwen3):
+    policy = LocalPolicy(qwen3, batch=32)
+    messages = ({"role": "user", "content": "hello"},)
+    policy.submit([TurnRequest(i, messages, TOOLS, seed=i, max_tokens=40) for i in range(32)])
+    alone = LocalPolicy(qwen3, batch=1)
+    alone.submit([TurnRequest(31, messages, TOOLS, seed=31, max_tokens=40)])
+    policy._engine.step(), policy._engine.step()
+    for i in range(31):
+        policy.release(i)
+    (moved,), (expected,) = policy.collect(), alone.collect()
+    assert policy._engine._row_of[31].slot == 0
+    assert moved.turn.token_ids == expected.turn.token_ids
+
+
+def test_adapters_come_and_go_with_agents(world):
+    folder, agent, _ = world
+    policy = LocalPolicy(folder, batch=4)
+    policy.load(agent)
+    assert set(policy._adapters) == set(NAMES)
+    only = AgentSpec(str(folder), adapters=agent.adapters[1:])
+    policy.load(only)
+    assert set(policy._adapters) == {"b@0001"}
+    route = ["b@0001"] * 3
+    assert rollouts(policy, only, 3, route=route) == rollouts(
+        LocalPolicy(folder, batch=4), agent, 3, route=route
+    )
+    (bad,) = rollouts(policy, only, 1, route=["a@0001"])
+    assert bad.failure.boundary == "policy" and "unknown adapter 'a@0001'" in bad.failure.error
+    renamed = AdapterRef("b@0001", agent.adapters[0].path)
+    with pytest.raises(UserError, match="never used twice"):
+        policy.load(AgentSpec(str(folder), adapters=(renamed,)))
+
+
+def test_adapters_that_do_not_fit_are_refused_with_shapes(qwen3, tmp_path):
+    policy = LocalPolicy(qwen3, batch=1)
+
+    def load(path):
+        policy.load(AgentSpec(str(qwen3), adapters=(AdapterRef("x@1", str(path)),)))
+
+    wide = save_model(tmp_path / "wide", hidden_size=64)
+    with pytest.raises(UserError, match=r"'x@1' does not fit.*B \(48, r\).*B \(64, 4\)"):
+        load(save_adapter(wide, tmp_path / "wide_adapter"))
+    deep = save_model(tmp_path / "deep", num_hidden_layers=3)
+    with pytest.raises(UserError, match=r"layers\.2\..*not a linear layer"):
+        load(save_adapter(deep, tmp_path / "deep_adapter"))
+    with pytest.raises(UserError, match=r"cannot read .*adapter_config\.json"):
+        load(tmp_path / "nothing")
+    good = save_adapter(qwen3, tmp_path / "good")
+    config = json.loads((good / "adapter_config.json").read_text())
+    (good / "adapter_config.json").write_text(json.dumps({**config, "use_dora": True}))
+    with pytest.raises(UserError, match=r"use_dora.*plain LoRA only"):
+        load(good)
+    (good / "adapter_config.json").write_text(json.dumps(config))
+    (good / "adapter_model.safetensors").unlink()
+    with pytest.raises(UserError, match=r"adapter_model\.safetensors does not exist"):
+        load(good)
+    assert policy._adapters == {}
+
+
+def test_models_that_cannot_be_played_are_refused(qwen3, tmp_path):
+    with pytest.raises(UserError, match=r"cannot load a model from .*`model`"):
+        LocalPolicy(tmp_path / "none")
+    with pytest.raises(UserError, match=r"context is 9999; allowed: 2 to 1024"):
+        LocalPolicy(qwen3, context=9999)
+    with pytest.raises(UserError, match="batch is 0"):
+        LocalPolicy(qwen3, batch=0)
+    sliding = save_model(
+        tmp_path / "sliding", use_sliding_window=True, sliding_window=8, max_window_layers=1
+    )
+    with pytest.raises(UserError, match=r"full attention only.*sliding_attention"):
+        LocalPolicy(sliding)
+
+
+def test_uniforms_belong_to_seed_and_position():
+    assert np.array_equal(uniforms(3, 17, 5), uniforms(3, 17, 9)[:5])
+    assert not np.array_equal(uniforms(3, 17, 5), uniforms(3, 18, 5))
+    assert not np.array_equal(uniforms(3, 17, 5), uniforms(4, 17, 5))
+    many = uniforms(2**63 - 1, 0, 20_000)
+    assert many.dtype == np.float32 and many.min() >= 0 and many.max() < 1
+    assert abs(many.mean() - 0.5) < 0.01
+
+
+def test_samples_follow_the_distribution():
+    torch.manual_seed(0)
+    logits = torch.randn(7) * 2
+    logits[3] = -float("inf")
+    for temperature in (1.0, 0.5):
+        expected = torch.softmax(logits / temperature, -1)
+        draws = torch.from_numpy(uniforms(0, 0, 40_000))
+        ids, logprobs = sample(logits.repeat(40_000, 1), torch.full((40_000,), temperature), draws)
+        shares = torch.bincount(ids, minlength=7) / 40_000
+        assert (shares - expected).abs().max() < 0.01 and shares[3] == 0
+        assert torch.allclose(logprobs, expected[ids].log(), atol=1e-6)
+
+
+def test_extreme_draws_stay_inside():
+    logits = torch.tensor([[-float("inf"), 0.0, 0.0, -float("inf")]] * 2)
+    draws = torch.tensor([0.0, 1 - 2.0**-24])
+    assert sample(logits, torch.ones(2), draws)[0].tolist() == [1, 2]
+
+
+def test_loading_is_quiet(qwen3, capfd):
+    LocalPolicy(Path(qwen3), batch=1)
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,1 @@
+"""Policies: they own tokens, and turn conversations into next turns."""

@@ -1,0 +1,233 @@
+"""Chat messages to tokens and back, for any Hugging Face tokenizer with a chat template.
+
+A conversation is tokenized once, piece by piece, and never again: the first prompt is the
+template's rendering of the first messages; later pieces are what the template adds for new
+messages after a finished assistant turn. Sampled ids stay as they were sampled. That this
+concatenation is what the template itself would render is checked once per tokenizer.
+
+Tool calls are read in the Hermes format that Qwen3 uses:
+
+    <tool_call>
+    {"name": "...", "arguments": {...}}
+    </tool_call>
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+from trace_bench.errors import UserError
+from trace_bench.types import Message, Tool
+
+_BLOCK = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+_SENTINEL = "zqxsentinelxqz"
+_REMEMBERED = 256  # first prompts kept, for groups of episodes that start alike
+
+
+class Chat:
+    """The one place that knows a model's chat format.
+
+    `stop` is the id that ends an assistant turn. Raises UserError for a tokenizer without a chat
+    template, or with one that cannot be extended by appending.
+    """
+
+    def __init__(self, tokenizer: Any, name: str = "the model") -> None:
+        self.name = name
+        self._tokenizer = tokenizer
+        if not getattr(tokenizer, "chat_template", None):
+            raise UserError(
+                f"the tokenizer of {name} has no chat template; needed: one with tool calls. Add "
+                "`chat_template` to its tokenizer_config.json, or change the setting `model`."
+            )
+        if tokenizer.eos_token_id is None:
+            raise UserError(
+                f"the tokenizer of {name} has no eos token. Change the setting `model`."
+            )
+        self.stop: int = tokenizer.eos_token_id
+        self._stop_text: str = tokenizer.eos_token
+        self._prompts: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self._frames: dict[str, tuple[str, str] | None] = {}
+        self._check()
+
+    def first(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[int, ...]:
+        """The ids of an episode's first prompt, up to where the assistant starts."""
+        key = json.dumps([list(messages), list(tools)])
+        if key in self._prompts:
+            self._prompts.move_to_end(key)
+            return self._prompts[key]
+        ids = self._encode(self._render(messages, tools))
+        self._prompts[key] = ids
+        if len(self._prompts) > _REMEMBERED:
+            self._prompts.popitem(last=False)
+        return ids
+
+    def following(self, messages: Sequence[Message], finished: bool) -> tuple[int, ...]:
+        """The ids that `messages` add after an assistant turn, up to where the next one starts.
+
+        `finished`: the turn's last sampled id was `stop`; otherwise `stop` is put first."""
+        ids = self._encode(self._increment(messages))
+        return ids if finished else (self.stop, *ids)
+
+    def parse(self, ids: Sequence[int], turn: int) -> tuple[Message, str | None]:
+        """The assistant message that sampled `ids` spell, and why a tool call in them cannot be
+        read (None: all is well). A malformed reply keeps its whole text as content."""
+        if ids and ids[-1] == self.stop:
+            ids = ids[:-1]
+        text = self._tokenizer.decode(
+            list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+        return parse_text(text, turn)
+
+    def _encode(self, text: str) -> tuple[int, ...]:
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is not None:
+            return tuple(backend.encode(text, add_special_tokens=False).ids)
+        return tuple(self._tokenizer.encode(text, add_special_tokens=False))
+
+    def _render(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), prompt: bool = True
+    ) -> str:
+        try:
+            return self._tokenizer.apply_chat_template(
+                list(messages),
+                tools=list(tools) or None,
+                add_generation_prompt=prompt,
+                tokenize=False,
+            )
+        except Exception as error:  # templates raise whatever they like
+            raise UserError(
+                f"the chat template of {self.name} refused a conversation with roles "
+                f"{[m['role'] for m in messages]}: {error}. Change the setting `model`."
+            ) from error
+
+    def _increment(self, messages: Sequence[Message]) -> str:
+        """What the template appends for new messages. Most often that is one message, whose
+        content stands between two texts that do not depend on it: those are remembered."""
+        if len(messages) != 1:
+            return self._rendered_increment(messages)
+        message = messages[0]
+        key = json.dumps({**message, "content": None}, sort_keys=True)
+        if key not in self._frames:
+            self._frames[key] = self._frame(message)
+        frame = self._frames[key]
+        if frame is None:
+            return self._rendered_increment(messages)
+        return f"{frame[0]}{message['content']}{frame[1]}"
+
+    def _frame(self, message: Message) -> tuple[str, str] | None:
+        """(before, after) the content of a message like this one; None for a template that does
+        not put contents in as they are."""
+        before, found, after = self._rendered_increment(
+            [{**message, "content": _SENTINEL}]
+        ).partition(_SENTINEL)
+        odd = " \n<tool_call> {'a': \"ü\"} </think>\n\n"
+        same = self._rendered_increment([{**message, "content": odd}]) == f"{before}{odd}{after}"
+        return (before, after) if found and same else None
+
+    def _rendered_increment(self, messages: Sequence[Message]) -> str:
+        """Rendered after a fixed short conversation, and cut after the end of that conversation's
+        assistant turn."""
+        text = self._render([*_opening(messages), *messages])
+        _, found, rest = text.partition(_SENTINEL)
+        _, ended, rest = rest.partition(self._stop_text)
+        if not found or not ended:
+            raise UserError(
+                f"the chat template of {self.name} does not end assistant turns with the eos "
+                f"token {self._stop_text!r}. Change the setting `model`."
+            )
+        return rest
+
+    def _check(self) -> None:
+        """Raises UserError unless prompts grow by appending and tool calls can be read."""
+        call = {"name": "probe", "arguments": {"text": "a b"}}
+        message = {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "call_0", "type": "function", "function": call}],
+        }
+        talk: list[Message] = [
+            {"role": "system", "content": "S."},
+            {"role": "user", "content": "One?"},
+            message,
+            {"role": "tool", "tool_call_id": "call_0", "name": "probe", "content": "1"},
+            {"role": "assistant", "content": "Two."},
+            {"role": "user", "content": "Three."},
+        ]
+        for end in (2, 4):
+            before, after = self._render(talk[:end]), self._render(talk[: end + 2])
+            tail = self._stop_text + self._increment(talk[end + 1 : end + 2])
+            if not (after.startswith(before) and after.endswith(tail)):
+                raise UserError(
+                    f"the chat template of {self.name} rewrites earlier turns, so prompts cannot "
+                    f"grow by appending: {before[-40:]!r} became {after[: len(before) + 20]!r}. "
+                    "Use a template that keeps them; change the setting `model`."
+                )
+            body = after[len(before) : len(after) - len(tail)]
+            if end == 2:
+                self._check_call(body)
+            elif body != "Two.":
+                raise UserError(
+                    f"the chat template of {self.name} writes the assistant turn 'Two.' as "
+                    f"{body[:80]!r}; needed: the text as it is, ended by the eos token "
+                    f"{self._stop_text!r}. Change the setting `model`."
+                )
+
+    def _check_call(self, text: str) -> None:
+        reply, malformed = parse_text(text, 0)
+        if malformed or reply["content"] or "tool_calls" not in reply:
+            raise UserError(
+                f"the chat template of {self.name} writes tool calls as {text[:80]!r}; needed: "
+                '<tool_call>{"name": ..., "arguments": {...}}</tool_call>. Change the setting '
+                "`model`."
+            )
+
+
+def parse_text(text: str, turn: int) -> tuple[Message, str | None]:
+    """An assistant message from text with Hermes tool calls; see `Chat.parse`."""
+    calls = []
+    for i, block in enumerate(_BLOCK.findall(text)):
+        call, reason = _parse_call(block, f"call_{turn}_{i}")
+        if call is None:
+            return {"role": "assistant", "content": text}, reason
+        calls.append(call)
+    content = _BLOCK.sub("", text)
+    if "<tool_call>" in content or "</tool_call>" in content:
+        return {"role": "assistant", "content": text}, "an unclosed <tool_call> block"
+    message: Message = {"role": "assistant", "content": content.strip()}
+    if calls:
+        message["tool_calls"] = calls
+    return message, None
+
+
+def _parse_call(block: str, call_id: str) -> tuple[dict[str, Any] | None, str]:
+    try:
+        data = json.loads(block)
+    except ValueError as error:
+        return None, f"not JSON: {error}"
+    if not isinstance(data, dict) or not isinstance(data.get("name"), str):
+        return None, 'no string "name"'
+    arguments = data.get("arguments", {})
+    if not isinstance(arguments, dict):
+        return None, '"arguments" is not an object'
+    function = {"name": data["name"], "arguments": json.dumps(arguments, ensure_ascii=False)}
+    return {"id": call_id, "type": "function", "function": function}, ""
+
+
+def _opening(messages: Sequence[Message]) -> list[Message]:
+    """A short conversation that `messages` may follow: a turn with as many calls as results."""
+    results = [m for m in messages if m["role"] == "tool"]
+    turn: Message = {"role": "assistant", "content": _SENTINEL}
+    if results:
+        turn["tool_calls"] = [
+            {
+                "id": m.get("tool_call_id") or "call_0",
+                "type": "function",
+                "function": {"name": m.get("name") or "f", "arguments": {}},
+            }
+            for m in results
+        ]
+    return [{"role": "user", "content": "u"}, turn]

@@ -1,0 +1,198 @@
+"""The local policy: a Hugging Face causal language model in this process, many episodes a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trace_bench.errors import UserError, unknown
+from trace_bench.policies.backend import Backend
+from trace_bench.policies.chat import Chat
+from trace_bench.policies.engine import Engine, Order, Sampled
+from trace_bench.policies.lora import read_adapter
+from trace_bench.protocols import TurnReply, TurnRequest
+from trace_bench.types import AgentSpec, Message, Turn
+
+
+@dataclass
+class _Open:
+    """What is remembered of an episode between its turns."""
+
+    messages: tuple[Message, ...] = ()  # of the turn that is being sampled
+    prompt: tuple[int, ...] = ()
+    adapter: str | None = None
+    turns: int = 0
+    finished: bool = True  # the last turn ended with the stop token
+
+
+class LocalPolicy:
+    """Implements `protocols.Policy`.
+
+    `batch`: live episodes wanted, and at most as many rows in one forward call; memory for keys and
+    values grows with it times the longest episode. `context`: tokens an episode
+    may have (default: the model's, at most 1024). `threads`: sets torch's thread count for the
+    process. Raises UserError for a model that cannot be loaded or played.
+    """
+
+    def __init__(
+        self,
+        model_path: str | Path,
+        *,
+        batch: int = 128,
+        context: int | None = None,
+        threads: int | None = None,
+        device: str = "cpu",
+    ) -> None:
+        import torch
+
+        if batch < 1:
+            raise UserError(f"batch is {batch}; allowed: 1 or more. Set `policy.batch`.")
+        if threads is not None:
+            torch.set_num_threads(threads)
+        model, tokenizer = load_model(model_path, device)
+        self.capacity = batch
+        self.context = _context(model, context)
+        self.chat = Chat(tokenizer, str(model_path))
+        self._backend = _backend(model, batch, self.context)
+        self._engine = Engine(self._backend, batch, self.context, self.chat.stop)
+        self._adapters: dict[str, str] = {}  # name -> path
+        self._open: dict[int, _Open] = {}
+        self._ready: list[TurnReply] = []
+
+    def load(self, agent: AgentSpec) -> None:
+        """Makes the agent's adapters available and drops those that are no longer used.
+
+        Raises UserError when an adapter does not fit the model."""
+        wanted = {a.name: a for a in agent.adapters}
+        for name, path in list(self._adapters.items()):
+            if name in wanted and wanted[name].path != path:
+                raise UserError(
+                    f"adapter name {name!r} stands for {path} and for {wanted[name].path}; a name "
+                    "is never used twice."
+                )
+            if name not in wanted and name not in self._engine.adapters():
+                self._backend.remove(name)
+                del self._adapters[name]
+        for name, ref in wanted.items():
+            if name not in self._adapters:
+                self._backend.add(read_adapter(ref, self._backend.shapes))
+                self._adapters[name] = ref.path
+
+    def submit(self, requests: Sequence[TurnRequest]) -> None:
+        """Queues turns. A prompt that does not fit the context is answered `context_full`."""
+        for request in requests:
+            try:
+                self._submit(request)
+            except Exception as error:  # one episode's trouble, not the batch's
+                text = f"{type(error).__name__}: {error}"
+                self._ready.append(TurnReply(request.episode, None, error=text))
+
+    def collect(self) -> list[TurnReply]:
+        """Runs the model until at least one turn is finished."""
+        while not self._ready:
+            self._ready = [self._reply(sampled) for sampled in self._engine.step()]
+        ready, self._ready = self._ready, []
+        return ready
+
+    def release(self, episode: int) -> None:
+        self._engine.release(episode)
+        self._open.pop(episode, None)
+        self._ready = [r for r in self._ready if r.episode != episode]
+
+    def close(self) -> None:
+        """Forgets all episodes."""
+        for episode in list(self._open):
+            self.release(episode)
+
+    def _submit(self, request: TurnRequest) -> None:
+        episode = self._open.get(request.episode)
+        if episode is None:
+            if request.adapter is not None and request.adapter not in self._adapters:
+                raise unknown("adapter", request.adapter, self._adapters, "agent.adapters")
+            episode = self._open[request.episode] = _Open(adapter=request.adapter)
+            ids = self.chat.first(request.messages, request.tools)
+        else:
+            ids = self.chat.following(request.messages, episode.finished)
+        if not self._engine.fits(request.episode, len(ids)):
+            self._ready.append(TurnReply(request.episode, None, context_full=True))
+            return
+        episode.messages, episode.prompt = request.messages, ids
+        self._engine.submit(
+            Order(
+                request.episode,
+                ids,
+                episode.adapter,
+                request.seed,
+                request.temperature,
+                request.max_tokens,
+            )
+        )
+
+    def _reply(self, sampled: Sampled) -> TurnReply:
+        episode = self._open[sampled.episode]
+        reply, malformed = self.chat.parse(sampled.ids, episode.turns)
+        episode.turns += 1
+        episode.finished = not sampled.truncated
+        turn = Turn(
+            messages=episode.messages,
+            reply=reply,
+            prompt_ids=episode.prompt,
+            token_ids=sampled.ids,
+            logprobs=sampled.logprobs,
+            adapter=episode.adapter,
+            malformed=malformed,
+            truncated=sampled.truncated,
+        )
+        return TurnReply(sampled.episode, turn)
+
+
+def load_model(model_path: str | Path, device: str = "cpu") -> tuple[Any, Any]:
+    """(model in float32 and evaluation mode, tokenizer) from a folder or a hub name."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    try:
+        with _no_progress_bars():
+            tokenizer = AutoTokenizer.from_pretrained(model_path)
+            model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot load a model from {str(model_path)!r}: {error}. Needed: a folder or hub name "
+            "of a Hugging Face causal language model. Change the setting `model`."
+        ) from error
+    placed: Any = model  # `to` is typed for something else
+    return placed.to(device).eval(), tokenizer
+
+
+@contextmanager
+def _no_progress_bars() -> Iterator[None]:
+    """Loading a model draws a bar of its own, into the middle of ours."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _context(model: Any, wanted: int | None) -> int:
+    limit = int(model.config.max_position_embeddings)
+    if wanted is not None and not 2 <= wanted <= limit:
+        raise UserError(
+            f"context is {wanted}; allowed: 2 to {limit} for this model. Set `policy.context`."
+        )
+    return min(limit, 1024) if wanted is None else wanted
+
+
+def _backend(model: Any, slots: int, context: int) -> Backend:
+    from trace_bench.policies import hf, qwen3
+
+    if qwen3.supports(model):
+        return qwen3.Qwen3(model, slots, context)
+    return hf.HuggingFace(model, slots, context)

@@ -1,0 +1,129 @@
+"""Which adapter plays an episode, decided once from its first messages.
+
+A router's description is plain JSON on the AgentSpec:
+
+    None                                      the only adapter, or the base model
+    {"kind": "fixed", "adapter": name|null}   always the same
+    {"kind": "retrieval", "examples": [[text, name|null], ...], "top_k": 5, "threshold": 0.5}
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from trace_bench.errors import UserError, unknown
+from trace_bench.protocols import Router
+from trace_bench.types import AgentSpec, Message, Tool
+
+KINDS = ("fixed", "retrieval")
+
+
+def make_router(agent: AgentSpec) -> Router:
+    """The agent's router. Raises UserError for a description that does not fit the agent."""
+    names = [a.name for a in agent.adapters]
+    description = agent.router
+    if description is None:
+        if len(names) > 1:
+            raise UserError(
+                f"agent {agent.version!r} has {len(names)} adapters ({', '.join(names)}) and no "
+                "router. Give it a router, or a route for every episode."
+            )
+        return FixedRouter(names[0] if names else None)
+    kind = description.get("kind")
+    if kind == "fixed":
+        return FixedRouter(_known(description["adapter"], names))
+    if kind == "retrieval":
+        for _, name in description["examples"]:
+            _known(name, names)
+        return RetrievalRouter(description)
+    raise unknown("router", kind, KINDS, "agent.router.kind")
+
+
+def first_message(messages: Sequence[Message]) -> str:
+    """What routing looks at: the first user message (or the last message where there is none)."""
+    for message in messages:
+        if message["role"] == "user":
+            return str(message["content"])
+    return str(messages[-1]["content"]) if messages else ""
+
+
+class FixedRouter:
+    """The same adapter every time."""
+
+    def __init__(self, adapter: str | None) -> None:
+        self.adapter = adapter
+
+    def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | None:
+        return self.adapter
+
+
+class RetrievalRouter:
+    """TF-IDF cosine over stored first messages; the nearest `top_k` vote with their similarity.
+
+    The adapter with the largest sum wins when its share of the votes is at least `threshold`;
+    otherwise, and when no stored message shares a word, the base model plays. The base model
+    (null) is a candidate like any other. Ties go to the candidate that appears first in
+    `examples`.
+    """
+
+    def __init__(self, description: Mapping[str, Any]) -> None:
+        examples = list(description["examples"])
+        self.top_k = int(description.get("top_k", 5))
+        self.threshold = float(description.get("threshold", 0.5))
+        if not examples or self.top_k < 1 or not 0.0 <= self.threshold <= 1.0:
+            raise UserError(
+                f"retrieval router with {len(examples)} examples, top_k {self.top_k}, threshold "
+                f"{self.threshold}; needed: at least one example, top_k >= 1, threshold in [0, 1]."
+            )
+        self.names: list[str | None] = [name for _, name in examples]
+        counts = [Counter(words(text)) for text, _ in examples]
+        documents = Counter(word for c in counts for word in c)
+        self.vocabulary = {word: i for i, word in enumerate(sorted(documents))}
+        self.idf = np.array(
+            [math.log((1 + len(examples)) / (1 + documents[w])) + 1 for w in self.vocabulary]
+        )
+        self.matrix = np.stack([self._vector(c) for c in counts])
+
+    def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | None:
+        return self.choose(first_message(messages))
+
+    def choose(self, text: str) -> str | None:
+        """The adapter for a first message."""
+        similarity = self.matrix @ self._vector(Counter(words(text)))
+        nearest = np.argsort(-similarity, kind="stable")[: self.top_k]
+        votes: dict[str | None, float] = {}
+        for i in sorted(nearest.tolist()):
+            votes[self.names[i]] = votes.get(self.names[i], 0.0) + float(similarity[i])
+        total = sum(votes.values())
+        if total <= 0.0:
+            return None
+        best = max(votes, key=lambda name: votes[name])
+        return best if votes[best] >= self.threshold * total else None
+
+    def _vector(self, counts: Counter[str]) -> np.ndarray:
+        """A unit vector [vocabulary]; unknown words are left out. All zeros if none is known."""
+        vector = np.zeros(len(self.vocabulary))
+        for word, count in counts.items():
+            if (i := self.vocabulary.get(word)) is not None:
+                vector[i] = count * self.idf[i]
+        norm = float(np.linalg.norm(vector))
+        return vector / norm if norm else vector
+
+
+def words(text: str) -> list[str]:
+    """Lowercase words and adjacent pairs; every number counts as the same word."""
+    single = ["0" if w.isdigit() else w for w in re.findall(r"[a-z]+|\d+", text.lower())]
+    return single + [f"{a} {b}" for a, b in pairwise(single)]
+
+
+def _known(name: str | None, names: Sequence[str]) -> str | None:
+    if name is not None and name not in names:
+        raise unknown("adapter", name, ["null (the base model)", *names], "agent.router")
+    return name

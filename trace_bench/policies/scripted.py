@@ -1,0 +1,162 @@
+"""Policies without a model: the floor, the ceiling, and real parts for tests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
+
+from trace_bench.protocols import Suite, TurnReply, TurnRequest
+from trace_bench.store import stable_seed
+from trace_bench.types import AgentSpec, Message, Task, Tool, Turn
+
+
+def call_message(name: str, arguments: dict[str, Any], call_id: str = "call_0") -> Message:
+    """An assistant message with one tool call."""
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    call = {"id": call_id, "type": "function", "function": function}
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
+
+
+def text_message(text: str) -> Message:
+    """An assistant message that only says something."""
+    return {"role": "assistant", "content": text}
+
+
+class ScriptedPolicy:
+    """Answers every request at once with `reply(request)`; subclasses say what.
+
+    An exception in `reply` is that episode's policy failure."""
+
+    capacity = 64
+
+    def __init__(self) -> None:
+        self._ready: list[TurnReply] = []
+
+    def reply(self, request: TurnRequest) -> Message:
+        raise NotImplementedError
+
+    def load(self, agent: AgentSpec) -> None:
+        """Nothing to load."""
+
+    def submit(self, requests: Sequence[TurnRequest]) -> None:
+        for request in requests:
+            try:
+                message = self.reply(request)
+                turn = Turn(request.messages, message, adapter=request.adapter)
+                self._ready.append(TurnReply(request.episode, turn))
+            except Exception as error:
+                text = f"{type(error).__name__}: {error}"
+                self._ready.append(TurnReply(request.episode, None, error=text))
+
+    def collect(self) -> list[TurnReply]:
+        if not self._ready:
+            raise RuntimeError("collect() with nothing submitted")
+        ready, self._ready = self._ready, []
+        return ready
+
+    def release(self, episode: int) -> None:
+        """Forgets an episode."""
+        self._ready = [r for r in self._ready if r.episode != episode]
+
+    def close(self) -> None:
+        self._ready = []
+
+
+class IdlePolicy(ScriptedPolicy):
+    """Says nothing, every time: what a score is worth when nothing is done."""
+
+    def reply(self, request: TurnRequest) -> Message:
+        return text_message("")
+
+
+class FunctionPolicy(ScriptedPolicy):
+    """Answers with a function of the request."""
+
+    def __init__(self, function: Callable[[TurnRequest], Message]) -> None:
+        super().__init__()
+        self._function = function
+
+    def reply(self, request: TurnRequest) -> Message:
+        return self._function(request)
+
+
+class ReferencePolicy(ScriptedPolicy):
+    """Replays each task's reference trajectory, then says nothing: the ceiling."""
+
+    def __init__(self, suite: Suite) -> None:
+        super().__init__()
+        self._suite = suite
+        self._script: dict[int, list[Message]] = {}
+
+    def bind(self, episode: int, task: Task) -> None:
+        """Called by `rollouts.play` at an episode's start."""
+        self._script[episode] = list(self._suite.reference(task))
+
+    def reply(self, request: TurnRequest) -> Message:
+        script = self._script[request.episode]
+        return script.pop(0) if script else text_message("")
+
+    def release(self, episode: int) -> None:
+        super().release(episode)
+        self._script.pop(episode, None)
+
+
+class RandomPolicy(ScriptedPolicy):
+    """`calls` random tool calls with arguments that fit the schema, then silence.
+
+    Deterministic from each request's seed."""
+
+    def __init__(self, calls: int = 4) -> None:
+        super().__init__()
+        self.calls = calls
+        self._tools: dict[int, tuple[Tool, ...]] = {}
+        self._made: dict[int, int] = {}
+
+    def reply(self, request: TurnRequest) -> Message:
+        tools = self._tools.setdefault(request.episode, request.tools)
+        made = self._made.get(request.episode, 0)
+        self._made[request.episode] = made + 1
+        if made >= self.calls or not tools:
+            return text_message("")
+        random = Random(stable_seed("random policy", request.seed, made))
+        function = random.choice(tools)["function"]
+        parameters = function.get("parameters") or {}
+        return call_message(function["name"], plausible(parameters, random), f"call_{made}")
+
+    def release(self, episode: int) -> None:
+        super().release(episode)
+        self._tools.pop(episode, None)
+        self._made.pop(episode, None)
+
+
+def plausible(schema: dict[str, Any], random: Random) -> dict[str, Any]:
+    """Arguments for a JSON schema of type object: the required ones and half of the others."""
+    required = schema.get("required", ())
+    chosen = {}
+    for name, part in schema.get("properties", {}).items():
+        if name in required or random.random() < 0.5:
+            chosen[name] = _value(part, random)
+    return chosen
+
+
+def _value(schema: dict[str, Any], random: Random) -> Any:
+    if "enum" in schema:
+        return random.choice(schema["enum"])
+    kind = schema.get("type", "string")
+    if isinstance(kind, list):
+        kind = kind[0]
+    if kind == "boolean":
+        return random.random() < 0.5
+    if kind == "integer":
+        return random.randrange(100)
+    if kind == "number":
+        return round(random.uniform(0, 100), 2)
+    if kind == "array":
+        return [_value(schema.get("items", {}), random)]
+    if kind == "object":
+        return plausible(schema, random)
+    if kind == "null":
+        return None
+    return random.choice(("home", "Anna", "hello", "+14155550123", "today"))
