@@ -1,0 +1,109 @@
+"""A one-turn world for training tests: the score is the share of small letters in the reply."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trace_bench.lab import RunLab
+from trace_bench.policies.local import LocalPolicy
+from trace_bench.progress import Progress
+from trace_bench.protocols import TrainingJob
+from trace_bench.trackers import make_tracker
+from trace_bench.trainers.local import LocalTrainer, TrainerSettings
+from trace_bench.types import AgentSpec, Message, Score, Step, StopReason, Task
+
+SETTINGS = TrainerSettings(
+    group_size=6, groups=2, learning_rate=0.1, rank=4, alpha=8.0, minibatches=2
+)
+
+
+def task(index: int) -> Task:
+    return Task(
+        f"letters/tests/train/{index}", "letters", "train", index, {"word": "abcdefgh"[index]}
+    )
+
+
+class LettersEnv:
+    def __init__(self, broken: Sequence[str]) -> None:
+        self.broken = broken
+
+    def reset(self, task: Task) -> Step:
+        if task.id in self.broken:
+            raise RuntimeError("broken")
+        return Step(
+            (
+                {"role": "system", "content": "Write letters."},
+                {"role": "user", "content": task.data["word"]},
+            )
+        )
+
+    def step(self, action: Message) -> Step:
+        text = action["content"]
+        share = sum("a" <= c <= "z" for c in text) / max(len(text), 1)
+        return Step(done=True, score=Score(share, share == 1.0), stop=StopReason.DONE)
+
+    def close(self) -> None:
+        pass
+
+
+class LettersSuite:
+    name, variant = "letters", "tests"
+
+    def __init__(self, broken: Sequence[str] = ()) -> None:
+        self.broken = broken
+
+    def splits(self) -> Sequence[str]:
+        return ("train",)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        return [task(i) for i in range(4)]
+
+    def task(self, task_id: str) -> Task:
+        return task(int(task_id.rpartition("/")[2]))
+
+    def make(self) -> LettersEnv:
+        return LettersEnv(self.broken)
+
+    def reference(self, task: Task) -> Sequence[Message]:
+        return [{"role": "assistant", "content": "abc"}]
+
+
+def make_lab(
+    folder: Path,
+    model: Path,
+    budget: int,
+    settings: TrainerSettings = SETTINGS,
+    suite: LettersSuite | None = None,
+    on_checkpoint: Any = None,
+) -> RunLab:
+    """The real lab over a real policy and trainer."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return RunLab(
+        folder,
+        seed=3,
+        budget=budget,
+        suite=suite or LettersSuite(),
+        settings={},
+        trainer=LocalTrainer(settings, threads=1),
+        policy=LocalPolicy(model, batch=16, threads=1),
+        tracker=make_tracker("jsonl", folder),
+        progress=Progress(budget),
+        max_turns=2,
+        max_tokens=6,
+        on_checkpoint=on_checkpoint,
+    )
+
+
+def job(model: Path, rollouts: int, **changes: Any) -> TrainingJob:
+    return TrainingJob(
+        **{
+            "name": "letters",
+            "agent": AgentSpec(str(model)),
+            "tasks": LettersSuite().tasks("train"),
+            "rollouts": rollouts,
+            "seed": 5,
+            **changes,
+        }
+    )

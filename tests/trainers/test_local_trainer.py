@@ -1,0 +1,284 @@
+"""The local trainer over the real lab, policy and engine, with a small random model."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from letters import SETTINGS, LettersSuite, job, make_lab, task
+from models import save_model
+
+from trace_bench.errors import TraceBenchError, UserError
+from trace_bench.store import read_lines
+from trace_bench.trackers import CLOCK_WORDS
+from trace_bench.trainers.local import LocalTrainer, TrainerSettings
+from trace_bench.types import AgentSpec
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory) -> Path:
+    return save_model(tmp_path_factory.mktemp("small"))
+
+
+def train(folder: Path, model: Path, rollouts: int, settings=SETTINGS, **changes):
+    """(agent, lines of metrics of the iterations)."""
+    lab = make_lab(folder, model, rollouts, settings, changes.pop("suite", None))
+    agent = lab.trainer.train(job(model, rollouts, **changes), lab)
+    lab.close()
+    return agent, [r for r in read_lines(folder / "metrics.jsonl") if r["phase"] == "training"]
+
+
+def everything(folder: Path) -> dict[str, object]:
+    """All that two equal jobs share: adapters byte by byte, every line but for the clock."""
+    found: dict[str, object] = {}
+    for path in sorted(folder.rglob("*")):
+        name = str(path.relative_to(folder))
+        if path.suffix == ".jsonl":
+            lines = read_lines(path)
+            found[name] = [
+                {k: v for k, v in line.items() if not k.endswith(CLOCK_WORDS)} for line in lines
+            ]
+        elif path.is_file() and path.name != "state.pt":
+            found[name] = path.read_bytes()
+    return found
+
+
+def test_training_raises_the_reward(model, tmp_path) -> None:
+    agent, metrics = train(tmp_path, model, 12 * 20)
+    rewards = [m["reward"] for m in metrics]
+    assert len(rewards) == 20
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.3, rewards
+    first = metrics[0]
+    assert first["logprob_difference_max"] < 1e-4  # the sampler's and ours, before any step
+    assert all(m["logprob_difference_max"] < 1e-4 for m in metrics if m["steps"])
+    assert first["learning_rate"] == pytest.approx(0.1)
+    assert metrics[-1]["learning_rate"] == pytest.approx(0.1 / 20)
+    assert metrics[-1]["spent"] == 240
+    assert agent.version == "base+letters@0020"
+    assert [a.name for a in agent.adapters] == ["letters@0020"]
+
+
+def test_the_adapter_is_a_peft_adapter(model, tmp_path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    agent, _ = train(tmp_path, model, 24)
+    folder = Path(agent.adapters[0].path)
+    config = json.loads((folder / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == model.name  # no path of this machine
+    base = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    ids = torch.arange(20)[None]
+    before = base(ids).logits
+    loaded = PeftModel.from_pretrained(base, folder)
+    assert not torch.allclose(loaded(ids).logits, before)
+    assert sum("lora_A" in n for n, _ in loaded.named_parameters()) == 2 * 7
+    assert sorted(p.name for p in folder.parent.iterdir()) == ["0002", "state.pt"]
+
+
+def test_the_same_job_twice_is_the_same_job(model, tmp_path) -> None:
+    for name in ("a", "b"):
+        train(tmp_path / name, model, 36)
+    assert everything(tmp_path / "a") == everything(tmp_path / "b")
+    train(tmp_path / "c", model, 36, seed=6)
+    name = "adapters/letters/0003/adapter_model.safetensors"
+    assert everything(tmp_path / "c")[name] != everything(tmp_path / "a")[name]
+
+
+def test_a_finished_job_is_answered_from_disk(model, tmp_path) -> None:
+    agent, _ = train(tmp_path, model, 36)
+    before = everything(tmp_path)
+    lab = make_lab(tmp_path, model, 36)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the model is not needed")
+
+    lab.trainer.learner = refuse  # type: ignore[attr-defined]
+    assert lab.trainer.train(job(model, 36), lab) == agent
+    assert lab.budget_left() == 0
+    lab.close()
+    assert everything(tmp_path) == before
+
+
+def test_killed_at_any_moment_it_ends_the_same(model, tmp_path) -> None:
+    train(tmp_path / "whole", model, 60)
+    folder = tmp_path / "killed"
+    kills = 0
+    for attempt in range(40):
+        child = os.fork()
+        if child == 0:  # the default action of the alarm ends the process at once, as kill -9 does
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            lab = make_lab(folder, model, 60)
+            signal.setitimer(signal.ITIMER_REAL, 0.02 + 0.037 * attempt)
+            lab.trainer.train(job(model, 60), lab)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        if os.WIFEXITED(status):
+            assert os.WEXITSTATUS(status) == 0
+            break
+        kills += 1
+    assert kills >= 3
+    assert everything(folder) == everything(tmp_path / "whole")
+
+
+def test_killed_between_a_version_and_its_state(model, tmp_path, monkeypatch) -> None:
+    from trace_bench.trainers.resume import State
+
+    train(tmp_path / "whole", model, 36)
+    save = State.save
+
+    def stop_at_two(self, *args) -> None:
+        if self.iteration == 2:
+            raise KeyboardInterrupt
+        save(self, *args)
+
+    folder = tmp_path / "stopped"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(State, "save", stop_at_two)
+        train(folder, model, 36)
+    assert (folder / "adapters/letters/0001").is_dir()
+    assert (folder / "adapters/letters/0002").is_dir()
+    train(folder, model, 36)
+    assert everything(folder) == everything(tmp_path / "whole")
+
+
+def test_another_job_in_the_folder_is_refused(model, tmp_path) -> None:
+    train(tmp_path, model, 24)
+    (tmp_path / "ledger.jsonl").unlink()
+    (tmp_path / "trajectories.jsonl").unlink()
+    with pytest.raises(UserError, match="belongs to a training job with other settings"):
+        train(tmp_path, model, 24, replace(SETTINGS, learning_rate=0.5))
+
+
+def test_checkpoints_and_what_is_left(model, tmp_path) -> None:
+    seen: list[tuple[int, str]] = []
+    lab = make_lab(
+        tmp_path,
+        model,
+        41,
+        on_checkpoint=lambda spent, agent: seen.append((spent, agent.version)),
+    )
+    lab.trainer.train(job(model, 41), lab)
+    assert lab.budget_left() == 5  # less than two groups: no iteration
+    lab.close()
+    versions = ["base+letters@0001", "base+letters@0002", "base+letters@0003"]
+    assert seen == [(12, versions[0]), (24, versions[1]), (36, versions[2])]
+    last = read_lines(tmp_path / "metrics.jsonl")[-1]
+    assert (last["phase"], last["unspent"]) == ("trained", 5)
+
+
+def test_failed_episodes_are_counted_and_left_out(model, tmp_path) -> None:
+    suite = LettersSuite(broken=[task(0).id])
+    _, metrics = train(tmp_path, model, 24, suite=suite)
+    assert sum(m["failures"] for m in metrics) == 6  # every task once, six times each
+    assert max(m["constant_share"] for m in metrics) >= 0.5
+    assert all(m["reward"] is not None for m in metrics)
+
+
+def test_nothing_to_learn_stops_early(model, tmp_path) -> None:
+    class Perfect(LettersSuite):
+        def make(self):
+            env = super().make()
+            play = env.step
+            env.step = lambda action: replace(play(action), score=replace_score())
+            return env
+
+    settings = replace(SETTINGS, patience=2)
+    _, metrics = train(tmp_path, model, 60, settings, suite=Perfect())
+    assert len(metrics) == 2
+    assert [m["one_share"] for m in metrics] == [1.0, 1.0]
+    assert all(m["steps"] == 0 and m["loss"] is None for m in metrics)
+    assert read_lines(tmp_path / "metrics.jsonl")[-1]["unspent"] == 60 - 24
+
+
+def replace_score():
+    from trace_bench.types import Score
+
+    return Score(1.0, True)
+
+
+def test_small_forward_passes_change_nothing_but_rounding(model, tmp_path) -> None:
+    for name, size in (("one", 16384), ("many", 40)):
+        train(tmp_path / name, model, 12, replace(SETTINGS, batch_tokens=size))
+    from safetensors.torch import load_file
+
+    file = "adapters/letters/0001/adapter_model.safetensors"
+    one, many = load_file(tmp_path / "one" / file), load_file(tmp_path / "many" / file)
+    assert one.keys() == many.keys()
+    # AdamW's first steps go by a gradient's sign: a tiny one may turn with rounding.
+    close = [torch.isclose(one[k], many[k], atol=1e-4).float().mean() for k in one]
+    assert torch.stack(close).mean() > 0.99
+
+
+def test_unknown_targets_name_those_there_are(model, tmp_path) -> None:
+    settings = replace(SETTINGS, target_modules=("q_proj", "query"))
+    with pytest.raises(UserError, match=r"unknown LoRA target 'query'; allowed: down_proj, gate_"):
+        train(tmp_path, model, 24, settings)
+
+
+def test_bad_jobs(model, tmp_path) -> None:
+    with pytest.raises(UserError, match="needs at least 12"):
+        train(tmp_path / "a", model, 11)
+    with pytest.raises(UserError, match="unknown reward 'speed'; allowed: similarity, success"):
+        train(tmp_path / "b", model, 24, reward="speed")
+    with pytest.raises(UserError, match="has no tasks"):
+        train(tmp_path / "c", model, 24, tasks=())
+
+
+def test_a_policy_without_tokens_is_refused(model, tmp_path) -> None:
+    from trace_bench.policies.scripted import IdlePolicy
+
+    lab = make_lab(tmp_path, model, 24)
+    lab.policy = IdlePolicy()
+    with pytest.raises(UserError, match="no token ids"):
+        lab.trainer.train(job(model, 24), lab)
+
+
+def test_an_adapter_that_was_not_asked_for_ends_training(model, tmp_path) -> None:
+    lab = make_lab(tmp_path, model, 24)
+    play = lab.rollouts
+
+    def stale(call, agent, tasks, **how):
+        return play(call, agent, tasks, **{**how, "route": [None] * len(tasks)})
+
+    lab.rollouts = stale  # type: ignore[method-assign]
+    with pytest.raises(TraceBenchError, match="was to be played by 'letters@0001'; None acted"):
+        lab.trainer.train(job(model, 24), lab)
+
+
+def test_training_that_comes_apart_says_so(model, tmp_path) -> None:
+    lab = make_lab(tmp_path, model, 24)
+    play = lab.rollouts
+
+    def poisoned(*args, **how):
+        return [replace(t, turns=tuple(map(spoil, t.turns))) for t in play(*args, **how)]
+
+    def spoil(turn):
+        return replace(turn, logprobs=(float("nan"),) * len(turn.logprobs))
+
+    lab.rollouts = poisoned  # type: ignore[method-assign]
+    with pytest.raises(UserError, match="loss or gradient is not finite"):
+        lab.trainer.train(job(model, 24), lab)
+
+
+def test_a_second_job_starts_from_the_base_model(model, tmp_path) -> None:
+    lab = make_lab(tmp_path, model, 48)
+    first = lab.trainer.train(job(model, 24), lab)
+    second = lab.trainer.train(replace(job(model, 24), name="other"), lab)
+    lab.close()
+    assert [a.name for a in second.adapters] == ["other@0002"]
+    assert first.adapters != second.adapters
+    both = lab.trainer  # a name is used once
+    assert isinstance(both, LocalTrainer)
+    agent = AgentSpec(str(model), adapters=first.adapters)
+    with pytest.raises(ValueError, match="names are used once"):
+        both.train(job(model, 24, agent=agent), lab)
+
+
+def test_settings_are_frozen_and_light() -> None:
+    with pytest.raises(AttributeError):
+        TrainerSettings().rank = 3  # type: ignore[misc]

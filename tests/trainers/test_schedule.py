@@ -1,0 +1,58 @@
+"""What a job plays is decided before it starts."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from trace_bench.errors import UserError
+from trace_bench.trainers.schedule import plan, task_of_group
+from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.types import Task
+
+S = TrainerSettings(group_size=8, groups=4, learning_rate=1.0)
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "groups", "unspent"),
+    [
+        (640, (4,) * 20, 0),
+        (64 + 24, (4, 4, 3), 0),
+        (64 + 23, (4, 4, 2), 7),
+        (64 + 15, (4, 4), 15),  # one group more is not worth an iteration
+        (16, (2,), 0),
+        (31, (3,), 7),
+    ],
+)
+def test_iterations_and_what_remains(rollouts, groups, unspent) -> None:
+    schedule = plan(rollouts, S, "x")
+    assert (schedule.groups, schedule.unspent) == (groups, unspent)
+    assert sum(schedule.groups) * 8 + schedule.unspent == rollouts
+
+
+def test_one_group_an_iteration_is_allowed() -> None:
+    one = TrainerSettings(group_size=8, groups=1)
+    assert plan(20, one, "x").groups == (1, 1)
+
+
+def test_too_few_rollouts_says_how_many_are_needed() -> None:
+    with pytest.raises(UserError, match=r"'x' has 15 rollouts and needs at least 16 \(2 groups"):
+        plan(15, S, "x")
+
+
+def test_the_rate_falls_linearly_to_the_end_of_the_budget() -> None:
+    schedule = plan(88, S, "x")
+    rates = [schedule.rate(i, S) for i in range(3)]
+    assert rates == pytest.approx([1.0, 1 - 32 / 88, 1 - 64 / 88])
+    constant = TrainerSettings(decay="constant", learning_rate=1.0)
+    assert [schedule.rate(i, constant) for i in range(3)] == [1.0] * 3
+
+
+def test_every_epoch_is_another_shuffle_of_all_tasks() -> None:
+    tasks = [Task(str(i), "e", "train", i) for i in range(10)]
+    order = [task_of_group(g, tasks, seed=1).id for g in range(30)]
+    assert Counter(order) == {str(i): 3 for i in range(10)}
+    assert len({tuple(order[i : i + 10]) for i in (0, 10, 20)}) == 3
+    assert order == [task_of_group(g, tasks, seed=1).id for g in range(30)]
+    assert order != [task_of_group(g, tasks, seed=2).id for g in range(30)]

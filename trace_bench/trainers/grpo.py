@@ -1,0 +1,120 @@
+"""GRPO's arithmetic as pure functions on tensors.
+
+Sources: DeepSeekMath (Shao et al. 2024, arXiv 2402.03300), section 4.1; the clipped surrogate is
+PPO's (Schulman et al. 2017, arXiv 1707.06347, equation 7). No KL term, as in TRACE (section 3).
+Where a choice is open the convention is that of verl's `trainer/ppo/core_algos.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+EPS = 1e-6  # added to the standard deviation, as in verl
+_SAME = 1e-8  # rewards closer than this are equal
+_FULL = 1.0 - 1e-6  # a reward from here on is full
+
+
+@dataclass(frozen=True)
+class Advantages:
+    """`values` [n] (0 where not `trained`) and, per trajectory, whether it enters the loss.
+
+    Counts are of groups, `failed` of trajectories. `all_zero` and `all_one` are constant groups
+    with no reward and with the full one."""
+
+    values: Tensor
+    trained: Tensor
+    groups: int
+    constant: int
+    all_zero: int
+    all_one: int
+    failed: int
+
+
+def group_advantages(
+    rewards: Tensor, group: Tensor, *, normalize_std: bool = True, eps: float = EPS
+) -> Advantages:
+    """(reward - group mean) / (group standard deviation + eps): DeepSeekMath, section 4.1.2.
+
+    rewards: float [n], NaN for an episode that failed for reasons other than the agent; it leaves
+    its group's baseline and is not trained on. group: int [n], any labels. The deviation has n - 1
+    in the denominator, as verl's. `normalize_std=False` only subtracts the mean (Dr. GRPO, Liu et
+    al. 2025, arXiv 2503.20783, section 3.2). Groups in which all rewards are equal teach nothing
+    and are dropped, and so are groups of which fewer than two episodes are left."""
+    rewards = rewards.double()
+    values, trained = torch.zeros_like(rewards), torch.zeros_like(rewards, dtype=torch.bool)
+    valid = ~torch.isnan(rewards)
+    labels = group.unique().tolist()
+    constant = all_zero = all_one = 0
+    for label in labels:
+        members = (group == label) & valid
+        r = rewards[members]
+        if len(r) < 2 or float(r.max() - r.min()) <= _SAME:
+            constant += 1
+            all_zero += int(len(r) > 0 and float(r.max()) <= _SAME)
+            all_one += int(len(r) > 0 and float(r.min()) >= _FULL)
+            continue
+        centred = r - r.mean()
+        values[members] = centred / (r.std() + eps) if normalize_std else centred
+        trained |= members
+    return Advantages(
+        values.float(), trained, len(labels), constant, all_zero, all_one, int((~valid).sum())
+    )
+
+
+def token_weights(lengths: Tensor, aggregate: str = "trajectory") -> Tensor:
+    """What each token counts in the loss, so that the loss is a plain weighted sum: [n] trajectory
+    lengths -> [sum of lengths], adding up to 1.
+
+    "trajectory": the mean over a trajectory's tokens, then over trajectories (DeepSeekMath,
+    equation 3; verl's "seq-mean-token-mean"). "token": the mean over all tokens (DAPO, Yu et al.
+    2025, arXiv 2503.14476, section 3.3; verl's "token-mean")."""
+    lengths = lengths.long()
+    total, used = int(lengths.sum()), int((lengths > 0).sum())
+    if aggregate == "token":
+        return torch.full((total,), 1.0 / max(total, 1), device=lengths.device)
+    if aggregate != "trajectory":
+        raise ValueError(f"aggregate is {aggregate!r}; allowed: trajectory, token")
+    share = 1.0 / (lengths.clamp(min=1).float() * max(used, 1))
+    return share.repeat_interleave(lengths)
+
+
+@dataclass(frozen=True)
+class Loss:
+    """`loss` carries the gradient; the rest is detached. `clipped` is the share of tokens at which
+    the clip is what counts, `kl` the mean of old - new log-probabilities (both over tokens)."""
+
+    loss: Tensor
+    clipped: Tensor
+    kl: Tensor
+
+
+def policy_loss(
+    new: Tensor,
+    old: Tensor,
+    advantages: Tensor,
+    weights: Tensor,
+    *,
+    clip_low: float = 0.2,
+    clip_high: float = 0.2,
+    dual_clip: float | None = None,
+) -> Loss:
+    """The clipped surrogate: sum over tokens of weight · max(-A r, -A clip(r, 1 - low, 1 + high)).
+
+    All arguments are [tokens]; r = exp(new - old), its exponent kept within ±20 (as in verl).
+    Asymmetric clips: DAPO, section 3.1. `dual_clip` c > 1 bounds the loss of a token with a
+    negative advantage by -A c (Ye et al. 2020, arXiv 1912.09729, equation 5); verl's default is 3,
+    ours None."""
+    difference = new - old
+    ratio = difference.clamp(-20.0, 20.0).exp()
+    plain = -advantages * ratio
+    bounded = -advantages * ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
+    each = torch.maximum(plain, bounded)
+    if dual_clip is not None:
+        each = torch.where(advantages < 0, torch.minimum(each, -advantages * dual_clip), each)
+    with torch.no_grad():
+        clipped = (bounded > plain).float().mean()
+        kl = -difference.mean()
+    return Loss((weights * each).sum(), clipped, kl)

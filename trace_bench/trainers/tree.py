@@ -1,0 +1,145 @@
+"""Trajectories of a batch as a tree of tokens, so that nothing is computed twice.
+
+Rollouts of one task share their prompt, and often their first turns; rollouts of all tasks share
+the system prompt. A token's hidden state depends on what comes before it only, so every distinct
+beginning is one node, computed once, and its gradient is the sum over the trajectories through it.
+This is exact: no trajectory sees another one's tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trace_bench.types import Trajectory
+
+_PADDED = 16  # tokens of padding that are always accepted
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """One trajectory's tokens. `sampled` are the places of the tokens that the agent chose,
+    `logprobs` what the sampler said of them."""
+
+    ids: np.ndarray  # int64 [length]
+    sampled: np.ndarray  # int64 [sampled]
+    logprobs: np.ndarray  # float32 [sampled]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Attention of some trajectories: their own nodes look at their whole paths.
+
+    queries [rows, width], keys [rows, length]: node numbers, 0 where padded; allowed
+    [rows, width, length]."""
+
+    queries: np.ndarray
+    keys: np.ndarray
+    allowed: np.ndarray
+
+
+@dataclass(frozen=True)
+class Tree:
+    """ids, positions [nodes]. `home` [nodes]: where a node's answer stands in the padded queries
+    of all `rows` one after the other. Sampled token t of the batch (trajectories in order) was
+    chosen at node `at[choice[t]]` and is `token[choice[t]]`: `nodes_at` [chosen nodes] are the
+    nodes that need logits, `line` [pairs] indexes them, and pairs (line, token) are distinct."""
+
+    ids: np.ndarray
+    positions: np.ndarray
+    rows: tuple[Rows, ...]
+    home: np.ndarray
+    nodes_at: np.ndarray
+    line: np.ndarray
+    token: np.ndarray
+    choice: np.ndarray
+
+
+def sequence_of(trajectory: Trajectory) -> Tokens:
+    """The exact ids as they were sampled: nothing is tokenized again. Cut after the last sampled
+    token, since nothing is learned from what follows."""
+    ids: list[int] = []
+    sampled: list[int] = []
+    logprobs: list[float] = []
+    for turn in trajectory.turns:
+        ids += turn.prompt_ids
+        sampled += range(len(ids), len(ids) + len(turn.token_ids))
+        ids += turn.token_ids
+        logprobs += turn.logprobs
+    end = sampled[-1] + 1 if sampled else 0
+    return Tokens(
+        np.array(ids[:end], dtype=np.int64),
+        np.array(sampled, dtype=np.int64),
+        np.array(logprobs, dtype=np.float32),
+    )
+
+
+def build(sequences: Sequence[Tokens]) -> Tree:
+    """The tree of a batch. Every sequence has at least one prompt and one sampled token."""
+    paths, starts = _paths([s.ids[:-1] for s in sequences])
+    nodes = max(int(p[-1]) for p in paths) + 1
+    ids, positions = np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
+    for sequence, path in zip(sequences, paths, strict=True):
+        ids[path] = sequence.ids[:-1]
+        positions[path] = np.arange(len(path))
+    rows, home = _rows(paths, starts, nodes)
+    at = np.concatenate([p[s.sampled - 1] for s, p in zip(sequences, paths, strict=True)])
+    tokens = np.concatenate([s.ids[s.sampled] for s in sequences])
+    pairs, choice = np.unique(np.stack([at, tokens]), axis=1, return_inverse=True)
+    nodes_at, line = np.unique(pairs[0], return_inverse=True)
+    return Tree(
+        ids, positions, rows, home, nodes_at, line.reshape(-1), pairs[1], choice.reshape(-1)
+    )
+
+
+def _paths(inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
+    """Each sequence's node numbers, and how many of them an earlier sequence brought in."""
+    longest = max(map(len, inputs))
+    padded = np.full((len(inputs), longest), -1, np.int64)
+    paths: list[np.ndarray] = []
+    starts: list[int] = []
+    nodes = 0
+    for i, ids in enumerate(inputs):
+        padded[i, : len(ids)] = ids
+        start, source = 0, 0
+        if i:
+            differs = padded[:i, : len(ids)] != ids
+            common = np.where(differs.any(1), differs.argmax(1), len(ids))
+            source = int(common.argmax())
+            start = int(common[source])
+        new = np.arange(nodes, nodes + len(ids) - start)
+        nodes += len(new)
+        paths.append(np.concatenate([paths[source][:start], new]) if i else new)
+        starts.append(start)
+    return paths, starts
+
+
+def _rows(
+    paths: Sequence[np.ndarray], starts: Sequence[int], nodes: int
+) -> tuple[tuple[Rows, ...], np.ndarray]:
+    """Attention rows, those of similar width together."""
+    own = {i: len(p) - s for i, (p, s) in enumerate(zip(paths, starts, strict=True)) if len(p) > s}
+    buckets: list[list[int]] = []
+    for i in sorted(own, key=lambda i: (own[i], i)):
+        if buckets and own[i] <= 2 * own[buckets[-1][0]] + _PADDED:
+            buckets[-1].append(i)
+        else:
+            buckets.append([i])
+    home = np.zeros(nodes, np.int64)
+    out: list[Rows] = []
+    offset = 0
+    for bucket in buckets:
+        width, length = max(own[i] for i in bucket), max(len(paths[i]) for i in bucket)
+        queries = np.zeros((len(bucket), width), np.int64)
+        keys = np.zeros((len(bucket), length), np.int64)
+        last = np.zeros((len(bucket), width), np.int64)  # padded queries see their first key
+        for r, i in enumerate(bucket):
+            queries[r, : own[i]] = paths[i][starts[i] :]
+            keys[r, : len(paths[i])] = paths[i]
+            last[r, : own[i]] = np.arange(starts[i], len(paths[i]))
+            home[paths[i][starts[i] :]] = offset + r * width + np.arange(own[i])
+        out.append(Rows(queries, keys, np.arange(length) <= last[:, :, None]))
+        offset += queries.size
+    return tuple(out), home

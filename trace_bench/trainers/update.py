@@ -1,0 +1,140 @@
+"""The optimizer steps of one iteration."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trace_bench.store import stable_seed
+from trace_bench.trainers.grpo import Advantages, policy_loss, token_weights
+from trace_bench.trainers.model import Learner
+from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.trainers.tree import Tokens, build
+
+
+@dataclass
+class Steps:
+    """Sums over the optimizer steps of one iteration."""
+
+    steps: int = 0
+    loss: float = 0.0
+    clipped: float = 0.0
+    kl: float = 0.0
+    weight: int = 0  # sampled tokens behind `clipped` and `kl`
+    grad_norm: float = 0.0
+    difference_mean: float | None = None  # before the first step, while both are one policy
+    difference_max: float | None = None
+    tokens: int = 0  # of the trajectories trained on, prompts included, once per epoch
+    seconds: float = 0.0
+
+
+def update(
+    learner: Learner,
+    optimizer: torch.optim.Optimizer,
+    sequences: Sequence[Tokens],
+    found: Advantages,
+    settings: TrainerSettings,
+    seed: int,
+) -> Steps:
+    """All epochs and minibatches over an iteration's trajectories (`group_size` of a group in a
+    row). A gradient that is not finite ends it at once, the adapter unchanged by that step."""
+    steps = Steps()
+    started = time.perf_counter()
+    usable = [bool(t) and len(s.sampled) > 0 for t, s in zip(found.trained, sequences, strict=True)]
+    for members in minibatches(usable, settings, seed):
+        batch = [sequences[i] for i in members]
+        norm = _step(learner, optimizer, batch, found.values[members], settings, steps)
+        if not math.isfinite(norm):
+            break
+    steps.seconds = time.perf_counter() - started
+    return steps
+
+
+def minibatches(
+    usable: Sequence[bool], settings: TrainerSettings, seed: int
+) -> Iterator[list[int]]:
+    """Numbers of usable trajectories, whole groups together, shuffled anew in every epoch."""
+    size = settings.group_size
+    groups = [
+        [i for i in range(first, first + size) if usable[i]]
+        for first in range(0, len(usable), size)
+    ]
+    groups = [g for g in groups if g]
+    for epoch in range(settings.epochs):
+        order = list(groups)
+        random.Random(stable_seed(seed, epoch)).shuffle(order)
+        parts = min(settings.minibatches, len(order))
+        for part in range(parts):
+            yield [i for g in order[part::parts] for i in g]
+
+
+def _step(
+    learner: Learner,
+    optimizer: torch.optim.Optimizer,
+    batch: Sequence[Tokens],
+    advantages: Tensor,
+    settings: TrainerSettings,
+    steps: Steps,
+) -> float:
+    """One optimizer step on a minibatch; the length of its gradient before clipping, NaN when the
+    loss is (clamping turns a NaN into a gradient of zero, which would pass for a small one)."""
+    lengths = torch.tensor([len(b.sampled) for b in batch])
+    weights = token_weights(lengths, settings.aggregate).to(learner.device)
+    spread = advantages.repeat_interleave(lengths).to(learner.device)
+    old = torch.from_numpy(np.concatenate([b.logprobs for b in batch])).to(learner.device)
+    optimizer.zero_grad(set_to_none=True)
+    differences: list[Tensor] = []
+    done = 0
+    for part in _parts(batch, settings.batch_tokens):
+        count = sum(len(b.sampled) for b in part)
+        here = slice(done, done + count)
+        done += count
+        new = learner.logprobs(build(part))
+        loss = policy_loss(
+            new,
+            old[here],
+            spread[here],
+            weights[here],
+            clip_low=settings.clip_low,
+            clip_high=settings.clip_high,
+            dual_clip=settings.dual_clip,
+        )
+        torch.autograd.backward(loss.loss)
+        steps.loss += float(loss.loss.detach())
+        steps.clipped += float(loss.clipped) * count
+        steps.kl += float(loss.kl) * count
+        steps.weight += count
+        if steps.steps == 0:
+            differences.append((new.detach() - old[here]).abs())
+    norm = float(torch.nn.utils.clip_grad_norm_(learner.parameters, settings.max_grad_norm))
+    if not math.isfinite(steps.loss):
+        norm = math.nan
+    if math.isfinite(norm):
+        optimizer.step()
+    if differences:
+        every = torch.cat(differences)
+        steps.difference_mean, steps.difference_max = float(every.mean()), float(every.max())
+    steps.steps += 1
+    steps.grad_norm += norm
+    steps.tokens += sum(len(b.ids) for b in batch)
+    return norm
+
+
+def _parts(batch: Sequence[Tokens], limit: int) -> Iterator[list[Tokens]]:
+    """Consecutive sequences of at most `limit` tokens together, at least one."""
+    part: list[Tokens] = []
+    size = 0
+    for tokens in batch:
+        if part and size + len(tokens.ids) > limit:
+            yield part
+            part, size = [], 0
+        part.append(tokens)
+        size += len(tokens.ids)
+    yield part
