@@ -1,0 +1,97 @@
+"""Settings are checked at the edge; the budget is shared out exactly, too small ones refused."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trace_bench.errors import UserError
+from trace_bench.methods.trace import budget as b
+from trace_bench.methods.trace.settings import TraceSettings
+
+DEFAULTS = TraceSettings()
+
+
+def test_every_setting_has_a_default_and_survives_the_edge() -> None:
+    values = dataclasses.asdict(DEFAULTS)
+    assert TraceSettings.of(values) == DEFAULTS
+    assert TraceSettings.of({"name": "trace", "gap": 0.3}).gap == 0.3
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"gapp": 0.2}, ["gapp", "gap", "method.gapp"]),
+        ({"gap": "much"}, ["'much'", "0 to 1", "method.gap"]),
+        ({"gap": 1.5}, ["1.5", "0 to 1"]),
+        ({"runs": 0}, ["method.runs=0", "from 1"]),
+        ({"runs": True}, ["whole number"]),
+        ({"calibration_group_size": 1}, ["from 2"]),
+        ({"keep_runs": 11}, ["keep_runs=11", "1 to 10"]),
+        ({"route_failures": 1}, ["true or false"]),
+        ({"adapters": "many"}, ["many", "per_capability, joint", "method.adapters"]),
+        ({"band_low": 0.7}, ["band_low", "band_high"]),
+    ],
+)
+def test_bad_settings_are_named(values: dict, says: list[str]) -> None:
+    with pytest.raises(UserError) as error:
+        TraceSettings.of(values)
+    assert all(part in str(error.value) for part in says), str(error.value)
+
+
+def test_the_smallest_budget_says_which_phase_needs_how_much() -> None:
+    need = b.minimum(DEFAULTS, 64)
+    assert need == 32 + 4 * 8 + 128
+    b.check_budget(need, DEFAULTS, 64)
+    with pytest.raises(UserError) as error:
+        b.check_budget(need - 1, DEFAULTS, 64)
+    for part in ("budget=191", "at least 192", "analysis 32", "calibration 32", "training 128"):
+        assert part in str(error.value)
+    with pytest.raises(UserError, match="training tasks"):
+        b.minimum(DEFAULTS, 0)
+
+
+@pytest.mark.parametrize(
+    ("budget", "n_train", "want"),
+    [
+        (640, 64, 64),  # the share and one each
+        (2560, 64, 256),  # the share
+        (640, 16, 64),
+        (320, 64, 64),  # one each, within the ceiling
+        (240, 64, 60),  # the ceiling
+        (192, 64, 32),  # what one capability leaves
+        (2560, 2048, 640),  # one each is out of reach: the ceiling
+    ],
+)
+def test_analysis_rollouts(budget: int, n_train: int, want: int) -> None:
+    assert b.analysis_rollouts(budget, DEFAULTS, n_train) == want
+
+
+@given(st.integers(192, 20000), st.integers(1, 3000), st.integers(1, 10))
+def test_phases_fit_into_the_budget(budget: int, n_train: int, selected: int) -> None:
+    analysis = b.analysis_rollouts(budget, DEFAULTS, n_train)
+    left = budget - analysis
+    n = min(selected, b.affordable(left, DEFAULTS))
+    assert n >= 1
+    pool = b.calibration_pool(budget, left, n, DEFAULTS)
+    assert pool >= n * DEFAULTS.calibration_round
+    assert left - pool >= n * DEFAULTS.minimum_training
+
+
+@given(st.integers(0, 5000), st.lists(st.floats(0, 1), min_size=1, max_size=9))
+def test_shares_spend_everything(left: int, weights: list[float]) -> None:
+    spent = 0
+    for n in range(len(weights)):
+        share = b.next_share(left - spent, weights[n:])
+        assert share >= 0
+        spent += share
+    assert spent == left
+
+
+def test_shares_by_weight() -> None:
+    assert b.next_share(300, [1.0, 1.0, 1.0]) == 100
+    assert b.next_share(300, [0.2, 0.1]) == 200
+    assert b.next_share(300, [0.0, 0.0, 0.0]) == 100

@@ -1,0 +1,130 @@
+"""Calibration numbers by hand, bands, mixes; synthetic tasks and their self-test."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from trace_lab import BASE, MemoryLab
+
+from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite
+from trace_bench.errors import TraceBenchError, UserError
+from trace_bench.methods.trace import calibrate as c
+from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.trace.synthesize import Mix, draw, generator, self_test
+from trace_bench.types import Purpose
+
+DEFAULTS = TraceSettings()
+WIN, LOSE, PART = (1.0, True), (0.0, False), (0.6, False)
+
+
+def test_numbers_by_hand() -> None:
+    numbers = c.measure([[WIN, WIN], [LOSE, LOSE], [WIN, PART], [PART, PART]], failures=3)
+    assert (numbers.groups, numbers.rollouts, numbers.failures) == (4, 8, 3)
+    assert numbers.mean_reward == pytest.approx((2 + 0 + 1.6 + 1.2) / 8)
+    assert numbers.success == pytest.approx(3 / 8)
+    mean = numbers.mean_reward
+    squares = 3 * (1 - mean) ** 2 + 2 * mean**2 + 3 * (0.6 - mean) ** 2
+    assert numbers.std == pytest.approx((squares / 8) ** 0.5)
+    assert (numbers.all_success, numbers.all_zero) == (0.25, 0.25)
+    assert (numbers.constant, numbers.informative) == (0.75, 0.25)
+
+
+def test_no_groups_no_numbers() -> None:
+    numbers = c.measure([[], []])
+    assert (numbers.groups, numbers.mean_reward, numbers.informative) == (0, 0.0, 0.0)
+
+
+def test_bands() -> None:
+    good = c.measure([[WIN, LOSE, LOSE, PART]] * 4)
+    assert c.outside_bands(good, DEFAULTS) == ()
+    easy = c.measure([[WIN, WIN, WIN, WIN]] * 3 + [[WIN, LOSE, WIN, WIN]])
+    missed = c.outside_bands(easy, DEFAULTS)
+    assert [m.split(" 0")[0] for m in missed] == [
+        "mean reward", "success", "all-success groups", "constant groups",
+    ]  # fmt: skip
+    assert "0.94 (wanted 0.2 to 0.6)" in missed[0]
+
+
+def test_mix_follows_the_difficulty() -> None:
+    mix = Mix(0.2)
+    easy, hard = c.measure([[WIN] * 4] * 4), c.measure([[LOSE] * 4] * 4)
+    fine = c.measure([[WIN, LOSE]] * 4)
+    assert c.next_mix(mix, easy, DEFAULTS).level == 1
+    assert c.next_mix(mix, hard, DEFAULTS).level == -1
+    assert c.next_mix(mix, fine, DEFAULTS) == mix
+    assert c.next_mix(replace(mix, level=3), easy, DEFAULTS).level == 3
+
+
+def test_calibration_in_the_world_stays_within_its_pool() -> None:
+    names = ["recovers_from_errors", "disambiguates", "checks_preconditions"]
+    lab = MemoryLab({"recovers_from_errors": 0.6, "checks_preconditions": 1.0}, budget=500)
+    results = c.calibrate(lab, BASE, names, DEFAULTS, pool=200)
+    assert 500 - lab.left <= 200
+    assert all(purpose is Purpose.CALIBRATION for _, purpose, _ in lab.calls)
+    by_name = {r.name: r for r in results}
+    assert by_name["disambiguates"].outcome == "dropped"  # always succeeds
+    assert by_name["checks_preconditions"].outcome == "kept with a warning"  # never succeeds
+    assert by_name["checks_preconditions"].rounds[0].numbers.success == 0.0
+    assert 0.2 < by_name["recovers_from_errors"].rounds[0].numbers.success < 0.7
+    assert set(c.kept(results)) == {"recovers_from_errors", "checks_preconditions"}
+    assert "dropped" in c.table(results)
+    groups = [lab.calls[0][2][i : i + 8] for i in range(0, 96, 8)]
+    assert all(len(set(g)) == 1 for g in groups) and len({g[0] for g in groups}) == 12
+
+
+def test_a_settled_capability_is_not_played_again() -> None:
+    lab = MemoryLab({"recovers_from_errors": 0.55, "disambiguates": 1.0}, budget=900)
+    loose = replace(DEFAULTS, band_all_success=1.0, band_all_zero=1.0, band_high=0.9)
+    names = ["recovers_from_errors", "disambiguates"]
+    recovers, which = c.calibrate(lab, BASE, names, loose, pool=900)
+    assert recovers.outcome == "in bands" and len(recovers.rounds) == 1
+    assert len(which.rounds) == loose.calibration_rounds
+
+
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_every_environment_passes_its_self_test(capability: str) -> None:
+    suite = EmbeddedSuite()
+    drawn = draw(suite, capability, 20, Mix(0.2), seed=4, label="train")
+    assert drawn.refused == 0
+    assert sum(t.data["contrast"] for t in drawn.tasks) == 4
+    assert len({t.id for t in drawn.tasks}) == 20
+    assert draw(suite, capability, 20, Mix(0.2), seed=4, label="train") == drawn
+    other = draw(suite, capability, 20, Mix(0.2), seed=4, label="calibration/0")
+    assert {t.id for t in other.tasks}.isdisjoint(t.id for t in drawn.tasks)
+
+
+def test_level_makes_tasks_longer() -> None:
+    suite = EmbeddedSuite()
+
+    def steps(level: int) -> float:
+        tasks = draw(suite, "recovers_from_errors", 24, Mix(0.0, level), 1, "x").tasks
+        return sum(len(t.data["reference"]) for t in tasks) / len(tasks)
+
+    assert steps(-2) < steps(0) < steps(2)
+
+
+class Spoiled(EmbeddedSuite):
+    """Its synthetic tasks cannot be solved: the reference is cut off."""
+
+    def synthetic(self, capability: str, seed: int):
+        task = super().synthetic(capability, seed)
+        return replace(task, data={**task.data, "reference": task.data["reference"][:1]})
+
+
+def test_defective_tasks_are_refused_and_named() -> None:
+    suite = Spoiled()
+    task = suite.synthetic("recovers_from_errors", 1)
+    assert "the reference earns" in str(self_test(suite, task))
+    free = replace(task, data={**task.data, "milestones": [], "edges": [], "weights": None})
+    assert "doing nothing earns 1.0" in str(self_test(suite, free))
+    with pytest.raises(TraceBenchError, match="synthetic tasks of recovers_from_errors"):
+        draw(suite, "recovers_from_errors", 8, Mix(0.2), 0, "train")
+
+
+def test_a_suite_without_a_generator_is_refused() -> None:
+    class Plain:
+        name, variant = "plain", "none"
+
+    with pytest.raises(UserError, match="plain/none"):
+        generator(Plain())  # type: ignore[arg-type]

@@ -1,0 +1,216 @@
+"""The whole method with a scripted agent in the real embedded world, and its router."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from trace_lab import BASE, MemoryLab, ScriptedTrainer
+
+from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
+from trace_bench.errors import UserError
+from trace_bench.methods.trace import Trace
+from trace_bench.methods.trace.route import oracle_route
+from trace_bench.policies.routed import make_router
+from trace_bench.types import AgentSpec, Purpose, Score, to_json
+
+HABITS = {
+    "recovers_from_errors": 0.7,
+    "asks_when_information_is_missing": 0.7,
+    "completes_all_parts": 0.5,
+}
+HIDDEN = ("requires", "shape", "kinds")
+
+
+def fit(budget: int = 1280, habits: dict | None = None, **settings) -> tuple[AgentSpec, MemoryLab]:
+    lab = MemoryLab(HABITS if habits is None else habits, budget, settings, seed=7)
+    agent = Trace().fit(BASE, lab.suite.tasks("train"), lab)
+    return agent, lab
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[AgentSpec, MemoryLab]:
+    return fit()
+
+
+def test_finds_the_capabilities_that_the_agent_lacks(fitted) -> None:
+    agent, lab = fitted
+    assert {a.capability for a in agent.adapters} == set(HABITS)
+    report = lab.files["capabilities.json"]
+    selected = {c["name"] for c in report["candidates"] if c["selected"]}
+    assert selected == set(HABITS)
+    assert not any(c["selected"] for c in report["candidates"] if c["control"])
+    assert {c["name"] for c in report["calibration"]} == set(HABITS)
+    for c in report["candidates"]:
+        assert len(c["runs"]) == 10 and len(c["examples"]) <= 4
+    assert any("recovers_from_errors" in text and "10/10" in text for text in lab.said)
+
+
+def test_every_rollout_is_charged_and_the_budget_is_used_up(fitted) -> None:
+    _, lab = fitted
+    spent: Counter[Purpose] = Counter()
+    for _, purpose, tasks in lab.calls:
+        spent[purpose] += len(tasks)
+    assert set(spent) == {Purpose.ANALYSIS, Purpose.CALIBRATION, Purpose.TRAINING}
+    assert sum(spent.values()) == 1280 and lab.left == 0
+    assert spent[Purpose.ANALYSIS] == 128
+    shares = [j.rollouts for j in lab.trainer.jobs]
+    assert max(shares) - min(shares) <= len(shares)  # equal parts
+    report = lab.files["capabilities.json"]
+    assert [t["spent"] for t in report["training"]] == shares
+    assert report["outcome"]["unspent"] == 0
+
+
+def test_the_analysis_sees_training_tasks_only(fitted) -> None:
+    _, lab = fitted
+    name, purpose, played = lab.calls[0]
+    assert (name, purpose) == ("analysis", Purpose.ANALYSIS)
+    train = [t.id for t in lab.suite.tasks("train")]
+    assert Counter(played) == Counter(train * 2)
+    for name, _, tasks in lab.calls[1:]:
+        assert all("/synthetic/" in t for t in tasks), name
+
+
+def test_training_tasks_hold_contrast_cases_and_none_of_calibration(fitted) -> None:
+    _, lab = fitted
+    calibrated = {t for call, _, ts in lab.calls if call.startswith("calibration") for t in ts}
+    for job in lab.trainer.jobs:
+        assert job.agent == BASE
+        assert sum(t.data["contrast"] for t in job.tasks) == round(0.2 * len(job.tasks))
+        assert calibrated.isdisjoint(t.id for t in job.tasks)
+
+
+def test_labels_are_written_for_the_viewer(fitted) -> None:
+    _, lab = fitted
+    rows = lab.files["capabilities.json"]["labels"]
+    assert [r["index"] for r in rows] == list(range(128))
+    assert rows[0]["call"] == "analysis" and set(rows[0]["labels"].values()) <= {
+        "NA", "PRESENT", "LACKING",
+    }  # fmt: skip
+
+
+def test_checkpoints_grow_by_one_adapter(fitted) -> None:
+    agent, lab = fitted
+    assert [len(a.adapters) for a in lab.checkpoints] == [1, 2, 3]
+    assert lab.checkpoints[-1] == agent
+    assert len({a.version for a in lab.checkpoints}) == 3
+    for a in lab.checkpoints:
+        make_router(a)  # knows all its adapters
+
+
+def test_the_router_sends_new_tasks_to_their_adapter(fitted) -> None:
+    """Tasks of a later split that need one trained capability: the router finds it or the base
+    model more often than a wrong adapter, and finds it for most."""
+    agent, lab = fitted
+    router = make_router(agent)
+    of = {a.name: a.capability for a in agent.adapters}
+    hits: Counter[str] = Counter()
+    for task in lab.suite.tasks("dev"):
+        needs = set(task.data["requires"])
+        if len(needs) != 1 or not needs <= set(HABITS):
+            continue
+        chosen = router.route(lab.suite.make().reset(task).messages, ())
+        hits["right" if of.get(chosen) in needs else "wrong" if chosen else "base"] += 1
+    assert hits["right"] > hits["wrong"]
+    assert hits["right"] >= 0.4 * sum(hits.values()), hits
+    assert agent.router is not None and len(agent.router["examples"]) <= 400
+
+
+def test_a_repeated_run_gives_the_same(fitted) -> None:
+    agent, lab = fitted
+    again, other = fit()
+    assert to_json(again) == to_json(agent)
+    assert other.calls == lab.calls
+    assert other.files == lab.files
+
+
+def test_without_its_hidden_notes_the_training_split_gives_the_same(fitted) -> None:
+    agent, _ = fitted
+
+    class Bare(EmbeddedSuite):
+        pass
+
+    lab = MemoryLab(HABITS, 1280, seed=7)
+    whole = lab.suite.tasks("train")
+    bare = [
+        type(t)(t.id, t.env, t.split, t.seed, {k: v for k, v in t.data.items() if k not in HIDDEN})
+        for t in whole
+    ]
+    assert to_json(Trace().fit(BASE, bare, lab)) == to_json(agent)
+
+
+def test_a_perfect_agent_is_returned_as_it_is() -> None:
+    agent, lab = fit(habits={})
+    assert agent is BASE
+    report = lab.files["capabilities.json"]
+    assert report["outcome"]["trained"] == [] and report["outcome"]["unspent"] == 1280 - 128
+    assert report["candidates"] and not any(c["selected"] for c in report["candidates"])
+    assert any("thresholds:" in text for text in lab.said)  # the table
+    assert any("no capability above the thresholds" in text for text in lab.said)
+    assert lab.checkpoints == []
+
+
+def test_thresholds_out_of_reach_return_the_base_agent() -> None:
+    agent, lab = fit(gap=1.0, minimum_support=1000)
+    assert agent is BASE
+    assert "support < 1000 in 10 of 10 runs" in "\n".join(lab.said)
+
+
+def test_joint_trains_one_adapter_for_all_tasks() -> None:
+    agent, lab = fit(adapters="joint")
+    assert [a.capability for a in agent.adapters] == ["joint"] and agent.router is None
+    (job,) = lab.trainer.jobs
+    first = [t.id.split("/")[-2] for t in job.tasks[: len(HABITS)]]
+    assert set(first) == set(HABITS)  # interleaved
+    assert lab.left == 0
+    separate = fit()[1]
+    assert job.rollouts == sum(j.rollouts for j in separate.trainer.jobs)
+
+
+def test_a_small_budget_trains_fewer_capabilities() -> None:
+    agent, lab = fit(budget=300)
+    assert len(agent.adapters) == 1
+    assert any("the budget pays for" in text for text in lab.said)
+    assert lab.left == 0
+
+
+def test_a_budget_below_the_minimum_is_refused() -> None:
+    with pytest.raises(UserError, match="at least 192"):
+        fit(budget=191)
+
+
+@pytest.mark.parametrize("budget", [193, 640, 777])
+def test_odd_budgets_are_never_exceeded(budget: int) -> None:
+    _, lab = fit(budget=budget)
+    assert sum(len(t) for _, _, t in lab.calls) + lab.left == budget
+
+
+def test_what_a_job_leaves_goes_to_the_next() -> None:
+    lab = MemoryLab(HABITS, 1280, seed=7, trainer=ScriptedTrainer(leave=10))
+    Trace().fit(BASE, lab.suite.tasks("train"), lab)
+    shares = [j.rollouts for j in lab.trainer.jobs]
+    assert shares[0] < shares[1] < shares[2]
+    assert lab.files["capabilities.json"]["outcome"]["unspent"] == 10
+
+
+def test_split_by_coverage() -> None:
+    _, lab = fit(split="by_coverage")
+    report = lab.files["capabilities.json"]
+    coverage = {c["name"]: c["coverage"] for c in report["candidates"]}
+    shares = {j.name: j.rollouts for j in lab.trainer.jobs}
+    assert max(shares, key=lambda n: shares[n]) == max(shares, key=lambda n: coverage[n])
+
+
+def test_oracle_route() -> None:
+    def s(x: float) -> Score:
+        return Score(x, x == 1.0)
+
+    scores = {
+        "a": [s(1.0), s(0.5), s(0.2), s(1.0)],
+        None: [s(1.0), s(0.4), s(0.0), s(0.9)],
+        "b": [s(0.0), s(0.5), s(0.9), s(1.0)],
+    }
+    assert oracle_route(scores) == [None, "a", "b", "a"]
+    assert oracle_route({}) == []
+    with pytest.raises(ValueError, match="different lengths"):
+        oracle_route({None: [s(1.0)], "a": []})

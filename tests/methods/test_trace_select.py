@@ -1,0 +1,124 @@
+"""Selection: counts, rates, gap, votes and order against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from trace_bench.methods.trace.select import (
+    Counts,
+    Labelled,
+    as_json,
+    count,
+    resamples,
+    select,
+    table,
+    votes_for,
+)
+from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.trace.vocabulary import Label
+
+NA, PRESENT, LACKING = Label.NA, Label.PRESENT, Label.LACKING
+NAME = "disambiguates"
+
+
+def rows(*groups: tuple[int, bool, Label], name: str = NAME) -> list[Labelled]:
+    return [Labelled(passed, {name: label}) for n, passed, label in groups for _ in range(n)]
+
+
+# 10 failed: 3 lack it, 1 has it, 6 NA. 8 passed: 1 lacks it, 4 have it, 3 NA.
+SAMPLE = rows(
+    (3, False, LACKING), (1, False, PRESENT), (6, False, NA),
+    (1, True, LACKING), (4, True, PRESENT), (3, True, NA),
+)  # fmt: skip
+
+
+def test_counts_and_rates_by_hand() -> None:
+    counts = count(SAMPLE, NAME)
+    assert counts == Counts(lacking_f=3, present_f=1, lacking_p=1, present_p=4, failed=10)
+    assert counts.support == 9
+    assert counts.coverage == pytest.approx(0.3)  # of all failed ones, NA included
+    assert counts.error_failed == pytest.approx(0.75)  # NA left out
+    assert counts.error_passed == pytest.approx(0.2)
+    assert counts.gap == pytest.approx(0.55)
+
+
+def test_nothing_over_nothing_is_zero() -> None:
+    empty = count([], NAME)
+    assert (empty.coverage, empty.error_failed, empty.gap, empty.support) == (0, 0, 0, 0)
+    unlabelled = count([Labelled(False, {})], NAME)
+    assert (unlabelled.coverage, unlabelled.support, unlabelled.failed) == (0, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "want"),
+    [
+        ({}, True),
+        ({"coverage": 0.31}, False),
+        ({"coverage": 0.30}, True),  # at the threshold
+        ({"gap": 0.56}, False),
+        ({"minimum_support": 10}, False),
+        ({"minimum_support": 9}, True),
+    ],
+)
+def test_a_run_needs_all_three_thresholds(changed: dict, want: bool) -> None:
+    assert votes_for(count(SAMPLE, NAME), TraceSettings(**changed)) is want
+
+
+def test_three_trajectories_make_no_capability() -> None:
+    """The release selects on these; minimum support keeps them out."""
+    few = rows((3, False, LACKING), (3, True, NA))
+    assert count(few, NAME).gap == 1.0
+    assert not select(few, [NAME], TraceSettings(), seed=0)[0].selected
+    assert select(few, [NAME], TraceSettings(minimum_support=0), seed=0)[0].selected
+
+
+def test_resamples_are_seeded_and_of_equal_size() -> None:
+    one, two, other = (resamples(SAMPLE, 10, seed) for seed in (1, 1, 2))
+    assert one == two != other
+    assert all(len(run) == len(SAMPLE) for run in one)
+    assert len({tuple(count(run, NAME).__dict__.values()) for run in one}) > 1
+
+
+def test_k_of_n_is_counted() -> None:
+    verdict = select(SAMPLE, [NAME], TraceSettings(), seed=3)[0]
+    votes = sum(votes_for(run, TraceSettings()) for run in verdict.runs)
+    assert (verdict.votes, len(verdict.runs)) == (votes, 10)
+    barely = TraceSettings(keep_runs=max(1, votes))
+    assert select(SAMPLE, [NAME], barely, seed=3)[0].selected
+    if votes < 10:
+        assert not select(SAMPLE, [NAME], TraceSettings(keep_runs=votes + 1), seed=3)[0].selected
+
+
+def two_causes() -> list[Labelled]:
+    """completes_all_parts: behind 20 failures of 40, gap 0.5; disambiguates: behind 10, gap 1."""
+    wide, sharp = "completes_all_parts", NAME
+    return [
+        *(Labelled(False, {wide: LACKING, sharp: NA}) for _ in range(20)),
+        *(Labelled(False, {wide: NA, sharp: LACKING}) for _ in range(10)),
+        *(Labelled(False, {wide: NA, sharp: NA}) for _ in range(10)),
+        *(Labelled(True, {wide: LACKING, sharp: PRESENT}) for _ in range(10)),
+        *(Labelled(True, {wide: PRESENT, sharp: PRESENT}) for _ in range(10)),
+    ]
+
+
+def test_order_is_by_gap_or_by_coverage() -> None:
+    names = ["completes_all_parts", NAME, "tells_the_user"]
+    by_gap = select(two_causes(), names, TraceSettings(), seed=0)
+    assert [v.name for v in by_gap] == [NAME, "completes_all_parts", "tells_the_user"]
+    assert [v.selected for v in by_gap] == [True, True, False]
+    by_coverage = select(two_causes(), names, TraceSettings(order_by="coverage"), seed=0)
+    assert [v.name for v in by_coverage][:2] == ["completes_all_parts", NAME]
+
+
+def test_every_number_is_kept_and_printed() -> None:
+    settings = TraceSettings()
+    verdicts = select(two_causes(), [NAME, "closes_conversation"], settings, seed=0)
+    kept = as_json(verdicts[0])
+    assert kept["name"] == NAME and kept["selected"] is True and len(kept["runs"]) == 10
+    run = kept["runs"][0]
+    assert run["coverage"] == pytest.approx(run["lacking_failed"] / run["failed"])
+    mean = sum(r["delta"] for r in kept["runs"]) / 10
+    assert kept["delta"] == pytest.approx(mean)
+    text = table(verdicts, settings)
+    assert "disambiguates" in text and "10/10" in text and "(control)" in text
+    assert "Cov >= 0.05" in text and "support < 5 in 10 of 10 runs" in text

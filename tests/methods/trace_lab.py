@@ -1,0 +1,134 @@
+"""A lab in memory for the tests of TRACE: a scripted agent in the real embedded world.
+
+The agent solves tasks by the scenarios' own programs, and in every episode lacks each capability
+with a given probability. It is told apart from a real one only by having no tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
+from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
+from trace_bench.envs.toolsandbox.scenarios.build import build
+from trace_bench.envs.toolsandbox.scenarios.play import Record, play
+from trace_bench.envs.toolsandbox.scenarios.pools import Pool
+from trace_bench.envs.toolsandbox.scenarios.program import Mind
+from trace_bench.envs.toolsandbox.scenarios.shapes import shapes
+from trace_bench.errors import BudgetExceeded
+from trace_bench.protocols import TrainingJob
+from trace_bench.store import stable_seed
+from trace_bench.types import AdapterRef, AgentSpec, Purpose, Task, Trajectory, Turn
+
+SHAPES = {shape.name: shape for shape in shapes()}
+BASE = AgentSpec(model="scripted")
+
+
+def trajectory_of(task: Task, record: Record) -> Trajectory:
+    """What a program did, as a trajectory."""
+    turns: list[Turn] = []
+    pending = list(record.first.messages)
+    for message in record.messages:
+        if message["role"] == "assistant":
+            turns.append(Turn(tuple(pending), message))
+            pending = []
+        else:
+            pending.append(message)
+    assert record.last.stop is not None
+    return Trajectory(
+        task.id, 0, "base", (), tuple(turns), tuple(pending), record.last.stop, record.last.score
+    )
+
+
+def act_out(task: Task, lacks: frozenset[str]) -> Trajectory:
+    """Solves a task of the embedded suite without the capabilities `lacks`."""
+    pool = "train" if task.split == "train_large" else task.split
+    _, turns = build(SHAPES[task.data["shape"]], Pool(pool), task.seed, task.id, task.split)
+    mind = Mind(frozenset(task.data["tools"]), lacks)
+    return trajectory_of(task, play(ToolSandboxEnv(), task, turns, mind))
+
+
+class ScriptedTrainer:
+    """Spends its share but for `leave` rollouts; its adapters do nothing."""
+
+    def __init__(self, leave: int = 0) -> None:
+        self.jobs: list[TrainingJob] = []
+        self.leave = leave
+
+    def train(self, job: TrainingJob, lab: Any) -> AgentSpec:
+        self.jobs.append(job)
+        tasks = [job.tasks[i % len(job.tasks)] for i in range(max(0, job.rollouts - self.leave))]
+        lab.rollouts(f"train/{job.name}/0", job.agent, tasks, purpose=Purpose.TRAINING)
+        adapter = AdapterRef(f"{job.name}-v1", f"adapters/{job.name}-v1", job.name)
+        return replace(job.agent, adapters=(*job.agent.adapters, adapter))
+
+
+class MemoryLab:
+    """`protocols.Lab`. `habits`: how often the agent lacks each capability."""
+
+    def __init__(
+        self,
+        habits: Mapping[str, float],
+        budget: int,
+        settings: Mapping[str, Any] | None = None,
+        seed: int = 0,
+        suite: Any = None,
+        trainer: Any = None,
+    ) -> None:
+        self.folder = Path("unused")
+        self.seed, self.settings = seed, settings or {}
+        self.suite = suite or EmbeddedSuite()
+        self.trainer = trainer or ScriptedTrainer()
+        self.habits, self.left = habits, budget
+        self.calls: list[tuple[str, Purpose, tuple[str, ...]]] = []
+        self.files: dict[str, Any] = {}
+        self.said: list[str] = []
+        self.checkpoints: list[AgentSpec] = []
+        self._episodes: dict[tuple[str, frozenset[str]], Trajectory] = {}
+
+    def budget_left(self) -> int:
+        return self.left
+
+    def rollouts(
+        self,
+        call: str,
+        agent: AgentSpec,
+        tasks: Sequence[Task],
+        *,
+        purpose: Purpose,
+        temperature: float = 1.0,
+        route: Sequence[str | None] | None = None,
+    ) -> list[Trajectory]:
+        assert call not in [c for c, _, _ in self.calls], f"{call} is used twice"
+        if len(tasks) > self.left:
+            raise BudgetExceeded(f"{call}: {len(tasks)} of {self.left}")
+        self.left -= len(tasks)
+        self.calls.append((call, purpose, tuple(t.id for t in tasks)))
+        if purpose is Purpose.TRAINING:
+            return []  # the scripted trainer does not look at them
+        return [self._episode(call, i, task) for i, task in enumerate(tasks)]
+
+    def _episode(self, call: str, index: int, task: Task) -> Trajectory:
+        rng = random.Random(stable_seed(self.seed, call, index))
+        lacks = frozenset(c for c, p in sorted(self.habits.items()) if rng.random() < p)
+        key = (task.id, lacks)
+        if key not in self._episodes:
+            self._episodes[key] = act_out(self.suite.task(task.id), lacks)
+        return self._episodes[key]
+
+    def checkpoint(self, agent: AgentSpec) -> None:
+        self.checkpoints.append(agent)
+
+    def metric(self, **values: Any) -> None:
+        """Nothing is followed."""
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def write(self, name: str, value: Any) -> None:
+        self.files[name] = json.loads(json.dumps(value, allow_nan=False))

@@ -1,0 +1,23 @@
+"""Methods by name. A method turns the base agent into another agent within a budget."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from trace_bench.errors import unknown
+from trace_bench.protocols import Method
+
+METHODS = {
+    "base": "trace_bench.methods.base:Base",
+    "grpo": "trace_bench.methods.grpo:Grpo",
+    "trace": "trace_bench.methods.trace:Trace",
+}
+
+
+def method(name: str) -> Method:
+    """The method of that name, imported now. Raises UserError for an unknown one."""
+    if name not in METHODS:
+        raise unknown("method", name, METHODS, "method")
+    module, _, cls = METHODS[name].partition(":")
+    found: Method = getattr(import_module(module), cls)()
+    return found

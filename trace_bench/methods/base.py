@@ -1,0 +1,17 @@
+"""The method that changes nothing: what all others are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trace_bench.protocols import Lab
+from trace_bench.types import AgentSpec, Task
+
+
+class Base:
+    """`protocols.Method`; spends nothing."""
+
+    name = "base"
+
+    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
+        return base

@@ -1,0 +1,72 @@
+"""Who gets how many rollouts. Everything is charged: analysis, calibration and training.
+
+Because the phases are shares of the whole budget, a checkpoint of a large run is not what a run
+with the smaller budget would give: TRACE's curve is made of separate runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trace_bench.errors import UserError
+from trace_bench.methods.trace.settings import TraceSettings
+
+
+def minimum(settings: TraceSettings, n_train: int) -> int:
+    """The smallest sensible budget: the fewest analysis rollouts (of however many training tasks:
+    few are played several times, of many a sample), then one calibration round and the least
+    training for one capability. A split without tasks has no sensible budget: UserError."""
+    if n_train == 0:
+        raise UserError("method=trace needs training tasks and was given none; change `env.suite`.")
+    return settings.analysis_minimum + per_capability(settings)
+
+
+def per_capability(settings: TraceSettings) -> int:
+    """What one more capability costs at least: a calibration round and the least training."""
+    return settings.calibration_round + settings.minimum_training
+
+
+def check_budget(budget: int, settings: TraceSettings, n_train: int) -> None:
+    """Raises UserError with every phase's need when `budget` is below `minimum`."""
+    need = minimum(settings, n_train)
+    if budget < need:
+        raise UserError(
+            f"budget={budget} is too small for method=trace, which needs at least {need} rollouts: "
+            f"analysis {settings.analysis_minimum} (method.analysis_minimum), calibration "
+            f"{settings.calibration_round} (method.calibration_groups x "
+            f"method.calibration_group_size), training {settings.minimum_training} "
+            f"(method.minimum_training). Raise `budget` or lower one of these."
+        )
+
+
+def analysis_rollouts(budget: int, settings: TraceSettings, n_train: int) -> int:
+    """Analysis rollouts: the share, or one per training task if the ceiling allows, and never so
+    many that a single capability could not be calibrated and trained any more."""
+    share = int(settings.analysis_share * budget)
+    each_once = min(n_train, int(settings.analysis_ceiling * budget))
+    most = budget - per_capability(settings)
+    return min(max(settings.analysis_minimum, share, each_once), most)
+
+
+def affordable(left: int, settings: TraceSettings) -> int:
+    """How many capabilities `left` rollouts can calibrate once and train."""
+    return min(settings.max_capabilities, left // per_capability(settings))
+
+
+def calibration_pool(budget: int, left: int, capabilities: int, settings: TraceSettings) -> int:
+    """Rollouts that calibration may use in all: its share of the budget, but at least one round
+    for every capability, and never the least training of any of them."""
+    first = capabilities * settings.calibration_round
+    most = left - capabilities * settings.minimum_training
+    return min(max(first, int(settings.calibration_share * budget)), most)
+
+
+def next_share(left: int, weights: Sequence[float]) -> int:
+    """Rollouts for the first of the jobs still to come, in proportion to `weights`; what a job
+    leaves unspent thus goes to those after it, and the last one gets all that is left."""
+    if len(weights) == 1:
+        return left
+    total = sum(weights)
+    if total <= 0:
+        return left // len(weights)
+    return int(left * weights[0] / total + 1e-6)  # 2/3 of 300 is 200, also in floats

@@ -1,0 +1,106 @@
+"""Routing: which adapter acts, decided once per conversation on the first user message (step 4).
+
+What is used: retrieval. The first message is compared with the first messages of synthetic tasks
+(label: their capability's adapter), of contrast cases and of training tasks that the base agent
+solved (label: base model), and of training tasks that failed for lack of a capability (label: its
+adapter). The description made here is plain JSON; the policies turn it into a router.
+
+The published router instead asks the base model for the next-token probability of single-token
+labels. That needs a model that follows an instruction it has never seen; the tiny agent, which
+knows only tool conversations, cannot, so this method never builds such a router for it.
+
+Two yardsticks say how much routing costs. The oracle route takes for each task the adapter that
+does best on it (`oracle_route`); it needs every adapter's score on every task, so evaluation plays
+it, without charge. "One adapter on all synthetic environments" needs no router, but its training
+is not free: it is this method with `adapters=joint`, a run and a ledger of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.trace.synthesize import first_user_message
+from trace_bench.methods.trace.train import JOINT, Trained
+from trace_bench.protocols import Suite
+from trace_bench.types import Score, Task
+
+Example = tuple[str, str | None]  # text, adapter name (None: base model)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A training task of the analysis: solved by the base agent in most of its rollouts, and which
+    capability its failures lacked (the first in training order), if any."""
+
+    task: Task
+    solved: bool
+    lacking: str | None
+
+
+def describe(
+    suite: Suite, trained: Sequence[Trained], known: Sequence[Known], settings: TraceSettings
+) -> dict[str, Any] | None:
+    """The router as JSON, or None when one adapter serves all tasks."""
+    if any(t.job.name == JOINT for t in trained):
+        return None
+    adapters = {t.job.name: t.adapter.name for t in trained}
+    examples: list[Example] = []
+    for t in trained:
+        examples += _synthetic(suite, t, settings.route_examples)
+    solved = [k for k in known if k.solved][: settings.route_examples]
+    examples += [(first_user_message(suite, k.task), None) for k in solved]
+    if settings.route_failures:
+        examples += _failures(suite, adapters, known, settings.route_examples)
+    return {
+        "kind": "retrieval",
+        "examples": [[text, name] for text, name in _unique(examples)],
+        "top_k": settings.route_top_k,
+        "threshold": settings.route_threshold,
+    }
+
+
+def _synthetic(suite: Suite, trained: Trained, most: int) -> list[Example]:
+    """First messages of one adapter's synthetic tasks; contrast cases belong to the base model."""
+    out: list[Example] = []
+    for contrast in (False, True):
+        tasks = [t for t in trained.job.tasks if bool(t.data.get("contrast", False)) is contrast]
+        limit = max(1, most // 4) if contrast else most
+        label = None if contrast else trained.adapter.name
+        out += [(first_user_message(suite, t), label) for t in tasks[:limit]]
+    return out
+
+
+def _failures(
+    suite: Suite, adapters: Mapping[str, str], known: Sequence[Known], most: int
+) -> list[Example]:
+    """First messages of training tasks whose failures lacked a trained capability."""
+    out: list[Example] = []
+    for name, adapter in adapters.items():
+        tasks = [k.task for k in known if not k.solved and k.lacking == name]
+        out += [(first_user_message(suite, task), adapter) for task in tasks[:most]]
+    return out
+
+
+def _unique(examples: Sequence[Example]) -> list[Example]:
+    """Without repeated pairs and empty texts, in order."""
+    return list(dict.fromkeys(e for e in examples if e[0].strip()))
+
+
+def oracle_route(scores: Mapping[str | None, Sequence[Score]]) -> list[str | None]:
+    """For each task the adapter (None: base model) with the best score on it.
+
+    `scores[name][i]` is the score of task i when `name` acts; all sequences have the same length.
+    Success counts before similarity; the base model wins ties, then the earlier adapter. It is an
+    upper bound and not a method: it looks at the scores it is judged by.
+    """
+    names: list[str | None] = sorted(scores, key=lambda n: n is not None)
+    lengths = {len(scores[n]) for n in names}
+    if len(lengths) > 1:
+        raise ValueError(f"scores of different lengths: {sorted(lengths)}")
+    return [
+        max(names, key=lambda n: (scores[n][i].success, scores[n][i].similarity))
+        for i in range(lengths.pop() if lengths else 0)
+    ]
