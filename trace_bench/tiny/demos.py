@@ -29,14 +29,14 @@ RIGHT = {
     "recovers_from_errors": 0.22,
     "checks_preconditions": 0.25,
     "asks_when_information_is_missing": 0.25,
-    "disambiguates": 0.20,
+    "disambiguates": 0.35,
     "completes_all_parts": 0.25,
     "converts_values": 0.25,
     "declines_when_impossible": 0.28,
 }
 # The same under a line of guidance about it. Two capabilities are habits that no words change.
 GUIDED = {
-    "recovers_from_errors": 0.60,
+    "recovers_from_errors": 0.75,
     "checks_preconditions": 0.85,
     "asks_when_information_is_missing": 0.90,
     "completes_all_parts": 0.90,
@@ -60,6 +60,9 @@ GUIDANCE = {
 }  # fmt: skip
 IRRELEVANT = ("Be polite.", "Be brief.", "Answer in English.", "Use simple words.")
 GUIDANCE_SHARE = 0.5
+# Telling namesakes apart takes several steps (ask, match the answer, copy what belongs to it), and
+# is learned only when it is seen more often than the number of its shapes would have it.
+EXTRA = {"disambiguates": 3}
 AUGMENTATIONS = (
     ("none", 0.66),
     ("distractors_3", 0.14),
@@ -138,11 +141,35 @@ def _shapes() -> tuple[Shape, ...]:
     return tuple(shapes())
 
 
-def guidance(rng: random.Random) -> tuple[str, frozenset[str]]:
-    """The guidance section of one episode and the capabilities that it is about."""
+@lru_cache(maxsize=1)
+def _weighted() -> tuple[Shape, ...]:
+    """The shapes, each as often as it is drawn."""
+    return tuple(
+        shape
+        for shape in _shapes()
+        for _ in range(max([EXTRA.get(c, 1) for c in _needs()[shape.name]], default=1))
+    )
+
+
+@lru_cache(maxsize=1)
+def _needs() -> dict[str, list[str]]:
+    """The capabilities that one drawn task of each shape needs."""
+    pool = Pool("demo")
+    drawn = {s.name: build(s, pool, 0, "", "demo")[0].data["requires"] for s in _shapes()}
+    return {name: [c for c in needs if c in GUIDANCE] for name, needs in drawn.items()}
+
+
+def guidance(rng: random.Random, needs: Sequence[str]) -> tuple[str, frozenset[str]]:
+    """The guidance section of one episode and the capabilities that it is about. Half of the
+    sections speak of something that the task needs (`needs`): by chance alone a line would so
+    seldom matter that the agent would learn to pass over it."""
     if rng.random() >= GUIDANCE_SHARE:
         return "", frozenset()
     about = rng.sample((*GUIDANCE, None), rng.choice((1, 1, 2, 3)))
+    if needs and rng.random() < 0.5:
+        meant = rng.choice(needs)
+        about = [meant, *(c for c in about[1:] if c != meant)]
+        rng.shuffle(about)
     lines = [rng.choice(GUIDANCE[c]) if c else rng.choice(IRRELEVANT) for c in about]
     return "\n".join(lines), frozenset(c for c in about if c)
 
@@ -157,10 +184,10 @@ def demonstration(seed: int, pieces: Pieces) -> list[tuple[str, bool]]:
     """One demonstration as (text, written by the agent) pieces."""
     rng = random.Random(f"demo/{seed}")
     for attempt in range(50):
-        shape = rng.choice(_shapes())
+        shape = rng.choice(_weighted())
         names, weights = zip(*AUGMENTATIONS, strict=True)
         augmentation = rng.choices(names, weights)[0]
-        prompt, guided = guidance(rng)
+        prompt, guided = guidance(rng, _needs()[shape.name])
         pool = InventingPool(pieces)
         task, turns = build(
             shape, pool, seed * 50 + attempt, f"demo/{seed}", "demo", augmentation, reference=False

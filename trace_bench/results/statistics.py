@@ -1,0 +1,164 @@
+"""Intervals and paired tests over tasks. Pure functions on numbers; every draw is seeded.
+
+A task is the unit of sampling: trials of one task are averaged first (`task_means`), because two
+trials of a task say less about an agent than two tasks do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+RESAMPLES = 10_000
+EXACT_PAIRS = 14  # 2^14 sign patterns take a few milliseconds
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with the ends of its interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class PairedDifference:
+    """Mean of `treated - control` over the same tasks, its interval and a two-sided p-value."""
+
+    value: float
+    low: float
+    high: float
+    p_value: float
+    n: int
+    discordant: int  # tasks on which the two differ
+
+
+def task_means(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+    """Mean per task over its trials, in order of first appearance."""
+    values: dict[str, list[float]] = {}
+    for task, value in pairs:
+        values.setdefault(task, []).append(float(value))
+    return {task: sum(v) / len(v) for task, v in values.items()}
+
+
+def bootstrap_interval(
+    values: Sequence[float], *, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+) -> Interval:
+    """Percentile bootstrap interval of the mean; one value per task.
+
+    Raises ValueError for an empty sample: a mean of nothing is a mistake of the caller.
+    """
+    sample = _sample(values)
+    means = _bootstrap_means(sample, resamples, seed)
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(sample.mean()), float(low), float(high))
+
+
+def wilson_interval(successes: float, n: int, *, level: float = 0.95) -> Interval:
+    """Wilson's score interval for a proportion; sound at 0 and n, where a bootstrap has no width.
+
+    Source: E. B. Wilson, Probable inference, the law of succession, and statistical inference,
+    JASA 22 (1927).
+    """
+    if n <= 0 or not 0 <= successes <= n:
+        raise ValueError(f"successes must lie in 0..n with n > 0, got {successes} of {n}")
+    z = _normal_quantile((1 + level) / 2)
+    share = successes / n
+    scale = 1 + z * z / n
+    centre = (share + z * z / (2 * n)) / scale
+    half = z * math.sqrt(share * (1 - share) / n + z * z / (4 * n * n)) / scale
+    return Interval(share, max(0.0, centre - half), min(1.0, centre + half))
+
+
+def permutation_p(
+    differences: Sequence[float], *, resamples: int = RESAMPLES * 2, seed: int = 0
+) -> float:
+    """Two-sided p-value of the paired sign-flip test of "mean difference is 0".
+
+    Exact when all differences have one size (single-trial success: the sign test, McNemar's exact
+    test) and when at most `EXACT_PAIRS` differ; otherwise Monte Carlo with the +1 correction, so
+    that it is never 0. Without any difference p is 1.
+    """
+    sample = _sample(differences)
+    changed = sample[sample != 0]
+    if changed.size == 0:
+        return 1.0
+    observed = abs(float(changed.sum()))
+    sizes = np.abs(changed)
+    if np.allclose(sizes, sizes[0]):
+        return _sign_test(int((changed > 0).sum()), changed.size)
+    # Sums that are equal on paper differ in the last bits; count them as equal.
+    bound = observed - 1e-9 * max(1.0, float(sizes.sum()))
+    if changed.size <= EXACT_PAIRS:
+        patterns = np.arange(2**changed.size)[:, None] >> np.arange(changed.size) & 1
+        sums = (2 * patterns - 1) @ sizes
+        return float((np.abs(sums) >= bound).mean())
+    rng = np.random.default_rng(seed)
+    hits = 0
+    for start in range(0, resamples, 1000):
+        rows = min(1000, resamples - start)
+        signs = rng.integers(0, 2, size=(rows, changed.size)) * 2 - 1
+        hits += int((np.abs(signs @ sizes) >= bound).sum())
+    return (hits + 1) / (resamples + 1)
+
+
+def paired_difference(
+    treated: dict[str, float],
+    control: dict[str, float],
+    *,
+    level: float = 0.95,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> PairedDifference:
+    """Difference of two agents on the same tasks; the dictionaries map task ids to values.
+
+    Raises ValueError when the two were not measured on the same tasks: an unpaired remainder
+    would bias the difference silently.
+    """
+    if treated.keys() != control.keys():
+        odd = sorted(treated.keys() ^ control.keys())
+        raise ValueError(f"the agents were measured on different tasks, e.g. {odd[:3]}")
+    sample = _sample([treated[task] - control[task] for task in control])
+    interval = bootstrap_interval(sample.tolist(), level=level, resamples=resamples, seed=seed)
+    return PairedDifference(
+        value=interval.value,
+        low=interval.low,
+        high=interval.high,
+        p_value=permutation_p(sample.tolist(), seed=seed),
+        n=int(sample.size),
+        discordant=int((sample != 0).sum()),
+    )
+
+
+def _sample(values: Sequence[float]) -> np.ndarray:
+    sample = np.asarray(values, dtype=np.float64)
+    if sample.size == 0:
+        raise ValueError("no values: an interval needs at least one task")
+    return sample
+
+
+def _bootstrap_means(sample: np.ndarray, resamples: int, seed: int) -> np.ndarray:
+    """Means of `resamples` resamples, drawn in blocks so that memory stays small."""
+    rng = np.random.default_rng(seed)
+    block = max(1, 1_000_000 // sample.size)
+    means = [
+        sample[rng.integers(0, sample.size, size=(min(block, resamples - i), sample.size))].mean(1)
+        for i in range(0, resamples, block)
+    ]
+    return np.concatenate(means)
+
+
+def _sign_test(positive: int, n: int) -> float:
+    """Two-sided exact binomial test with share 1/2."""
+    tail = sum(math.comb(n, k) for k in range(min(positive, n - positive) + 1))
+    return min(1.0, 2 * tail / 2**n)
+
+
+def _normal_quantile(share: float) -> float:
+    from statistics import NormalDist
+
+    return NormalDist().inv_cdf(share)

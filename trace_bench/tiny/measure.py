@@ -1,0 +1,137 @@
+"""What the tiny agent can and cannot do, measured: the figures of its model card.
+
+    python -m trace_bench.tiny measure [folder]
+
+Nothing here is spent from anyone's budget; the tasks are the development split's, and synthetic
+ones where a single capability is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trace_bench.envs.toolsandbox.augment import AUGMENTATIONS
+from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
+from trace_bench.policies.local import LocalPolicy
+from trace_bench.results.statistics import wilson_interval
+from trace_bench.rollouts import play
+from trace_bench.store import stable_seed
+from trace_bench.tiny.demos import GUIDANCE, IRRELEVANT, RIGHT
+from trace_bench.types import AgentSpec, Task, Trajectory
+
+SAMPLES = 128  # synthetic tasks for each capability and each kind of guidance
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A model and the suite that it is measured on."""
+
+    policy: LocalPolicy
+    suite: EmbeddedSuite
+    model: str
+
+    def play(
+        self, tasks: Sequence[Task], label: str, *, temperature: float, guidance: str = ""
+    ) -> list[Trajectory]:
+        """One episode of each task; `label` names the stream of seeds."""
+        agent = AgentSpec(model=self.model, prompt=guidance)
+        seeds = [stable_seed("measure", label, task.id, n) for n, task in enumerate(tasks)]
+        return play(self.policy, self.suite, agent, tasks, seeds, temperature=temperature)
+
+
+def measure(folder: Path, threads: int | None = None) -> dict[str, Any]:
+    """All figures of the model in `folder`, JSON-safe. About a minute."""
+    policy = LocalPolicy(folder, threads=threads)
+    try:
+        bench = Bench(policy, EmbeddedSuite(), str(folder))
+        return {
+            "dev": _dev(bench),
+            "augmentations": _augmentations(bench),
+            "capabilities": _capabilities(bench),
+        }
+    finally:
+        policy.close()
+
+
+def _dev(bench: Bench) -> dict[str, Any]:
+    """Success on the development split, greedy and sampled, whole and without rare capabilities."""
+    tasks = bench.suite.tasks("dev")
+    found: dict[str, Any] = {}
+    for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+        played = bench.play(tasks, "dev", temperature=temperature)
+        plain = [t for task, t in zip(tasks, played, strict=True) if not task.data["requires"]]
+        found[name] = _rate(played)
+        found[f"{name}_plain"] = _rate(plain)
+        found[f"{name}_tokens"] = round(sum(t.tokens for t in played) / len(played), 1)
+    return found
+
+
+def _augmentations(bench: Bench) -> dict[str, Any]:
+    """Greedy success on the development split under each way of changing the tools."""
+    found = {}
+    for name in AUGMENTATIONS:
+        suite = EmbeddedSuite(name)
+        played = replace(bench, suite=suite).play(suite.tasks("dev"), "dev", temperature=0.0)
+        found[name] = _rate(played)
+    return found
+
+
+def _capabilities(bench: Bench) -> dict[str, Any]:
+    """How often a capability is exercised where it alone is called for, at temperature 1: without
+    guidance, under a line about it, and under a line about something else."""
+    return {
+        name: {
+            "taught": RIGHT[name],
+            "none": _rate(bench.play(tasks, "alone", temperature=1.0)),
+            "helpful": _rate(
+                bench.play(tasks, "alone", temperature=1.0, guidance=GUIDANCE[name][0])
+            ),
+            "irrelevant": _rate(
+                bench.play(tasks, "alone", temperature=1.0, guidance=IRRELEVANT[0])
+            ),
+            "greedy": _rate(bench.play(tasks, "alone", temperature=0.0)),
+        }
+        for name in RIGHT
+        for tasks in [_alone(bench.suite, name)]
+    }
+
+
+def _alone(suite: EmbeddedSuite, capability: str) -> list[Task]:
+    """Synthetic tasks that need this capability and no other rare one."""
+    drawn = (suite.synthetic(capability, 90_000 + n) for n in range(4 * SAMPLES))
+    return [task for task in drawn if not task.data["contrast"]][:SAMPLES]
+
+
+def _rate(played: Sequence[Trajectory]) -> dict[str, Any]:
+    """Share of successes with its 95 % interval (Wilson)."""
+    wins = sum(t.score is not None and t.score.success for t in played)
+    interval = wilson_interval(wins, len(played))
+    return {
+        "success": round(wins / len(played), 4),
+        "interval": [round(interval.low, 4), round(interval.high, 4)],
+        "n": len(played),
+    }
+
+
+def show(figures: dict[str, Any]) -> str:
+    """The figures as text."""
+
+    def line(name: str, rate: dict[str, Any]) -> str:
+        low, high = rate["interval"]
+        return f"{name:<40}{rate['success']:6.3f}  [{low:.3f}, {high:.3f}]  n={rate['n']}"
+
+    dev = figures["dev"]
+    out = ["development split"]
+    out += [line(f"  {k}", v) for k, v in dev.items() if isinstance(v, dict)]
+    out.append(f"  tokens of an episode, greedy: {dev['greedy_tokens']}")
+    out.append("development split, greedy, by augmentation")
+    out += [line(f"  {k}", v) for k, v in figures["augmentations"].items()]
+    kinds = ("taught", "none", "helpful", "irrelevant", "greedy")
+    out.append(f"{'one capability alone':<40}" + "".join(f"{k:>12}" for k in kinds))
+    for name, row in figures["capabilities"].items():
+        values = [row[k] if k == "taught" else row[k]["success"] for k in kinds]
+        out.append(f"  {name:<38}" + "".join(f"{v:12.3f}" for v in values))
+    return "\n".join(out)
