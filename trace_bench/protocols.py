@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -85,7 +85,8 @@ class Router(Protocol):
 @dataclass(frozen=True)
 class TrainingJob:
     """One adapter to be trained with GRPO. `reward` names which number of the score is the
-    reward ("similarity" or "success")."""
+    reward ("similarity" or "success"). `whole` makes of an agent with the adapter so far the agent
+    that the method would return if training ended here; the curve shows that one."""
 
     name: str  # adapter base name; the trainer appends the version
     agent: AgentSpec
@@ -93,6 +94,7 @@ class TrainingJob:
     rollouts: int  # exactly the share of the budget that may be spent
     seed: int
     reward: str = "similarity"
+    whole: Callable[[AgentSpec], AgentSpec] | None = None  # None: the agent as it is
 
 
 class Trainer(Protocol):

@@ -42,9 +42,12 @@ def test_threshold_and_votes():
     assert RetrievalRouter(retrieval(threshold=1.0, top_k=7)).choose(text) is None
     copies = [["alpha beta", "send@1"], ["alpha gamma", "ask@1"], ["alpha delta", "ask@1"]]
     near = RetrievalRouter(retrieval(examples=copies, top_k=1))
-    far = RetrievalRouter(retrieval(examples=copies, top_k=3, threshold=0.4))
+    far = RetrievalRouter(retrieval(examples=copies, top_k=3, threshold=0.2))
     assert near.choose("alpha beta") == "send@1"
     assert far.choose("alpha") == "ask@1"  # two votes of equal weight against one
+    close = RetrievalRouter(retrieval(examples=copies, top_k=3, threshold=0.9))
+    assert close.choose("alpha gamma") == "ask@1"  # the other two are too far away to vote
+    assert close.choose("alpha") is None
 
 
 def test_without_a_router_the_only_adapter_plays():

@@ -4,7 +4,7 @@ A router's description is plain JSON on the AgentSpec:
 
     None                                      the only adapter, or the base model
     {"kind": "fixed", "adapter": name|null}   always the same
-    {"kind": "retrieval", "examples": [[text, name|null], ...], "top_k": 5, "threshold": 0.5}
+    {"kind": "retrieval", "examples": [[text, name|null], ...], "top_k": 5, "threshold": 0.35}
 """
 
 from __future__ import annotations
@@ -65,18 +65,17 @@ class FixedRouter:
 
 
 class RetrievalRouter:
-    """TF-IDF cosine over stored first messages; the nearest `top_k` vote with their similarity.
+    """TF-IDF cosine over stored first messages; of the nearest `top_k` those with a cosine of at
+    least `threshold` vote with their similarity.
 
-    The adapter with the largest sum wins when its share of the votes is at least `threshold`;
-    otherwise, and when no stored message shares a word, the base model plays. The base model
-    (null) is a candidate like any other. Ties go to the candidate that appears first in
-    `examples`.
+    The candidate with the largest sum plays; the base model (null) is a candidate like any other,
+    and plays when nobody votes. Ties go to the candidate that appears first in `examples`.
     """
 
     def __init__(self, description: Mapping[str, Any]) -> None:
         examples = list(description["examples"])
         self.top_k = int(description.get("top_k", 5))
-        self.threshold = float(description.get("threshold", 0.5))
+        self.threshold = float(description.get("threshold", 0.35))
         if not examples or self.top_k < 1 or not 0.0 <= self.threshold <= 1.0:
             raise UserError(
                 f"retrieval router with {len(examples)} examples, top_k {self.top_k}, threshold "
@@ -100,12 +99,9 @@ class RetrievalRouter:
         nearest = np.argsort(-similarity, kind="stable")[: self.top_k]
         votes: dict[str | None, float] = {}
         for i in sorted(nearest.tolist()):
-            votes[self.names[i]] = votes.get(self.names[i], 0.0) + float(similarity[i])
-        total = sum(votes.values())
-        if total <= 0.0:
-            return None
-        best = max(votes, key=lambda name: votes[name])
-        return best if votes[best] >= self.threshold * total else None
+            if similarity[i] > 0.0 and similarity[i] >= self.threshold:
+                votes[self.names[i]] = votes.get(self.names[i], 0.0) + float(similarity[i])
+        return max(votes, key=lambda name: votes[name]) if votes else None
 
     def _vector(self, counts: Counter[str]) -> np.ndarray:
         """A unit vector [vocabulary]; unknown words are left out. All zeros if none is known."""

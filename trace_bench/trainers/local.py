@@ -185,7 +185,8 @@ class _Training:
 
     def publish(self, state: State, iteration: int) -> None:
         self.lab.metric(**state.records[iteration])
-        self.lab.checkpoint(self.agent(iteration + 1))
+        agent = self.agent(iteration + 1)
+        self.lab.checkpoint(self.job.whole(agent) if self.job.whole else agent)
 
     def identity(self) -> str:
         """What a stored state must agree with to be continued."""

@@ -185,11 +185,7 @@ class _Run:
         return dict(calibrate.kept(results))
 
     def train(self, work: Sequence[Job]) -> AgentSpec:
-        agents: list[AgentSpec] = []
-
         def after(done: Sequence[Trained]) -> None:
-            agents.append(self.agent(done))
-            self.lab.checkpoint(agents[-1])
             self.write(
                 training=[
                     {
@@ -203,10 +199,10 @@ class _Run:
                 ]
             )
 
-        done = train(self.lab, self.base, work, self.settings, after)
+        done = train(self.lab, self.base, work, self.settings, self.agent, after)
         unspent = self.lab.budget_left()
         self.write(outcome={"trained": [t.job.name for t in done], "unspent": unspent})
-        return agents[-1]
+        return self.agent(done)
 
     def agent(self, done: Sequence[Trained]) -> AgentSpec:
         """The agent with the adapters that are there, and a router that knows only them."""

@@ -63,33 +63,53 @@ def train(
     base: AgentSpec,
     work: Sequence[Job],
     settings: TraceSettings,
+    whole: Callable[[Sequence[Trained]], AgentSpec],
     after: Callable[[Sequence[Trained]], None],
 ) -> list[Trained]:
-    """Trains every job from the base agent; `after` is called with what is there after each."""
+    """Trains every job from the base agent. `whole` puts an agent together from what is there;
+    `after` is called with what is there after each job."""
     done: list[Trained] = []
     for n, job in enumerate(work):
-        before = lab.budget_left()
-        share = next_share(before, [j.weight for j in work[n:]])
-        agent = lab.trainer.train(
-            TrainingJob(
-                name=job.name,
-                agent=base,
-                tasks=job.tasks,
-                rollouts=share,
-                seed=stable_seed(lab.seed, "trace", "train", job.name),
-                reward=settings.reward,
-            ),
-            lab,
-        )
-        new = [a for a in agent.adapters if a not in base.adapters]
-        if len(new) != 1:
-            raise TraceBenchError(
-                f"the trainer returned {len(new)} new adapters for {job.name!r}; one is expected"
-            )
-        adapter = replace(new[0], capability=job.name)
-        done.append(Trained(job, adapter, share, before - lab.budget_left()))
+        share = next_share(lab.budget_left(), [j.weight for j in work[n:]])
+        done.append(_train_one(lab, base, job, share, settings, lambda t: whole([*done, t])))
         after(done)
     return done
+
+
+def _train_one(
+    lab: Lab,
+    base: AgentSpec,
+    job: Job,
+    share: int,
+    settings: TraceSettings,
+    whole: Callable[[Trained], AgentSpec],
+) -> Trained:
+    before = lab.budget_left()
+
+    def trained(agent: AgentSpec) -> Trained:
+        adapter = replace(_new(base, agent, job.name), capability=job.name)
+        return Trained(job, adapter, share, before - lab.budget_left())
+
+    wanted = TrainingJob(
+        name=job.name,
+        agent=base,
+        tasks=job.tasks,
+        rollouts=share,
+        seed=stable_seed(lab.seed, "trace", "train", job.name),
+        reward=settings.reward,
+        whole=lambda agent: whole(trained(agent)),
+    )
+    return trained(lab.trainer.train(wanted, lab))
+
+
+def _new(base: AgentSpec, agent: AgentSpec, job: str) -> AdapterRef:
+    """The adapter that a trainer added."""
+    new = [a for a in agent.adapters if a not in base.adapters]
+    if len(new) != 1:
+        raise TraceBenchError(
+            f"the trainer returned {len(new)} new adapters for {job!r}; one is expected"
+        )
+    return new[0]
 
 
 def assemble(base: AgentSpec, done: Sequence[Trained], router: Mapping | None) -> AgentSpec:
