@@ -1,0 +1,44 @@
+# The common commands. `make` alone lists them.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help setup run smoke test slow lint format types check ci clean
+
+help:            ## this list
+	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
+
+setup:           ## virtual environment with everything for development
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install torch==2.13.0
+	$(BIN)/pip install -e '.[dev]'
+
+run:             ## the main job: TRACE on the embedded phone world, 640 rollouts
+	$(BIN)/python -m trace_bench method=trace env=toolsandbox
+
+smoke:           ## the same road in small
+	$(BIN)/python -m trace_bench experiment=smoke
+
+test:            ## the tests that need seconds to minutes
+	$(BIN)/pytest
+
+slow:            ## the tests that need many minutes
+	$(BIN)/pytest -m slow
+
+lint:            ## style
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format:          ## put the style right
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types:           ## types
+	$(BIN)/mypy
+
+check: lint types test   ## what a change must pass
+
+ci:              ## everything, from a fresh clone of the last commit
+	@clone=$$(mktemp -d) && trap 'rm -rf "$$clone"' EXIT && git clone -q . "$$clone/trace_bench" && "$$clone/trace_bench/.ci/run"
+
+clean:           ## build products and caches; never runs/
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -1,0 +1,325 @@
+"""How fast episodes are played, side by side in one run: same model, tasks, seeds and threads.
+
+    python tests/bench/rollouts.py            the shipped tiny model on the embedded suite
+    python tests/bench/rollouts.py --random   random weights of the same size, fixed lengths
+
+Compared: the local policy; one `model.generate` call per turn and episode; TRL's GRPOTrainer where
+it is installed; and the floor of the arithmetic: the model's floating-point operations over the
+matrix product rate that this machine reaches on the same threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+SHIPPED = Path(__file__).parents[2] / "trace_bench" / "tiny" / "model"
+
+
+class FixedEnv:
+    """An episode of a fixed shape: a prompt, then `turns` replies with a short result each."""
+
+    def __init__(self, turns: int = 4) -> None:
+        self.turns = turns
+
+    def reset(self, task: Any) -> Any:
+        from trace_bench.types import Step
+
+        self.left = self.turns
+        # A shared beginning of about 60 tokens and an own end of about 30, byte by byte.
+        system = {"role": "system", "content": "You have 33 tools. " + "t" * 20}
+        return Step((system, {"role": "user", "content": f"{task.seed:030d}"[:30]}))
+
+    def step(self, action: Any) -> Any:
+        from trace_bench.types import Score, Step, StopReason
+
+        self.left -= 1
+        if self.left == 0:
+            return Step(done=True, score=Score(0.0, False), stop=StopReason.DONE)
+        return Step(({"role": "user", "content": "ok"},))
+
+    def close(self) -> None: ...
+
+
+class FixedSuite:
+    name, variant = "fixed", "bench"
+
+    def make(self) -> FixedEnv:
+        return FixedEnv()
+
+    def tasks(self, split: str) -> list[Any]:
+        from trace_bench.types import Task
+
+        return [Task(f"fixed/{i}", "fixed", split, i) for i in range(4096)]
+
+
+class GeneratePolicy:
+    """The loop that people write first: one `model.generate` call per turn and episode."""
+
+    capacity = 1
+
+    def __init__(self, path: Path) -> None:
+        from trace_bench.policies.chat import Chat
+        from trace_bench.policies.local import load_model
+
+        self.model, tokenizer = load_model(path)
+        self.chat = Chat(tokenizer)
+        self.ids: dict[int, list[int]] = {}
+        self.requests: list[Any] = []
+
+    def load(self, agent: Any) -> None: ...
+
+    def submit(self, requests: Sequence[Any]) -> None:
+        self.requests += requests
+
+    def collect(self) -> list[Any]:
+        import torch
+
+        from trace_bench.protocols import TurnReply
+        from trace_bench.types import Turn
+
+        request = self.requests.pop(0)
+        before = self.ids.get(request.episode)
+        if before is None:
+            before, prompt = [], self.chat.first(request.messages, request.tools)
+        else:
+            prompt = self.chat.following(request.messages, before[-1] == self.chat.stop)
+        torch.manual_seed(request.seed % 2**31)
+        ids = torch.tensor([[*before, *prompt]])
+        out = self.model.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=True,
+            temperature=request.temperature,
+            top_k=0,
+            top_p=1.0,
+            max_new_tokens=request.max_tokens,
+            eos_token_id=self.chat.stop,
+            pad_token_id=self.chat.stop,
+        )[0].tolist()
+        self.ids[request.episode] = out
+        sampled = tuple(out[ids.shape[1] :])
+        reply, malformed = self.chat.parse(sampled, 0)
+        turn = Turn(request.messages, reply, prompt, sampled, malformed=malformed)
+        return [TurnReply(request.episode, turn)]
+
+    def release(self, episode: int) -> None:
+        self.ids.pop(episode, None)
+
+    def close(self) -> None: ...
+
+
+def random_model(folder: Path) -> Path:
+    """Random weights in the shape of the tiny agent."""
+    from models import save_model
+
+    return save_model(
+        folder,
+        vocab_size=1500,
+        hidden_size=128,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=32,
+        intermediate_size=384,
+        initializer_range=0.02,
+    )
+
+
+def timed(policy: Any, suite: Any, tasks: Sequence[Any], first: int, **options: Any) -> Any:
+    """Plays `tasks`; (seconds, trajectories)."""
+    from trace_bench.rollouts import play
+    from trace_bench.types import AgentSpec
+
+    start = time.perf_counter()
+    seeds = range(first, first + len(tasks))
+    played = play(policy, suite, AgentSpec("bench"), tasks, seeds, **options)
+    seconds = time.perf_counter() - start
+    failed = [t.failure for t in played if t.failure]
+    if failed:
+        raise SystemExit(f"{len(failed)} episodes failed, the first with {failed[0]}")
+    return seconds, played
+
+
+def matrix_rate() -> float:
+    """Floating-point operations a second of a 512 x 512 x 512 product, the best of five."""
+    import torch
+
+    a, b = torch.randn(512, 512), torch.randn(512, 512)
+    best = float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        for _ in range(20):
+            torch.mm(a, b)
+        best = min(best, (time.perf_counter() - start) / 20)
+    return 2 * 512**3 / best
+
+
+def sizes(path: Path) -> tuple[int, int]:
+    """(parameters in the layers' matrices, parameters in the output matrix)."""
+    from trace_bench.policies.local import load_model
+
+    model, _ = load_model(path)
+    head = model.get_output_embeddings().weight.numel()
+    layers = sum(p.numel() for n, p in model.named_parameters() if ".layers." in n and p.ndim == 2)
+    return layers, head
+
+
+def resident() -> float:
+    """This process's resident memory in MiB."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+def bench_local(args: argparse.Namespace, path: Path, suite: Any, tasks: list[Any]) -> float:
+    """Prints the local policy's speed and its share of the floor; episodes a second."""
+    from trace_bench.policies.local import LocalPolicy
+
+    policy = LocalPolicy(path, batch=args.batch)
+    options = {"max_tokens": args.max_tokens}
+    timed(policy, suite, tasks[: args.batch], 0, **options)
+    engine = policy._engine
+    before, rows_before = engine.computed, engine.predicted
+    runs = [timed(policy, suite, tasks, 1000, **options) for _ in range(args.repeat)]
+    seconds, played = min(runs, key=lambda run: run[0])
+    computed = (engine.computed - before) // args.repeat
+    predicted = (engine.predicted - rows_before) // args.repeat
+    total = sum(t.tokens for t in played)
+    sampled = sum(len(u.token_ids) for t in played for u in t.turns)
+    turns = sum(len(t.turns) for t in played)
+    layers, head = sizes(path)
+    rate = matrix_rate()
+    simple = 2 * (layers + head) * total / rate
+    strict = (2 * layers * computed + 2 * head * predicted) / rate
+    n = len(played)
+    print(
+        f"episodes: {n}, in groups of {args.group}; {turns / n:.1f} turns, {total / n:.0f} tokens, "
+        f"{sampled / n:.0f} sampled, {computed / n:.0f} computed (common parts of a group once)"
+    )
+    print(
+        f"local policy, batch {args.batch}: {n / seconds:.1f} episodes/s, "
+        f"{sampled / seconds:,.0f} sampled tokens/s, {total / seconds:,.0f} tokens/s"
+    )
+    print(
+        f"floor: {layers + head:,} parameters at {rate / 1e9:.0f} GFLOP/s: "
+        f"2 x parameters x tokens takes {simple:.2f} s of {seconds:.2f} s, share "
+        f"{simple / seconds:.0%}; only what was computed: share {strict / seconds:.0%}"
+    )
+    if args.memory:
+        bench_memory(policy, suite, tasks, options)
+    return n / seconds
+
+
+def bench_memory(policy: Any, suite: Any, tasks: list[Any], options: dict[str, Any]) -> None:
+    """Prints resident memory after 1,000 to 10,000 episodes in calls of 250."""
+    marks = {}
+    for call in range(40):
+        chosen = [tasks[(call * 250 + i) % len(tasks)] for i in range(250)]
+        timed(policy, suite, chosen, 10_000 + call * 250, **options)
+        if call in (3, 9, 19, 39):
+            marks[(call + 1) * 250] = resident()
+    print(
+        "memory: " + ", ".join(f"{v:.0f} MiB after {k:,}" for k, v in marks.items()) + " episodes"
+    )
+
+
+def bench_generate(args: argparse.Namespace, path: Path, suite: Any, tasks: list[Any]) -> float:
+    policy = GeneratePolicy(path)
+    chosen = tasks[:: max(1, len(tasks) // args.slow)][: args.slow]
+    timed(policy, suite, chosen[:1], 0, max_tokens=args.max_tokens)
+    runs = [
+        timed(policy, suite, chosen, 1000, max_tokens=args.max_tokens) for _ in range(args.repeat)
+    ]
+    seconds, played = min(runs, key=lambda run: run[0])
+    tokens = sum(t.tokens for t in played) / len(played)
+    print(
+        f"model.generate per turn and episode: {len(played) / seconds:.2f} episodes/s "
+        f"({len(played)} episodes of {tokens:.0f} tokens)"
+    )
+    return len(played) / seconds
+
+
+def bench_trl(args: argparse.Namespace) -> None:
+    """Prints TRL's speed and the local policy's on the tasks that TRL can play."""
+    from trace_bench.envs.registry import suite as find
+    from trace_bench.policies.local import LocalPolicy
+
+    if importlib.util.find_spec("trl") is None:
+        print("TRL's GRPOTrainer: not run, since trl is not installed here.")
+        return
+    script = Path(__file__).with_name("trl_rollouts.py")
+    numbers = ["--group", args.group, "--batch", args.batch, "--threads", args.threads]
+    command = [sys.executable, script, args.model, "--episodes", args.trl_episodes, *numbers]
+    ran = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+    if ran.returncode != 0:
+        print(f"TRL's GRPOTrainer: failed with {ran.stderr.strip().splitlines()[-1]}")
+        return
+    trl = json.loads(ran.stdout.splitlines()[-1])
+    theirs = trl["episodes"] / trl["seconds"]
+    suite = find("toolsandbox", "embedded")
+    tasks = [suite.task(name) for name in trl["tasks"] for _ in range(args.group)]
+    policy = LocalPolicy(args.model, batch=args.batch)
+    runs = [timed(policy, suite, tasks, 1000 * i, max_tokens=96) for i in range(args.repeat + 1)]
+    seconds, played = min(runs[1:], key=lambda run: run[0])
+    ours = len(played) / seconds
+    print(
+        f"TRL's GRPOTrainer, its generation and tool loop only: {theirs:.1f} episodes/s of "
+        f"{trl['tokens'] / trl['episodes']:.0f} tokens; the local policy on the same "
+        f"{len(trl['tasks'])} tasks (those whose user only opens): {ours:.1f} episodes/s of "
+        f"{sum(t.tokens for t in played) / len(played):.0f} tokens, {ours / theirs:.1f} x"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--random", action="store_true", help="random weights, fixed lengths")
+    parser.add_argument("--model", type=Path, default=SHIPPED)
+    parser.add_argument("--episodes", type=int, default=512)
+    parser.add_argument("--group", type=int, default=8, help="episodes of the same task")
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--max-tokens", type=int, default=None)
+    parser.add_argument("--slow", type=int, default=24, help="episodes for model.generate")
+    parser.add_argument("--trl-episodes", type=int, default=512)
+    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--memory", action="store_true", help="also play 10,000 episodes")
+    parser.add_argument("--only-local", action="store_true")
+    args = parser.parse_args()
+    import torch
+
+    torch.set_num_threads(args.threads)
+    args.max_tokens = args.max_tokens or (16 if args.random else 96)
+    with tempfile.TemporaryDirectory() as folder:
+        if args.random:
+            path, suite = random_model(Path(folder)), FixedSuite()
+            tasks = suite.tasks("train")
+        else:
+            from trace_bench.envs.registry import suite as find
+
+            path, suite = args.model, find("toolsandbox", "embedded")
+            tasks = list(suite.tasks("train_large"))
+        count = -(-args.episodes // args.group)
+        chosen = [t for t in tasks[:count] for _ in range(args.group)][: args.episodes]
+        print(f"{args.threads} thread(s), torch {torch.__version__}")
+        ours = bench_local(args, path, suite, chosen)
+        if args.only_local:
+            return
+        loop = bench_generate(args, path, suite, chosen)
+        print(f"local policy / model.generate: {ours / loop:.1f} x")
+        if not args.random:
+            bench_trl(args)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""What is installed is complete: settings and data files travel with the package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as a wheel holds it."""
+    place = tmp_path_factory.mktemp("package")
+    command = ["setup.py", "-q", "egg_info", "--egg-base", str(place), "build_py", "-d"]
+    done = subprocess.run(
+        [sys.executable, *command, str(place / "lib")], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return place / "lib"
+
+
+def relative(folder: Path, pattern: str) -> set[str]:
+    return {str(p.relative_to(folder)) for p in folder.rglob(pattern) if p.is_file()}
+
+
+def test_settings_files_are_in_the_package(built: Path) -> None:
+    expected = relative(ROOT / "conf", "*")
+    assert relative(built / "trace_bench" / "conf", "*") == expected
+    assert "config.yaml" in expected
+
+
+@pytest.mark.parametrize("pattern", ["*.py", "*.json", "*.jinja", "*.safetensors"])
+def test_code_and_data_are_in_the_package(built: Path, pattern: str) -> None:
+    source = relative(ROOT / "trace_bench", pattern)
+    assert source <= relative(built / "trace_bench", pattern)
+
+
+def test_the_built_package_finds_its_settings(built: Path, tmp_path: Path) -> None:
+    code = "import trace_bench.config as c; print(c.conf_dir()); print(c.compose(['method=base']))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(built)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[0] == str(built / "trace_bench" / "conf")
+
+
+def test_readme_has_the_two_commands_that_ci_takes_from_it() -> None:
+    blocks = (ROOT / "README.md").read_text().split("```bash\n")[1:]
+    first, second = (block.split("```")[0].strip() for block in blocks[:2])
+    assert first.endswith("&& .venv/bin/python -m trace_bench method=trace env=toolsandbox")
+    assert second.endswith("&& .venv/bin/pytest")
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)

@@ -1,0 +1,100 @@
+"""The main road in small, with the shipped model: analysis, calibration, training, routing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from trace_bench.__main__ import main
+from trace_bench.ledger import read_ledger
+from trace_bench.show import main as show
+
+ARGUMENTS = ["experiment=smoke", "policy.threads=1"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("smoke") / "run"
+    assert main([*ARGUMENTS, f"run_dir={place}"]) == 0
+    return place
+
+
+def summary_of(folder: Path) -> dict:
+    return json.loads((folder / "summary.json").read_text())
+
+
+def test_every_rollout_is_in_the_ledger_and_within_the_budget(folder: Path) -> None:
+    summary, ledger = summary_of(folder), read_ledger(folder / "ledger.jsonl")
+    counts = Counter(entry.purpose.value for entry in ledger)
+    assert {k: v for k, v in summary["rollouts"].items() if k != "evaluation"} == dict(counts)
+    assert 0 < len(ledger) <= summary["budget"] == 256
+    assert len((folder / "trajectories.jsonl").read_text().splitlines()) == len(ledger)
+    assert not any("/test/" in entry.task or "/dev/" in entry.task for entry in ledger)
+
+
+def test_the_phases_left_their_files(folder: Path) -> None:
+    summary = summary_of(folder)
+    assert summary["complete"] and summary["experiment"] == "smoke"
+    assert summary["capabilities"], "the shipped agent lacks something, and it must be found"
+    assert [p["checkpoint"] for p in summary["curve"]] == [128]
+    agent = json.loads((folder / "agent.json").read_text())
+    assert [a["name"] for a in agent["adapters"]] == summary["adapters"]
+    for adapter in agent["adapters"]:
+        assert (Path(adapter["path"]) / "adapter_model.safetensors").exists()
+    training = list(map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()))
+    assert any(m["phase"] == "training" and m["steps"] > 0 for m in training)
+
+
+def test_the_oracle_route_bounds_what_it_chooses_from(folder: Path) -> None:
+    rows = {row["name"]: row["success"] for row in summary_of(folder)["table"]}
+    assert rows["oracle route"] >= max(rows["base"], rows["trace"])
+    assert rows["reference ceiling"] == 1.0
+    single = next(name for name in rows if name.startswith("only "))
+    assert rows["oracle route"] >= rows[single]
+
+
+def test_the_joint_yardstick_has_a_ledger_of_its_own(folder: Path) -> None:
+    summary, ledger = summary_of(folder), read_ledger(folder / "joint" / "ledger.jsonl")
+    assert summary["joint_rollouts"] == dict(Counter(e.purpose.value for e in ledger))
+    assert len(ledger) <= summary["budget"]
+    assert "one joint adapter" in {row["name"] for row in summary["table"]}
+    shared = [e for e in ledger if e.purpose.value in ("analysis", "calibration")]
+    assert shared == read_ledger(folder / "ledger.jsonl")[: len(shared)]  # the same up to training
+
+
+def test_an_analysis_episode_shows_its_labels(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = read_ledger(folder / "ledger.jsonl")[0]
+    assert first.purpose.value == "analysis"
+    assert show([str(folder), first.task, "0"]) == 0
+    text = capsys.readouterr().out
+    assert "\nlabels\n" in text and "played    analysis [" in text
+
+
+def fingerprints(folder: Path) -> dict[str, str]:
+    names = ("ledger.jsonl", "trajectories.jsonl", "evaluation.jsonl", "curve.jsonl")
+    files = [folder / n for n in names] + sorted((folder / "adapters").rglob("adapter_*"))
+    digest = {f: hashlib.sha256(f.read_bytes()).hexdigest() for f in files}
+    return {str(f.relative_to(folder)): value for f, value in digest.items()}
+
+
+@pytest.mark.parametrize("share", [0.1, 0.6, 0.95])
+def test_a_run_that_was_cut_off_ends_the_same(folder: Path, tmp_path: Path, share: float) -> None:
+    """Only the first lines of ledger and trajectories are left, and nothing of what came after."""
+    cut = tmp_path / "run"
+    shutil.copytree(folder, cut, ignore=shutil.ignore_patterns("adapters", "*.jsonl", "summary*"))
+    shutil.copy(folder / "evaluation.jsonl", cut)
+    for name in ("ledger.jsonl", "trajectories.jsonl"):
+        lines = (folder / name).read_bytes().splitlines(keepends=True)
+        count = int(share * len(lines))
+        (cut / name).write_bytes(b"".join(lines[:count]) + lines[count][:33])
+    assert main([*ARGUMENTS, f"run_dir={cut}"]) == 0
+    assert fingerprints(cut) == fingerprints(folder)
+    for key in ("score", "table", "rollouts", "curve"):
+        assert summary_of(cut)[key] == summary_of(folder)[key]

@@ -1,0 +1,38 @@
+"""`python -m trace_bench method=trace env=toolsandbox budget=640 seed=0`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from trace_bench.config import launch
+from trace_bench.errors import UserError
+from trace_bench.schema import Settings
+
+INTERRUPTED = 130
+WRONG_INPUT = 2
+
+
+def _job(settings: Settings) -> int:
+    # The thread count belongs to the run: it is set before the numeric libraries read it.
+    os.environ.setdefault("OMP_NUM_THREADS", str(settings.policy.threads))
+    from trace_bench.run import run
+
+    return run(settings)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The program's exit code: 0 done, 2 wrong input (said in one line), 130 interrupted."""
+    try:
+        return launch(_job, sys.argv[1:] if argv is None else argv)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return WRONG_INPUT
+    except KeyboardInterrupt:
+        print("interrupted; the same command resumes the run", file=sys.stderr)
+        return INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

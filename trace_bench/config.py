@@ -1,0 +1,273 @@
+"""From the command line to checked settings. Hydra composes, this module validates and freezes.
+
+Hydra's own errors are turned into `UserError`, so that a typo costs one line and not a traceback.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trace_bench.errors import UserError, unknown
+from trace_bench.schema import GrpoSettings, ModelSettings, Settings, build, parse
+from trace_bench.types import to_json
+
+NOT_IDENTITY = ("run_dir", "tracker", "experiment")
+"""Settings that say where a run is written or how it is called, and do not change what it does."""
+
+
+def conf_dir() -> Path:
+    """The folder of the Hydra files: inside an installed package, beside it in a checkout."""
+    package = Path(__file__).resolve().parent
+    for place in (package / "conf", package.parent / "conf"):
+        if (place / "config.yaml").is_file():
+            return place
+    raise UserError(
+        f"the settings files are missing: no conf/config.yaml in {package} or {package.parent}. "
+        "Install trace_bench again."
+    )
+
+
+def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
+    """Run `job` for the settings that `argv` describes (several with `-m`); the worst exit code.
+
+    Raises UserError for everything that is wrong with `argv` itself.
+    """
+    import hydra
+
+    codes: list[int] = []
+
+    def task(cfg: Any) -> None:
+        codes.append(_report(lambda: job(validate(_plain(cfg)))))
+
+    main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
+    with _readable_errors(), _arguments(argv):
+        main(task)()
+    return max(codes, default=0)
+
+
+def compose(overrides: Sequence[str]) -> Settings:
+    """Checked settings from overrides such as `method=grpo budget=64`, without a command line."""
+    from hydra import compose as hydra_compose
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    with _readable_errors():
+        GlobalHydra.instance().clear()
+        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            return validate(_plain(hydra_compose("config", list(overrides))))
+
+
+def validate(data: Mapping[str, Any]) -> Settings:
+    """Typed settings, the groups of methods and trainers checked by their owners."""
+    settings = parse(data)
+    method = _named(settings.method, "method", METHODS)
+    trainer = _named(settings.trainer, "trainer", TRAINERS)
+    settings = dataclasses.replace(settings, method=method, trainer=trainer)
+    if settings.policy.name != "local" and method["name"] != "base":
+        raise UserError(
+            f"policy={settings.policy.name} is scripted and cannot be trained by "
+            f"method={method['name']}. Change `policy` to local, or `method` to base."
+        )
+    return settings
+
+
+def identity(settings: Settings) -> dict[str, Any]:
+    """All that influences the results, as plain data; its fingerprint names the run."""
+    data = to_json(settings)
+    for key in NOT_IDENTITY:
+        data.pop(key)
+    local = settings.policy.name == "local"  # a scripted agent has no weights
+    data["model"]["sha256"] = _weights_hash(settings.model) if local else None
+    return dict(data)
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Keys in which two identities differ, each as `key: old -> new`."""
+    before, after = dict(_flat(old)), dict(_flat(new))
+    keys = sorted(before.keys() | after.keys())
+    return [
+        f"{key}: {before.get(key, 'absent')} -> {after.get(key, 'absent')}"
+        for key in keys
+        if before.get(key, "absent") != after.get(key, "absent")
+    ]
+
+
+def acting_model(settings: Settings) -> str:
+    """What AgentSpec.model says: the model's place, or the name of the scripted agent."""
+    if settings.policy.name != "local":
+        return settings.policy.name
+    return model_path(settings.model)
+
+
+def model_path(model: ModelSettings) -> str:
+    """Where the model's weights and tokenizer are: a folder, or a name on the hub."""
+    if model.path is not None:
+        return model.path
+    path = Path(__file__).resolve().parent / "tiny" / "model"
+    if not (path / "config.json").is_file():
+        raise UserError(
+            f"the shipped model is missing in {path}. Build it with `python -m trace_bench.tiny "
+            "build`, or name another one in `model.path`."
+        )
+    return str(path)
+
+
+# -- the settings that others own -----------------------------------------------------------
+
+
+def _of_base(values: Mapping[str, Any]) -> dict[str, Any]:
+    if extra := [key for key in values if key != "name"]:
+        raise unknown("key", f"method.{extra[0]}", ["name"], f"method.{extra[0]}")
+    return {}
+
+
+def _of_grpo(values: Mapping[str, Any]) -> dict[str, Any]:
+    given = {key: value for key, value in values.items() if key != "name"}
+    return dataclasses.asdict(build(GrpoSettings, given, "method"))
+
+
+def _of_trace(values: Mapping[str, Any]) -> dict[str, Any]:
+    from trace_bench.methods.trace.settings import TraceSettings
+
+    return dataclasses.asdict(TraceSettings.of(values))
+
+
+def _of_local(values: Mapping[str, Any]) -> dict[str, Any]:
+    from trace_bench.trainers.settings import TrainerSettings
+
+    given = {key: value for key, value in values.items() if key != "name"}
+    return dataclasses.asdict(build(TrainerSettings, given, "trainer"))
+
+
+METHODS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "base": _of_base,
+    "grpo": _of_grpo,
+    "trace": _of_trace,
+}
+TRAINERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {"local": _of_local}
+
+
+def _named(
+    values: Mapping[str, Any],
+    group: str,
+    owners: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]],
+) -> dict[str, Any]:
+    name = values.get("name")
+    if name not in owners:
+        raise unknown(group, name, owners, group)
+    return {"name": name, **owners[str(name)](values)}
+
+
+# -- Hydra ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _arguments(argv: Sequence[str]) -> Iterator[None]:
+    """`sys.argv` for Hydra, and errors raised instead of printed with a traceback."""
+    before, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv = ["trace_bench", *argv]
+    os.environ["HYDRA_FULL_ERROR"] = "1"
+    try:
+        yield
+    finally:
+        sys.argv = before
+        if full is None:
+            del os.environ["HYDRA_FULL_ERROR"]
+        else:
+            os.environ["HYDRA_FULL_ERROR"] = full
+
+
+def _report(job: Callable[[], int]) -> int:
+    """A user's mistake in one job of several is printed and does not stop the others."""
+    try:
+        return job()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+@contextmanager
+def _readable_errors() -> Iterator[None]:
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException) as error:
+        raise _translate(error) from error
+
+
+def _translate(error: Exception) -> UserError:
+    """One line that names the key and what is allowed."""
+    missing = getattr(error, "missing_cfg_file", None)
+    if missing is not None and "/" in missing:
+        group, choice = missing.rsplit("/", 1)
+        return unknown(group, choice, getattr(error, "options", None) or (), group)
+    for cause in _chain(error):
+        node = getattr(cause, "parent_node", None)
+        if getattr(cause, "key", None) is not None and isinstance(node, Mapping):
+            key = getattr(cause, "full_key", None) or cause.key
+            given = re.search(r"Could not override '([^']+)'", str(error))
+            return unknown("key", given[1] if given else key, _keys(node), str(key))
+    group_error = re.search(r"config group '([^']+)' does not exist", str(error))
+    if group_error is not None:
+        groups = sorted(p.name for p in conf_dir().iterdir() if p.is_dir() and p.name != "hydra")
+        return unknown("group", group_error[1], groups, group_error[1])
+    text = " ".join(str(error).split())
+    return UserError(f"the command line could not be read: {text}")
+
+
+def _chain(error: BaseException | None) -> Iterator[Any]:
+    while error is not None:
+        yield error
+        error = error.__cause__
+
+
+def _keys(node: Mapping[str, Any]) -> list[str]:
+    return [str(key) for key in node if key != "hydra"]
+
+
+def _plain(cfg: Any) -> dict[str, Any]:
+    """The composed settings as plain data, interpolations resolved."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import MissingMandatoryValue
+
+    try:
+        data = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
+    except MissingMandatoryValue as error:
+        raise UserError(
+            f"the setting `{error.full_key}` must be given, e.g. on the command line "
+            f"as {error.full_key}=<value>."
+        ) from error
+    assert isinstance(data, dict)
+    return {str(key): value for key, value in data.items() if key != "hydra"}
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def _weights_hash(model: ModelSettings) -> str | None:
+    """Hash of local weights, so that a rebuilt model is another run; None for a hub name."""
+    import hashlib
+
+    folder = Path(model_path(model))
+    if not folder.is_dir():
+        return None
+    digest = hashlib.sha256()
+    for file in sorted(folder.glob("*.safetensors")):
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()[:16]

@@ -1,0 +1,202 @@
+"""The lab: all that a method may touch, over ledger, store and rollouts.
+
+Every `rollouts` call has a name, unique in the run. Its episodes' seeds follow from the run's seed,
+the name and the index, so a call that is repeated plays the same episodes. When a run is resumed:
+
+- a call whose lines are all on disk is answered from there,
+- a partly written one is played again as a whole, and only the missing lines are appended,
+- the budget is counted by the calls made, not by the lines found, so that a method decides the same
+  at every point as it would have in an undisturbed run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trace_bench.errors import BudgetExceeded, UserError
+from trace_bench.ledger import Ledger, entry
+from trace_bench.progress import Progress
+from trace_bench.protocols import Policy, Suite, Trainer
+from trace_bench.rollouts import play
+from trace_bench.store import Lines, stable_seed, write_json
+from trace_bench.trackers import Tracker
+from trace_bench.types import AgentSpec, Purpose, Task, Trajectory, trajectory_from_json
+
+Checkpoint = Callable[[int, AgentSpec], None]  # rollouts spent, the agent so far
+
+
+class RunLab:
+    """`protocols.Lab` for one run folder."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        seed: int,
+        budget: int,
+        suite: Suite,
+        settings: Mapping[str, Any],
+        trainer: Trainer,
+        policy: Policy,
+        tracker: Tracker,
+        progress: Progress,
+        max_turns: int,
+        max_tokens: int,
+        on_checkpoint: Checkpoint | None = None,
+        shown: bool = True,
+    ) -> None:
+        """`shown`: whether rollouts count as the run's budget in the progress display, and whether
+        what the method says is printed."""
+        self.folder = folder
+        self.seed = seed
+        self.suite = suite
+        self.settings = settings
+        self.trainer = trainer
+        self.policy = policy
+        self.ledger = Ledger(folder / "ledger.jsonl", budget)
+        self._trajectories = Lines(folder / "trajectories.jsonl")
+        self._stored = _by_call(self._trajectories)
+        self._tracker = tracker
+        self._progress = progress
+        self._shown = shown
+        self._limits = {"max_turns": max_turns, "max_tokens": max_tokens}
+        self._on_checkpoint = on_checkpoint
+        self._budget = budget
+        self._spent = 0
+        self._calls: set[str] = set()
+        self.seconds: dict[str, float] = {}  # wall time in rollouts, by purpose
+
+    def budget_left(self) -> int:
+        """Rollouts that the calls made so far have left."""
+        return self._budget - self._spent
+
+    @property
+    def spent(self) -> int:
+        return self._spent
+
+    def rollouts(
+        self,
+        call: str,
+        agent: AgentSpec,
+        tasks: Sequence[Task],
+        *,
+        purpose: Purpose,
+        temperature: float = 1.0,
+        route: Sequence[str | None] | None = None,
+    ) -> list[Trajectory]:
+        """One episode per entry of `tasks`, charged to the budget, in order.
+
+        Raises BudgetExceeded before anything is played, and ValueError for a call name that was
+        used before or the purpose EVALUATION, which is not a method's business.
+        """
+        if call in self._calls:
+            raise ValueError(f"the call {call!r} was made before; names are unique in a run")
+        if purpose is Purpose.EVALUATION:
+            raise ValueError("held-out evaluation is played outside the lab")
+        if len(tasks) > self.budget_left():
+            raise BudgetExceeded(
+                f"{call!r} asks for {len(tasks)} rollouts; {self.budget_left()} of {self._budget} "
+                "are left. Change the setting `budget`."
+            )
+        self._calls.add(call)
+        self._progress.step(call)
+        started = time.monotonic()
+        self.ledger.check(call, len(tasks), purpose)
+        known, stored = self.ledger.call(call), self._stored.pop(call, {})
+        seeds = [stable_seed(self.seed, call, i) for i in range(len(tasks))]
+        if len(known) == len(stored) == len(tasks):
+            out = [trajectory_from_json(stored[i]) for i in range(len(tasks))]
+            for i, trajectory in enumerate(out):
+                self._check_same(call, i, trajectory, tasks[i], seeds[i], agent)
+                self._progress.episode(_reward(trajectory), charged=self._shown)
+        else:
+            out = self._play(call, agent, tasks, seeds, purpose, temperature, route, set(stored))
+        self._spent += len(tasks)
+        self.seconds[purpose.value] = (
+            self.seconds.get(purpose.value, 0.0) + time.monotonic() - started
+        )
+        return out
+
+    def checkpoint(self, agent: AgentSpec) -> None:
+        """The agent as it stands after the rollouts spent so far."""
+        if self._on_checkpoint is not None:
+            self._on_checkpoint(self._spent, agent)
+
+    def metric(self, **values: Any) -> None:
+        self._tracker.log({"rollouts": self._spent, **values})
+
+    def say(self, text: str) -> None:
+        if self._shown:
+            self._progress.say(text)
+
+    def write(self, name: str, value: Any) -> None:
+        write_json(self.folder / name, value)
+
+    def close(self) -> None:
+        self.ledger.close()
+        self._trajectories.close()
+        self._tracker.close()
+
+    def _play(
+        self,
+        call: str,
+        agent: AgentSpec,
+        tasks: Sequence[Task],
+        seeds: Sequence[int],
+        purpose: Purpose,
+        temperature: float,
+        route: Sequence[str | None] | None,
+        written: set[int],
+    ) -> list[Trajectory]:
+        def ended(index: int, trajectory: Trajectory) -> None:
+            # The trajectory first: a ledger line then always has its trajectory.
+            if index not in written:
+                line = {"call": call, "index": index, "trajectory": trajectory}
+                self._trajectories.append(line)
+            self.ledger.record(entry(call, index, purpose, trajectory))
+            self._progress.episode(_reward(trajectory), charged=self._shown)
+
+        return play(
+            self.policy,
+            self.suite,
+            agent,
+            tasks,
+            seeds,
+            temperature=temperature,
+            route=route,
+            on_episode=ended,
+            **self._limits,
+        )
+
+    def _check_same(
+        self,
+        call: str,
+        index: int,
+        found: Trajectory,
+        task: Task,
+        seed: int,
+        agent: AgentSpec,
+    ) -> None:
+        """What is on disk must be what would have been played."""
+        if (found.task, found.seed, found.agent) != (task.id, seed, agent.version):
+            raise UserError(
+                f"{self.folder} was written by another version of the program: its call {call!r}, "
+                f"episode {index} is {found.task} by {found.agent}, and this version would play "
+                f"{task.id} by {agent.version}. Change the setting `run_dir`, or remove the folder."
+            )
+
+
+def _by_call(lines: Lines) -> dict[str, dict[int, Mapping[str, Any]]]:
+    """Stored trajectories as plain data by call and index; each call is dropped once answered."""
+    stored: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for line in lines.existing:
+        stored.setdefault(line["call"], {})[line["index"]] = line["trajectory"]
+    lines.existing.clear()
+    return stored
+
+
+def _reward(trajectory: Trajectory) -> float | None:
+    return None if trajectory.score is None else trajectory.score.similarity

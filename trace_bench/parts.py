@@ -1,0 +1,83 @@
+"""The parts of a run by name: which class stands behind a setting. Imported when asked for."""
+
+from __future__ import annotations
+
+from trace_bench.config import model_path
+from trace_bench.envs.registry import suite
+from trace_bench.errors import unknown
+from trace_bench.protocols import Method, Policy, Suite, Trainer
+from trace_bench.schema import Settings, build
+from trace_bench.trainers.settings import TrainerSettings
+
+
+def make_suite(settings: Settings) -> Suite:
+    """The tasks of the run, with the augmentation that was asked for."""
+    env = settings.env
+    return suite(env.name, env.suite, env.augmentation)
+
+
+def make_policy(settings: Settings, tasks: Suite) -> Policy:
+    """What acts as the base agent."""
+    name = settings.policy.name
+    if name != "local":
+        return scripted(name, tasks)
+    from trace_bench.policies.local import LocalPolicy
+
+    how = settings.policy
+    return LocalPolicy(
+        model_path(settings.model),
+        batch=how.batch,
+        context=how.context,
+        threads=how.threads,
+        device=how.device,
+    )
+
+
+def scripted(name: str, tasks: Suite) -> Policy:
+    """A floor (`idle`, `random`) or the ceiling (`reference`)."""
+    from trace_bench.policies.scripted import IdlePolicy, RandomPolicy, ReferencePolicy
+
+    if name == "idle":
+        return IdlePolicy()
+    if name == "random":
+        return RandomPolicy()
+    if name == "reference":
+        return ReferencePolicy(tasks)
+    raise unknown("policy", name, ["local", "idle", "random", "reference"], "policy")
+
+
+def make_method(settings: Settings) -> Method:
+    """The method; its settings reach it through the lab."""
+    from trace_bench.methods import method
+
+    return method(settings.method["name"])
+
+
+def make_trainer(settings: Settings) -> Trainer:
+    """What trains adapters."""
+    from trace_bench.trainers.local import LocalTrainer
+
+    how = settings.policy
+    return LocalTrainer(trainer_settings(settings), threads=how.threads, device=how.device)
+
+
+def trainer_settings(settings: Settings) -> TrainerSettings:
+    """The trainer's own settings, typed."""
+    values = {key: value for key, value in settings.trainer.items() if key != "name"}
+    return build(TrainerSettings, values, "trainer")
+
+
+def check_budget(settings: Settings, training_tasks: int) -> None:
+    """Says at once, before anything is played, when the budget cannot pay for the method's phases.
+
+    Raises UserError with what is needed."""
+    name = settings.method["name"]
+    if name == "trace":
+        from trace_bench.methods.trace.budget import check_budget as check
+        from trace_bench.methods.trace.settings import TraceSettings
+
+        check(settings.budget, TraceSettings.of(settings.method), training_tasks)
+    if name == "grpo":
+        from trace_bench.trainers.schedule import plan
+
+        plan(settings.budget, trainer_settings(settings), "grpo")

@@ -1,0 +1,127 @@
+"""What a waiting person sees: phase, rollouts spent of the budget, reward, time left.
+
+On a terminal one line is kept up to date at the bottom; elsewhere a plain line appears now and
+then. Everything goes to stderr, so that stdout carries the results only.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TextIO
+
+RECENT = 64  # episodes in the running reward
+
+
+class Progress:
+    """Counts what happens and shows it. Never influences results."""
+
+    def __init__(
+        self,
+        budget: int,
+        *,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        every: float = 10.0,
+    ) -> None:
+        self.budget = budget
+        self.spent = 0
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock
+        self._every = every
+        self._phase = "starting"
+        self._step = ""
+        self._total = 0
+        self._done = 0
+        self._rewards: deque[float] = deque(maxlen=RECENT)
+        self._phase_start = self._last = clock()
+        self._spent_at_start = 0
+        self._live: Any = None
+        if self._stream.isatty():
+            self._live = _live(self._stream)
+
+    def phase(self, name: str, total: int = 0) -> None:
+        """A new phase; `total` is how many episodes it plays, 0 when it spends the budget."""
+        self._phase, self._step, self._total, self._done = name, "", total, 0
+        self._rewards.clear()
+        self._phase_start = self._last = self._clock()
+        self._spent_at_start = self.spent
+        self._show(force=True)
+
+    def step(self, name: str) -> None:
+        """What the phase is busy with; the pace is still that of the whole phase."""
+        self._step = name
+        self._show()
+
+    def episode(self, reward: float | None, *, charged: bool) -> None:
+        """One episode ended; `reward` is None when the infrastructure failed."""
+        self._done += 1
+        self.spent += charged
+        if reward is not None:
+            self._rewards.append(reward)
+        self._show()
+
+    def say(self, text: str) -> None:
+        """A line (or a table) that stays."""
+        if self._live is not None:
+            self._live.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=self._stream, flush=True)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def line(self) -> str:
+        """The state in one line."""
+        parts = [f"{self._phase}: {self._step}" if self._step else self._phase]
+        if self._total:
+            parts.append(f"{self._done}/{self._total} episodes")
+        parts.append(f"rollouts {self.spent}/{self.budget}")
+        if self._rewards:
+            parts.append(f"reward {sum(self._rewards) / len(self._rewards):.2f}")
+        left = self._time_left()
+        if left is not None:
+            parts.append(f"{duration(left)} left")
+        return " | ".join(parts)
+
+    def _time_left(self) -> float | None:
+        """Seconds, from this phase's own pace."""
+        done = self._done if self._total else self.spent - self._spent_at_start
+        left = self._total - self._done if self._total else self.budget - self.spent
+        if done < 8 or left <= 0:
+            return None
+        return (self._clock() - self._phase_start) / done * left
+
+    def _show(self, force: bool = False) -> None:
+        if self._live is not None:
+            from rich.text import Text
+
+            self._live.update(Text(self.line(), no_wrap=True, overflow="ellipsis"))
+            return
+        now = self._clock()
+        if force or now - self._last >= self._every:
+            self._last = now
+            print(self.line(), file=self._stream, flush=True)
+
+
+def duration(seconds: float) -> str:
+    """12 s, 3 min 05 s, 2 h 10 min."""
+    whole = int(seconds + 0.5)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def _live(stream: TextIO) -> Any:
+    from rich.console import Console
+    from rich.live import Live
+
+    live = Live("", console=Console(file=stream), refresh_per_second=4, transient=True)
+    live.start()
+    return live

@@ -1,0 +1,294 @@
+"""One run: base evaluation, the method within its budget, final evaluation, the closing table.
+
+Everything a run does is in its folder, so the same command resumes an interrupted run and answers
+at once for a finished one.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from trace_bench import report
+from trace_bench.clock import TIMING, Clock
+from trace_bench.config import acting_model
+from trace_bench.errors import UserError
+from trace_bench.evaluate import Evaluator, Outcome, Plan, Routing, only, routing
+from trace_bench.folder import (
+    SUMMARY,
+    claim,
+    locate,
+    only_writer,
+    stored_summary,
+)
+from trace_bench.lab import RunLab
+from trace_bench.parts import (
+    check_budget,
+    make_method,
+    make_policy,
+    make_suite,
+    make_trainer,
+    scripted,
+)
+from trace_bench.progress import Progress
+from trace_bench.protocols import Policy, Suite
+from trace_bench.schema import Settings
+from trace_bench.store import write_json
+from trace_bench.summary import FLOORS, summarize
+from trace_bench.trackers import make_tracker
+from trace_bench.types import AgentSpec, Task
+
+
+def run(settings: Settings) -> int:
+    """Runs, resumes or answers; prints the closing table and `run: <folder>`. Returns 0.
+
+    Raises UserError for a folder of other settings, a budget that is too small, a full disk, ...
+    """
+    folder, who, mark = locate(settings)
+    checkpoints(settings)  # refused now rather than late
+    with only_writer(folder):
+        resumed = claim(folder, who, settings)
+        summary = stored_summary(folder) if resumed else None
+        if summary is not None:
+            print("this run is finished; its stored result:", file=sys.stderr)
+        else:
+            summary = _execute(settings, folder, mark, resumed)
+    print(report.closing(summary))
+    if (large := _large(settings)) is not None:
+        print(large)
+    print(f"run: {folder}", flush=True)
+    return 0
+
+
+def _large(settings: Settings) -> str | None:
+    """What the method is worth with many training tasks: the same settings with
+    `env.train_split=train_large`, a run of its own. None where it would say nothing new."""
+    if settings.method["name"] == "base" or settings.env.train_split != "train":
+        return None
+    other = replace(settings, env=replace(settings.env, train_split="train_large"), run_dir=None)
+    summary = stored_summary(locate(other)[0])
+    if summary is None:
+        return "with train_large: not run yet; add env.train_split=train_large to the command"
+    return report.beside("with train_large", summary)
+
+
+@dataclass
+class _Run:
+    """The parts of one run in progress."""
+
+    settings: Settings
+    folder: Path
+    suite: Suite
+    policy: Policy
+    progress: Progress
+    clock: Clock
+    held_out: Evaluator
+    curve: Evaluator
+    plan: Plan
+    points: list[dict[str, Any]] = field(default_factory=list)
+
+    def checkpoint(self, spent: int, agent: AgentSpec, last: bool = False) -> None:
+        """Evaluates the agent on the dev split when it has reached the next checkpoint. The `last`
+        agent stands for all checkpoints that are left, also when it did not spend the budget."""
+        reached = {p["checkpoint"] for p in self.points}
+        left = [c for c in checkpoints(self.settings) if c not in reached]
+        due = left if last else [c for c in left if c <= spent]
+        if not due:
+            return
+        plan = Plan(tuple(self.suite.tasks(self.settings.env.dev_split)))
+        outcomes = self.curve.evaluate(f"checkpoint {due[-1]}", agent, plan, self.policy)
+        self.progress.phase("method")
+        figures = report.score(outcomes)
+        for c in due:
+            self.points.append({"checkpoint": c, "rollouts": spent, **figures})
+
+
+def _execute(settings: Settings, folder: Path, mark: str, resumed: bool) -> dict[str, Any]:
+    """Plays whatever is not on disk yet and writes the summary."""
+    started = time.monotonic()
+    suite = make_suite(settings)
+    train = _training_tasks(settings, suite)
+    check_budget(settings, len(train))
+    with ExitStack() as parts:
+        progress = Progress(settings.budget)
+        parts.callback(progress.close)
+        policy = parts.enter_context(closing(make_policy(settings, suite)))
+        run = _assemble(settings, folder, suite, policy, progress)
+        parts.callback(run.held_out.close)
+        parts.callback(run.curve.close)
+        lab = parts.enter_context(closing(_lab(run)))
+        if resumed:
+            there = lab.ledger.spent
+            progress.say(f"resuming {folder}: {there} of {settings.budget} rollouts are there")
+        base = AgentSpec(model=acting_model(settings))
+        agent, outcomes, routed = _play(run, lab, base, train)
+        joint = _joint(run, base, train, outcomes)
+        run.clock.add("total", time.monotonic() - started)
+        rollouts = lab.ledger.by_purpose()
+        rollouts["evaluation"] = run.held_out.count + run.curve.count
+        summary = summarize(
+            settings,
+            folder,
+            agent=agent,
+            outcomes=outcomes,
+            routed=routed,
+            rollouts=rollouts,
+            joint=joint,
+            curve=run.points,
+            seconds=run.clock.seconds,
+            mark=mark,
+        )
+        write_json(folder / SUMMARY, summary)
+        return summary
+
+
+def _play(
+    run: _Run, lab: RunLab, base: AgentSpec, train: Sequence[Task]
+) -> tuple[AgentSpec, dict[str, list[Outcome]], Routing | None]:
+    """The phases in order: base agent, floors, method, final agent, every adapter alone."""
+    method = make_method(run.settings)
+    outcomes: dict[str, list[Outcome]] = {}
+    with run.clock.phase("base evaluation"):
+        outcomes["base"] = run.held_out.evaluate("base", base, run.plan, run.policy, keep=True)
+    with run.clock.phase("floors"):
+        for name in FLOORS:
+            outcomes[name] = _floor(run, name)
+    with run.clock.phase("method"):
+        run.progress.phase("method")
+        run.checkpoint(0, base)
+        agent = method.fit(base, train, lab)
+        run.checkpoint(lab.spent, agent, last=True)
+        write_json(run.folder / "agent.json", agent)
+    for purpose, seconds in lab.seconds.items():
+        run.clock.add(f"method/{purpose} rollouts", seconds)
+    with run.clock.phase("final evaluation"):
+        outcomes["final"] = _final(run, base, agent, outcomes["base"])
+    with run.clock.phase("evaluation of every adapter"):
+        routed = _routing(run, agent, outcomes)
+    return agent, outcomes, routed
+
+
+def _joint(
+    run: _Run, base: AgentSpec, train: Sequence[Task], outcomes: dict[str, list[Outcome]]
+) -> dict[str, int] | None:
+    """TRACE's yardstick: one adapter on all its synthetic environments, which needs no router. The
+    same analysis and calibration, then one training with all that the budget leaves. It is trained
+    apart, in the folder `joint` with a ledger of its own, and adds `outcomes["joint"]`.
+
+    Returns its rollouts by purpose; None when it was not asked for or there is nothing to join."""
+    settings = run.settings
+    separate = settings.method["name"] == "trace" and settings.method["adapters"] != "joint"
+    if not (separate and settings.evaluation.joint):
+        return None
+    with run.clock.phase("one joint adapter"), closing(_lab(run, joint=True)) as lab:
+        run.progress.phase("one joint adapter", total=settings.budget)
+        agent = make_method(settings).fit(base, train, lab)
+        rollouts = lab.ledger.by_purpose()
+    with run.clock.phase("evaluation of the joint adapter"):
+        if not agent.adapters:
+            outcomes["joint"] = run.held_out.copy("joint", outcomes["base"])
+        else:
+            outcomes["joint"] = run.held_out.evaluate("joint", agent, run.plan, run.policy)
+    return rollouts
+
+
+def _lab(run: _Run, joint: bool = False) -> RunLab:
+    settings = run.settings
+    folder = run.folder / "joint" if joint else run.folder
+    return RunLab(
+        folder,
+        seed=settings.seed,
+        budget=settings.budget,
+        suite=run.suite,
+        settings={**settings.method, "adapters": "joint"} if joint else settings.method,
+        trainer=make_trainer(settings),
+        policy=run.policy,
+        tracker=make_tracker(settings.tracker.name, folder),
+        progress=run.progress,
+        shown=not joint,
+        max_turns=settings.policy.max_turns,
+        max_tokens=settings.policy.max_tokens,
+        on_checkpoint=None if joint else run.checkpoint,
+    )
+
+
+def _assemble(
+    settings: Settings, folder: Path, suite: Suite, policy: Policy, progress: Progress
+) -> _Run:
+    def evaluator(name: str, trajectories: Path | None) -> Evaluator:
+        return Evaluator(
+            folder / name,
+            suite=suite,
+            seed=settings.seed,
+            temperature=settings.policy.eval_temperature,
+            max_turns=settings.policy.max_turns,
+            max_tokens=settings.policy.max_tokens,
+            progress=progress,
+            trajectories=trajectories,
+        )
+
+    evaluation = settings.evaluation
+    tasks = tuple(suite.tasks(evaluation.split))[: evaluation.limit]
+    return _Run(
+        settings=settings,
+        folder=folder,
+        suite=suite,
+        policy=policy,
+        progress=progress,
+        clock=Clock(folder / TIMING),
+        held_out=evaluator("evaluation.jsonl", folder / "evaluation_trajectories.jsonl"),
+        curve=evaluator("curve.jsonl", None),
+        plan=Plan(tasks, evaluation.trials),
+    )
+
+
+def _training_tasks(settings: Settings, suite: Suite) -> Sequence[Task]:
+    """What the method may train on; under the paper's protocol the tasks that are reported."""
+    if settings.protocol == "paper":
+        return suite.tasks(settings.evaluation.split)[: settings.evaluation.limit]
+    return suite.tasks(settings.env.train_split)
+
+
+def _floor(run: _Run, name: str) -> list[Outcome]:
+    """A scripted agent, really played."""
+    agent = AgentSpec(model=name, version=name)
+    return run.held_out.evaluate(name, agent, run.plan, scripted(name, run.suite))
+
+
+def _final(
+    run: _Run, base: AgentSpec, agent: AgentSpec, base_outcomes: list[Outcome]
+) -> list[Outcome]:
+    if not agent.adapters and agent.prompt == base.prompt and agent.model == base.model:
+        return run.held_out.copy("final", base_outcomes)
+    return run.held_out.evaluate("final", agent, run.plan, run.policy, keep=True)
+
+
+def _routing(run: _Run, agent: AgentSpec, outcomes: dict[str, list[Outcome]]) -> Routing | None:
+    """Every adapter on every held-out task, where there is a choice to be made."""
+    if not agent.adapters or (len(agent.adapters) == 1 and agent.router is None):
+        return None
+    choices: dict[str | None, Sequence[Outcome]] = {None: outcomes["base"]}
+    for adapter in agent.adapters:
+        spec = only(agent, adapter.name)
+        label = f"adapter:{adapter.name}"
+        choices[adapter.name] = run.held_out.evaluate(label, spec, run.plan, run.policy)
+    return routing(choices, outcomes["final"])
+
+
+def checkpoints(settings: Settings) -> list[int]:
+    """The rollout counts of the curve's points, ascending; by default the quarters of the budget,
+    and none for a method that changes nothing."""
+    if settings.checkpoints is None:
+        quarters = [settings.budget * n // 4 for n in (1, 2, 3, 4)]
+        return [] if settings.method["name"] == "base" else quarters
+    if late := [c for c in settings.checkpoints if c > settings.budget]:
+        raise UserError(
+            f"checkpoints={late} lie beyond budget={settings.budget}; allowed: 0 to "
+            f"{settings.budget}. Change `checkpoints`."
+        )
+    return sorted(set(settings.checkpoints))

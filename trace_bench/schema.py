@@ -1,0 +1,209 @@
+"""The run's settings as frozen dataclasses, checked once when they enter the program.
+
+`parse` turns the plain data that Hydra composed into `Settings`; an unknown key, a wrong type or a
+value that is not allowed is refused with a message that names the key and what is allowed. The
+settings of methods and trainers are declared beside their code and checked by it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types as pytypes
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from trace_bench.errors import UserError, unknown
+
+T = TypeVar("T")
+
+Augmentation = Literal[
+    "none",
+    "distractors_3",
+    "distractors_10",
+    "all_tools",
+    "scrambled_names",
+    "scrambled_descriptions",
+    "scrambled_arg_descriptions",
+    "scrambled_arg_types",
+]
+
+
+def number(low: float, high: float = float("inf")) -> dict[str, float]:
+    """Field metadata: the range that is allowed, ends included."""
+    return {"low": low, "high": high}
+
+
+@dataclass(frozen=True)
+class EnvSettings:
+    """Which tasks: a suite of an environment and the roles of its splits."""
+
+    name: Literal["toolsandbox"]
+    suite: Literal["embedded"] = "embedded"
+    train_split: Literal["train", "train_large", "dev", "test"] = "train"
+    dev_split: Literal["train", "train_large", "dev", "test"] = "dev"
+    eval_split: Literal["train", "train_large", "dev", "test"] = "test"
+    augmentation: Augmentation = "none"
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The base model. `path` None means the one that ships with the package (tiny only)."""
+
+    name: Literal["tiny", "hf"]
+    path: str | None = None
+
+
+@dataclass(frozen=True)
+class PolicySettings:
+    """How turns are made. `batch`, `threads`, `context` and `device` are the local policy's."""
+
+    name: Literal["local", "idle", "random", "reference"]
+    batch: int = field(default=128, metadata=number(1))
+    threads: int = field(default=2, metadata=number(1))
+    context: int | None = field(default=None, metadata=number(2))
+    device: str = "cpu"
+    temperature: float = field(default=1.0, metadata=number(0))
+    eval_temperature: float = field(default=0.0, metadata=number(0))
+    max_turns: int = field(default=20, metadata=number(1))
+    max_tokens: int = field(default=96, metadata=number(1))
+
+
+@dataclass(frozen=True)
+class GrpoSettings:
+    """`method=grpo`: which number of the score is the reward."""
+
+    reward: Literal["similarity", "success"] = "similarity"
+
+
+@dataclass(frozen=True)
+class SandboxSettings:
+    """Where environments run; `inline` is this process."""
+
+    name: Literal["inline"]
+
+
+@dataclass(frozen=True)
+class TrackerSettings:
+    """Where metrics go."""
+
+    name: Literal["jsonl"]
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """The held-out evaluation. `limit` takes the first tasks only (for a quick look); `joint` also
+    trains and evaluates TRACE's yardstick of one adapter on all synthetic environments."""
+
+    split: str = "test"
+    trials: int = field(default=1, metadata=number(1))
+    limit: int | None = field(default=None, metadata=number(1))
+    joint: bool = True
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One run. `method` and `trainer` stay plain here: their owners check them (see config.py)."""
+
+    env: EnvSettings
+    method: Mapping[str, Any]
+    model: ModelSettings
+    policy: PolicySettings
+    trainer: Mapping[str, Any]
+    sandbox: SandboxSettings
+    tracker: TrackerSettings
+    evaluation: EvaluationSettings
+    protocol: Literal["held_out", "paper"] = "held_out"
+    budget: int = field(default=640, metadata=number(0))
+    seed: int = field(default=0, metadata=number(0))
+    checkpoints: tuple[int, ...] | None = field(default=None, metadata=number(0))
+    run_dir: str | None = None
+    experiment: str | None = None
+
+
+def parse(data: Mapping[str, Any]) -> Settings:
+    """Settings from plain data. Raises UserError naming the key, the value and what is allowed."""
+    settings = build(Settings, data)
+    train, dev, held_out = (
+        settings.env.train_split,
+        settings.env.dev_split,
+        settings.evaluation.split,
+    )
+    allowed = get_args(get_type_hints(EnvSettings)["eval_split"])
+    if held_out not in allowed:
+        raise unknown("value", held_out, allowed, "evaluation.split")
+    if settings.protocol == "held_out" and train in (dev, held_out):
+        raise UserError(
+            "protocol=held_out trains on other tasks than it reports, got "
+            f"env.train_split={train}, env.dev_split={dev}, "
+            f"evaluation.split={held_out}. Change one of them, or set `protocol=paper` to train "
+            "and report on the same tasks (and be marked so)."
+        )
+    return settings
+
+
+def build(cls: type[T], data: Any, path: str = "") -> T:
+    """An instance of the dataclass `cls` from plain data, every field checked."""
+    if not isinstance(data, Mapping):
+        raise UserError(f"`{path}` is {data!r}; allowed: a group of settings.")
+    hints = get_type_hints(cls)
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    for key in data:
+        if key not in fields:
+            raise unknown("key", _join(path, str(key)), fields, _join(path, str(key)))
+    values = {}
+    for name, spec in fields.items():
+        where = _join(path, name)
+        if name in data:
+            values[name] = _convert(hints[name], data[name], where, spec.metadata)
+        elif spec.default is dataclasses.MISSING and spec.default_factory is dataclasses.MISSING:
+            raise UserError(f"the setting `{where}` is missing.")
+    return cls(**values)
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _convert(hint: Any, value: Any, path: str, metadata: Mapping[str, Any]) -> Any:
+    """`value` as the annotated type, or a UserError that says what is allowed."""
+    origin = get_origin(hint)
+    if origin in (Union, pytypes.UnionType):
+        if value is None:
+            return None
+        (inner,) = [arg for arg in get_args(hint) if arg is not type(None)]
+        return _convert(inner, value, path, metadata)
+    if origin is Literal:
+        if value not in get_args(hint):
+            raise unknown("value", value, get_args(hint), path)
+        return value
+    if origin is tuple:
+        if not isinstance(value, list | tuple):
+            raise _wrong(path, value, "a list, such as [320,640]")
+        return tuple(_convert(get_args(hint)[0], v, path, metadata) for v in value)
+    if dataclasses.is_dataclass(hint):
+        return build(hint, value, path)  # type: ignore[arg-type]
+    if origin is Mapping or hint is Mapping or origin is not None:
+        if not isinstance(value, Mapping):
+            raise _wrong(path, value, "a group of settings")
+        return dict(value)
+    return _scalar(hint, value, path, metadata)
+
+
+def _scalar(hint: Any, value: Any, path: str, metadata: Mapping[str, Any]) -> Any:
+    low = metadata.get("low", float("-inf"))
+    high = metadata.get("high", float("inf"))
+    kinds = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+    allowed = kinds[hint]
+    if "low" in metadata:
+        allowed += f" from {low:g}" + ("" if high == float("inf") else f" to {high:g}")
+    accepted = (int, float) if hint is float else (hint,)
+    if not isinstance(value, accepted) or (isinstance(value, bool) and hint is not bool):
+        raise _wrong(path, value, allowed)
+    if "low" in metadata and not low <= value <= high:
+        raise _wrong(path, value, allowed)
+    return hint(value)
+
+
+def _wrong(path: str, value: object, allowed: str) -> UserError:
+    return UserError(f"{path}={value!r} is not allowed; allowed: {allowed}. Change `{path}`.")

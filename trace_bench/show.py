@@ -1,0 +1,243 @@
+"""`python -m trace_bench.show <run folder> [task] [number]`: read a run's trajectories.
+
+Without a task, a list of the tasks that were played; with one, a conversation as a person reads
+it: messages, tool calls, results, milestones hit and missed, and the labels of the analysis.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trace_bench.errors import UserError
+from trace_bench.store import read_json, read_lines
+from trace_bench.types import Message, Task, Trajectory, trajectory_from_json
+
+FILES = ("trajectories.jsonl", "evaluation_trajectories.jsonl")
+WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One stored episode: where in the run it was played, and its trajectory as stored."""
+
+    call: str
+    index: int
+    data: Mapping[str, Any]
+
+    @property
+    def task(self) -> str:
+        return str(self.data["task"])
+
+
+def episodes(folder: Path) -> list[Episode]:
+    """All stored episodes, in the order in which they were written."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder. Give the folder that a run printed last.")
+    found = [
+        Episode(line["call"], line["index"], line["trajectory"])
+        for name in FILES
+        for line in read_lines(folder / name)
+    ]
+    if not found:
+        raise UserError(f"{folder} holds no trajectories ({', '.join(FILES)}).")
+    return found
+
+
+def listing(found: Sequence[Episode]) -> str:
+    """A line per task: episodes, mean similarity, successes, the calls that played it."""
+    by_task: dict[str, list[Episode]] = {}
+    for episode in found:
+        by_task.setdefault(episode.task, []).append(episode)
+    width = max(map(len, by_task))
+    lines = [f"{'task':<{width}}  episodes  success  similarity  played for"]
+    for task, group in sorted(by_task.items()):
+        scores = [e.data["score"] for e in group if e.data["score"] is not None]
+        mean = sum(s["similarity"] for s in scores) / len(scores) if scores else float("nan")
+        wins = sum(s["success"] for s in scores)
+        calls = sorted({"/".join(e.call.split("/")[:2]) for e in group})
+        lines.append(f"{task:<{width}}  {len(group):8d}  {wins:7d}  {mean:10.2f}  {_few(calls)}")
+    return "\n".join(lines)
+
+
+def choose(found: Sequence[Episode], name: str) -> list[Episode]:
+    """The episodes of a task, given whole or by the end of its id."""
+    tasks = sorted({e.task for e in found})
+    exact = [t for t in tasks if t == name] or [t for t in tasks if t.endswith("/" + name)]
+    if not exact:
+        near = [t for t in tasks if name in t] or tasks
+        raise UserError(f"no episode of a task {name!r} in this run; there are: {_few(near, 8)}.")
+    if len(exact) > 1:
+        raise UserError(f"{name!r} is the end of {len(exact)} tasks: {_few(exact, 8)}. Give more.")
+    return [e for e in found if e.task == exact[0]]
+
+
+def render(episode: Episode, task: Task | None, labels: Mapping[str, Any]) -> str:
+    """One episode as text. `task` (when it can be rebuilt) explains the milestones."""
+    trajectory = trajectory_from_json(episode.data)
+    lines = [
+        f"task      {trajectory.task}",
+        f"played    {episode.call} [{episode.index}], seed {trajectory.seed}",
+        f"agent     {trajectory.agent}, adapter {trajectory.adapter or 'none (base model)'}",
+        f"tools     {', '.join(t['function']['name'] for t in trajectory.tools) or 'none'}",
+        "",
+    ]
+    lines += conversation(trajectory.messages)
+    lines += ["", f"stopped: {trajectory.stop.value}, {trajectory.tokens} tokens"]
+    if trajectory.failure is not None:
+        lines.append(f"failure ({trajectory.failure.boundary.value}): {trajectory.failure.error}")
+    for number, turn in enumerate(trajectory.turns, start=1):
+        if turn.malformed or turn.truncated:
+            lines.append(f"turn {number}: {turn.malformed or 'cut off at the token limit'}")
+    lines += _score(trajectory, task)
+    if labels:
+        lines += ["", "labels", *(f"  {name:<36}{label}" for name, label in labels.items())]
+    return "\n".join(lines)
+
+
+def conversation(messages: Sequence[Message]) -> Iterator[str]:
+    """The messages, one block each, long texts folded."""
+    for message in messages:
+        role = message["role"]
+        speaker = {"assistant": "agent", "tool": "  result"}.get(role, role)
+        if message.get("content") or not message.get("tool_calls"):
+            yield from _block(str(speaker), str(message.get("content") or "(silence)"))
+        for call in message.get("tool_calls") or ():
+            function = call["function"]
+            yield from _block("agent calls", f"{function['name']}({_arguments(function)})")
+
+
+def labels_of(folder: Path, episode: Episode) -> dict[str, Any]:
+    """Labels of this analysis episode in capabilities.json, if the run has any."""
+    path = folder / "capabilities.json"
+    if not path.exists():
+        return {}
+    for row in read_json(path).get("labels", ()):
+        if (row.get("call"), row.get("index")) == (episode.call, episode.index):
+            return dict(row["labels"])
+    return {}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help") or len(arguments) > 3:
+        print(__doc__)
+        return 0 if arguments and arguments[0] in ("-h", "--help") else 2
+    try:
+        print(_answer(Path(arguments[0]), arguments[1:]))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader (head, less) has seen enough
+        sys.stderr.close()
+    return 0
+
+
+def _answer(folder: Path, rest: Sequence[str]) -> str:
+    found = episodes(folder)
+    if not rest:
+        return listing(found)
+    group = choose(found, rest[0])
+    number = len(group) - 1
+    if len(rest) > 1:
+        if not rest[1].isdigit() or int(rest[1]) >= len(group):
+            raise UserError(
+                f"no episode {rest[1]!r} of this task; there are 0 to {len(group) - 1}."
+            )
+        number = int(rest[1])
+    episode = group[number]
+    text = render(episode, _task(folder, episode.task), labels_of(folder, episode))
+    if len(group) > 1:
+        text += f"\n\nepisode {number} of 0 to {len(group) - 1} of this task; add a number to see "
+        text += "another:\n" + "\n".join(_summary(i, e) for i, e in enumerate(group))
+    return text
+
+
+def _task(folder: Path, task_id: str) -> Task | None:
+    """The task rebuilt from the run's settings; None when the run does not say its suite."""
+    import yaml
+
+    path = folder / "config.yaml"
+    if not path.exists():
+        return None
+    from trace_bench.envs.registry import suite
+
+    env = yaml.safe_load(path.read_text(encoding="utf-8"))["env"]
+    return suite(env["name"], env["suite"]).task(task_id)
+
+
+def _score(trajectory: Trajectory, task: Task | None) -> list[str]:
+    """The score, then each milestone and minefield with whether and where it was matched."""
+    if trajectory.score is None:
+        return ["no score"]
+    score = trajectory.score
+    verdict = "success" if score.success else "no success"
+    lines = ["", f"score     {score.similarity:.3f} ({verdict})"]
+    for kind in ("milestones", "minefields"):
+        specs = list(task.data.get(kind, ())) if task is not None else []
+        for i, item in enumerate(score.details.get(kind, ())):
+            where = f"message {item['message']}" if item["message"] is not None else "nowhere"
+            hit = item["score"] >= 1 - 1e-6
+            mark = ("HIT" if hit else "missed") if kind == "milestones" else _mine(item["score"])
+            what = describe(specs[i]) if i < len(specs) else ""
+            lines.append(f"  {kind[:-1]} {i}: {mark} {item['score']:.2f} at {where}  {what}")
+    return lines
+
+
+def _mine(score: float) -> str:
+    return "STEPPED ON" if score > 0 else "avoided"
+
+
+def describe(milestone: Mapping[str, Any]) -> str:
+    """What a milestone asks for, in short."""
+    parts = []
+    for constraint in milestone["constraints"]:
+        trace = constraint["kind"] == "tool_trace"
+        rows = (" or " if trace else "; ").join(_row(row) for row in constraint["rows"])
+        what = "call" if trace else f"{constraint['database']} {constraint['kind']}:"
+        parts.append(f"{what} {rows}")
+    if milestone.get("guards"):
+        parts.append(f"unchanged: {', '.join(milestone['guards'])}")
+    return " and ".join(parts)
+
+
+def _row(row: Mapping[str, Any]) -> str:
+    if "name" in row and "arguments" in row:
+        return f"{row['name']}({', '.join(f'{k}={v!r}' for k, v in row['arguments'].items())})"
+    return ", ".join(f"{key}={value!r}" for key, value in row.items())
+
+
+def _summary(number: int, episode: Episode) -> str:
+    score = episode.data["score"]
+    result = "no score" if score is None else f"{score['similarity']:.2f}"
+    return f"  {number}: {result}  {episode.call} [{episode.index}]"
+
+
+def _arguments(function: Mapping[str, Any]) -> str:
+    try:
+        values = json.loads(function["arguments"])
+        return ", ".join(f"{key}={value!r}" for key, value in values.items())
+    except (ValueError, AttributeError):
+        return str(function["arguments"])
+
+
+def _block(speaker: str, text: str) -> Iterator[str]:
+    import textwrap
+
+    indent = " " * 14
+    lines = [part for line in text.splitlines() for part in textwrap.wrap(line, WIDTH - 14) or [""]]
+    for i, line in enumerate(lines or [""]):
+        yield f"{speaker + ':':<14}{line}" if i == 0 else indent + line
+
+
+def _few(names: Sequence[str], most: int = 3) -> str:
+    more = f", ... ({len(names) - most} more)" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+if __name__ == "__main__":
+    sys.exit(main())
