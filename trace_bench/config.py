@@ -15,7 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.errors import UserError, unknown
-from trace_bench.schema import GrpoSettings, ModelSettings, Settings, build, parse
+from trace_bench.schema import (
+    GrpoSettings,
+    ModelSettings,
+    Settings,
+    UntargetedSettings,
+    build,
+    parse,
+)
 from trace_bench.types import to_json
 
 NOT_IDENTITY = ("run_dir", "tracker", "experiment")
@@ -133,6 +140,11 @@ def _of_grpo(values: Mapping[str, Any]) -> dict[str, Any]:
     return dataclasses.asdict(build(GrpoSettings, given, "method"))
 
 
+def _of_untargeted(values: Mapping[str, Any]) -> dict[str, Any]:
+    given = {key: value for key, value in values.items() if key != "name"}
+    return dataclasses.asdict(build(UntargetedSettings, given, "method"))
+
+
 def _of_trace(values: Mapping[str, Any]) -> dict[str, Any]:
     from trace_bench.methods.trace.settings import TraceSettings
 
@@ -150,6 +162,9 @@ METHODS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "base": _of_base,
     "grpo": _of_grpo,
     "trace": _of_trace,
+    "single_capability": _of_trace,
+    "prompt_only": _of_trace,
+    "untargeted": _of_untargeted,
 }
 TRAINERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {"local": _of_local}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trace_bench.config import model_path
 from trace_bench.envs.registry import suite
-from trace_bench.errors import unknown
+from trace_bench.errors import UserError, unknown
 from trace_bench.protocols import Method, Policy, Suite, Trainer
 from trace_bench.schema import Settings, build
 from trace_bench.trainers.settings import TrainerSettings
@@ -72,12 +72,19 @@ def check_budget(settings: Settings, training_tasks: int) -> None:
 
     Raises UserError with what is needed."""
     name = settings.method["name"]
-    if name == "trace":
+    if name in ("trace", "single_capability"):
         from trace_bench.methods.trace.budget import check_budget as check
         from trace_bench.methods.trace.settings import TraceSettings
 
         check(settings.budget, TraceSettings.of(settings.method), training_tasks)
-    if name == "grpo":
+    if name in ("grpo", "untargeted"):
         from trace_bench.trainers.schedule import plan
 
-        plan(settings.budget, trainer_settings(settings), "grpo")
+        plan(settings.budget, trainer_settings(settings), name)
+    if name == "prompt_only":
+        least = int(settings.method["analysis_minimum"])
+        if settings.budget < least:
+            raise UserError(
+                f"budget={settings.budget} is too small for method=prompt_only, which needs at "
+                f"least {least} analysis rollouts (method.analysis_minimum). Raise `budget`."
+            )

@@ -110,7 +110,7 @@ def closing(summary: Mapping[str, Any]) -> str:
         f"{summary['budget']} rollouts"
     )
     lines = ["", table(summary["table"], title), ""]
-    if summary["method"] == "trace":
+    if summary["capabilities"] or summary["method"] == "trace":
         lines.append(f"capabilities: {', '.join(summary['capabilities']) or 'none selected'}")
     if summary["adapters"]:
         lines.append(f"adapters: {', '.join(summary['adapters'])}")

@@ -77,6 +77,15 @@ class GrpoSettings:
 
 
 @dataclass(frozen=True)
+class UntargetedSettings:
+    """`method=untargeted`: tasks of each environment, their share of contrast cases, the reward."""
+
+    synthetic_tasks: int = field(default=256, metadata=number(1))
+    contrast_share: float = field(default=0.20, metadata=number(0, 1))
+    reward: Literal["similarity", "success"] = "similarity"
+
+
+@dataclass(frozen=True)
 class SandboxSettings:
     """Where environments run; `inline` is this process."""
 

@@ -170,7 +170,7 @@ def test_joint_trains_one_adapter_for_all_tasks() -> None:
 def test_a_small_budget_trains_fewer_capabilities() -> None:
     agent, lab = fit(budget=300)
     assert len(agent.adapters) == 1
-    assert any("the budget pays for" in text for text in lab.said)
+    assert any("budget and method.max_capabilities allow" in text for text in lab.said)
     assert lab.left == 0
 
 

@@ -11,6 +11,9 @@ METHODS = {
     "base": "trace_bench.methods.base:Base",
     "grpo": "trace_bench.methods.grpo:Grpo",
     "trace": "trace_bench.methods.trace:Trace",
+    "single_capability": "trace_bench.methods.single_capability:SingleCapability",
+    "prompt_only": "trace_bench.methods.prompt_only:PromptOnly",
+    "untargeted": "trace_bench.methods.untargeted:Untargeted",
 }
 
 

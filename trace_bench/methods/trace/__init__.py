@@ -79,7 +79,10 @@ class _Run:
         able = [v for v in selected if v.name in self.trainable]
         most = budgets.affordable(self.lab.budget_left(), self.settings)
         for v in able[most:]:
-            self.lab.say(f"{v.name} is selected but not trained: the budget pays for {most}")
+            self.lab.say(
+                f"{v.name} is selected but not trained: "
+                f"budget and method.max_capabilities allow {most}"
+            )
         return able[:most]
 
     def calibrate(self, names: Sequence[str]) -> dict[str, Any]:

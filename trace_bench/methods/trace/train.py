@@ -48,12 +48,12 @@ def jobs(
         for name, mix in mixes.items()
     }
     if settings.adapters == JOINT:
-        return [Job(JOINT, _interleave(list(tasks.values())), 1.0)]
+        return [Job(JOINT, interleave(list(tasks.values())), 1.0)]
     weigh = settings.split == "by_coverage"
     return [Job(name, tasks[name], coverage[name] if weigh else 1.0) for name in mixes]
 
 
-def _interleave(lists: Sequence[Sequence[Task]]) -> tuple[Task, ...]:
+def interleave(lists: Sequence[Sequence[Task]]) -> tuple[Task, ...]:
     """Round-robin, so that every prefix holds all capabilities alike."""
     return tuple(t for t in chain.from_iterable(zip_longest(*lists)) if t is not None)
 

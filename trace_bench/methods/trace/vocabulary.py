@@ -24,6 +24,7 @@ class Capability:
 
     name: str
     description: str
+    advice: str = ""  # the same as one line of guidance to an agent; none for controls
     control: bool = False
 
 
@@ -32,38 +33,47 @@ VOCABULARY: tuple[Capability, ...] = (
         "recovers_from_errors",
         "When a tool call fails for a reason that can be put right, puts it right and repeats "
         "the call instead of giving up.",
+        "When a tool fails, fix the cause and retry.",
     ),
     Capability(
         "checks_preconditions",
         "Looks at the state of things before changing them, and acts only if the condition holds.",
+        "Check every condition before you act.",
     ),
     Capability(
         "asks_when_information_is_missing",
         "Asks the user for what the request leaves out instead of making it up.",
+        "Ask when something is missing.",
     ),
     Capability(
         "disambiguates",
         "When several records match, finds out which one is meant before acting on it.",
+        "Ask which one is meant when several match.",
     ),
     Capability(
         "completes_all_parts",
         "Does every part of a request and every follow-up, not only the first.",
+        "Do every part of the request.",
     ),
     Capability(
         "takes_exact_arguments_from_results",
         "Copies identifiers and numbers exactly from earlier tool results into later calls.",
+        "Copy ids and numbers exactly from results.",
     ),
     Capability(
         "converts_values",
         "Turns the user's wording into the form a tool expects: formats, units, dates.",
+        "Convert values to what the tool needs.",
     ),
     Capability(
         "declines_when_impossible",
         "Says so when the tools at hand cannot do what is asked, instead of trying something else.",
+        "Decline when a tool is missing.",
     ),
     Capability(
         "tells_the_user",
         "Ends with a message that gives the user the result that was asked for.",
+        "Tell the user what came out.",
     ),
     Capability("uses_tools_at_all", "Calls a tool when the task needs one.", control=True),
     Capability(

@@ -1,0 +1,43 @@
+"""The analysis without training: what the agent lacks becomes lines of its prompt.
+
+The whole budget is analysis, so the capabilities are chosen on as many rollouts as other methods
+train on. The paper's curve of this name adds 1 to 16 descriptions to the prompt; here each is a
+selected capability's line of advice, at most `method.max_capabilities` of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from trace_bench.methods.trace.analysis import Analysis
+from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.trace.vocabulary import BY_NAME
+from trace_bench.protocols import Lab
+from trace_bench.types import AgentSpec, Task
+
+
+class PromptOnly:
+    """`protocols.Method`. Settings: those of TRACE's analysis and selection, `max_capabilities`."""
+
+    name = "prompt_only"
+
+    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
+        """The base agent with a guidance section; itself when nothing passes the thresholds."""
+        report: dict[str, Any] = {}
+
+        def write(**parts: Any) -> None:
+            report.update(parts)
+            lab.write("capabilities.json", report)
+
+        settings = TraceSettings.of(lab.settings)
+        analysis = Analysis(lab, settings, write)
+        analysis.play(base, tasks, lab.budget_left())
+        chosen = [v.name for v in analysis.choose(()) if v.selected and not v.control]
+        lines = [BY_NAME[name].advice for name in chosen[: settings.max_capabilities]]
+        write(outcome={"prompt": lines, "unspent": lab.budget_left()})
+        if not lines:
+            lab.say("no capability above the thresholds: the base agent is returned")
+            return base
+        return replace(base, version=f"prompt-{len(lines)}", prompt="\n".join(lines))
