@@ -44,11 +44,11 @@ def test_bad_settings_are_named(values: dict, says: list[str]) -> None:
 
 def test_the_smallest_budget_says_which_phase_needs_how_much() -> None:
     need = b.minimum(DEFAULTS, 64)
-    assert need == 32 + 4 * 8 + 128
+    assert need == 32 + 4 * 8 + 96
     b.check_budget(need, DEFAULTS, 64)
     with pytest.raises(UserError) as error:
         b.check_budget(need - 1, DEFAULTS, 64)
-    for part in ("budget=191", "at least 192", "analysis 32", "calibration 32", "training 128"):
+    for part in ("budget=159", "at least 160", "analysis 32", "calibration 32", "training 96"):
         assert part in str(error.value)
     with pytest.raises(UserError, match="training tasks"):
         b.minimum(DEFAULTS, 0)
@@ -62,7 +62,7 @@ def test_the_smallest_budget_says_which_phase_needs_how_much() -> None:
         (640, 16, 64),
         (320, 64, 64),  # one each, within the ceiling
         (240, 64, 60),  # the ceiling
-        (192, 64, 32),  # what one capability leaves
+        (160, 64, 32),  # what one capability leaves
         (2560, 2048, 640),  # one each is out of reach: the ceiling
     ],
 )
@@ -70,7 +70,7 @@ def test_analysis_rollouts(budget: int, n_train: int, want: int) -> None:
     assert b.analysis_rollouts(budget, DEFAULTS, n_train) == want
 
 
-@given(st.integers(192, 20000), st.integers(1, 3000), st.integers(1, 10))
+@given(st.integers(160, 20000), st.integers(1, 3000), st.integers(1, 10))
 def test_phases_fit_into_the_budget(budget: int, n_train: int, selected: int) -> None:
     analysis = b.analysis_rollouts(budget, DEFAULTS, n_train)
     left = budget - analysis

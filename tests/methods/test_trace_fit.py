@@ -109,10 +109,11 @@ def test_the_router_sends_new_tasks_to_their_adapter(fitted) -> None:
         needs = set(task.data["requires"])
         if len(needs) != 1 or not needs <= set(HABITS):
             continue
-        chosen = router.route(lab.suite.make().reset(task).messages, ())
+        step = lab.suite.make().reset(task)
+        chosen = router.route(step.messages, step.tools)
         hits["right" if of.get(chosen) in needs else "wrong" if chosen else "base"] += 1
     assert hits["right"] > hits["wrong"]
-    assert hits["right"] >= 0.5 * sum(hits.values()), hits
+    assert hits["right"] >= 0.6 * sum(hits.values()), hits
     assert agent.router is not None and len(agent.router["examples"]) <= 1200
 
 
@@ -168,18 +169,18 @@ def test_joint_trains_one_adapter_for_all_tasks() -> None:
 
 
 def test_a_small_budget_trains_fewer_capabilities() -> None:
-    agent, lab = fit(budget=300)
+    agent, lab = fit(budget=250)
     assert len(agent.adapters) == 1
     assert any("budget and method.max_capabilities allow" in text for text in lab.said)
     assert lab.left == 0
 
 
 def test_a_budget_below_the_minimum_is_refused() -> None:
-    with pytest.raises(UserError, match="at least 192"):
-        fit(budget=191)
+    with pytest.raises(UserError, match="at least 160"):
+        fit(budget=159)
 
 
-@pytest.mark.parametrize("budget", [193, 640, 777])
+@pytest.mark.parametrize("budget", [161, 640, 777])
 def test_odd_budgets_are_never_exceeded(budget: int) -> None:
     _, lab = fit(budget=budget)
     assert sum(len(t) for _, _, t in lab.calls) + lab.left == budget

@@ -50,6 +50,19 @@ def test_threshold_and_votes():
     assert close.choose("alpha") is None
 
 
+def test_the_tools_at_hand_count_with_their_weight():
+    names = ["search", "send", "remind"]
+    examples = [["tell Bo hello", "send@1", [0, 1]], ["tell Bo hello there", "ask@1", [0]]]
+    description = retrieval(examples=examples, tools=names, tools_weight=0.7, top_k=1)
+    router = make_router(agent(description))
+    tools = [{"function": {"name": name}} for name in names]
+    assert router.route(user("tell Bo hello"), tools[:2]) == "send@1"
+    assert router.route(user("tell Bo hello"), tools[:1]) == "ask@1"  # the tool to send is missing
+    assert router.route(user("tell Bo hello"), [{"function": {"name": "unheard of"}}]) is None
+    texts = make_router(agent(retrieval(examples=examples, tools=names, top_k=1)))
+    assert texts.route(user("tell Bo hello"), tools[:1]) == "send@1"
+
+
 def test_without_a_router_the_only_adapter_plays():
     assert make_router(agent(None, ())).route(user("x"), ()) is None
     assert make_router(agent(None, ADAPTERS[:1])).route(user("x"), ()) == "send@1"
@@ -71,6 +84,7 @@ def test_fixed():
         (retrieval(examples=[]), r"0 examples"),
         (retrieval(top_k=0), r"top_k 0"),
         (retrieval(threshold=2), r"threshold 2"),
+        (retrieval(tools_weight=-1), r"tools_weight -1"),
     ],
 )
 def test_bad_descriptions(router, message):

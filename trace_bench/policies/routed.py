@@ -4,7 +4,10 @@ A router's description is plain JSON on the AgentSpec:
 
     None                                      the only adapter, or the base model
     {"kind": "fixed", "adapter": name|null}   always the same
-    {"kind": "retrieval", "examples": [[text, name|null], ...], "top_k": 5, "threshold": 0.35}
+    {"kind": "retrieval", "examples": [[text, name|null, [place in `tools`, ...]], ...],
+     "tools": [tool name, ...], "tools_weight": 0.7, "top_k": 5, "threshold": 0.35}
+
+A retrieval example may lack its tools; without "tools_weight" only texts are compared.
 """
 
 from __future__ import annotations
@@ -40,8 +43,8 @@ def make_router(agent: AgentSpec) -> Router:
     if kind == "fixed":
         return FixedRouter(_known(description["adapter"], names))
     if kind == "retrieval":
-        for _, name in description["examples"]:
-            _known(name, names)
+        for example in description["examples"]:
+            _known(example[1], names)
         return RetrievalRouter(description)
     raise unknown("router", kind, KINDS, "agent.router.kind")
 
@@ -65,10 +68,11 @@ class FixedRouter:
 
 
 class RetrievalRouter:
-    """TF-IDF cosine over stored first messages; of the nearest `top_k` those with a cosine of at
-    least `threshold` vote with their similarity.
+    """The conversation's beginning against stored ones: TF-IDF cosine of the first messages, and
+    cosine of the sets of tools with the weight `tools_weight` of the sum. Of the nearest `top_k`
+    those with a sum of at least `threshold` vote with it.
 
-    The candidate with the largest sum plays; the base model (null) is a candidate like any other,
+    The candidate with the most votes plays; the base model (null) is a candidate like any other,
     and plays when nobody votes. Ties go to the candidate that appears first in `examples`.
     """
 
@@ -76,26 +80,38 @@ class RetrievalRouter:
         examples = list(description["examples"])
         self.top_k = int(description.get("top_k", 5))
         self.threshold = float(description.get("threshold", 0.35))
-        if not examples or self.top_k < 1 or not 0.0 <= self.threshold <= 1.0:
+        self.weight = float(description.get("tools_weight", 0.0))
+        inside = 0.0 <= self.threshold <= 1.0 and 0.0 <= self.weight <= 1.0
+        if not examples or self.top_k < 1 or not inside:
             raise UserError(
                 f"retrieval router with {len(examples)} examples, top_k {self.top_k}, threshold "
-                f"{self.threshold}; needed: at least one example, top_k >= 1, threshold in [0, 1]."
+                f"{self.threshold}, tools_weight {self.weight}; needed: at least one example, "
+                "top_k >= 1, threshold and tools_weight in [0, 1]."
             )
-        self.names: list[str | None] = [name for _, name in examples]
-        counts = [Counter(words(text)) for text, _ in examples]
+        self.names: list[str | None] = [example[1] for example in examples]
+        counts = [Counter(words(example[0])) for example in examples]
         documents = Counter(word for c in counts for word in c)
         self.vocabulary = {word: i for i, word in enumerate(sorted(documents))}
         self.idf = np.array(
             [math.log((1 + len(examples)) / (1 + documents[w])) + 1 for w in self.vocabulary]
         )
         self.matrix = np.stack([self._vector(c) for c in counts])
+        self.tools = {name: i for i, name in enumerate(description.get("tools", ()))}
+        self.tool_matrix = np.zeros((len(examples), len(self.tools)))
+        for row, example in zip(self.tool_matrix, examples, strict=True):
+            places = list(example[2]) if len(example) > 2 else []
+            row[places] = 1.0 / math.sqrt(max(len(places), 1))
 
     def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | None:
-        return self.choose(first_message(messages))
+        return self.choose(first_message(messages), [t["function"]["name"] for t in tools])
 
-    def choose(self, text: str) -> str | None:
-        """The adapter for a first message."""
+    def choose(self, text: str, tools: Sequence[str] = ()) -> str | None:
+        """The adapter for a first message and the names of the tools at hand."""
         similarity = self.matrix @ self._vector(Counter(words(text)))
+        if self.weight:
+            known = [self.tools[name] for name in tools if name in self.tools]
+            shared = self.tool_matrix[:, known].sum(1) / math.sqrt(max(len(tools), 1))
+            similarity = (1.0 - self.weight) * similarity + self.weight * shared
         nearest = np.argsort(-similarity, kind="stable")[: self.top_k]
         votes: dict[str | None, float] = {}
         for i in sorted(nearest.tolist()):

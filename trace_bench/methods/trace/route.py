@@ -1,9 +1,10 @@
-"""Routing: which adapter acts, decided once per conversation on the first user message (step 4).
+"""Routing: which adapter acts, decided once per conversation before the first turn (step 4).
 
-What is used: retrieval. The first message is compared with the first messages of synthetic tasks
-(label: their capability's adapter), of contrast cases and of training tasks that the base agent
-solved (label: base model), and of training tasks that failed for lack of a capability (label: its
-adapter). The description made here is plain JSON; the policies turn it into a router.
+What is used: retrieval. The first message and the tools at hand are compared with those of
+synthetic tasks (label: their capability's adapter), of training tasks that the base agent solved
+and, if asked for, of contrast cases (label: base model), and of training tasks that failed for lack
+of a capability (label: its adapter). The description made here is plain JSON; the policies turn it
+into a router.
 
 The published router instead asks the base model for the next-token probability of single-token
 labels. That needs a model that follows an instruction it has never seen; the tiny agent, which
@@ -22,12 +23,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from trace_bench.methods.trace.settings import TraceSettings
-from trace_bench.methods.trace.synthesize import first_user_message
+from trace_bench.methods.trace.synthesize import opening
 from trace_bench.methods.trace.train import JOINT, Trained
 from trace_bench.protocols import Suite
 from trace_bench.types import Score, Task
 
-Example = tuple[str, str | None]  # text, adapter name (None: base model)
+Example = tuple[str, str | None, tuple[str, ...]]  # text, adapter (None: base model), tools
 
 
 @dataclass(frozen=True)
@@ -49,43 +50,54 @@ def describe(
     adapters = {t.job.name: t.adapter.name for t in trained}
     examples: list[Example] = []
     for t in trained:
-        examples += _synthetic(suite, t, settings.route_examples)
+        examples += _synthetic(suite, t, settings)
     solved = [k for k in known if k.solved][: settings.route_examples]
-    examples += [(first_user_message(suite, k.task), None) for k in solved]
+    examples += [_example(suite, k.task, None) for k in solved]
     if settings.route_failures:
         examples += _failures(suite, adapters, known, settings.route_examples)
+    examples = _unique(examples)
+    tools = sorted({name for _, _, at_hand in examples for name in at_hand})
+    place = {name: i for i, name in enumerate(tools)}
     return {
         "kind": "retrieval",
-        "examples": [[text, name] for text, name in _unique(examples)],
+        "examples": [[text, name, [place[t] for t in ts]] for text, name, ts in examples],
+        "tools": tools,
+        "tools_weight": settings.route_tools,
         "top_k": settings.route_top_k,
         "threshold": settings.route_threshold,
     }
 
 
-def _synthetic(suite: Suite, trained: Trained, most: int) -> list[Example]:
-    """First messages of one adapter's synthetic tasks; contrast cases belong to the base model."""
+def _example(suite: Suite, task: Task, label: str | None) -> Example:
+    text, tools = opening(suite, task)
+    return text, label, tools
+
+
+def _synthetic(suite: Suite, trained: Trained, settings: TraceSettings) -> list[Example]:
+    """Openings of one adapter's synthetic tasks; contrast cases belong to the base model."""
+    most = settings.route_examples
     out: list[Example] = []
-    for contrast in (False, True):
+    for contrast in (False, True) if settings.route_contrast else (False,):
         tasks = [t for t in trained.job.tasks if bool(t.data.get("contrast", False)) is contrast]
         limit = max(1, most // 4) if contrast else most
         label = None if contrast else trained.adapter.name
-        out += [(first_user_message(suite, t), label) for t in tasks[:limit]]
+        out += [_example(suite, t, label) for t in tasks[:limit]]
     return out
 
 
 def _failures(
     suite: Suite, adapters: Mapping[str, str], known: Sequence[Known], most: int
 ) -> list[Example]:
-    """First messages of training tasks whose failures lacked a trained capability."""
+    """Openings of training tasks whose failures lacked a trained capability."""
     out: list[Example] = []
     for name, adapter in adapters.items():
         tasks = [k.task for k in known if not k.solved and k.lacking == name]
-        out += [(first_user_message(suite, task), adapter) for task in tasks[:most]]
+        out += [_example(suite, task, adapter) for task in tasks[:most]]
     return out
 
 
 def _unique(examples: Sequence[Example]) -> list[Example]:
-    """Without repeated pairs and empty texts, in order."""
+    """Without repetitions and empty texts, in order."""
     return list(dict.fromkeys(e for e in examples if e[0].strip()))
 
 

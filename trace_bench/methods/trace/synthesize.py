@@ -135,13 +135,14 @@ def _by_length(pool: Sequence[Task], level: int) -> Task:
     return min(pool, key=lambda t: len(t.data.get("reference", ())))
 
 
-def first_user_message(suite: Suite, task: Task) -> str:
-    """The text with which the user opens the conversation ("" if nobody does)."""
+def opening(suite: Suite, task: Task) -> tuple[str, tuple[str, ...]]:
+    """What is known before the first turn: the user's first message ("" if there is none) and the
+    names of the tools at hand."""
     env = suite.make()
     try:
-        for message in env.reset(task).messages:
-            if message.get("role") == "user":
-                return str(message.get("content") or "")
-        return ""
+        first = env.reset(task)
+        said = (m for m in first.messages if m.get("role") == "user")
+        text = str(next(said, {}).get("content") or "")
+        return text, tuple(tool["function"]["name"] for tool in first.tools)
     finally:
         env.close()
