@@ -147,7 +147,7 @@ def test_a_budget_that_is_too_small_says_what_is_needed(
     assert main([*overrides, f"run_dir={tmp_path / 'run'}"]) == 2
     said = refused(capsys)
     assert "budget=100 is too small for method=trace, which needs at least 160 rollouts" in said
-    for phase in ("analysis 32", "calibration 32", "training 128", "Raise `budget`"):
+    for phase in ("analysis 32", "calibration 32", "training 96", "Raise `budget`"):
         assert phase in said
 
 

@@ -60,7 +60,7 @@ class PolicySettings:
 
     name: Literal["local", "idle", "random", "reference"]
     batch: int = field(default=128, metadata=number(1))
-    threads: int = field(default=2, metadata=number(1))
+    threads: int = field(default=1, metadata=number(1))
     context: int | None = field(default=None, metadata=number(2))
     device: str = "cpu"
     temperature: float = field(default=1.0, metadata=number(0))
