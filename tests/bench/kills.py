@@ -29,6 +29,8 @@ COMPARED = (
     "agent.json",
     "evaluation.jsonl",
     "curve.jsonl",
+    "joint/ledger.jsonl",
+    "joint/trajectories.jsonl",
 )
 
 
@@ -91,7 +93,8 @@ def kill_until_done(
 
 def digest(folder: Path) -> dict[str, str]:
     """sha256 of every file that must be the same, and the parts of agent and summary that must."""
-    files = [folder / name for name in COMPARED] + sorted((folder / "adapters").rglob("*"))
+    adapters = sorted((folder / "adapters").rglob("*")) + sorted((folder / "joint").rglob("*0*/*"))
+    files = [folder / name for name in COMPARED] + adapters
     found = {
         str(f.relative_to(folder)): hashlib.sha256(content(f, folder)).hexdigest()
         for f in files
