@@ -123,3 +123,30 @@ def test_agents_are_compared_on_the_same_draws(tmp_path: Path) -> None:
     one = evaluator.evaluate("one", agent, plan, RandomPolicy())
     two = evaluator.evaluate("two", agent, plan, RandomPolicy())
     assert [o.score for o in one] == [o.score for o in two]
+
+
+class Noting(ReferencePolicy):
+    """Notes the seeds that it is given."""
+
+    def submit(self, requests) -> None:
+        self.seeds = [*getattr(self, "seeds", []), *((r.episode, r.seed) for r in requests)]
+        super().submit(requests)
+
+
+def test_every_agent_is_evaluated_on_the_same_draws(tmp_path: Path) -> None:
+    suite, plan = ToySuite(), Plan(tuple(toy_task(n) for n in range(3)), trials=2)
+    place = Evaluator(
+        tmp_path / "evaluation.jsonl",
+        suite=suite,
+        seed=5,
+        temperature=1.0,
+        max_turns=20,
+        max_tokens=96,
+        progress=Progress(0, stream=io.StringIO()),
+    )
+    seeds = []
+    for label in ("base", "final"):
+        policy = Noting(suite)
+        place.evaluate(label, AgentSpec("m", version=label), plan, policy)
+        seeds.append(sorted(set(policy.seeds)))
+    assert seeds[0] == seeds[1] and len({seed for _, seed in seeds[0]}) == 6

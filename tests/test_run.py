@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from trace_bench.__main__ import main
+from trace_bench.config import compose
+from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
+from trace_bench.run import training_tasks
 
 LIMIT = 12
 LABELS = ("base", "idle", "random", "reference", "final")
@@ -186,3 +189,11 @@ def test_trials_are_averaged_per_task(folder: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["score"]["n"] == LIMIT
     assert sum(line["agent"] == "final" for line in evaluation(folder)) == 2 * LIMIT
+
+
+def test_the_protocol_decides_what_is_trained_on() -> None:
+    suite = EmbeddedSuite()
+    held_out = {task.split for task in training_tasks(compose([]), suite)}
+    assert held_out == {"train"}
+    paper = training_tasks(compose(["protocol=paper", "evaluation.limit=9"]), suite)
+    assert [task.id for task in paper] == [task.id for task in suite.tasks("test")[:9]]

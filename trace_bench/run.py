@@ -112,7 +112,7 @@ def _execute(settings: Settings, folder: Path, mark: str, resumed: bool) -> dict
     """Plays whatever is not on disk yet and writes the summary."""
     started = time.monotonic()
     suite = make_suite(settings)
-    train = _training_tasks(settings, suite)
+    train = training_tasks(settings, suite)
     check_budget(settings, len(train))
     with ExitStack() as parts:
         progress = Progress(settings.budget)
@@ -247,7 +247,7 @@ def _assemble(
     )
 
 
-def _training_tasks(settings: Settings, suite: Suite) -> Sequence[Task]:
+def training_tasks(settings: Settings, suite: Suite) -> Sequence[Task]:
     """What the method may train on; under the paper's protocol the tasks that are reported."""
     if settings.protocol == "paper":
         return suite.tasks(settings.evaluation.split)[: settings.evaluation.limit]

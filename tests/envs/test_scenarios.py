@@ -1,5 +1,7 @@
 """The scenario generator: fixed splits, solvable tasks, disjoint pools, honest capabilities."""
 
+import hashlib
+import json
 from collections import Counter
 
 import pytest
@@ -59,6 +61,24 @@ def test_train_large_is_large_and_solvable() -> None:
     tasks = SUITE.tasks("train_large")
     assert len(tasks) == 2048
     assert all(follow(task).success for task in tasks[::40])
+
+
+def test_the_splits_are_fixed() -> None:
+    """Figures compare over time only while these stay. What libraries compute (dates, conversions)
+    is left out; change a value here only together with the suite's name."""
+    found = {}
+    for split in SUITE.splits():
+        digest = hashlib.sha256()
+        for task in SUITE.tasks(split):
+            drawn = [task.data[key] for key in ("shape", "now", "start", "tools", "user")]
+            digest.update(json.dumps([task.id, task.seed, *drawn], sort_keys=True).encode())
+        found[split] = digest.hexdigest()[:16]
+    assert found == {
+        "train": "ddfdc90b330aaece",
+        "dev": "e6409192f55baaa9",
+        "test": "f3ac5d5efbbbfdab",
+        "train_large": "02d608d08218b5f4",
+    }
 
 
 def test_test_split_has_three_of_each_shape() -> None:
