@@ -13,8 +13,9 @@ import yaml
 from trace_bench.__main__ import main
 from trace_bench.config import compose, conf_dir, differences, identity
 from trace_bench.errors import UserError
+from trace_bench.methods.gepa.settings import GepaSettings
 from trace_bench.methods.trace.settings import TraceSettings
-from trace_bench.schema import PolicySettings, Settings, build
+from trace_bench.schema import GrpoSettings, PolicySettings, Settings, UntargetedSettings, build
 from trace_bench.trainers.settings import TrainerSettings
 from trace_bench.types import to_json
 
@@ -43,6 +44,15 @@ def test_policy_files_spell_out_the_defaults_of_the_schema(file: Path) -> None:
 def test_trace_file_spells_out_the_defaults_of_its_owner() -> None:
     stored = yaml.safe_load((conf_dir() / "method" / "trace.yaml").read_text())
     assert stored == {"name": "trace", **dataclasses.asdict(TraceSettings())}
+
+
+@pytest.mark.parametrize(
+    ("name", "owner"),
+    [("grpo", GrpoSettings), ("gepa", GepaSettings), ("untargeted", UntargetedSettings)],
+)
+def test_method_files_spell_out_the_defaults_of_their_owners(name: str, owner: type) -> None:
+    stored = yaml.safe_load((conf_dir() / "method" / f"{name}.yaml").read_text())
+    assert stored == {"name": name, **dataclasses.asdict(owner())}
 
 
 def test_trainer_file_spells_out_the_defaults_of_its_owner() -> None:

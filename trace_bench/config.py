@@ -140,6 +140,13 @@ def _of_grpo(values: Mapping[str, Any]) -> dict[str, Any]:
     return dataclasses.asdict(build(GrpoSettings, given, "method"))
 
 
+def _of_gepa(values: Mapping[str, Any]) -> dict[str, Any]:
+    from trace_bench.methods.gepa.settings import GepaSettings
+
+    given = {key: value for key, value in values.items() if key != "name"}
+    return dataclasses.asdict(build(GepaSettings, given, "method"))
+
+
 def _of_untargeted(values: Mapping[str, Any]) -> dict[str, Any]:
     given = {key: value for key, value in values.items() if key != "name"}
     return dataclasses.asdict(build(UntargetedSettings, given, "method"))
@@ -161,6 +168,7 @@ def _of_local(values: Mapping[str, Any]) -> dict[str, Any]:
 METHODS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "base": _of_base,
     "grpo": _of_grpo,
+    "gepa": _of_gepa,
     "trace": _of_trace,
     "single_capability": _of_trace,
     "prompt_only": _of_trace,

@@ -81,6 +81,10 @@ def check_budget(settings: Settings, training_tasks: int) -> None:
         from trace_bench.trainers.schedule import plan
 
         plan(settings.budget, trainer_settings(settings), name)
+    if name == "gepa":
+        from trace_bench.methods.gepa.settings import GepaSettings
+
+        GepaSettings.of(settings.method).check(settings.budget, training_tasks)
     if name == "prompt_only":
         least = int(settings.method["analysis_minimum"])
         if settings.budget < least:

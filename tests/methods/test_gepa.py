@@ -1,0 +1,170 @@
+"""GEPA with a scripted agent in the real embedded world that listens to some advice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from trace_lab import BASE, MemoryLab
+
+from trace_bench.config import compose
+from trace_bench.errors import TraceBenchError, UserError
+from trace_bench.methods.gepa import Gepa
+from trace_bench.methods.gepa.adapter import Adapter, conversation, feedback
+from trace_bench.methods.gepa.advice import (
+    CONDITION,
+    ERROR,
+    GAVE_UP,
+    NO_CALL,
+    NO_QUESTION,
+    PARTS,
+    POOL,
+    SEVERAL,
+    VALUES,
+)
+from trace_bench.methods.gepa.reflector import ProgramReflector, symptoms
+from trace_bench.methods.gepa.settings import GepaSettings
+from trace_bench.methods.trace.vocabulary import VOCABULARY
+from trace_bench.types import AgentSpec, Purpose, Task, Trajectory, to_json
+
+ADVICE = {c.advice: c.name for c in VOCABULARY if c.advice}
+HABITS = {"recovers_from_errors": 0.9, "completes_all_parts": 0.9}
+
+
+class ListeningLab(MemoryLab):
+    """Its agent rarely lacks a capability that a line of its prompt speaks of."""
+
+    def rollouts(
+        self, call: str, agent: AgentSpec, tasks: Sequence[Task], **how: Any
+    ) -> list[Trajectory]:
+        told = {ADVICE[line] for line in agent.prompt.splitlines() if line in ADVICE}
+        self.habits = {name: 0.05 if name in told else p for name, p in HABITS.items()}
+        return super().rollouts(call, agent, tasks, **how)
+
+
+def fit(budget: int = 1280, seed: int = 0, **settings: Any) -> tuple[AgentSpec, ListeningLab]:
+    given = {**compose(["method=gepa"]).method, **settings}
+    lab = ListeningLab(HABITS, budget, given, seed=seed)
+    return Gepa().fit(BASE, lab.suite.tasks("train"), lab), lab
+
+
+@pytest.fixture(scope="module")
+def fitted() -> tuple[AgentSpec, ListeningLab]:
+    return fit()
+
+
+def test_it_finds_advice_that_helps(fitted) -> None:
+    agent, lab = fitted
+    assert {ADVICE.get(line) for line in agent.prompt.splitlines()} & set(HABITS)
+    assert agent.adapters == () and agent.version.startswith("gepa-")
+    record = lab.files["gepa.json"]
+    first, best = record["candidates"][0], record["best"]
+    assert first["prompt"] == [] and best["validation"] > first["validation"] + 0.05
+    assert best["prompt"] == agent.prompt.splitlines() and lab.checkpoints[-1] == agent
+
+
+def test_every_episode_is_charged_and_validation_is_kept_apart(fitted) -> None:
+    _, lab = fitted
+    of: dict[Purpose, set[str]] = {Purpose.PROMPT: set(), Purpose.VALIDATION: set()}
+    spent = 0
+    for _, purpose, tasks in lab.calls:
+        of[purpose] |= set(tasks)
+        spent += len(tasks)
+    assert spent == 1280 - lab.left and lab.left == lab.files["gepa.json"]["unspent"]
+    assert len(of[Purpose.VALIDATION]) == 24 and len(of[Purpose.PROMPT]) == 40
+    assert not of[Purpose.VALIDATION] & of[Purpose.PROMPT]
+    assert all("/train/" in task for task in of[Purpose.PROMPT] | of[Purpose.VALIDATION])
+
+
+def test_a_repeated_run_makes_the_same_calls(fitted) -> None:
+    agent, lab = fitted
+    again, other = fit()
+    assert to_json(again) == to_json(agent)
+    assert other.calls == lab.calls and other.files == lab.files
+
+
+@pytest.mark.parametrize("budget", [64, 65, 103, 640, 777])
+def test_odd_budgets_are_never_exceeded(budget: int) -> None:
+    _, lab = fit(budget)
+    assert 0 <= lab.left < GepaSettings().iteration
+    assert any(f"{lab.left} of {budget} rollouts unspent" in text for text in lab.said)
+
+
+def test_merging_stays_within_the_budget() -> None:
+    _, lab = fit(900, merge=True)
+    assert lab.left >= 0
+
+
+def test_a_budget_that_is_too_small_says_what_for() -> None:
+    with pytest.raises(UserError, match=r"budget=63 .* at least 64 .*method.validation.* one prop"):
+        fit(63)
+    with pytest.raises(UserError, match=r"method.validation=64 leaves nothing of 64"):
+        fit(validation=64)
+    with pytest.raises(UserError, match=r"method.minibatch=0"):
+        compose(["method=gepa", "method.minibatch=0"])
+
+
+def test_failing_proposals_end_in_an_error_that_names_the_last() -> None:
+    def broken(prompt: str, records: Sequence[Mapping[str, Any]]) -> str:
+        raise ConnectionError("no answer")
+
+    lab = ListeningLab(HABITS, 640)
+    adapter = Adapter(lab, BASE, GepaSettings(failures=3), broken, frozenset())  # type: ignore[arg-type]
+    shown: dict[str, list] = {"guidance": []}
+    for _ in range(2):
+        same = adapter.propose_new_texts({"guidance": "x"}, shown, ["guidance"])
+        assert same == {"guidance": "x"}
+    with pytest.raises(TraceBenchError, match=r"3 proposals failed .* ConnectionError: no answer"):
+        adapter.propose_new_texts({"guidance": "x"}, shown, ["guidance"])
+    assert len(lab.said) == 2
+
+
+def test_the_reflector_is_shown_conversations_and_scores_only() -> None:
+    lab = ListeningLab(HABITS, 640)
+    task = lab.suite.tasks("train")[0]
+    (played,) = lab.rollouts("x", BASE, [task], purpose=Purpose.PROMPT)
+    text = conversation(played)
+    assert text.startswith("user: ") and "requires" not in text
+    assert played.score is not None
+    assert feedback(played).startswith(f"score {played.score.similarity:.2f} of 1")
+    adapter = Adapter(lab, BASE, GepaSettings(), str, frozenset())  # type: ignore[arg-type]
+    batch = adapter.evaluate([task], {"guidance": ""}, capture_traces=True)
+    (record,) = adapter.make_reflective_dataset({}, batch, ["guidance"])["guidance"]
+    assert set(record) == {"Conversation", "Feedback", "Score"}
+
+
+@pytest.mark.parametrize(
+    ("text", "there", "absent"),
+    [
+        ("user: call Bo\nagent: Sorry.", {NO_CALL, NO_QUESTION}, {ERROR, PARTS, VALUES}),
+        (
+            "user: do a and b\ncall: a {}\nresult: ValueError: no\nagent: Sorry.",
+            {ERROR, GAVE_UP, PARTS},
+            {NO_CALL},
+        ),
+        (
+            'user: if x, text 5\ncall: s {}\nresult: [{"a": 1}, {"a": 2}]\nagent: Which one?',
+            {SEVERAL, CONDITION, VALUES},
+            {NO_QUESTION, ERROR},
+        ),
+    ],
+)
+def test_symptoms(text: str, there: set[str], absent: set[str]) -> None:
+    found = symptoms(text)
+    assert there <= found and not absent & found
+
+
+def test_proposals_differ_stay_short_and_come_from_the_pool() -> None:
+    reflector = ProgramReflector(lines=3, seed=1)
+    prompt, seen = "", set()
+    for n in range(60):
+        record = {"Conversation": f"user: text {n}", "Score": 0.0}
+        changed = reflector(prompt, [record])
+        assert changed != prompt and changed == reflector(prompt, [record])
+        lines = changed.splitlines()
+        assert len(lines) == len(set(lines)) <= 3
+        assert set(lines) <= {a.line for a in POOL}
+        seen |= set(lines)
+        prompt = changed
+    assert len(seen) > 12

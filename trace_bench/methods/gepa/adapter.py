@@ -1,0 +1,147 @@
+"""GEPA's adapter over `lab.rollouts`: every metric call is an episode in the ledger."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trace_bench.errors import TraceBenchError
+from trace_bench.methods.gepa.settings import GepaSettings
+from trace_bench.protocols import Lab
+from trace_bench.types import AgentSpec, Purpose, Task, Trajectory
+
+COMPONENT = "guidance"
+Reflector = Callable[[str, Sequence[Mapping[str, Any]]], str]
+
+
+@dataclass
+class Adapter:
+    """Implements gepa's `GEPAAdapter`. A candidate is {"guidance": the prompt's lines}.
+
+    An episode that the infrastructure lost scores 0 with its error in the feedback, since GEPA
+    knows no missing value; `lost` counts them.
+    """
+
+    lab: Lab
+    base: AgentSpec
+    settings: GepaSettings
+    reflector: Reflector
+    validation: frozenset[str]  # ids of the tasks that are kept for comparing candidates
+    calls: int = 0
+    lost: int = 0
+    proposals: int = 0
+    failed: int = 0  # proposals in a row that could not be made
+    trouble: str = ""
+    best: tuple[float, str] = (-1.0, "")  # validation score and prompt
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+    def agent(self, prompt: str) -> AgentSpec:
+        """The base agent under a prompt; the version names the prompt."""
+        if prompt == self.base.prompt:
+            return self.base
+        digest = hashlib.sha256(prompt.encode()).hexdigest()[:8]
+        return replace(self.base, version=f"gepa-{digest}", prompt=prompt)
+
+    def evaluate(
+        self, batch: list[Task], candidate: dict[str, str], capture_traces: bool = False
+    ) -> Any:
+        """Plays the batch once; gepa's EvaluationBatch."""
+        from gepa.core.adapter import EvaluationBatch
+
+        prompt = candidate[COMPONENT]
+        whole = {task.id for task in batch} == self.validation
+        self.calls += 1
+        played = self.lab.rollouts(
+            f"gepa/{self.calls:04d}",
+            self.agent(prompt),
+            batch,
+            purpose=Purpose.VALIDATION if whole else Purpose.PROMPT,
+            temperature=self.settings.temperature,
+        )
+        scores = [self._score(t) for t in played]
+        self.lost += sum(t.score is None or t.failure is not None for t in played)
+        if whole:
+            self._validated(prompt, sum(scores) / len(scores))
+        return EvaluationBatch(
+            outputs=list(played),
+            scores=scores,
+            trajectories=list(played) if capture_traces else None,
+        )
+
+    def _score(self, trajectory: Trajectory) -> float:
+        if trajectory.score is None or trajectory.failure is not None:
+            return 0.0
+        return float(getattr(trajectory.score, self.settings.reward))
+
+    def _validated(self, prompt: str, mean: float) -> None:
+        self.history.append({"prompt": prompt.splitlines(), "validation": mean})
+        if mean > self.best[0]:
+            self.best = (mean, prompt)
+        self.lab.metric(phase="prompt", validation=mean, best=self.best[0])
+        self.lab.checkpoint(self.agent(self.best[1]))
+
+    def make_reflective_dataset(
+        self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
+    ) -> dict[str, list[dict[str, Any]]]:
+        """What a reflector is shown: the conversations and what came of them."""
+        records = [
+            {"Conversation": conversation(t), "Feedback": feedback(t), "Score": self._score(t)}
+            for t in eval_batch.trajectories or ()
+        ]
+        return dict.fromkeys(components_to_update, records)
+
+    def propose_new_texts(
+        self,
+        candidate: dict[str, str],
+        reflective_dataset: Mapping[str, Sequence[Mapping[str, Any]]],
+        components_to_update: list[str],
+    ) -> dict[str, str]:
+        """The reflector's prompt. A failure is counted; too many in a row stop the method."""
+        try:
+            prompt = self.reflector(candidate[COMPONENT], reflective_dataset[COMPONENT])
+        except Exception as error:
+            self.failed += 1
+            self.trouble = f"{type(error).__name__}: {error}"
+            if self.failed >= self.settings.failures:
+                raise TraceBenchError(
+                    f"method=gepa: {self.failed} proposals failed one after the other, the last "
+                    f"with {self.trouble}"
+                ) from error
+            self.lab.say(f"a proposal failed: {self.trouble}")
+            return dict(candidate)
+        self.failed = 0
+        self.proposals += 1
+        return {COMPONENT: prompt}
+
+
+def conversation(trajectory: Trajectory) -> str:
+    """A conversation as lines `user:`, `agent:`, `call:`, `result:`, without the system prompt."""
+    lines: list[str] = []
+    for message in trajectory.messages:
+        role, content = message["role"], " ".join(str(message.get("content") or "").split())
+        if role == "tool":
+            lines.append(f"result: {content}")
+        elif role == "assistant":
+            lines += [f"agent: {content}"] if content else []
+            for call in message.get("tool_calls") or ():
+                function = call["function"]
+                lines.append(f"call: {function['name']} {function['arguments']}")
+        elif role == "user":
+            lines.append(f"user: {content}")
+    return "\n".join(lines)
+
+
+def feedback(trajectory: Trajectory) -> str:
+    """What came of an episode, in words, from its score alone."""
+    if trajectory.failure is not None:
+        return f"lost: {trajectory.failure.error}"
+    if trajectory.score is None:
+        return "lost: no score"
+    reached = [m["score"] >= 1.0 for m in trajectory.score.details.get("milestones", ())]
+    hit = any(m["score"] >= 1.0 for m in trajectory.score.details.get("minefields", ()))
+    text = f"score {trajectory.score.similarity:.2f} of 1"
+    if reached:
+        text += f", {sum(reached)} of {len(reached)} milestones reached"
+    return text + (", something was done that must not be done" if hit else "")
