@@ -10,6 +10,7 @@ import pytest
 from trace_bench.__main__ import main
 from trace_bench.config import compose
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
+from trace_bench.errors import UserError
 from trace_bench.run import training_tasks
 
 LIMIT = 12
@@ -195,5 +196,9 @@ def test_the_protocol_decides_what_is_trained_on() -> None:
     suite = EmbeddedSuite()
     held_out = {task.split for task in training_tasks(compose([]), suite)}
     assert held_out == {"train"}
+    few = training_tasks(compose(["env.train_split=train_large", "env.train_tasks=16"]), suite)
+    assert [task.id for task in few] == [task.id for task in suite.tasks("train_large")[:16]]
+    with pytest.raises(UserError, match=r"env.train_tasks=65 is more .* 1 to 64"):
+        training_tasks(compose(["env.train_tasks=65"]), suite)
     paper = training_tasks(compose(["protocol=paper", "evaluation.limit=9"]), suite)
     assert [task.id for task in paper] == [task.id for task in suite.tasks("test")[:9]]

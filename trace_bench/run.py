@@ -251,7 +251,13 @@ def training_tasks(settings: Settings, suite: Suite) -> Sequence[Task]:
     """What the method may train on; under the paper's protocol the tasks that are reported."""
     if settings.protocol == "paper":
         return suite.tasks(settings.evaluation.split)[: settings.evaluation.limit]
-    return suite.tasks(settings.env.train_split)
+    tasks, wanted = suite.tasks(settings.env.train_split), settings.env.train_tasks
+    if wanted is not None and wanted > len(tasks):
+        raise UserError(
+            f"env.train_tasks={wanted} is more than the split {settings.env.train_split} has; "
+            f"allowed: 1 to {len(tasks)}, or null for all. Change `env.train_tasks`."
+        )
+    return tasks[:wanted]
 
 
 def _floor(run: _Run, name: str) -> list[Outcome]:

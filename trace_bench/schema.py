@@ -36,13 +36,15 @@ def number(low: float, high: float = float("inf")) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class EnvSettings:
-    """Which tasks: a suite of an environment and the roles of its splits."""
+    """Which tasks: a suite of an environment and the roles of its splits. `train_tasks` takes the
+    first tasks of the training split only."""
 
     name: Literal["toolsandbox"]
     suite: Literal["embedded"] = "embedded"
     train_split: Literal["train", "train_large", "dev", "test"] = "train"
     dev_split: Literal["train", "train_large", "dev", "test"] = "dev"
     eval_split: Literal["train", "train_large", "dev", "test"] = "test"
+    train_tasks: int | None = field(default=None, metadata=number(1))
     augmentation: Augmentation = "none"
 
 
