@@ -68,9 +68,10 @@ def run(settings: Settings) -> int:
 def _large(settings: Settings) -> str | None:
     """What the method is worth with many training tasks: the same settings with
     `env.train_split=train_large`, a run of its own. None where it would say nothing new."""
-    if settings.method["name"] == "base" or settings.env.train_split != "train":
+    env = settings.env
+    if settings.method["name"] == "base" or env.train_split != "train" or env.train_tasks:
         return None
-    other = replace(settings, env=replace(settings.env, train_split="train_large"), run_dir=None)
+    other = replace(settings, env=replace(env, train_split="train_large"), run_dir=None)
     summary = stored_summary(locate(other)[0])
     if summary is None:
         return "with train_large: not run yet; add env.train_split=train_large to the command"

@@ -1,0 +1,167 @@
+"""`python -m trace_bench.sweep FILE [--jobs N] [--retry] [--list]`: a W&B sweep file, run here.
+
+Runs the file's grid without an account, `--jobs` of them at once. Finished runs are recognized by
+their fingerprint and skipped; a run that failed stays failed until `--retry`. `--list` prints the
+command lines. What ended is noted in runs/sweeps/<name>.jsonl.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trace_bench.config import compose
+from trace_bench.errors import UserError, unknown
+from trace_bench.folder import locate, stored_summary
+from trace_bench.progress import duration
+from trace_bench.store import Lines
+
+KEYS = (
+    "program", "command", "method", "metric", "parameters",
+    "name", "description", "project", "entity",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Member:
+    """One run of a sweep: its overrides and where it lies."""
+
+    overrides: tuple[str, ...]
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return " ".join(self.overrides)
+
+    @property
+    def summary(self) -> dict[str, Any] | None:
+        """The run's summary; None when it is not finished."""
+        return stored_summary(self.folder)
+
+
+def read_sweep(path: Path) -> list[tuple[str, ...]]:
+    """The overrides of every run of a sweep file, in the grid's order. Raises UserError for a file
+    that cannot be read, unknown keys, and searches other than a grid."""
+    import yaml
+
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise UserError(f"the sweep file {path} cannot be read: {error}") from error
+    if not isinstance(data, Mapping):
+        raise UserError(f"the sweep file {path} must be a mapping with the key `parameters`.")
+    for key in data:
+        if key not in KEYS:
+            raise unknown("key", str(key), KEYS, f"{path}: {key}")
+    if data.get("method") != "grid":
+        raise UserError(
+            f"{path}: method={data.get('method')!r}; this command runs grids only, other searches "
+            "need `wandb agent`. Change `method` to grid."
+        )
+    parameters = data.get("parameters")
+    if not isinstance(parameters, Mapping) or not parameters:
+        raise UserError(f"{path}: `parameters` must name at least one setting.")
+    choices = [[f"{name}={_text(v)}" for v in _values(path, name, parameters[name])]
+               for name in parameters]  # fmt: skip
+    return list(itertools.product(*choices))
+
+
+def _values(path: Path, name: str, given: Any) -> Sequence[Any]:
+    if isinstance(given, Mapping) and set(given) == {"value"}:
+        return [given["value"]]
+    if isinstance(given, Mapping) and set(given) == {"values"} and given["values"]:
+        return list(given["values"])
+    raise UserError(
+        f"{path}: parameters.{name} is {given!r}; allowed: `value: x` or `values: [x, ...]`."
+    )
+
+
+def _text(value: Any) -> str:
+    """As `${args_no_hyphens}` writes it, but in lower case where Hydra wants that."""
+    return (
+        str(value).lower() if isinstance(value, bool) else "null" if value is None else str(value)
+    )
+
+
+def members(path: Path) -> list[Member]:
+    """All runs of a sweep, every command line composed and checked before anything starts."""
+    return [Member(o, locate(compose(o))[0]) for o in read_sweep(path)]
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser("python -m trace_bench.sweep", description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--jobs", type=int, default=1, help="runs at once (default 1)")
+    parser.add_argument("--retry", action="store_true", help="also run what failed before")
+    parser.add_argument("--list", action="store_true", help="print the command lines and stop")
+    given = parser.parse_args(arguments)
+    try:
+        if given.jobs < 1:
+            raise UserError(f"--jobs {given.jobs}; allowed: 1 or more.")
+        runs = members(given.file)
+        if given.list:
+            print("\n".join(f"python -m trace_bench {m.name}" for m in runs))
+            return 0
+        return sweep(given.file.stem, runs, given.jobs, given.retry)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def sweep(name: str, runs: Sequence[Member], jobs: int, retry: bool) -> int:
+    """Runs what is not finished; 1 when a run failed, now or before, else 0."""
+    record = Lines(Path("runs") / "sweeps" / f"{name}.jsonl")
+    failed = {line["folder"] for line in record.existing if line["code"] != 0}
+    failed -= {line["folder"] for line in record.existing if line["code"] == 0}
+    finished = [m for m in runs if m.summary is not None]
+    skipped = [m for m in runs if m.summary is None and str(m.folder) in failed and not retry]
+    left = [m for m in runs if m not in finished and m not in skipped]
+    print(f"{len(runs)} runs: {len(finished)} finished, {len(left)} to run", flush=True)
+    for member in skipped:
+        print(f"failed before, skipped (--retry runs it again): {member.name}", flush=True)
+    bad, started = len(skipped), time.monotonic()
+    with ThreadPoolExecutor(jobs) as pool:
+        futures: dict[Future[tuple[int, str]], Member] = {pool.submit(_run, m): m for m in left}
+        for done, future in enumerate(as_completed(futures), start=1):
+            member, (code, error) = futures[future], future.result()
+            record.append(
+                {"folder": str(member.folder), "overrides": list(member.overrides), "code": code,
+                 "error": error}
+            )  # fmt: skip
+            bad += code != 0
+            pace = (time.monotonic() - started) / done
+            print(
+                f"[{done}/{len(left)}] {member.name}: {_outcome(member, code, error)}; "
+                f"{duration(pace * (len(left) - done))} left",
+                flush=True,
+            )
+    record.close()
+    print(f"{len(runs) - bad} of {len(runs)} runs finished" + (f", {bad} failed" if bad else ""))
+    return 1 if bad else 0
+
+
+def _run(member: Member) -> tuple[int, str]:
+    """Exit code and the last line of stderr of a run in a process of its own."""
+    command = [sys.executable, "-m", "trace_bench", *member.overrides]
+    ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    lines = ended.stderr.strip().splitlines()
+    return ended.returncode, lines[-1] if ended.returncode and lines else ""
+
+
+def _outcome(member: Member, code: int, error: str) -> str:
+    summary = member.summary
+    if code != 0 or summary is None:
+        return f"failed with exit code {code}: {error}"
+    return f"success {summary['score']['success']:.3f}"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
