@@ -1,0 +1,240 @@
+"""Records of real run folders, comparisons with known answers, tables and figures."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+
+from trace_bench.__main__ import main as run
+from trace_bench.errors import UserError
+from trace_bench.results import tables
+from trace_bench.results.__main__ import main
+from trace_bench.results.compare import (
+    Cell,
+    cells,
+    check_comparable,
+    detectable,
+    difference,
+    holm,
+)
+from trace_bench.results.paper import paper_tables
+from trace_bench.results.records import Record, find, read_records, read_run
+
+SETTINGS = {
+    "env.name": "toolsandbox",
+    "env.suite": "embedded",
+    "env.train_tasks": None,
+    "evaluation.split": "test",
+    "evaluation.trials": 1,
+    "protocol": "held_out",
+}
+
+
+def record(method: str, success: list[float | None], seed: int = 0, budget: int = 640) -> Record:
+    return Record(
+        method=method,
+        budget=budget,
+        seed=seed,
+        settings=SETTINGS,
+        method_settings={},
+        rollouts={"training": budget - 40, "evaluation": 9},
+        tasks="t",
+        success=tuple(success),
+        base=tuple(success),
+        similarity=0.5,
+        tokens=1000,
+        lost={"environment": 2},
+        floors={"idle": 0.25, "reference": 1.0},
+        wall_s={"method": 2.0},
+        fingerprint=f"{method}{seed}{budget}",
+    )
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two runs of a scripted agent, finished, and one that was not."""
+    place = tmp_path_factory.mktemp("runs")
+    for seed in (0, 1):
+        settings = ["method=base", "policy=reference", f"seed={seed}", "evaluation.limit=6"]
+        assert run([*settings, f"run_dir={place / f'run{seed}'}"]) == 0
+    shutil.copytree(place / "run0", place / "cut")
+    (place / "cut" / "summary.json").unlink()
+    return place
+
+
+def test_folders_become_records_and_the_unfinished_is_named(folders: Path) -> None:
+    found = find([folders])
+    assert [(r.method, r.seed, r.mean) for r in found.records] == [
+        ("base", 0, 1.0),
+        ("base", 1, 1.0),
+    ]
+    assert found.skipped == (f"{folders / 'cut'}: not finished (no summary.json)",)
+    first = found.records[0]
+    assert len(first.success) == 6 and first.spent == 0 and first.floors["idle"] < 1.0
+    assert first.settings["policy.name"] == "reference" and "seed" not in first.settings
+    assert "evaluation.joint" not in first.settings and first.versions["torch"]
+
+
+def test_records_survive_their_file(folders: Path, tmp_path: Path) -> None:
+    out = tmp_path / "records.jsonl"
+    assert main(["collect", str(folders), "--out", str(out)]) == 0
+    assert tuple(read_records(out)) == find([folders]).records
+    out.write_text(out.read_text() + '{"format": 0}\n')
+    with pytest.raises(UserError, match=r"line 3 has format 0"):
+        read_records(out)
+    out.write_text('{"format": 1, "method": "x"}\n')
+    with pytest.raises(UserError, match=r"line 1 is not a record"):
+        read_records(out)
+
+
+def test_edited_files_are_found(folders: Path, tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    shutil.copytree(folders / "run0", place)
+    path = place / "evaluation.jsonl"
+    path.write_text(path.read_text().replace('"success":false', '"success":true', 1))
+    with pytest.raises(UserError, match=r"evaluation.jsonl is not the file"):
+        read_run(place)
+
+
+def test_a_ledger_that_does_not_match_is_refused(folders: Path, tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    shutil.copytree(folders / "run0", place)
+    summary = json.loads((place / "summary.json").read_text())
+    summary["rollouts"]["training"] = 64
+    (place / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(UserError, match=r"the ledger holds \{\}, the summary says .*training"):
+        read_run(place)
+
+
+def test_runs_that_differ_in_more_are_refused_with_the_keys() -> None:
+    one = record("grpo", [1.0, 0.0])
+    other = replace(one, settings={**SETTINGS, "protocol": "paper"}, fingerprint="p")
+    with pytest.raises(
+        UserError, match=r"protocol is held_out \(run grpo0640\) or paper \(run p\)"
+    ):
+        check_comparable([one, other])
+    check_comparable([one, replace(other, budget=320)], free=("protocol",))
+    with pytest.raises(UserError, match=r"held-out tasks is"):
+        check_comparable([one, replace(one, method="trace", tasks="u")])
+    with pytest.raises(UserError, match=r"both method=grpo budget=640 seed=0"):
+        check_comparable([one, replace(one, fingerprint="x")])
+
+
+def test_a_cell_averages_seeds_and_leaves_out_what_was_lost() -> None:
+    cell = Cell("m", 640, (record("m", [1.0, 0.0, None]), record("m", [1.0, 1.0, 0.0], seed=1)))
+    assert cell.value == pytest.approx(3 / 5)
+    assert cell.per_task.tolist() == [1.0, 0.5, 0.0]
+    interval = cell.interval()
+    assert interval.low <= cell.value <= interval.high
+
+
+def test_the_interval_has_the_width_that_theory_gives() -> None:
+    """One seed, tasks drawn evenly: the bootstrap's width is that of the binomial."""
+    rng = np.random.default_rng(0)
+    success = (rng.random(400) < 0.4).astype(float).tolist()
+    interval = Cell("m", 640, (record("m", success),)).interval()
+    p = sum(success) / 400
+    half = 1.96 * (p * (1 - p) / 400) ** 0.5
+    assert interval.high - interval.low == pytest.approx(2 * half, rel=0.08)
+
+
+def test_a_paired_difference_is_found_and_a_null_is_not() -> None:
+    rng = np.random.default_rng(1)
+    control = (rng.random(300) < 0.4).astype(float)
+    treated = np.where(rng.random(300) < 0.2, 1.0, control)
+    found = difference(
+        Cell("a", 640, (record("a", treated.tolist()),)),
+        Cell("b", 640, (record("b", control.tolist()),)),
+    )
+    assert found.interval.value == pytest.approx(float((treated - control).mean()))
+    assert found.interval.low > 0 and found.p < 1e-6
+    same = Cell("a", 640, (record("a", control.tolist()),))
+    assert difference(same, same).p == 1.0
+
+
+def test_holm_against_a_worked_example() -> None:
+    found = holm({"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005})
+    assert found == pytest.approx({"d": 0.02, "a": 0.03, "c": 0.06, "b": 0.06})
+    assert holm({"a": 0.9, "b": 0.8}) == {"b": 1.0, "a": 1.0} and holm({}) == {}
+
+
+def test_the_detectable_difference_has_the_power_it_says() -> None:
+    """Simulated: differences of that size are significant in about 80 % of the draws."""
+    n, spread = 100, 0.5
+    size = detectable(spread, n)
+    rng = np.random.default_rng(2)
+    z = rng.normal(size, spread, (4000, n)).mean(1) / (spread / n**0.5)
+    share = float((np.abs(z) > NormalDist().inv_cdf(0.975)).mean())
+    assert share == pytest.approx(0.8, abs=0.03)
+
+
+def grid() -> list[Record]:
+    rng = np.random.default_rng(3)
+    return [
+        record(method, (rng.random(60) < rate).astype(float).tolist(), seed, budget)
+        for method, rate in (("base", 0.4), ("grpo", 0.6), ("trace", 0.7))
+        for budget in (320, 640)
+        for seed in (0, 1)
+    ]
+
+
+def test_tables_hold_every_method_and_say_what_they_are_about() -> None:
+    records = grid()
+    caption = tables.describe(records, ["x: broken"])
+    for words in (
+        "toolsandbox/embedded", "split test", "protocol held_out", "60 tasks", "2 seeds", "1 trial",
+        "Floor (idle) 0.250", "lost to the infrastructure: 24 (24 by the environment)",
+        "could not be used: 1",
+    ):  # fmt: skip
+        assert words in caption
+    scaling = tables.rollout_scaling(cells(records[:-2]), caption)
+    assert [row[0] for row in scaling.rows] == ["base", "grpo", "trace"]
+    assert scaling.rows[2][2] == "not run" and scaling.header == ("method", "320", "640")
+    compared = tables.comparison(cells(records), 640, caption)
+    assert [row[1:3] for row in compared.rows] == [("2", "600")] * 3
+    assert compared.rows[0][5] == "" and compared.rows[1][5].startswith("+")
+    assert "Holm-corrected over 3 comparisons" in compared.caption
+    text = compared.latex()
+    assert r"\toprule" in text and r"95 \%" not in text and r"80 \%" in text
+    assert compared.csv().count("\n") == 4 and compared.markdown().count("\n|") == 5
+
+
+def test_figures_and_tables_are_written_and_repeatable(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib", reason="figures need matplotlib, which is not installed")
+    from trace_bench.results.records import as_line
+
+    source = tmp_path / "records.jsonl"
+    source.write_text("".join(json.dumps(as_line(r)) + "\n" for r in grid()))
+    written = []
+    for name in ("one", "two"):
+        assert main(["tables", str(source), "--out", str(tmp_path / name)]) == 0
+        written.append({p.name: p.read_bytes() for p in (tmp_path / name).iterdir()})
+    assert written[0] == written[1]
+    assert {"rollout_scaling.png", "rollout_scaling.svg", "comparison_640.md", "cost.csv"} <= set(
+        written[0]
+    )
+    assert written[0]["rollout_scaling.png"].startswith(b"\x89PNG")
+
+
+def test_the_paper_stands_beside_what_was_measured_and_nothing_else() -> None:
+    empty = {t.name: t for t in paper_tables([])}
+    assert all(row[-1] == "not run" for t in empty.values() for row in t.rows)
+    beside = {t.name: t for t in paper_tables(grid())}
+    rows = {row[0]: row for row in beside["paper_toolsandbox"].rows}
+    assert rows["trace"][1] == "0.202" and rows["trace"][-1] != "not run"
+    assert rows["gepa"][-1] == rows["adp"][-1] == "not run"
+    assert all(row[-1] == "not run" for row in beside["paper_tau2"].rows)
+    assert "1 seed, 1 trial" in beside["paper_toolsandbox"].caption
+
+
+def test_bad_places_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["tables", str(tmp_path / "none"), "--out", str(tmp_path)]) == 2
+    assert "does not exist" in capsys.readouterr().err
+    assert main(["tables", str(tmp_path), "--out", str(tmp_path)]) == 2
+    assert "no finished run" in capsys.readouterr().err

@@ -1,0 +1,102 @@
+"""Sweep files: every command line composes; the runner runs, skips, remembers failures."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trace_bench.config import conf_dir
+from trace_bench.errors import UserError
+from trace_bench.sweep import main, members, read_sweep
+
+SWEEPS = sorted((conf_dir().parent / "sweeps").glob("*.yaml"))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    root = str(conf_dir().parent)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([root, os.environ.get("PYTHONPATH", "")]))
+    return tmp_path
+
+
+def write(place: Path, **changes: object) -> Path:
+    sweep = {
+        "program": "trace_bench",
+        "method": "grid",
+        "parameters": {
+            "method": {"value": "base"},
+            "policy": {"values": ["idle", "reference"]},
+            "evaluation.limit": {"value": 4},
+        },
+    }
+    path = place / "small.yaml"
+    path.write_text(yaml.safe_dump({**sweep, **changes}, sort_keys=False))
+    return path
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda p: p.stem)
+def test_every_command_line_of_every_sweep_composes(path: Path) -> None:
+    runs = members(path)
+    assert len({m.folder for m in runs}) == len(runs) > 10  # no two are the same run
+    data = yaml.safe_load(path.read_text())
+    assert data["command"][-1] == "${args_no_hyphens}"  # what Hydra understands
+
+
+def test_runs_are_run_once_and_then_skipped(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(place)
+    assert main([str(path), "--jobs", "2"]) == 0
+    first = capsys.readouterr().out
+    assert "2 runs: 0 finished, 2 to run" in first and "policy=reference" in first
+    assert "success 1.000" in first and "2 of 2 runs finished" in first
+    assert main([str(path)]) == 0
+    assert "2 runs: 2 finished, 0 to run" in capsys.readouterr().out
+
+
+def test_a_failed_run_stays_failed_until_it_is_asked_for(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(place)
+    broken = members(path)[0].folder
+    broken.parent.mkdir(parents=True)
+    broken.write_text("a file in the way")
+    assert main([str(path)]) == 1
+    assert "failed with exit code" in capsys.readouterr().out
+    broken.unlink()
+    assert main([str(path)]) == 1
+    assert "failed before, skipped (--retry runs it again)" in capsys.readouterr().out
+    assert main([str(path), "--retry"]) == 0
+    assert main([str(path)]) == 0
+
+
+def test_list_prints_the_command_lines(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(write(place)), "--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "python -m trace_bench method=base policy=idle evaluation.limit=4"
+    assert not (place / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metod": "grid"}, r"unknown key 'metod'; allowed: program"),
+        ({"method": "bayes"}, r"method='bayes'; this command runs grids only"),
+        ({"parameters": {}}, r"at least one setting"),
+        ({"parameters": {"seed": {"min": 1}}}, r"parameters.seed is .*allowed: `value: x`"),
+        ({"parameters": {"sed": {"value": 1}}}, r"unknown key 'sed"),
+        ({"parameters": {"method": {"value": "gpro"}}}, r"unknown method 'gpro'"),
+    ],
+)
+def test_bad_sweep_files_are_named(place: Path, changes: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        members(write(place, **changes))
+
+
+def test_a_missing_file_is_named(place: Path) -> None:
+    with pytest.raises(UserError, match=r"nowhere.yaml cannot be read"):
+        read_sweep(place / "nowhere.yaml")

@@ -1,0 +1,152 @@
+"""Groups of comparable runs and what they say: means over seeds and tasks, intervals, tests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trace_bench.errors import UserError
+from trace_bench.results.records import Record
+from trace_bench.results.statistics import Interval, permutation_p
+
+METHODS = (
+    "base", "sft", "untargeted", "grpo", "gepa", "prompt_only", "single_capability", "trace",
+)  # fmt: skip
+RESAMPLES = 4000
+
+
+def method_order(name: str) -> tuple[int, str]:
+    """Where a method stands in tables: the paper's order, others behind."""
+    return (METHODS.index(name) if name in METHODS else len(METHODS), name)
+
+
+def check_comparable(records: Sequence[Record], free: Sequence[str] = ()) -> None:
+    """Raises UserError with the keys in which the runs differ, but for method, budget, seed and the
+    settings named in `free`: such runs say nothing about methods when put into one table."""
+    values: dict[str, dict[str, str]] = {}
+    for record in records:
+        for key in {*record.settings, "held-out tasks"} - set(free):
+            value = record.tasks if key == "held-out tasks" else record.settings[key]
+            values.setdefault(key, {})[str(value)] = record.fingerprint
+    differ = {key: found for key, found in values.items() if len(found) > 1}
+    if differ:
+        shown = "; ".join(
+            f"{key} is {' or '.join(f'{v} (run {mark})' for v, mark in sorted(found.items()))}"
+            for key, found in sorted(differ.items())
+        )
+        raise UserError(
+            f"these runs cannot stand in one table, since they differ in more than method, budget "
+            f"and seed: {shown}. Name runs that agree."
+        )
+    seen: dict[tuple[object, ...], str] = {}
+    for record in records:
+        where = tuple(record.settings.get(name) for name in free)
+        own = (record.method, record.budget, record.seed, *where)
+        if seen.setdefault(own, record.fingerprint) != record.fingerprint:
+            raise UserError(
+                f"runs {seen[own]} and {record.fingerprint} are both method={record.method} "
+                f"budget={record.budget} seed={record.seed}, with other settings of the method. "
+                "Name one of them."
+            )
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All seeds of one method at one budget: success per seed and task, NaN where it was lost."""
+
+    method: str
+    budget: int
+    records: tuple[Record, ...]
+
+    @property
+    def matrix(self) -> np.ndarray:
+        """[seeds, tasks]"""
+        return np.array(
+            [[np.nan if s is None else s for s in r.success] for r in self.records], dtype=float
+        )
+
+    @property
+    def value(self) -> float:
+        return float(np.nanmean(self.matrix))
+
+    @property
+    def per_task(self) -> np.ndarray:
+        """Mean over seeds [tasks]; NaN where every seed was lost."""
+        matrix = self.matrix
+        known = (~np.isnan(matrix)).sum(0)
+        return np.where(known > 0, np.nansum(matrix, 0) / np.maximum(known, 1), np.nan)
+
+    def interval(self, level: float = 0.95, seed: int = 0) -> Interval:
+        """Percentile bootstrap over tasks and seeds together: both are resampled."""
+        return _bootstrap(self.matrix, level, seed)
+
+
+def cells(records: Sequence[Record]) -> dict[tuple[str, int], Cell]:
+    """The cells by (method, budget), methods in table order, budgets ascending."""
+    groups: dict[tuple[str, int], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record.method, record.budget), []).append(record)
+    keys = sorted(groups, key=lambda k: (method_order(k[0]), k[1]))
+    return {key: Cell(*key, tuple(sorted(groups[key], key=lambda r: r.seed))) for key in keys}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`value` = treated - control on the same tasks, means over seeds; `interval` by bootstrap over
+    tasks and seeds, `p` by sign flips over tasks."""
+
+    interval: Interval
+    p: float
+
+
+def difference(treated: Cell, control: Cell, seed: int = 0) -> Difference:
+    """Paired by task. The p-value takes the seeds that were run as given and asks about tasks; the
+    interval also resamples seeds, so it is the wider statement."""
+    per_task = treated.per_task - control.per_task
+    known = per_task[~np.isnan(per_task)]
+    rng = np.random.default_rng(seed)
+    draws = [
+        _draw(treated.matrix, rows, rng) - _draw(control.matrix, rows, rng)
+        for rows in rng.integers(0, len(per_task), (RESAMPLES, len(per_task)))
+    ]
+    low, high = np.nanquantile(draws, [0.025, 0.975])
+    return Difference(
+        Interval(float(known.mean()), float(low), float(high)), permutation_p(known.tolist())
+    )
+
+
+def _draw(matrix: np.ndarray, tasks: np.ndarray, rng: np.random.Generator) -> float:
+    seeds = rng.integers(0, len(matrix), len(matrix))
+    drawn = matrix[seeds][:, tasks]
+    known = drawn[~np.isnan(drawn)]
+    return float(known.mean()) if known.size else float("nan")  # few tasks, all of them lost
+
+
+def _bootstrap(matrix: np.ndarray, level: float, seed: int) -> Interval:
+    rng = np.random.default_rng(seed)
+    count = matrix.shape[1]
+    means = [_draw(matrix, rows, rng) for rows in rng.integers(0, count, (RESAMPLES, count))]
+    low, high = np.nanquantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(float(np.nanmean(matrix)), float(low), float(high))
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Holm's correction for the number of comparisons (S. Holm, Scand. J. Statist. 6, 1979)."""
+    ordered = sorted(p_values, key=lambda name: p_values[name])
+    out: dict[str, float] = {}
+    worst = 0.0
+    for rank, name in enumerate(ordered):
+        worst = max(worst, min(1.0, (len(ordered) - rank) * p_values[name]))
+        out[name] = worst
+    return out
+
+
+def detectable(spread: float, n: int, *, level: float = 0.05, power: float = 0.8) -> float:
+    """The smallest true difference that n paired tasks would show with this power: (z_{1-level/2} +
+    z_{power}) spread / sqrt(n), with `spread` the standard deviation of the paired differences."""
+    from statistics import NormalDist
+
+    z = NormalDist().inv_cdf
+    return float((z(1 - level / 2) + z(power)) * spread / np.sqrt(n))
