@@ -14,6 +14,7 @@ from trace_bench.__main__ import main
 from trace_bench.config import compose, conf_dir, differences, identity
 from trace_bench.errors import UserError
 from trace_bench.methods.gepa.settings import GepaSettings
+from trace_bench.methods.sft.settings import SftSettings
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.schema import GrpoSettings, PolicySettings, Settings, UntargetedSettings, build
 from trace_bench.trainers.settings import TrainerSettings
@@ -48,7 +49,12 @@ def test_trace_file_spells_out_the_defaults_of_its_owner() -> None:
 
 @pytest.mark.parametrize(
     ("name", "owner"),
-    [("grpo", GrpoSettings), ("gepa", GepaSettings), ("untargeted", UntargetedSettings)],
+    [
+        ("grpo", GrpoSettings),
+        ("gepa", GepaSettings),
+        ("sft", SftSettings),
+        ("untargeted", UntargetedSettings),
+    ],
 )
 def test_method_files_spell_out_the_defaults_of_their_owners(name: str, owner: type) -> None:
     stored = yaml.safe_load((conf_dir() / "method" / f"{name}.yaml").read_text())

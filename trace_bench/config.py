@@ -147,6 +147,13 @@ def _of_gepa(values: Mapping[str, Any]) -> dict[str, Any]:
     return dataclasses.asdict(build(GepaSettings, given, "method"))
 
 
+def _of_sft(values: Mapping[str, Any]) -> dict[str, Any]:
+    from trace_bench.methods.sft.settings import SftSettings
+
+    given = {key: value for key, value in values.items() if key != "name"}
+    return dataclasses.asdict(build(SftSettings, given, "method"))
+
+
 def _of_untargeted(values: Mapping[str, Any]) -> dict[str, Any]:
     given = {key: value for key, value in values.items() if key != "name"}
     return dataclasses.asdict(build(UntargetedSettings, given, "method"))
@@ -169,6 +176,7 @@ METHODS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "base": _of_base,
     "grpo": _of_grpo,
     "gepa": _of_gepa,
+    "sft": _of_sft,
     "trace": _of_trace,
     "single_capability": _of_trace,
     "prompt_only": _of_trace,

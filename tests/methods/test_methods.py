@@ -37,7 +37,9 @@ def test_every_name_leads_to_a_method_of_that_name() -> None:
 
 
 def test_an_unknown_name() -> None:
-    with pytest.raises(UserError, match=r"unknown method 'gpro'; allowed: base, grpo, gepa, trace"):
+    with pytest.raises(
+        UserError, match=r"unknown method 'gpro'; allowed: base, grpo, gepa, sft, trace"
+    ):
         method("gpro")
 
 

@@ -72,6 +72,20 @@ class Chat:
         ids = self._encode(self._increment(messages))
         return ids if finished else (self.stop, *ids)
 
+    def turn(
+        self, before: Sequence[Message], tools: Sequence[Tool], message: Message
+    ) -> tuple[int, ...]:
+        """The ids of an assistant turn that somebody else wrote, its end included."""
+        start = self._render(before, tools)
+        whole = self._render([*before, message], tools, prompt=False)
+        text, found, _ = whole[len(start) :].partition(self._stop_text)
+        if not whole.startswith(start) or not found:
+            raise UserError(
+                f"the chat template of {self.name} writes this assistant turn in another way than "
+                f"by appending: {message}. Change the setting `model`."
+            )
+        return self._encode(text + self._stop_text)
+
     def parse(self, ids: Sequence[int], turn: int) -> tuple[Message, str | None]:
         """The assistant message that sampled `ids` spell, and why a tool call in them cannot be
         read (None: all is well). A malformed reply keeps its whole text as content."""

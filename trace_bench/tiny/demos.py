@@ -23,6 +23,7 @@ from trace_bench.envs.toolsandbox.scenarios.program import Mind, Redraw
 from trace_bench.envs.toolsandbox.scenarios.shapes import Shape, shapes
 from trace_bench.rollouts import with_guidance
 from trace_bench.tiny.template import render
+from trace_bench.types import Message, Tool
 
 # Share of demonstrations that exercise a capability where it is called for. Others: always.
 RIGHT = {
@@ -182,6 +183,11 @@ def lacking(rng: random.Random, guided: frozenset[str]) -> frozenset[str]:
 
 def demonstration(seed: int, pieces: Pieces) -> list[tuple[str, bool]]:
     """One demonstration as (text, written by the agent) pieces."""
+    return render(*episode(seed, pieces))
+
+
+def episode(seed: int, pieces: Pieces) -> tuple[list[Message], tuple[Tool, ...]]:
+    """One demonstration as its messages and tools."""
     rng = random.Random(f"demo/{seed}")
     for attempt in range(50):
         shape = rng.choice(_weighted())
@@ -198,5 +204,5 @@ def demonstration(seed: int, pieces: Pieces) -> list[tuple[str, bool]]:
         except Redraw:
             continue
         first = with_guidance(record.first.messages, prompt)
-        return render([*first, *record.messages], record.first.tools)
+        return [*first, *record.messages], record.first.tools
     raise RuntimeError(f"no demonstration for seed {seed}")

@@ -1,0 +1,145 @@
+"""Fine-tuning on demonstrations: what is read, what is trained on, and going on after a kill."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from trace_bench.errors import UserError
+from trace_bench.methods.sft import Sft, _Tuning, tokens_of
+from trace_bench.methods.sft.data import conversation, own, read
+from trace_bench.methods.sft.settings import SftSettings
+from trace_bench.policies.chat import Chat
+from trace_bench.policies.local import load_model
+from trace_bench.tiny import MODEL_FOLDER
+from trace_bench.tiny.template import render
+from trace_bench.trainers.local import LocalTrainer
+from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.types import AgentSpec
+
+BASE = AgentSpec(model=str(MODEL_FOLDER))
+TALK = {
+    "id": "1",
+    "content": [
+        {"class_": "text_observation", "source": "user", "content": "How warm is it in Oslo?"},
+        {"class_": "message_action", "content": "I look it up."},
+        {"class_": "api_action", "function": "weather", "kwargs": {"city": "Oslo"},
+         "tool_call_id": "c1"},
+        {"class_": "text_observation", "source": "environment", "content": "7",
+         "tool_call_id": "c1", "name": "weather"},
+        {"class_": "message_action", "content": "It is 7 degrees."},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def chat() -> Chat:
+    return Chat(load_model(MODEL_FOLDER)[1])
+
+
+@pytest.fixture(scope="module")
+def trainer() -> LocalTrainer:
+    return LocalTrainer(TrainerSettings(rank=4, alpha=8.0), threads=1)
+
+
+def lab(folder: Path, trainer: Any, **settings: Any) -> Any:
+    notes: dict[str, list] = {"metrics": [], "said": []}
+    return SimpleNamespace(
+        folder=folder,
+        seed=3,
+        settings={"demonstrations": 48, "batch": 16, "learning_rate": 0.01, **settings},
+        trainer=trainer,
+        budget_left=lambda: 640,
+        metric=lambda **values: notes["metrics"].append(values),
+        say=notes["said"].append,
+        notes=notes,
+    )
+
+
+def test_a_trajectory_of_the_protocol_becomes_a_conversation() -> None:
+    messages, tools = conversation(TALK, "here")
+    assert [m["role"] for m in messages] == ["user", "assistant", "tool", "assistant"]
+    (call,) = messages[1]["tool_calls"]
+    assert messages[1]["content"] == "I look it up." and call["id"] == "c1"
+    assert call["function"] == {"name": "weather", "arguments": '{"city": "Oslo"}'}
+    assert messages[2] == {"role": "tool", "tool_call_id": "c1", "name": "weather", "content": "7"}
+    assert tools[0]["function"]["name"] == "weather"
+    assert list(tools[0]["function"]["parameters"]["properties"]) == ["city"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", r"line 2 is not JSON"),
+        ("[]", r"line 2 has no list `content`"),
+        ('{"content": [{"class_": "code_action"}]}', r"line 2, item 0: class_ 'code_action'; all"),
+        ('{"content": [{"class_": "message_action"}]}', r"an observation and then an action"),
+        ('{"content": [{"class_": "text_observation"}]}', r"an observation and then an action"),
+    ],
+)
+def test_bad_lines_are_named(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "adp.jsonl"
+    path.write_text(json.dumps(TALK) + "\n" + line + "\n")
+    assert len(list(read(path, 1))) == 1
+    with pytest.raises(UserError, match=message):
+        list(read(path, 9))
+    with pytest.raises(UserError, match=r"cannot be read .* `method.data`"):
+        list(read(tmp_path / "none", 1))
+
+
+def test_tokens_are_those_of_the_agents_own_training(chat: Chat) -> None:
+    for messages, tools in own(20, seed=1):
+        tokens = tokens_of(chat, (messages, tools))
+        pieces = render(messages, tools)
+        last = max(i for i, (_, by_agent) in enumerate(pieces) if by_agent)
+        text = "".join(piece for piece, _ in pieces[: last + 1])
+        assert chat._tokenizer.decode(tokens.ids.tolist(), skip_special_tokens=False) == text
+        spoken = chat._tokenizer.decode(tokens.ids[tokens.sampled].tolist())
+        assert spoken == "".join(piece for piece, by_agent in pieces if by_agent)
+
+
+def test_it_learns_what_it_is_shown_and_spends_nothing(tmp_path: Path, trainer: Any) -> None:
+    path = tmp_path / "adp.jsonl"
+    path.write_text((json.dumps(TALK) + "\n") * 16)
+    place = lab(tmp_path, trainer, data=str(path), demonstrations=16, epochs=12)
+    agent = Sft().fit(BASE, [], place)
+    loss = [m["loss"] for m in place.notes["metrics"]]
+    assert len(loss) == 12 and loss[-1] < 0.5 * loss[0]
+    assert [a.name for a in agent.adapters] == ["sft@0012"]
+    assert (Path(agent.adapters[0].path) / "adapter_model.safetensors").exists()
+    assert any("no rollout is spent, 640 stay" in text for text in place.notes["said"])
+
+
+def test_a_killed_tuning_ends_like_an_undisturbed_one(tmp_path: Path, trainer: Any) -> None:
+    class Cut(_Tuning):
+        def _step(self, optimizer: Any, batch: Any) -> dict[str, float]:
+            if len(batch) and self.left == 0:
+                raise KeyboardInterrupt
+            self.left -= 1
+            return super()._step(optimizer, batch)
+
+    def weights(folder: Path) -> bytes:
+        return (folder / "adapters/sft/0003/adapter_model.safetensors").read_bytes()
+
+    whole, cut = lab(tmp_path / "whole", trainer), lab(tmp_path / "cut", trainer)
+    agent = Sft().fit(BASE, [], whole)
+    tuning = Cut(BASE, cut, trainer.learner(BASE.model), SftSettings.of(cut.settings))
+    tuning.left = 2
+    with pytest.raises(KeyboardInterrupt):
+        tuning.run()
+    again = Sft().fit(BASE, [], cut)
+    assert again.version == agent.version
+    assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
+    assert cut.notes["metrics"] == whole.notes["metrics"]
+    Sft().fit(BASE, [], cut)  # finished: answered from disk
+    with pytest.raises(UserError, match="other settings"):
+        Sft().fit(BASE, [], lab(tmp_path / "cut", trainer, epochs=2))
+
+
+def test_another_trainer_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="Set `trainer` to local"):
+        Sft().fit(BASE, [], lab(tmp_path, object()))

@@ -1,0 +1,29 @@
+"""The numbers of `method=sft`, each with where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class SftSettings:
+    """`method.*` of `method=sft`. The adapter's rank and layers are the trainer's."""
+
+    data: str | None = None
+    """A file of trajectories in the Agent Data Protocol's format, one JSON object a line; None: the
+    project's own demonstrations, drawn from the mixture that the tiny agent was trained on."""
+    demonstrations: int = field(default=1024, metadata={"low": 1})
+    """How many of them are used, the first ones of a file."""
+    epochs: int = field(default=1, metadata={"low": 1})
+    """Passes over the demonstrations."""
+    batch: int = field(default=32, metadata={"low": 1})
+    """Demonstrations in one optimizer step."""
+    learning_rate: float = field(default=0.001, metadata={"low": 0})
+    """At the first step; it falls linearly to 0."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> SftSettings:
+        """Settings from the configuration, which was checked when it entered the program."""
+        return cls(**{k: v for k, v in values.items() if k != "name"})
