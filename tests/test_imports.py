@@ -25,7 +25,8 @@ ALLOWED = {
     "tiny": {"types", "errors", "store", "policies", "rollouts", "envs", "results"},
     "results": {"types", "errors", "store"},
     "progress": set(),
-    "trackers": {"errors", "store"},
+    "trackers": {"schema", "store", "wandb_tracker"},
+    "wandb_tracker": {"errors", "store", "trackers"},
     "lab": {"types", "errors", "protocols", "store", "ledger", "rollouts", "progress", "trackers"},
 }
 HEAVY = {"torch", "transformers", "peft"}

@@ -135,6 +135,10 @@ class RunLab:
     def write(self, name: str, value: Any) -> None:
         write_json(self.folder / name, value)
 
+    def conclude(self, summary: Mapping[str, Any]) -> None:
+        """Tells the tracker that the run is finished."""
+        self._tracker.conclude(summary)
+
     def close(self) -> None:
         self.ledger.close()
         self._trajectories.close()

@@ -16,7 +16,7 @@ from typing import Any
 
 from trace_bench import report
 from trace_bench.clock import TIMING, Clock
-from trace_bench.config import acting_model
+from trace_bench.config import acting_model, identity
 from trace_bench.errors import UserError
 from trace_bench.evaluate import Evaluator, Outcome, Plan, Routing, only, routing
 from trace_bench.folder import (
@@ -145,6 +145,7 @@ def _execute(settings: Settings, folder: Path, mark: str, resumed: bool) -> dict
             mark=mark,
         )
         write_json(folder / SUMMARY, summary)
+        lab.conclude(summary)
         return summary
 
 
@@ -209,7 +210,7 @@ def _lab(run: _Run, joint: bool = False) -> RunLab:
         settings={**settings.method, "adapters": "joint"} if joint else settings.method,
         trainer=make_trainer(settings),
         policy=run.policy,
-        tracker=make_tracker(settings.tracker.name, folder),
+        tracker=make_tracker(settings.tracker, folder, identity(settings)),
         progress=run.progress,
         shown=not joint,
         max_turns=settings.policy.max_turns,

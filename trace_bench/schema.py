@@ -96,9 +96,11 @@ class SandboxSettings:
 
 @dataclass(frozen=True)
 class TrackerSettings:
-    """Where metrics go."""
+    """Where metrics go, besides metrics.jsonl. `project` and `mode` are W&B's."""
 
-    name: Literal["jsonl"]
+    name: Literal["jsonl", "wandb"]
+    project: str = "trace_bench"
+    mode: Literal["offline", "online"] = "offline"
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from trace_bench.errors import unknown
+from trace_bench.schema import TrackerSettings
 from trace_bench.store import Lines, canonical
 
 CLOCK_WORDS = ("wall", "second", "_s", "per_s", "time")
@@ -21,7 +21,8 @@ CLOCK_WORDS = ("wall", "second", "_s", "per_s", "time")
 class Tracker(Protocol):
     """Takes the metrics of a run, in order."""
 
-    def log(self, values: Mapping[str, Any]) -> None: ...
+    def log(self, values: Mapping[str, Any]) -> bool: ...  # False: was there already
+    def conclude(self, summary: Mapping[str, Any]) -> None: ...  # the run is finished
     def close(self) -> None: ...
 
 
@@ -33,22 +34,29 @@ class JsonlTracker:
         self._there = Counter(_key(line) for line in self._lines.existing)
         self._lines.existing.clear()
 
-    def log(self, values: Mapping[str, Any]) -> None:
+    def log(self, values: Mapping[str, Any]) -> bool:
         key = _key(values)
         if self._there[key] > 0:
             self._there[key] -= 1
-            return
+            return False
         self._lines.append(dict(values))
+        return True
+
+    def conclude(self, summary: Mapping[str, Any]) -> None:
+        """Nothing: summary.json stands beside the metrics."""
 
     def close(self) -> None:
         self._lines.close()
 
 
-def make_tracker(name: str, folder: Path) -> Tracker:
-    """The tracker of the setting `tracker`. Raises UserError for an unknown one."""
-    if name != "jsonl":
-        raise unknown("tracker", name, ["jsonl"], "tracker")
-    return JsonlTracker(folder / "metrics.jsonl")
+def make_tracker(settings: TrackerSettings, folder: Path, config: Mapping[str, Any]) -> Tracker:
+    """The tracker that was chosen; `config` is what identifies the run, shown beside its curves."""
+    lines = JsonlTracker(folder / "metrics.jsonl")
+    if settings.name == "jsonl":
+        return lines
+    from trace_bench.wandb_tracker import WandbTracker
+
+    return WandbTracker(lines, settings.project, settings.mode, folder, config)
 
 
 def _key(values: Mapping[str, Any]) -> str:

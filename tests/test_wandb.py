@@ -1,0 +1,62 @@
+"""A real W&B, offline: it listens, and changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trace_bench.__main__ import main
+
+pytest.importorskip("wandb", reason="the tracker needs wandb, which is not installed")
+
+from trace_bench.trackers import JsonlTracker
+from trace_bench.wandb_tracker import WandbTracker
+
+RUN = ["method=base", "policy=reference", "evaluation.limit=4"]
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WANDB_RUN_ID", "WANDB_SWEEP_ID", "WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_tracked_run_computes_what_an_untracked_one_does(tmp_path: Path) -> None:
+    assert main([*RUN, "tracker=wandb", f"run_dir={tmp_path / 'with'}"]) == 0
+    assert main([*RUN, f"run_dir={tmp_path / 'without'}"]) == 0
+    for name in ("evaluation.jsonl", "agent.json"):
+        one, two = (tmp_path / kind / name for kind in ("with", "without"))
+        assert one.read_bytes() == two.read_bytes()
+    (place,) = (tmp_path / "with" / "wandb").glob("offline-run-*")
+    (record,) = place.glob("*.wandb")
+    content = record.read_bytes()
+    assert b"score.success" in content and b"agent-" in content
+
+
+def test_a_repeated_run_logs_only_what_is_new(tmp_path: Path) -> None:
+    for _ in range(2):
+        tracker = WandbTracker(
+            JsonlTracker(tmp_path / "metrics.jsonl"), "p", "offline", tmp_path, {"seed": 1}
+        )
+        new = [tracker.log({"step": step, "reward": 0.5, "loss": None}) for step in range(3)]
+        tracker.close()
+    assert new == [False, False, False]
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+    runs = sorted((tmp_path / "wandb").glob("offline-run-*"))
+    assert len(runs) == 2 and len({run.name.split("-")[3] for run in runs}) == 1  # one id
+
+
+def test_an_outage_is_said_once_and_the_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tracker = WandbTracker(
+        JsonlTracker(tmp_path / "metrics.jsonl"), "p", "offline", tmp_path, {"seed": 2}
+    )
+    tracker._run.finish()  # as if the service had gone away
+    for step in range(3):
+        assert tracker.log({"step": step})
+    tracker.conclude({})
+    tracker.close()
+    assert capsys.readouterr().err.count("W&B failed") == 1
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
