@@ -103,5 +103,5 @@ def save_adapter(model_folder: Path, folder: Path, seed: int = 1, rank: int = 4)
         for name, parameter in peft_model.named_parameters():
             if "lora_" in name:
                 parameter.normal_(0, 0.15)
-    peft_model.save_pretrained(folder)
+    peft_model.save_pretrained(str(folder))
     return folder

@@ -301,6 +301,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     args.max_tokens = args.max_tokens or (16 if args.random else 96)
     with tempfile.TemporaryDirectory() as folder:
+        suite: Any
         if args.random:
             path, suite = random_model(Path(folder)), FixedSuite()
             tasks = suite.tasks("train")

@@ -39,8 +39,12 @@ def main() -> None:
     tasks = list(phone.tasks("dev"))
     actions = {task.id: phone.reference(task) for task in tasks}
     call = {"name": "no_such_tool", "arguments": "{}"}
-    lost = {"role": "assistant", "content": "", "tool_calls": [{"id": "c", "function": call}]}
-    question = {"role": "assistant", "content": "What should I do now?"}
+    lost: dict[str, Any] = {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "c", "function": call}],
+    }
+    question: dict[str, Any] = {"role": "assistant", "content": "What should I do now?"}
     reset: list[float] = []
     step: list[float] = []
     closing: list[float] = []

@@ -335,12 +335,13 @@ def test_sending_needs_cellular_service_and_a_self_contact() -> None:
 
 def test_every_change_makes_a_snapshot_that_later_changes_leave_alone(world: World) -> None:
     kept = [json.dumps(world.snapshots[0])]
-    for name, arguments in [
+    calls: list[tuple[str, dict[str, Any]]] = [
         ("set_wifi_status", {"on": False}),
         ("modify_contact", {"person_id": "anna", "name": "Anna Lund"}),
         ("remove_reminder", {"reminder_id": "r1"}),
         ("add_contact", {"name": "Bo", "phone_number": "+14155550177"}),
-    ]:
+    ]
+    for name, arguments in calls:
         world.call(name, arguments)
         assert [json.dumps(snapshot) for snapshot in world.snapshots[:-1]] == kept
         kept.append(json.dumps(world.state))

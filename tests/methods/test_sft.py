@@ -116,6 +116,8 @@ def test_it_learns_what_it_is_shown_and_spends_nothing(tmp_path: Path, trainer: 
 
 def test_a_killed_tuning_ends_like_an_undisturbed_one(tmp_path: Path, trainer: Any) -> None:
     class Cut(_Tuning):
+        left = 2
+
         def _step(self, optimizer: Any, batch: Any) -> dict[str, float]:
             if len(batch) and self.left == 0:
                 raise KeyboardInterrupt
@@ -128,7 +130,6 @@ def test_a_killed_tuning_ends_like_an_undisturbed_one(tmp_path: Path, trainer: A
     whole, cut = lab(tmp_path / "whole", trainer), lab(tmp_path / "cut", trainer)
     agent = Sft().fit(BASE, [], whole)
     tuning = Cut(BASE, cut, trainer.learner(BASE.model), SftSettings.of(cut.settings))
-    tuning.left = 2
     with pytest.raises(KeyboardInterrupt):
         tuning.run()
     again = Sft().fit(BASE, [], cut)

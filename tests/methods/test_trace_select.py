@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from trace_bench.methods.trace.select import (
@@ -113,7 +115,7 @@ def test_order_is_by_gap_or_by_coverage() -> None:
 def test_every_number_is_kept_and_printed() -> None:
     settings = TraceSettings()
     verdicts = select(two_causes(), [NAME, "closes_conversation"], settings, seed=0)
-    kept = as_json(verdicts[0])
+    kept: dict[str, Any] = dict(as_json(verdicts[0]))
     assert kept["name"] == NAME and kept["selected"] is True and len(kept["runs"]) == 10
     run = kept["runs"][0]
     assert run["coverage"] == pytest.approx(run["lacking_failed"] / run["failed"])

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -137,9 +138,12 @@ def test_long_and_short_episodes_in_many_blocks_of_slots(world, monkeypatch):
     policy = LocalPolicy(folder, batch=37)
     moves = []
     move = policy._engine._move
-    monkeypatch.setattr(
-        policy._engine, "_move", lambda row, target: moves.append(row) or move(row, target)
-    )
+
+    def counted(row, target):
+        moves.append(row)
+        return move(row, target)
+
+    monkeypatch.setattr(policy._engine, "_move", counted)
     lengths = [8 + 40 * (i % 3) for i in range(80)]  # of the user's text
     tasks = [
         Task(f"toy/{i}", "toy", "train", i, {"add": [10**n], "patience": i % 4})
@@ -195,7 +199,7 @@ def test_members_of_a_group_may_go_on_together_or_apart(qwen3):
 
     def turn(policy, requests):
         policy.submit(requests)
-        replies = {}
+        replies: dict[int, Any] = {}
         while len(replies) < len(requests):
             replies |= {r.episode: r.turn for r in policy.collect()}
         return replies
@@ -276,6 +280,7 @@ def test_slots_are_compacted_when_few_episodes_are_left(qwen3):
         policy.release(i)
     (moved,), (expected,) = policy.collect(), alone.collect()
     assert policy._engine._row_of[31].slot == 0
+    assert moved.turn and expected.turn
     assert moved.turn.token_ids == expected.turn.token_ids
 
 

@@ -1,6 +1,7 @@
 """The tiny agent's template and tokenizer: one text by two ways, and nothing lost in tokens."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -62,7 +63,7 @@ def test_several_calls_and_text_in_one_reply(tokenizer) -> None:
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
     other = {"id": "b", "type": "function", "function": {"name": "g", "arguments": {"y": "z"}}}
     answers = [{"role": "tool", "tool_call_id": i, "content": i} for i in "ab"]
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"role": "system", "content": "s"},
         {"role": "user", "content": "u"},
         {"role": "assistant", "content": "now", "tool_calls": [call, other]},

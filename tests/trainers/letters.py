@@ -10,6 +10,7 @@ from trace_bench.lab import RunLab
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.progress import Progress
 from trace_bench.protocols import TrainingJob
+from trace_bench.schema import TrackerSettings
 from trace_bench.trackers import make_tracker
 from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 from trace_bench.types import AgentSpec, Message, Score, Step, StopReason, Task
@@ -88,7 +89,7 @@ def make_lab(
         settings={},
         trainer=LocalTrainer(settings, threads=1),
         policy=LocalPolicy(model, batch=16, threads=1),
-        tracker=make_tracker("jsonl", folder),
+        tracker=make_tracker(TrackerSettings("jsonl"), folder, {}),
         progress=Progress(budget),
         max_turns=2,
         max_tokens=6,
