@@ -12,6 +12,7 @@ from trace_bench import report
 from trace_bench.evaluate import Evaluator, Outcome, Plan, only, routing
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
 from trace_bench.progress import Progress
+from trace_bench.store import read_lines
 from trace_bench.types import AdapterRef, AgentSpec
 
 
@@ -86,6 +87,7 @@ def make(folder: Path, suite: ToySuite, seed: int = 0) -> Evaluator:
         temperature=0.0,
         max_turns=8,
         max_tokens=8,
+        retries=1,
         progress=Progress(0, stream=io.StringIO()),
         trajectories=folder / "kept.jsonl",
     )
@@ -112,7 +114,7 @@ def test_evaluation_is_written_and_answered_from_disk(tmp_path: Path) -> None:
     assert [o.score for o in copied] == [o.score for o in first]
     assert again.count == 12
     again.close()
-    assert len((tmp_path / "evaluation.jsonl").read_text().splitlines()) == 12
+    assert len((tmp_path / "evaluation.jsonl").read_text().splitlines()) == 14  # 2 retried
     assert len((tmp_path / "kept.jsonl").read_text().splitlines()) == 6
 
 
@@ -142,6 +144,7 @@ def test_every_agent_is_evaluated_on_the_same_draws(tmp_path: Path) -> None:
         temperature=1.0,
         max_turns=20,
         max_tokens=96,
+        retries=0,
         progress=Progress(0, stream=io.StringIO()),
     )
     seeds = []
@@ -150,3 +153,37 @@ def test_every_agent_is_evaluated_on_the_same_draws(tmp_path: Path) -> None:
         place.evaluate(label, AgentSpec("m", version=label), plan, policy)
         seeds.append(sorted(set(policy.seeds)))
     assert seeds[0] == seeds[1] and len({seed for _, seed in seeds[0]}) == 6
+
+
+class Flaky(ToySuite):
+    """Loses every second episode that it starts."""
+
+    started = 0
+
+    def make(self):
+        Flaky.started += 1
+        env = super().make()
+        if Flaky.started % 2:
+            env.reset = lambda task: 1 / 0  # type: ignore[method-assign]
+        return env
+
+
+def test_a_lost_episode_is_played_again_and_both_attempts_are_kept(tmp_path: Path) -> None:
+    suite = Flaky()
+    Flaky.started = 0
+    plan = Plan((toy_task(0), toy_task(1), toy_task(2, "step")))
+    place = make(tmp_path, suite)
+    agent = AgentSpec("reference")
+    first = place.evaluate("base", agent, plan, ReferencePolicy(suite), keep=True)
+    place.close()
+    lines = read_lines(tmp_path / "evaluation.jsonl")
+    assert sorted((o["task"], o["attempt"], o["score"] is None) for o in lines) == [
+        ("toy/tests/train/0000", 0, True), ("toy/tests/train/0000", 1, False),
+        ("toy/tests/train/0001", 0, False),
+        ("toy/tests/train/0002", 0, True), ("toy/tests/train/0002", 1, True),
+    ]  # fmt: skip
+    assert [o.attempt for o in first] == [1, 0, 1] and place.count == 3
+    assert len(read_lines(tmp_path / "kept.jsonl")) == 5
+    again = make(tmp_path, suite)
+    assert again.evaluate("base", agent, plan, ReferencePolicy(suite)) == first
+    assert len(read_lines(tmp_path / "evaluation.jsonl")) == 5

@@ -51,7 +51,7 @@ def test_a_run_leaves_everything_behind(folder: Path, capsys: pytest.CaptureFixt
     )
     assert (summary["split"], summary["protocol"]) == ("test", "held_out")
     assert (summary["seed"], summary["budget"]) == (0, 640)
-    assert summary["rollouts"] == {"evaluation": 5 * LIMIT + 2 * 128}
+    assert summary["rollouts"] == {"evaluation": 5 * LIMIT + 128}
     assert summary["score"]["success"] == 1.0 and summary["score"]["n"] == LIMIT
     assert summary["base_score"] == summary["score"]
     assert [p["checkpoint"] for p in summary["curve"]] == [0, 640]

@@ -32,6 +32,11 @@ class Outcome:
     stop: str
     error: str | None
     tokens: int
+    attempt: int = 0  # how often the infrastructure had lost this episode before
+
+    @property
+    def lost(self) -> bool:
+        return self.score is None
 
     @property
     def success(self) -> float:
@@ -67,19 +72,21 @@ class Evaluator:
         temperature: float,
         max_turns: int,
         max_tokens: int,
+        retries: int,
         progress: Progress,
         trajectories: Path | None = None,
     ) -> None:
         self.path = path
         self._suite = suite
         self._seed = seed
+        self._retries = retries
         self._how = {"temperature": temperature, "max_turns": max_turns, "max_tokens": max_tokens}
         self._progress = progress
         self._lines = Lines(path)
         self._found: dict[str, dict[tuple[str, int], Outcome]] = {}
         for number, line in enumerate(self._lines.existing, start=1):
             outcome = _outcome(line, path, number)
-            self._found.setdefault(outcome.agent, {})[outcome.task, outcome.trial] = outcome
+            self._remember(outcome)
         self._lines.existing.clear()
         self._kept = Lines(trajectories) if trajectories is not None else None
         self._kept_keys = _keys(self._kept)
@@ -97,9 +104,14 @@ class Evaluator:
         """Outcomes in the plan's order. The seeds depend on task and trial only, so that agents
         are compared on the same draws. With `keep` the trajectories are stored too."""
         found = self._found.setdefault(label, {})
+        everything = range(len(plan.episodes))
         keys = [(task.id, trial) for task, trial in plan.episodes]
         if not all(key in found for key in keys):
-            self._play(label, agent, plan, policy, route, keep)
+            self._play(label, agent, plan, policy, route, keep, everything, 0)
+        for attempt in range(1, self._retries + 1):
+            lost = [i for i in everything if found[keys[i]].lost]
+            if lost := [i for i in lost if found[keys[i]].attempt < attempt]:
+                self._play(label, agent, plan, policy, route, keep, lost, attempt)
         return [found[key] for key in keys]
 
     def copy(self, label: str, source: Sequence[Outcome]) -> list[Outcome]:
@@ -112,7 +124,7 @@ class Evaluator:
 
     @property
     def count(self) -> int:
-        """Episodes in the file, of all agents."""
+        """Episodes in the file, of all agents, without the attempts that were lost and repeated."""
         return sum(map(len, self._found.values()))
 
     def close(self) -> None:
@@ -128,18 +140,23 @@ class Evaluator:
         policy: Policy,
         route: Sequence[str | None] | None,
         keep: bool,
+        which: Sequence[int],
+        attempt: int,
     ) -> None:
-        episodes = plan.episodes
+        """Plays the episodes `which` of the plan."""
+        episodes = [plan.episodes[i] for i in which]
+        call = f"evaluation/{label}" + (f"/attempt{attempt}" if attempt else "")
         found = self._found[label]
         self._progress.phase(f"evaluation of {label}", total=len(episodes))
 
         def ended(index: int, trajectory: Trajectory) -> None:
             trial = episodes[index][1]
-            kept = (f"evaluation/{label}", index)
+            kept = (call, which[index])
             if keep and self._kept is not None and kept not in self._kept_keys:
                 self._kept.append({"call": kept[0], "index": index, "trajectory": trajectory})
-            if (trajectory.task, trial) not in found:
-                self._write(_from_trajectory(label, trial, trajectory))
+            old = found.get((trajectory.task, trial))
+            if old is None or old.attempt < attempt:
+                self._write(_from_trajectory(label, trial, trajectory, attempt))
             score = trajectory.score
             self._progress.episode(None if score is None else score.similarity, charged=False)
 
@@ -149,13 +166,17 @@ class Evaluator:
             agent,
             [task for task, _ in episodes],
             [stable_seed(self._seed, "evaluation", task.id, trial) for task, trial in episodes],
-            route=route,
+            route=None if route is None else [route[i] for i in which],
             on_episode=ended,
             **self._how,  # type: ignore[arg-type]
         )
 
     def _write(self, outcome: Outcome) -> None:
         self._lines.append(outcome)
+        self._remember(outcome)
+
+    def _remember(self, outcome: Outcome) -> None:
+        """The last attempt counts."""
         self._found.setdefault(outcome.agent, {})[outcome.task, outcome.trial] = outcome
 
 
@@ -210,7 +231,7 @@ def _total(outcomes: Sequence[Outcome]) -> tuple[float, float]:
     return (sum(o.success for o in outcomes), sum(o.similarity for o in outcomes))
 
 
-def _from_trajectory(label: str, trial: int, trajectory: Trajectory) -> Outcome:
+def _from_trajectory(label: str, trial: int, trajectory: Trajectory, attempt: int) -> Outcome:
     score, failure = trajectory.score, trajectory.failure
     return Outcome(
         agent=label,
@@ -222,6 +243,7 @@ def _from_trajectory(label: str, trial: int, trajectory: Trajectory) -> Outcome:
         stop=trajectory.stop.value,
         error=None if failure is None else f"{failure.boundary.value}: {failure.error}",
         tokens=trajectory.tokens,
+        attempt=attempt,
     )
 
 

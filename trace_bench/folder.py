@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -81,11 +80,6 @@ def only_writer(folder: Path) -> Iterator[None]:
         file.write(f"{os.getpid()}\n")
         file.flush()
         yield
-
-
-def file_hash(path: Path) -> str | None:
-    """sha256 of a file; None when it does not exist."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
 
 
 def _check_same(path: Path, who: Mapping[str, Any]) -> None:

@@ -23,9 +23,18 @@ from trace_bench.protocols import Policy, Suite, Trainer
 from trace_bench.rollouts import play
 from trace_bench.store import Lines, stable_seed, write_json
 from trace_bench.trackers import Tracker
-from trace_bench.types import AgentSpec, Purpose, Task, Trajectory, trajectory_from_json
+from trace_bench.types import (
+    CHARGED,
+    AgentSpec,
+    Purpose,
+    Task,
+    Trajectory,
+    trajectory_from_json,
+)
 
-Checkpoint = Callable[[int, AgentSpec], None]  # rollouts spent, the agent so far
+Checkpoint = Callable[[int, AgentSpec, int], None]
+"""(rollouts spent, the agent so far, rollouts spent after the next call): the agent stands for all
+budgets from the first number up to, without, the second."""
 
 
 class RunLab:
@@ -45,18 +54,19 @@ class RunLab:
         progress: Progress,
         max_turns: int,
         max_tokens: int,
+        charged: frozenset[Purpose] = CHARGED["strict"],
         on_checkpoint: Checkpoint | None = None,
         shown: bool = True,
     ) -> None:
-        """`shown`: whether rollouts count as the run's budget in the progress display, and whether
-        what the method says is printed."""
+        """`charged`: what the budget pays for. `shown`: whether rollouts count as the run's budget
+        in the progress display, and whether what the method says is printed."""
         self.folder = folder
         self.seed = seed
         self.suite = suite
         self.settings = settings
         self.trainer = trainer
         self.policy = policy
-        self.ledger = Ledger(folder / "ledger.jsonl", budget)
+        self.ledger = Ledger(folder / "ledger.jsonl", budget, charged)
         self._trajectories = Lines(folder / "trajectories.jsonl")
         self._stored = _by_call(self._trajectories)
         self._tracker = tracker
@@ -64,6 +74,7 @@ class RunLab:
         self._shown = shown
         self._limits = {"max_turns": max_turns, "max_tokens": max_tokens}
         self._on_checkpoint = on_checkpoint
+        self._latest: tuple[int, AgentSpec] | None = None
         self._budget = budget
         self._spent = 0
         self._calls: set[str] = set()
@@ -87,7 +98,8 @@ class RunLab:
         temperature: float = 1.0,
         route: Sequence[str | None] | None = None,
     ) -> list[Trajectory]:
-        """One episode per entry of `tasks`, charged to the budget, in order.
+        """One episode per entry of `tasks`, in order, charged to the budget unless `accounting`
+        lets its purpose go free.
 
         Raises BudgetExceeded before anything is played, and ValueError for a call name that was
         used before or the purpose EVALUATION, which is not a method's business.
@@ -96,12 +108,15 @@ class RunLab:
             raise ValueError(f"the call {call!r} was made before; names are unique in a run")
         if purpose is Purpose.EVALUATION:
             raise ValueError("held-out evaluation is played outside the lab")
-        if len(tasks) > self.budget_left():
+        charge = len(tasks) if purpose in self.ledger.charged else 0
+        if charge > self.budget_left():
             raise BudgetExceeded(
                 f"{call!r} asks for {len(tasks)} rollouts; {self.budget_left()} of {self._budget} "
                 "are left. Change the setting `budget`."
             )
         self._calls.add(call)
+        if self._on_checkpoint is not None and self._latest is not None:
+            self._on_checkpoint(*self._latest, self._spent + charge)
         self._progress.step(call)
         started = time.monotonic()
         self.ledger.check(call, len(tasks), purpose)
@@ -111,19 +126,19 @@ class RunLab:
             out = [trajectory_from_json(stored[i]) for i in range(len(tasks))]
             for i, trajectory in enumerate(out):
                 self._check_same(call, i, trajectory, tasks[i], seeds[i], agent)
-                self._progress.episode(_reward(trajectory), charged=self._shown)
+                self._progress.episode(_reward(trajectory), charged=self._shown and charge > 0)
         else:
             out = self._play(call, agent, tasks, seeds, purpose, temperature, route, set(stored))
-        self._spent += len(tasks)
+        self._spent += charge
         self.seconds[purpose.value] = (
             self.seconds.get(purpose.value, 0.0) + time.monotonic() - started
         )
         return out
 
     def checkpoint(self, agent: AgentSpec) -> None:
-        """The agent as it stands after the rollouts spent so far."""
-        if self._on_checkpoint is not None:
-            self._on_checkpoint(self._spent, agent)
+        """The agent as it stands after the rollouts spent so far. It is looked at before the next
+        rollouts are played, if they lead past a point of the curve."""
+        self._latest = (self._spent, agent)
 
     def metric(self, **values: Any) -> None:
         self._tracker.log({"rollouts": self._spent, **values})
@@ -161,7 +176,8 @@ class RunLab:
                 line = {"call": call, "index": index, "trajectory": trajectory}
                 self._trajectories.append(line)
             self.ledger.record(entry(call, index, purpose, trajectory))
-            self._progress.episode(_reward(trajectory), charged=self._shown)
+            charged = self._shown and purpose in self.ledger.charged
+            self._progress.episode(_reward(trajectory), charged=charged)
 
         return play(
             self.policy,

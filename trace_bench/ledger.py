@@ -1,6 +1,7 @@
 """The referee: one line per episode in which the agent acts, for whatever purpose.
 
-Held-out evaluation is written down but not charged. A line's identity is (call, index); lines
+Held-out evaluation is written down but not charged, and under `accounting=paper` neither are
+analysis and calibration. A line's identity is (call, index); lines
 that are already on disk when the ledger is opened count as spent and are never written twice, so
 that an interrupted and repeated run has the same ledger as an undisturbed one.
 """
@@ -15,7 +16,7 @@ from typing import Any
 
 from trace_bench.errors import BudgetExceeded, UserError
 from trace_bench.store import Lines, read_lines
-from trace_bench.types import Purpose, StopReason, Trajectory
+from trace_bench.types import CHARGED, Purpose, StopReason, Trajectory
 
 
 @dataclass(frozen=True)
@@ -71,13 +72,16 @@ def read_ledger(path: Path) -> list[Entry]:
 
 
 class Ledger:
-    """Counts episodes against `budget` and writes them to `path`."""
+    """Counts episodes of the purposes `charged` against `budget` and writes all to `path`."""
 
-    def __init__(self, path: Path, budget: int) -> None:
+    def __init__(
+        self, path: Path, budget: int, charged: frozenset[Purpose] = CHARGED["strict"]
+    ) -> None:
         if budget < 0:
             raise UserError(f"budget is {budget}; allowed: 0 or more. Change the setting `budget`.")
         self.path = path
         self.budget = budget
+        self.charged = charged
         self._lines = Lines(path)
         self._calls: dict[str, dict[int, Entry]] = {}
         self._counts: Counter[Purpose] = Counter()
@@ -88,7 +92,7 @@ class Ledger:
     @property
     def spent(self) -> int:
         """Episodes charged so far."""
-        return self._counts.total() - self._counts[Purpose.EVALUATION]
+        return sum(self._counts[purpose] for purpose in self.charged)
 
     @property
     def left(self) -> int:
@@ -109,7 +113,7 @@ class Ledger:
         for entry in there.values():
             if entry.purpose is not purpose:
                 raise ValueError(f"call {call!r} is {entry.purpose} in the ledger, not {purpose}")
-        if purpose is Purpose.EVALUATION:
+        if purpose not in self.charged:
             return
         new = count - len(there)
         if new > self.left:
@@ -124,7 +128,7 @@ class Ledger:
         Raises BudgetExceeded before anything is written when nothing is left."""
         if entry.index in self._calls.get(entry.call, {}):
             return False
-        if entry.purpose is not Purpose.EVALUATION and self.left < 1:
+        if entry.purpose in self.charged and self.left < 1:
             raise BudgetExceeded(f"{entry.call!r}: all {self.budget} rollouts are spent.")
         self._lines.append(entry)
         self._remember(entry)

@@ -92,3 +92,16 @@ def check_budget(settings: Settings, training_tasks: int) -> None:
                 f"budget={settings.budget} is too small for method=prompt_only, which needs at "
                 f"least {least} analysis rollouts (method.analysis_minimum). Raise `budget`."
             )
+
+
+def curve_caveat(settings: Settings) -> str | None:
+    """Why a point of the curve is not what a run with that smaller budget gives; None where it is:
+    whoever trains at a constant rate does the same in every run as long as it goes."""
+    name = settings.method["name"]
+    if name in ("trace", "single_capability", "prompt_only"):
+        return "its phases are shares of the whole budget"
+    if name == "gepa":
+        return "a run stops where the next proposal might not fit its budget"
+    if name in ("grpo", "untargeted") and trainer_settings(settings).decay == "linear":
+        return "the learning rate falls over the whole budget (trainer.decay=linear)"
+    return None

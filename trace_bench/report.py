@@ -9,6 +9,7 @@ from typing import Any
 
 from trace_bench.evaluate import Outcome
 from trace_bench.results.statistics import bootstrap_interval, paired_difference, task_means
+from trace_bench.types import charged
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,8 @@ def closing(summary: Mapping[str, Any]) -> str:
         f"{summary['protocol']}), seed {summary['seed']}, {_spent(summary)} of "
         f"{summary['budget']} rollouts"
     )
+    if summary["accounting"] == "paper":
+        title += " (accounting=paper: analysis and calibration are not counted)"
     lines = ["", table(summary["table"], title), ""]
     if summary["capabilities"] or summary["method"] == "trace":
         lines.append(f"capabilities: {', '.join(summary['capabilities']) or 'none selected'}")
@@ -126,6 +129,8 @@ def closing(summary: Mapping[str, Any]) -> str:
         lines.append(
             f"curve on {summary['dev_split']}: " + ", ".join(_point(p) for p in summary["curve"])
         )
+        if summary["curve_caveat"]:
+            lines.append(f"  not what runs with these budgets give: {summary['curve_caveat']}")
     lines.append(
         "files: ledger.jsonl (every rollout), trajectories.jsonl (read them with python -m "
         "trace_bench.show), evaluation.jsonl, metrics.jsonl, agent.json, summary.json"
@@ -144,7 +149,7 @@ def beside(name: str, summary: Mapping[str, Any]) -> str:
 
 
 def _spent(summary: Mapping[str, Any]) -> int:
-    return sum(n for purpose, n in summary["rollouts"].items() if purpose != "evaluation")
+    return charged(summary["rollouts"], summary["accounting"])
 
 
 def _routing(routing: Mapping[str, Any]) -> str:

@@ -41,7 +41,7 @@ from trace_bench.schema import Settings
 from trace_bench.store import write_json
 from trace_bench.summary import FLOORS, summarize
 from trace_bench.trackers import make_tracker
-from trace_bench.types import AgentSpec, Task
+from trace_bench.types import CHARGED, AgentSpec, Task
 
 
 def run(settings: Settings) -> int:
@@ -93,12 +93,11 @@ class _Run:
     plan: Plan
     points: list[dict[str, Any]] = field(default_factory=list)
 
-    def checkpoint(self, spent: int, agent: AgentSpec, last: bool = False) -> None:
-        """Evaluates the agent on the dev split when it has reached the next checkpoint. The `last`
-        agent stands for all checkpoints that are left, also when it did not spend the budget."""
+    def checkpoint(self, spent: int, agent: AgentSpec, until: int) -> None:
+        """Evaluates the agent, which has spent so many rollouts, on the dev split if a checkpoint
+        lies before `until`, so that no point shows an agent that spent more than it says."""
         reached = {p["checkpoint"] for p in self.points}
-        left = [c for c in checkpoints(self.settings) if c not in reached]
-        due = left if last else [c for c in left if c <= spent]
+        due = [c for c in checkpoints(self.settings) if c not in reached and c < until]
         if not due:
             return
         plan = Plan(tuple(self.suite.tasks(self.settings.env.dev_split)))
@@ -162,9 +161,9 @@ def _play(
             outcomes[name] = _floor(run, name)
     with run.clock.phase("method"):
         run.progress.phase("method")
-        run.checkpoint(0, base)
+        lab.checkpoint(base)
         agent = method.fit(base, train, lab)
-        run.checkpoint(lab.spent, agent, last=True)
+        run.checkpoint(lab.spent, agent, run.settings.budget + 1)
         write_json(run.folder / "agent.json", agent)
     for purpose, seconds in lab.seconds.items():
         run.clock.add(f"method/{purpose} rollouts", seconds)
@@ -215,6 +214,7 @@ def _lab(run: _Run, joint: bool = False) -> RunLab:
         shown=not joint,
         max_turns=settings.policy.max_turns,
         max_tokens=settings.policy.max_tokens,
+        charged=CHARGED[settings.accounting],
         on_checkpoint=None if joint else run.checkpoint,
     )
 
@@ -230,6 +230,7 @@ def _assemble(
             temperature=settings.policy.eval_temperature,
             max_turns=settings.policy.max_turns,
             max_tokens=settings.policy.max_tokens,
+            retries=settings.evaluation.retries,
             progress=progress,
             trajectories=trajectories,
         )

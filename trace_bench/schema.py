@@ -105,12 +105,14 @@ class TrackerSettings:
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """The held-out evaluation. `limit` takes the first tasks only (for a quick look); `joint` also
-    trains and evaluates TRACE's yardstick of one adapter on all synthetic environments."""
+    """The held-out evaluation. `limit` takes the first tasks only (for a quick look); `retries`:
+    how often an episode that the infrastructure lost is played again; `joint` also trains and
+    evaluates TRACE's yardstick of one adapter on all synthetic environments."""
 
     split: str = "test"
     trials: int = field(default=1, metadata=number(1))
     limit: int | None = field(default=None, metadata=number(1))
+    retries: int = field(default=1, metadata=number(0))
     joint: bool = True
 
 
@@ -127,6 +129,7 @@ class Settings:
     tracker: TrackerSettings
     evaluation: EvaluationSettings
     protocol: Literal["held_out", "paper"] = "held_out"
+    accounting: Literal["strict", "paper"] = "strict"
     budget: int = field(default=640, metadata=number(0))
     seed: int = field(default=0, metadata=number(0))
     checkpoints: tuple[int, ...] | None = field(default=None, metadata=number(0))

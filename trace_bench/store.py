@@ -136,6 +136,11 @@ class Lines:
         self.close()
 
 
+def file_hash(path: Path) -> str | None:
+    """sha256 of a file; None when it does not exist."""
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+
+
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """All whole lines of a JSONL file, without touching it (a torn last line is left out)."""
     if not path.exists():

@@ -11,9 +11,9 @@ from typing import Any
 
 from trace_bench import report
 from trace_bench.evaluate import Outcome, Routing
-from trace_bench.folder import file_hash
+from trace_bench.parts import curve_caveat
 from trace_bench.schema import Settings
-from trace_bench.store import read_json
+from trace_bench.store import file_hash, read_json
 from trace_bench.types import AgentSpec, to_json
 
 VERSIONS = ("trace-bench", "torch", "transformers", "peft", "numpy", "scipy", "hydra-core")
@@ -51,6 +51,7 @@ def summarize(
         "train_split": settings.env.train_split,
         "dev_split": settings.env.dev_split,
         "protocol": settings.protocol,
+        "accounting": settings.accounting,
         "policy": settings.policy.name,
         "model": settings.model.name,
         "experiment": settings.experiment,
@@ -64,6 +65,7 @@ def summarize(
         "table": [to_json(row) for row in _rows(settings, outcomes, routed)],
         "routing": None if routed is None else _routing_figures(routed),
         "curve": list(curve),
+        "curve_caveat": curve_caveat(settings),
         "capabilities": _capabilities(folder),
         "adapters": [adapter.name for adapter in agent.adapters],
         "wall_s": {name: round(seconds, 2) for name, seconds in seconds.items()},

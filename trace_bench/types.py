@@ -51,6 +51,19 @@ class Purpose(StrEnum):
     EVALUATION = "evaluation"
 
 
+CHARGED = {
+    "strict": frozenset(Purpose) - {Purpose.EVALUATION},
+    "paper": frozenset({Purpose.TRAINING, Purpose.PROMPT, Purpose.VALIDATION}),
+}
+"""What the budget pays for, by the setting `accounting`: everything that a method plays, or, as the
+paper's authors appear to count, not its analysis and calibration."""
+
+
+def charged(rollouts: Mapping[str, int], accounting: str) -> int:
+    """How many of the rollouts (by purpose) the budget pays for."""
+    return sum(rollouts.get(purpose.value, 0) for purpose in CHARGED[accounting])
+
+
 @dataclass(frozen=True)
 class Task:
     """One task as plain data; an environment can be reset from it alone.

@@ -24,7 +24,9 @@ from trace_bench.results.compare import (
     holm,
 )
 from trace_bench.results.paper import paper_tables
-from trace_bench.results.records import Record, find, read_records, read_run
+from trace_bench.results.places import find
+from trace_bench.results.records import Record, read_records
+from trace_bench.results.runs import read_run
 
 SETTINGS = {
     "env.name": "toolsandbox",
@@ -49,7 +51,7 @@ def record(method: str, success: list[float | None], seed: int = 0, budget: int 
         base=tuple(success),
         similarity=0.5,
         tokens=1000,
-        lost={"environment": 2},
+        drops={"episodes": len(success), "lost": {"environment": 2}, "excluded": 2},
         floors={"idle": 0.25, "reference": 1.0},
         wall_s={"method": 2.0},
         fingerprint=f"{method}{seed}{budget}",
@@ -189,8 +191,8 @@ def test_tables_hold_every_method_and_say_what_they_are_about() -> None:
     caption = tables.describe(records, ["x: broken"])
     for words in (
         "toolsandbox/embedded", "split test", "protocol held_out", "60 tasks", "2 seeds", "1 trial",
-        "Floor (idle) 0.250", "lost to the infrastructure: 24 (24 by the environment)",
-        "could not be used: 1",
+        "Floor (idle) 0.250", "infrastructure lost 24 (environment 24)", "24 left out",
+        "Rule retry", "could not be used: 1",
     ):  # fmt: skip
         assert words in caption
     scaling = tables.rollout_scaling(cells(records[:-2]), caption)
@@ -210,7 +212,7 @@ def test_figures_and_tables_are_written_and_repeatable(tmp_path: Path) -> None:
     from trace_bench.results.records import as_line
 
     source = tmp_path / "records.jsonl"
-    source.write_text("".join(json.dumps(as_line(r)) + "\n" for r in grid()))
+    source.write_text("".join(as_line(r) for r in grid()))
     written = []
     for name in ("one", "two"):
         assert main(["tables", str(source), "--out", str(tmp_path / name)]) == 0

@@ -155,18 +155,18 @@ def test_another_job_in_the_folder_is_refused(model, tmp_path) -> None:
 
 
 def test_checkpoints_and_what_is_left(model, tmp_path) -> None:
-    seen: list[tuple[int, str]] = []
+    seen: list[tuple[int, str, int]] = []
     lab = make_lab(
         tmp_path,
         model,
         41,
-        on_checkpoint=lambda spent, agent: seen.append((spent, agent.version)),
+        on_checkpoint=lambda spent, agent, until: seen.append((spent, agent.version, until)),
     )
     lab.trainer.train(job(model, 41), lab)
     assert lab.budget_left() == 5  # less than two groups: no iteration
     lab.close()
-    versions = ["base+letters@0001", "base+letters@0002", "base+letters@0003"]
-    assert seen == [(12, versions[0]), (24, versions[1]), (36, versions[2])]
+    # Each stands until the next call has been played; the last one is the caller's to look at.
+    assert seen == [(12, "base+letters@0001", 24), (24, "base+letters@0002", 36)]
     last = read_lines(tmp_path / "metrics.jsonl")[-1]
     assert (last["phase"], last["unspent"]) == ("trained", 5)
 

@@ -1,26 +1,33 @@
 """`python -m trace_bench.results`: tables and figures from finished runs.
 
-    collect PLACES... --out FILE     records of run folders in one small file that can be committed
-    tables PLACES... --out FOLDER    tables (Markdown, LaTeX, CSV) and figures (PNG, SVG)
-    map PLACES... --out FOLDER       the same over the number of training tasks (env.train_tasks)
-    paper [PLACES...] --out FOLDER   the paper's tables with implied intervals, ours beside them
+    collect PLACES... --out FILE          records of run folders in one small file to commit
+    tables PLACES... --out FOLDER         tables (Markdown, LaTeX, CSV) and figures (PNG, SVG)
+    map PLACES... --out FOLDER            over the number of training tasks (env.train_tasks)
+    capabilities PLACES... --out FOLDER   over how many capabilities are used at most
+    paper [PLACES...] --out FOLDER        the paper's tables with implied intervals, ours beside
+    regrade PLACES... rule=RULE --out FOLDER
+                                          the tables under another reporting rule, from the
+                                          attempts that the run folders keep
+    export RUN --out FOLDER               one run as a publication bundle (a rollout card)
 
 A place is a run folder, a folder with run folders somewhere below it, or a file of records.
+Reporting rules: retry (the default), exclude, zero.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trace_bench.errors import UserError
-from trace_bench.results import tables
+from trace_bench.results import details, rules, tables
 from trace_bench.results.compare import cells, check_comparable
-from trace_bench.results.records import Found, as_line, find
-from trace_bench.results.tables import Table, describe
+from trace_bench.results.places import Found, find
+from trace_bench.results.records import as_line, training_tasks
+from trace_bench.results.table import Table
+from trace_bench.results.tables import describe
 from trace_bench.store import write_text
 
 
@@ -30,22 +37,12 @@ def main(arguments: Sequence[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", choices=["collect", "tables", "map", "paper"])
-    parser.add_argument("places", nargs="*", type=Path)
+    parser.add_argument("command", choices=[*COMMANDS, "regrade", "export"])
+    parser.add_argument("places", nargs="*")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args(arguments)
     try:
-        found = find(given.places)
-        for text in found.skipped:
-            print(f"skipped: {text}", file=sys.stderr)
-        if not found.records and given.command != "paper":
-            raise UserError(
-                f"no finished run in {', '.join(map(str, given.places)) or 'no place'}; name run "
-                "folders or record files."
-            )
-        written = {"collect": collect, "tables": make_tables, "map": make_map, "paper": paper}[
-            given.command
-        ](found, given.out)
+        written = _carry_out(given.command, given.places, given.out)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -54,13 +51,37 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
+def _carry_out(command: str, given: Sequence[str], out: Path) -> list[Path]:
+    rule = None
+    if command == "regrade":
+        named = [g.removeprefix("rule=") for g in given if g.startswith("rule=")]
+        if len(named) != 1:
+            raise UserError(f"regrade needs one rule=...; allowed: {', '.join(rules.RULES)}.")
+        rule, given = rules.check(named[0]), [g for g in given if not g.startswith("rule=")]
+    if command == "export":
+        from trace_bench.results.card import export
+
+        if len(given) != 1:
+            raise UserError(f"export takes one run folder, got {len(given)}.")
+        return export(Path(given[0]), out)
+    found = find([Path(g) for g in given], rule)
+    for text in found.skipped:
+        print(f"skipped: {text}", file=sys.stderr)
+    if not found.records and command != "paper":
+        raise UserError(
+            f"no finished run in {', '.join(given) or 'no place'}; name run folders or record "
+            "files."
+        )
+    return COMMANDS["tables" if command == "regrade" else command](found, out)
+
+
 def collect(found: Found, out: Path) -> list[Path]:
     """One line a record, in a fixed order."""
     ordered = sorted(
         found.records,
-        key=lambda r: (r.method, r.settings.get("env.train_tasks") or 0, r.budget, r.seed),
+        key=lambda r: (r.method, training_tasks(r), r.budget, r.seed, str(r.method_settings)),
     )
-    write_text(out, "".join(json.dumps(as_line(r), sort_keys=True) + "\n" for r in ordered))
+    write_text(out, "".join(map(as_line, ordered)))
     return [out]
 
 
@@ -73,31 +94,62 @@ def make_tables(found: Found, out: Path) -> list[Path]:
     made: list[Table | None] = [
         tables.rollout_scaling(grouped, caption),
         *(tables.comparison(grouped, budget, caption) for budget in budgets),
-        tables.routing(found.records, caption),
-        tables.selection(found.records, caption),
-        tables.cost(grouped, caption),
+        details.routing(found.records, caption),
+        details.selection(found.records, caption),
+        details.reliability(grouped, caption),
+        details.cost(grouped, caption),
     ]
     written = _write([t for t in made if t is not None], out)
-    title = caption.split(". ")[0]
-    return written + plots.rollout_scaling(grouped, title, out / "rollout_scaling")
+    written += plots.rollout_scaling(grouped, _title(caption), out / "rollout_scaling")
+    if any(r.training for r in found.records):
+        curves = out / "learning_curves"
+        written += plots.learning_curves(found.records, _title(caption), curves)
+    return written
 
 
 def make_map(found: Found, out: Path) -> list[Path]:
+    """Runs without env.train_tasks stand as level lines if their method does not look at training
+    tasks; other such runs are left out, and said so."""
     from trace_bench.results import plots
 
-    check_comparable(found.records, free=("env.train_tasks",))
-    if any(r.settings["env.train_tasks"] is None for r in found.records):
-        raise UserError("the map needs runs with env.train_tasks set; some have null.")
-    caption = describe(found.records, found.skipped)
-    written = _write([tables.by_training_tasks(found.records, caption)], out)
-    title = caption.split(". ")[0]
-    return written + plots.by_training_tasks(found.records, title, out / "training_tasks")
+    sized = [r for r in found.records if training_tasks(r)]
+    if not sized:
+        raise UserError("the map needs runs with env.train_tasks set; all have null.")
+    budgets = {r.budget for r in sized}
+    level = [r for r in found.records if not training_tasks(r) and r.budget in budgets]
+    level = [r for r in level if r.method in ("base", "untargeted")]
+    if rest := len(found.records) - len(sized) - len(level):
+        print(f"left out: {rest} runs without env.train_tasks or of other budgets", file=sys.stderr)
+    check_comparable([*sized, *level], free=("env.train_tasks", "env.train_split"))
+    caption = describe(sized, found.skipped)
+    written = _write([tables.by_training_tasks(sized, level, caption)], out)
+    return written + plots.by_training_tasks(sized, level, _title(caption), out / "training_tasks")
+
+
+def make_capabilities(found: Found, out: Path) -> list[Path]:
+    from trace_bench.results import plots
+
+    records = [r for r in found.records if "max_capabilities" in r.method_settings]
+    if not records:
+        raise UserError("no run of a method with method.max_capabilities (trace, prompt_only).")
+    check_comparable(records, free=("method.max_capabilities",))
+    caption = describe(records, found.skipped)
+    written = _write([tables.by_capabilities(records, caption)], out)
+    return written + plots.by_capabilities(records, _title(caption), out / "capabilities")
 
 
 def paper(found: Found, out: Path) -> list[Path]:
-    from trace_bench.results.paper import paper_tables
+    from trace_bench.results import plots
+    from trace_bench.results.paper import paper_tables, reported
 
-    return _write(paper_tables(found.records), out)
+    written = _write(paper_tables(found.records), out)
+    scaling = reported()["toolsandbox"]["rollouts"]
+    measured = cells(found.records)
+    return written + plots.paper_scaling(scaling, measured, out / "paper_rollout_scaling")
+
+
+def _title(caption: str) -> str:
+    return caption.split(". ")[0]
 
 
 def _write(made: Sequence[Table], out: Path) -> list[Path]:
@@ -113,6 +165,14 @@ def _write(made: Sequence[Table], out: Path) -> list[Path]:
             written.append(path)
     return written
 
+
+COMMANDS: dict[str, Callable[[Found, Path], list[Path]]] = {
+    "collect": collect,
+    "tables": make_tables,
+    "map": make_map,
+    "capabilities": make_capabilities,
+    "paper": paper,
+}
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

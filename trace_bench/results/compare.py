@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,6 +16,8 @@ METHODS = (
     "base", "sft", "untargeted", "grpo", "gepa", "prompt_only", "single_capability", "trace",
 )  # fmt: skip
 RESAMPLES = 4000
+# What runs had before these settings existed.
+DEFAULTS = {"accounting": "strict", "evaluation.retries": 1}
 
 
 def method_order(name: str) -> tuple[int, str]:
@@ -27,8 +30,10 @@ def check_comparable(records: Sequence[Record], free: Sequence[str] = ()) -> Non
     settings named in `free`: such runs say nothing about methods when put into one table."""
     values: dict[str, dict[str, str]] = {}
     for record in records:
-        for key in {*record.settings, "held-out tasks"} - set(free):
-            value = record.tasks if key == "held-out tasks" else record.settings[key]
+        shared = {**DEFAULTS, **record.settings}
+        shared |= {"held-out tasks": record.tasks, "rule": record.rule}
+        for key in shared.keys() - set(free):
+            value = shared[key]
             values.setdefault(key, {})[str(value)] = record.fingerprint
     differ = {key: found for key, found in values.items() if len(found) > 1}
     if differ:
@@ -42,7 +47,7 @@ def check_comparable(records: Sequence[Record], free: Sequence[str] = ()) -> Non
         )
     seen: dict[tuple[object, ...], str] = {}
     for record in records:
-        where = tuple(record.settings.get(name) for name in free)
+        where = tuple(_setting(record, name) for name in free)
         own = (record.method, record.budget, record.seed, *where)
         if seen.setdefault(own, record.fingerprint) != record.fingerprint:
             raise UserError(
@@ -50,6 +55,11 @@ def check_comparable(records: Sequence[Record], free: Sequence[str] = ()) -> Non
                 f"budget={record.budget} seed={record.seed}, with other settings of the method. "
                 "Name one of them."
             )
+
+
+def _setting(record: Record, name: str) -> object:
+    own = name.removeprefix("method.")
+    return record.method_settings.get(own) if own != name else record.settings.get(name)
 
 
 @dataclass(frozen=True)
@@ -78,6 +88,11 @@ class Cell:
         known = (~np.isnan(matrix)).sum(0)
         return np.where(known > 0, np.nansum(matrix, 0) / np.maximum(known, 1), np.nan)
 
+    def similarity(self) -> Interval:
+        """Mean over seeds of the mean similarity, with its range over seeds."""
+        values = [r.similarity for r in self.records]
+        return Interval(sum(values) / len(values), min(values), max(values))
+
     def interval(self, level: float = 0.95, seed: int = 0) -> Interval:
         """Percentile bootstrap over tasks and seeds together: both are resampled."""
         return _bootstrap(self.matrix, level, seed)
@@ -101,33 +116,39 @@ class Difference:
     p: float
 
 
+@lru_cache(maxsize=64)
+def _weights(count: int, seed: int, what: str) -> np.ndarray:
+    """How often each of `count` things is drawn in each resample [RESAMPLES, count]. `what` keeps
+    the draws of tasks and of two agents' seeds apart."""
+    rng = np.random.default_rng([seed, *what.encode()])
+    return rng.multinomial(count, np.full(count, 1 / count), RESAMPLES).astype(float)
+
+
 def difference(treated: Cell, control: Cell, seed: int = 0) -> Difference:
     """Paired by task. The p-value takes the seeds that were run as given and asks about tasks; the
     interval also resamples seeds, so it is the wider statement."""
     per_task = treated.per_task - control.per_task
     known = per_task[~np.isnan(per_task)]
-    rng = np.random.default_rng(seed)
-    draws = [
-        _draw(treated.matrix, rows, rng) - _draw(control.matrix, rows, rng)
-        for rows in rng.integers(0, len(per_task), (RESAMPLES, len(per_task)))
-    ]
+    draws = _means(treated.matrix, seed, "treated") - _means(control.matrix, seed, "control")
     low, high = np.nanquantile(draws, [0.025, 0.975])
     return Difference(
         Interval(float(known.mean()), float(low), float(high)), permutation_p(known.tolist())
     )
 
 
-def _draw(matrix: np.ndarray, tasks: np.ndarray, rng: np.random.Generator) -> float:
-    seeds = rng.integers(0, len(matrix), len(matrix))
-    drawn = matrix[seeds][:, tasks]
-    known = drawn[~np.isnan(drawn)]
-    return float(known.mean()) if known.size else float("nan")  # few tasks, all of them lost
+def _means(matrix: np.ndarray, seed: int, what: str) -> np.ndarray:
+    """Means [RESAMPLES] of a matrix [seeds, tasks] whose rows and columns are drawn anew; all calls
+    with one seed draw the same tasks. NaN where nothing that was drawn has a score."""
+    rows, columns = _weights(len(matrix), seed, what), _weights(matrix.shape[1], seed, "tasks")
+    known = ~np.isnan(matrix)
+    totals = ((rows @ np.where(known, matrix, 0.0)) * columns).sum(1)
+    counts = ((rows @ known.astype(float)) * columns).sum(1)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(totals / counts)
 
 
 def _bootstrap(matrix: np.ndarray, level: float, seed: int) -> Interval:
-    rng = np.random.default_rng(seed)
-    count = matrix.shape[1]
-    means = [_draw(matrix, rows, rng) for rows in rng.integers(0, count, (RESAMPLES, count))]
+    means = _means(matrix, seed, "seeds")
     low, high = np.nanquantile(means, [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(np.nanmean(matrix)), float(low), float(high))
 

@@ -16,7 +16,8 @@ from trace_bench.errors import UserError
 from trace_bench.results.compare import Cell, cells, check_comparable
 from trace_bench.results.records import Record
 from trace_bench.results.statistics import wilson_interval
-from trace_bench.results.tables import Table, describe
+from trace_bench.results.table import Table
+from trace_bench.results.tables import describe
 from trace_bench.store import read_json
 
 OURS = {"adp": "sft", "awm": "untargeted"}  # the paper's names for what we call otherwise
@@ -35,7 +36,7 @@ def paper_tables(records: Sequence[Record]) -> list[Table]:
     """The main tables of both benchmarks and the rollout scaling, measured cells beside them."""
     if records:
         check_comparable(records)
-    reported = read_json(paper_file())
+    data = reported()
     found = cells(records)
     largest = max((b for _, b in found), default=0)
     ours = {m: cell for (m, b), cell in found.items() if b == largest}
@@ -44,7 +45,17 @@ def paper_tables(records: Sequence[Record]) -> list[Table]:
         if records
         else "Ours: nothing was measured."
     )
-    return [_toolsandbox(reported, ours, note), _tau2(reported), _scaling(reported, found, note)]
+    return [
+        _toolsandbox(data, ours, note),
+        _tau2(data),
+        _scaling(data, found, note),
+        *_tau2_details(data["tau2"]),
+    ]
+
+
+def reported() -> Mapping[str, Any]:
+    """The figures of results/paper.json."""
+    return dict(read_json(paper_file()))
 
 
 def _implied(solved: float, n: int) -> str:
@@ -118,3 +129,57 @@ def _scaling(
     )
     header = ("method", "budget", "reported similarity", "measured success (ours)")
     return Table("paper_rollout_scaling", caption, header, tuple(rows))
+
+
+def _tau2_details(data: Mapping[str, Any]) -> list[Table]:
+    """The paper's figures about τ²-bench: number of capabilities, routing, selection."""
+    marked = "τ²-bench, 164 tasks, 1 seed, 1 trial; ours: nothing was measured."
+    scaling = data["rollouts"]
+    rollouts = [
+        (name, f"{budget}", f"{value / 100:.3f}", _implied(value / 100 * 164, 164), NOT_RUN)
+        for name in ("grpo", "gepa", "trace")
+        for budget, value in zip(scaling["budget"], scaling[name], strict=True)
+    ]
+    capabilities = [
+        (method, number, f"{value / 100:.3f}", _implied(value / 100 * 164, 164), NOT_RUN)
+        for method in ("trace", "prompt_only")
+        for number, value in data["capabilities"][method].items()
+    ]
+    routing = data["routing"]
+    routed = [
+        (f"{n}", f"{oracle}", f"{right}", f"{right / oracle:.3f}", _implied(right, oracle), NOT_RUN)
+        for n, oracle, right in zip(
+            routing["capabilities"], routing["oracle_tasks"], routing["router_correct"], strict=True
+        )
+    ]
+    selection = data["selection"]
+    chosen = [
+        (s["name"], f"{s['runs']} of {selection['runs']}", f"{s['median_tasks']}", kind, NOT_RUN)
+        for kind in ("selected", "rejected")
+        for s in selection[kind]
+    ]
+    measured = "measured (ours)"
+    share = ("method", "budget", "reported", "implied interval", measured)
+    return [
+        Table("paper_tau2_rollout_scaling", f"Rollout scaling. {marked}", share, tuple(rollouts)),
+        Table(
+            "paper_tau2_capabilities",
+            f"Pass rate by number of capabilities. {marked} {data['capabilities']['note']}.",
+            ("method", "capabilities", "reported", "implied interval", measured),
+            tuple(capabilities),
+        ),
+        Table(
+            "paper_tau2_routing",
+            "Tasks that some adapter solves (oracle) and those that the router sent to such a one. "
+            f"{marked}",
+            ("capabilities", "oracle tasks", "routed right", "share", "implied interval", measured),
+            tuple(routed),
+        ),
+        Table(
+            "paper_tau2_selection",
+            f"Labelling runs in which a capability passed, of {selection['runs']}, over "
+            f"{selection['failures']} failed trajectories. {marked}",
+            ("capability", "runs", "median tasks", "verdict", measured),
+            tuple(chosen),
+        ),
+    ]

@@ -134,6 +134,16 @@ def paired_difference(
     )
 
 
+def pass_hat(passes: Iterable[Sequence[int]], k: int) -> float | None:
+    """pass^k: the probability that k trials of a task all succeed, mean over tasks. `passes` holds
+    [successes, trials] per task; tasks with fewer than k trials are left out, None without any.
+
+    Unbiased per task: C(successes, k) / C(trials, k). Source: tau-bench (arXiv 2406.12045).
+    """
+    known = [math.comb(c, k) / math.comb(n, k) for c, n in passes if n >= k]
+    return sum(known) / len(known) if known else None
+
+
 def _sample(values: Sequence[float]) -> np.ndarray:
     sample = np.asarray(values, dtype=np.float64)
     if sample.size == 0:

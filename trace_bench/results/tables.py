@@ -1,64 +1,16 @@
-"""Tables: what they hold, and the same content as Markdown, LaTeX (booktabs) and CSV."""
+"""The main tables: every method over the budgets, every method at one budget, and the caption that
+stands with every table."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from trace_bench.results.compare import Cell, Difference, detectable, difference, holm
-from trace_bench.results.records import Record
-
-
-@dataclass(frozen=True)
-class Table:
-    """`rows` of text under `header`; the first column is left-aligned."""
-
-    name: str
-    caption: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-    def markdown(self) -> str:
-        line = "| " + " | ".join(self.header) + " |"
-        rule = "|" + "|".join(["---", *["---:"] * (len(self.header) - 1)]) + "|"
-        body = ["| " + " | ".join(row) + " |" for row in self.rows]
-        return "\n".join([self.caption, "", line, rule, *body]) + "\n"
-
-    def latex(self) -> str:
-        columns = "l" + "r" * (len(self.header) - 1)
-        lines = [" & ".join(map(_tex, row)) + r" \\" for row in self.rows]
-        return (
-            "\n".join(
-                [
-                    r"\begin{table}",
-                    rf"\caption{{{_tex(self.caption)}}}",
-                    rf"\begin{{tabular}}{{{columns}}}",
-                    r"\toprule",
-                    " & ".join(map(_tex, self.header)) + r" \\",
-                    r"\midrule",
-                    *lines,
-                    r"\bottomrule",
-                    r"\end{tabular}",
-                    r"\end{table}",
-                ]
-            )
-            + "\n"
-        )
-
-    def csv(self) -> str:
-        out = io.StringIO()
-        csv.writer(out, lineterminator="\n").writerows([self.header, *self.rows])
-        return out.getvalue()
-
-
-def _tex(text: str) -> str:
-    for mark in "&%_#$":
-        text = text.replace(mark, f"\\{mark}")
-    return text.replace("~", r"\textasciitilde{}").replace("^", r"\textasciicircum{}")
+from trace_bench.results.compare import Cell, Difference, cells, detectable, difference, holm
+from trace_bench.results.records import Record, training_tasks
+from trace_bench.results.rules import RULES
+from trace_bench.results.table import Table
 
 
 def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
@@ -66,23 +18,42 @@ def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
     first = records[0].settings
     seeds = {r.seed for r in records}
     trials = first.get("evaluation.trials", 1)
-    lost: dict[str, int] = {}
-    for record in records:
-        for boundary, count in record.lost.items():
-            lost[boundary] = lost.get(boundary, 0) + count
     text = (
         f"{first['env.name']}/{first['env.suite']}, split {first['evaluation.split']}, protocol "
-        f"{first['protocol']}, {len(records[0].success)} tasks, {_many(len(seeds), 'seed')}, "
+        f"{first['protocol']}, accounting {first.get('accounting', 'strict')}, "
+        f"{len(records[0].success)} tasks, {_many(len(seeds), 'seed')}, "
         f"{_many(int(trials), 'trial')}. Floor (idle) {records[0].floors.get('idle', 0):.3f}, "
-        f"ceiling (reference) {records[0].floors.get('reference', 0):.3f}. Episodes lost to the "
-        f"infrastructure: {sum(lost.values())}"
+        f"ceiling (reference) {records[0].floors.get('reference', 0):.3f}. {_drops(records)}"
     )
-    if lost:
-        text += " (" + ", ".join(f"{n} by the {b}" for b, n in sorted(lost.items())) + ")"
-    text += ", left out of the score."
     if skipped:
         text += f" Run folders that could not be used: {len(skipped)}."
     return text
+
+
+def _drops(records: Sequence[Record]) -> str:
+    """The reporting rule and what happened to held-out episodes and rollouts on the way."""
+    total: dict[str, int] = {}
+    by: dict[str, dict[str, int]] = {"lost": {}, "rollouts_lost": {}, "limits": {}}
+    for record in records:
+        for key, value in record.drops.items():
+            if isinstance(value, int):
+                total[key] = total.get(key, 0) + value
+            for name, count in value.items() if isinstance(value, Mapping) else ():
+                by[key][name] = by[key].get(name, 0) + count
+    rule = records[0].rule
+    return (
+        f"Rule {rule} ({RULES[rule]}): of {total.get('episodes', 0)} held-out episodes the "
+        f"infrastructure lost {_parts(by['lost'])}; {total.get('retried', 0)} were retried, "
+        f"{total.get('excluded', 0)} left out, {total.get('zeroed', 0)} counted as failures; "
+        f"cut off by a limit: {_parts(by['limits'])}. Rollouts of the methods that were lost: "
+        f"{_parts(by['rollouts_lost'])}."
+    )
+
+
+def _parts(counts: Mapping[str, int]) -> str:
+    total = sum(counts.values())
+    named = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+    return f"{total} ({named})" if total else "0"
 
 
 def _many(count: int, what: str) -> str:
@@ -142,8 +113,9 @@ def comparison(found: Mapping[tuple[str, int], Cell], budget: int, caption: str)
     n = next(iter(at.values())).matrix.shape[1]
     text = (
         f"All methods at {budget} rollouts. {caption} Differences are paired by task; p by sign "
-        f"flips, Holm-corrected over {len(corrected)} comparisons. A true difference of "
-        f"{detectable(spread, n):.3f} would be found with a power of 80 %."
+        f"flips over tasks for the seeds that were run, Holm-corrected over {len(corrected)} "
+        f"comparisons; intervals are over tasks and seeds, the wider statement. A true difference "
+        f"of {detectable(spread, n):.3f} would be found with a power of 80 %."
     )
     header = (
         "method", "runs", "rollouts", "success", "similarity", "vs base", "p", "vs trace", "p",
@@ -169,97 +141,55 @@ def _difference(found: Difference | None, p: float | None) -> tuple[str, str]:
     return text, "<0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
-def routing(records: Sequence[Record], caption: str) -> Table | None:
-    """Where TRACE's success goes: the router's choice, the oracle route, the best adapter alone."""
-    routed = [r for r in records if r.routing is not None]
-    if not routed:
-        return None
-    groups: dict[tuple[str, int], list[Record]] = {}
-    for record in routed:
-        groups.setdefault((record.method, record.budget), []).append(record)
-    rows = []
-    for (method, budget), members in sorted(groups.items()):
-        figures = [r.routing for r in members if r.routing is not None]
-
-        def mean(values: Sequence[float]) -> str:
-            return f"{sum(values) / len(values):.3f}" if values else ""
-
-        decisive = [f["agreement_decisive"] for f in figures if f["agreement_decisive"] is not None]
-        rows.append(
-            (
-                method,
-                f"{budget}",
-                mean([float(len(r.adapters)) for r in members]),
-                mean([r.mean for r in members]),
-                mean([f["oracle_score"]["success"] for f in figures]),
-                mean([f["single_score"]["success"] for f in figures]),
-                mean([f["agreement"] for f in figures]),
-                mean(decisive),
-            )
-        )
-    text = (
-        "Routing: success of the routed agent, of the best choice for each task (an upper bound "
-        "that looks at the scores) and of the best single adapter; how often the router's choice "
-        f"is as good as the best, on all tasks and where it matters. Means over seeds. {caption}"
-    )
-    header = (
-        "method", "budget", "adapters", "routed", "oracle", "single", "agreement", "decisive",
-    )  # fmt: skip
-    return Table("routing", text, header, tuple(rows))
-
-
-def selection(records: Sequence[Record], caption: str) -> Table | None:
-    """How often each capability was selected over the runs of a budget."""
-    chosen = [r for r in records if r.method == "trace"]
-    if not chosen:
-        return None
-    budgets = sorted({r.budget for r in chosen})
-    names = sorted({name for r in chosen for name in r.capabilities})
-    rows = []
-    for name in names:
-        row = [name]
-        for budget in budgets:
-            runs = [r for r in chosen if r.budget == budget]
-            row.append(f"{sum(name in r.capabilities for r in runs)} of {len(runs)}")
-        rows.append(tuple(row))
-    text = f"Runs of TRACE in which a capability was selected, by budget. {caption}"
-    return Table("selection", text, ("capability", *map(str, budgets)), tuple(rows))
-
-
-def cost(found: Mapping[tuple[str, int], Cell], caption: str) -> Table:
-    """Rollouts by purpose, tokens and wall time of the method itself, means over seeds."""
-    rows = []
-    purposes = ("analysis", "calibration", "training", "prompt", "validation")
-    for (method, budget), cell in found.items():
-        n = len(cell.records)
-        spent = [sum(r.rollouts.get(p, 0) for r in cell.records) / n for p in purposes]
-        unspent = budget - sum(r.spent for r in cell.records) / n
-        tokens = sum(r.tokens for r in cell.records) / n
-        wall = sum(r.wall_s.get("method", 0.0) for r in cell.records) / n
-        rows.append(
-            (method, f"{budget}", *(f"{s:.0f}" for s in spent), f"{unspent:.0f}",
-             f"{tokens / 1000:.0f}", f"{wall:.1f}")
-        )  # fmt: skip
-    text = f"Cost: rollouts by purpose, thousands of tokens, seconds in the method. {caption}"
-    header = ("method", "budget", *purposes, "unspent", "kilotokens", "seconds")
-    return Table("cost", text, header, tuple(rows))
-
-
-def by_training_tasks(records: Sequence[Record], caption: str) -> Table:
-    """Success by number of training tasks and budget, one row a method and number."""
-    from trace_bench.results.compare import cells
-
-    sizes = sorted({int(r.settings["env.train_tasks"] or 0) for r in records})
+def by_training_tasks(records: Sequence[Record], level: Sequence[Record], caption: str) -> Table:
+    """Success by number of training tasks and budget, one row a method and number; below them the
+    `level` methods, which do not look at the training tasks."""
     budgets = sorted({r.budget for r in records})
+    parts: list[tuple[str, Sequence[Record]]] = [
+        (f"{size}", [r for r in records if training_tasks(r) == size])
+        for size in sorted({training_tasks(r) for r in records})
+    ]
     rows = []
-    for size in sizes:
-        some = cells([r for r in records if int(r.settings["env.train_tasks"] or 0) == size])
-        for method in dict.fromkeys(m for m, _ in some):
-            row = [f"{size}", method]
-            row += [_cell(some[method, b]) if (method, b) in some else "not run" for b in budgets]
+    for name, some in [*parts, ("any", level)]:
+        found = cells(some)
+        for method in dict.fromkeys(m for m, _ in found):
+            row = [name, method]
+            row += [_cell(found[method, b]) if (method, b) in found else "not run" for b in budgets]
             rows.append(tuple(row))
     text = (
         "Success by number of training tasks and rollout budget, with 95 % intervals over tasks "
         f"and seeds. {caption}"
     )
+    if level:
+        text += " The methods at `any` do not look at the training tasks"
+        text += f" ({len({r.seed for r in level})} seeds)."
     return Table("training_tasks", text, ("tasks", "method", *map(str, budgets)), tuple(rows))
+
+
+def by_capabilities(records: Sequence[Record], caption: str) -> Table:
+    """Success by the most capabilities that the method may use, one row a method and budget."""
+    sizes = sorted({int(r.method_settings["max_capabilities"]) for r in records})
+    found = {
+        size: cells([r for r in records if int(r.method_settings["max_capabilities"]) == size])
+        for size in sizes
+    }
+    rows = []
+    for method, budget in cells(records):
+        row = [method, f"{budget}"]
+        for size in sizes:
+            cell = found[size].get((method, budget))
+            row.append(f"{_cell(cell)}, {_used(cell):.1f} used" if cell else "not run")
+        rows.append(tuple(row))
+    text = (
+        "Success by the number of capabilities that a method may use at most (columns), with 95 % "
+        "intervals over tasks and seeds, and how many it found worth using, mean over seeds. "
+        f"{caption}"
+    )
+    return Table("capabilities", text, ("method", "budget", *map(str, sizes)), tuple(rows))
+
+
+def _used(cell: Cell) -> float:
+    """Capabilities that were trained, or put into the prompt where nothing is trained."""
+    most = [int(r.method_settings["max_capabilities"]) for r in cell.records]
+    used = [min(m, len(r.capabilities)) for m, r in zip(most, cell.records, strict=True)]
+    return sum(used) / len(used)

@@ -1,0 +1,132 @@
+"""Reporting rules, the tables made again under another one, and the publication bundle."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trace_bench.__main__ import main as run
+from trace_bench.errors import UserError
+from trace_bench.results.__main__ import main
+from trace_bench.results.card import export
+from trace_bench.results.places import find
+from trace_bench.results.rules import RULES, check, counted, drops
+from trace_bench.results.runs import read_run
+from trace_bench.results.statistics import pass_hat
+from trace_bench.store import file_hash, read_lines
+
+
+def line(task: str, success: bool | None, attempt: int = 0, trial: int = 0) -> dict[str, Any]:
+    lost = success is None
+    return {
+        "agent": "final",
+        "task": task,
+        "trial": trial,
+        "attempt": attempt,
+        "score": None if lost else {"success": success, "similarity": float(bool(success))},
+        "stop": "error" if lost else "turn_limit" if task == "d" else "done",
+        "error": "sandbox: gone" if lost else None,
+    }
+
+
+LINES = [line("a", True), line("b", None), line("c", None), line("d", False),
+         line("b", True, 1), line("c", None, 1)]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rule", "scores"),
+    [
+        ("retry", {"a": 1, "b": 1, "c": None, "d": 0}),
+        ("exclude", {"a": 1, "b": None, "c": None, "d": 0}),
+        ("zero", {"a": 1, "b": 0, "c": 0, "d": 0}),
+    ],
+)
+def test_a_rule_says_which_attempt_counts(rule: str, scores: dict[str, int | None]) -> None:
+    found = counted(LINES, rule)
+    assert {o["task"]: o["score"] and int(o["score"]["success"]) for o in found} == scores
+
+
+def test_the_manifest_accounts_for_every_episode() -> None:
+    for rule in RULES:
+        d = drops(LINES, rule)
+        assert (d["episodes"], d["attempts"], d["lost"]) == (4, 6, {"sandbox": 3})
+        assert d["limits"] == {"turn_limit": 1}
+        scored = sum(1 for o in counted(LINES, rule) if o["score"])
+        assert scored + d["excluded"] == d["episodes"]
+    assert drops(LINES, "retry")["retried"] == 2 and drops(LINES, "retry")["excluded"] == 1
+    assert drops(LINES, "zero")["zeroed"] == 2 and drops(LINES, "exclude")["excluded"] == 2
+
+
+def test_an_unknown_rule_is_refused() -> None:
+    with pytest.raises(UserError, match="unknown rule 'best'; allowed: retry, exclude, zero"):
+        check("best")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run whose first held-out episode was lost, and won in a second attempt."""
+    place = tmp_path_factory.mktemp("runs") / "run"
+    settings = ["method=base", "policy=reference", "evaluation.limit=4", "evaluation.trials=2"]
+    assert run([*settings, f"run_dir={place}"]) == 0
+    lines = read_lines(place / "evaluation.jsonl")
+    first = next(i for i, o in enumerate(lines) if o["agent"] == "final")
+    again = {**lines[first], "attempt": 1}
+    lines[first] |= {"score": None, "error": "sandbox: gone", "stop": "error"}
+    text = "".join(json.dumps(o, separators=(",", ":")) + "\n" for o in [*lines, again])
+    (place / "evaluation.jsonl").write_text(text)
+    summary = json.loads((place / "summary.json").read_text())
+    summary["hashes"]["evaluation.jsonl"] = file_hash(place / "evaluation.jsonl")
+    (place / "summary.json").write_text(json.dumps(summary))
+    return place
+
+
+def test_tables_are_made_again_under_another_rule(folder: Path, tmp_path: Path) -> None:
+    assert [read_run(folder, rule).mean for rule in RULES] == [1.0, 1.0, 7 / 8]
+    for rule, value in (("zero", "0.875"), ("exclude", "1.000")):
+        out = tmp_path / rule
+        assert main(["regrade", str(folder), f"rule={rule}", "--out", str(out)]) == 0
+        text = (out / "rollout_scaling.md").read_text()
+        assert f"Rule {rule} (" in text and f"| base | {value} " in text
+        assert "lost 1 (sandbox 1)" in text
+
+
+def test_several_trials_give_their_reliability(folder: Path, tmp_path: Path) -> None:
+    assert main(["regrade", str(folder), "rule=zero", "--out", str(tmp_path / "out")]) == 0
+    text = (tmp_path / "out" / "reliability.md").read_text()
+    assert "| base | 640 | 0.875 | 0.750 |" in text  # one task of four passed once of two
+
+
+def test_records_cannot_be_regraded(folder: Path, tmp_path: Path, capsys) -> None:
+    records = tmp_path / "records.jsonl"
+    assert main(["collect", str(folder), "--out", str(records)]) == 0
+    with pytest.raises(UserError, match="holds records by the rule retry"):
+        find([records], "zero")
+    assert main(["regrade", str(folder), "--out", str(tmp_path / "x")]) == 2
+    assert "regrade needs one rule=...; allowed: retry, exclude, zero" in capsys.readouterr().err
+
+
+def test_a_run_becomes_a_bundle_that_explains_itself(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "card"
+    assert main(["export", str(folder), "--out", str(out)]) == 0
+    card = json.loads((out / "card.json").read_text())
+    for name, entry in {**card["record"], **card["drops_manifest"]}.items():
+        assert file_hash(out / name) == entry["sha256"]
+    views = {v["where"]["agent"]: v["by_rule"] for v in card["views"]}
+    assert set(views) == {"base", "final", "idle", "random", "reference"}
+    assert views["final"]["retry"]["success"] == read_run(folder).mean == 1.0
+    assert views["final"]["zero"]["success"] == 7 / 8
+    (dropped,) = read_lines(out / "drops.jsonl")
+    assert dropped["file"] == "record/evaluation.jsonl" and dropped["error"] == "sandbox: gone"
+    with pytest.raises(UserError, match="exists already"):
+        export(folder, out)
+
+
+def test_pass_hat_has_known_answers() -> None:
+    assert pass_hat([(2, 4)], 1) == 0.5
+    assert pass_hat([(2, 4)], 2) == pytest.approx(1 / 6)  # C(2,2) / C(4,2)
+    assert pass_hat([(4, 4), (0, 4)], 4) == 0.5
+    assert pass_hat([(1, 1), (3, 3)], 2) == 1.0  # tasks with too few trials do not count
+    assert pass_hat([(1, 1)], 2) is None

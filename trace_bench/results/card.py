@@ -1,0 +1,110 @@
+"""A run folder as a publication bundle in the sense of Rollout Cards (arXiv 2605.12131): the
+rollout record, the views that figures are made from, the reporting rules, and a manifest of drops.
+
+    card.json     what the run was, every file with its hash, every view under every rule
+    drops.jsonl   one line an episode that the infrastructure lost: where, whose, why
+    record/       the run folder's own files, as they are
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trace_bench.errors import UserError
+from trace_bench.results.rules import DEFAULT, RULES, counted, drops
+from trace_bench.results.runs import read_run
+from trace_bench.store import file_hash, read_json, read_lines, write_json, write_text
+
+FORMAT = 1
+STANDARD = "Rollout Cards, arXiv 2605.12131"
+# The record: every rollout, every attempt at a held-out task, and what the method concluded.
+FILES = (
+    "config.yaml", "summary.json", "ledger.jsonl", "trajectories.jsonl", "evaluation.jsonl",
+    "evaluation_trajectories.jsonl", "curve.jsonl", "metrics.jsonl", "capabilities.json",
+    "agent.json",
+)  # fmt: skip
+SUMMARY_KEYS = (
+    "method", "env", "suite", "split", "train_split", "protocol", "accounting", "budget", "seed",
+    "rollouts", "adapters", "versions", "git", "fingerprint",
+)  # fmt: skip
+
+
+def export(folder: Path, out: Path) -> list[Path]:
+    """Writes the bundle of a finished run; it appears whole or not at all. UserError for a folder
+    that is unfinished or edited, and for a place that is taken."""
+    read_run(folder)  # finished, unedited, and within its budget
+    if out.exists():
+        raise UserError(f"{out} exists already. Name another place in --out.")
+    building = out.with_name(f".{out.name}.building")
+    shutil.rmtree(building, ignore_errors=True)
+    (building / "record").mkdir(parents=True)
+    kept = [name for name in FILES if (folder / name).exists()]
+    for name in kept:
+        shutil.copyfile(folder / name, building / "record" / name)
+    lines = read_lines(folder / "evaluation.jsonl")
+    write_text(
+        building / "drops.jsonl",
+        "".join(json.dumps(d, sort_keys=True) + "\n" for d in _dropped(folder, lines)),
+    )
+    write_json(building / "card.json", _card(building, kept, lines))
+    building.rename(out)
+    return sorted(p for p in out.rglob("*") if p.is_file())
+
+
+def _card(building: Path, kept: list[str], lines: list[dict[str, Any]]) -> dict[str, Any]:
+    summary = read_json(building / "record" / "summary.json")
+    agents = dict.fromkeys(line["agent"] for line in lines)
+    return {
+        "format": FORMAT,
+        "standard": STANDARD,
+        "run": {key: summary.get(key) for key in SUMMARY_KEYS},
+        "record": {
+            f"record/{name}": {"sha256": file_hash(building / "record" / name)} for name in kept
+        },
+        "drops_manifest": {"drops.jsonl": {"sha256": file_hash(building / "drops.jsonl")}},
+        "reporting_rules": {"default": DEFAULT, "rules": RULES},
+        "views": [
+            _view(agent, [line for line in lines if line["agent"] == agent]) for agent in agents
+        ],
+    }
+
+
+def _view(agent: str, lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """One agent's held-out success: which lines, and what each rule makes of them."""
+    return {
+        "name": f"held-out success of {agent}",
+        "file": "record/evaluation.jsonl",
+        "where": {"agent": agent},
+        "aggregate": "mean over trials, then over tasks",
+        "by_rule": {
+            rule: {**_scores(counted(lines, rule)), "drops": drops(lines, rule)} for rule in RULES
+        },
+    }
+
+
+def _scores(lines: list[Mapping[str, Any]]) -> dict[str, float | None]:
+    out: dict[str, float | None] = {}
+    for what in ("success", "similarity"):
+        tasks: dict[str, list[float]] = {}
+        for line in lines:
+            if line["score"] is not None:
+                tasks.setdefault(line["task"], []).append(float(line["score"][what]))
+        means = [sum(v) / len(v) for v in tasks.values()]
+        out[what] = sum(means) / len(means) if means else None
+    return out
+
+
+def _dropped(folder: Path, lines: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Every episode or attempt without a score."""
+    for line in lines:
+        if line["error"]:
+            keys = ("agent", "task", "trial", "attempt", "error")
+            yield {"file": "record/evaluation.jsonl", **{k: line.get(k) for k in keys}}
+    for line in read_lines(folder / "ledger.jsonl"):
+        if line["error"]:
+            keys = ("call", "index", "purpose", "task", "error")
+            yield {"file": "record/ledger.jsonl", **{k: line[k] for k in keys}}

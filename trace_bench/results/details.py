@@ -1,0 +1,131 @@
+"""Tables that say why: routing, selection, reliability, cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trace_bench.results.compare import Cell
+from trace_bench.results.records import Record
+from trace_bench.results.statistics import pass_hat
+from trace_bench.results.table import Table
+
+
+def routing(records: Sequence[Record], caption: str) -> Table | None:
+    """Where TRACE's success goes: the router's choice, the oracle route, the best adapter alone."""
+    routed = [r for r in records if r.routing is not None]
+    if not routed:
+        return None
+    groups: dict[tuple[str, int], list[Record]] = {}
+    for record in routed:
+        groups.setdefault((record.method, record.budget), []).append(record)
+    rows = []
+    for (method, budget), members in sorted(groups.items()):
+        figures = [r.routing for r in members if r.routing is not None]
+
+        def mean(values: Sequence[float]) -> str:
+            return f"{sum(values) / len(values):.3f}" if values else ""
+
+        decisive = [f["agreement_decisive"] for f in figures if f["agreement_decisive"] is not None]
+        rows.append(
+            (
+                method,
+                f"{budget}",
+                mean([float(len(r.adapters)) for r in members]),
+                mean([r.mean for r in members]),
+                mean([f["oracle_score"]["success"] for f in figures]),
+                mean([f["single_score"]["success"] for f in figures]),
+                mean([f["agreement"] for f in figures]),
+                mean(decisive),
+            )
+        )
+    text = (
+        "Routing: success of the routed agent, of the best choice for each task (an upper bound "
+        "that looks at the scores) and of the best single adapter; how often the router's choice "
+        f"is as good as the best, on all tasks and where it matters. Means over seeds. {caption}"
+    )
+    header = (
+        "method", "budget", "adapters", "routed", "oracle", "single", "agreement", "decisive",
+    )  # fmt: skip
+    return Table("routing", text, header, tuple(rows))
+
+
+def selection(records: Sequence[Record], caption: str) -> Table | None:
+    """How often each capability was selected over the runs of a budget, and how well the labelling
+    runs of a run agreed about it."""
+    chosen = [r for r in records if r.method == "trace"]
+    if not chosen:
+        return None
+    budgets = sorted({r.budget for r in chosen})
+    names = sorted({name for r in chosen for name in (*r.capabilities, *r.votes)})
+    rows = []
+    for name in names:
+        row = [name]
+        for budget in budgets:
+            runs = [r for r in chosen if r.budget == budget]
+            count = sum(name in r.capabilities for r in runs)
+            row.append(f"{count} of {len(runs)}{_agree(name, runs)}")
+        rows.append(tuple(row))
+    text = (
+        "Runs of TRACE in which a capability was selected, by budget; in brackets the share of a "
+        "run's labelling runs that found it lacking by the thresholds, mean over all runs. "
+        f"{caption}"
+    )
+    return Table("selection", text, ("capability", *map(str, budgets)), tuple(rows))
+
+
+def _agree(name: str, runs: Sequence[Record]) -> str:
+    shares = [r.votes[name][0] / r.votes[name][1] for r in runs if name in r.votes]
+    return f" ({sum(shares) / len(shares):.2f})" if shares else ""
+
+
+def reliability(found: Mapping[tuple[str, int], Cell], caption: str) -> Table | None:
+    """pass^k of every method and budget, mean over seeds, where tasks were tried several times."""
+    tried = {key: cell for key, cell in found.items() if cell.records[0].passes}
+    if not tried:
+        return None
+    most = max(n for cell in tried.values() for r in cell.records for _, n in r.passes)
+    rows = []
+    for (method, budget), cell in tried.items():
+        row = [method, f"{budget}"]
+        for k in range(1, most + 1):
+            values = [v for r in cell.records if (v := pass_hat(r.passes, k)) is not None]
+            row.append(f"{sum(values) / len(values):.3f}" if values else "")
+        rows.append(tuple(row))
+    text = f"pass^k: the probability that k trials of a task all succeed. {caption}"
+    header = ("method", "budget", *(f"k={k}" for k in range(1, most + 1)))
+    return Table("reliability", text, header, tuple(rows))
+
+
+def cost(found: Mapping[tuple[str, int], Cell], caption: str) -> Table:
+    """Rollouts by purpose, tokens and wall time of the method's phases, means over seeds."""
+    rows = []
+    purposes = ("analysis", "calibration", "training", "prompt", "validation")
+    for (method, budget), cell in found.items():
+        records = cell.records
+
+        def mean(values: Sequence[float]) -> float:
+            return sum(values) / len(values)
+
+        phases = {p: mean([_seconds(r, p) for r in records]) for p in purposes}
+        whole = mean([r.wall_s.get("method", 0.0) for r in records])
+        rows.append(
+            (
+                method,
+                f"{budget}",
+                *(f"{mean([r.rollouts.get(p, 0) for r in records]):.0f}" for p in purposes),
+                f"{budget - mean([r.spent for r in records]):.0f}",
+                f"{mean([r.tokens for r in records]) / 1000:.0f}",
+                f"{sum(phases.values()):.1f}",
+                f"{whole - sum(phases.values()):.1f}",
+            )
+        )
+    text = (
+        "Cost: rollouts by purpose, thousands of tokens in them, seconds of playing them and of "
+        f"everything else in the method (updates, labels, checkpoints), means over seeds. {caption}"
+    )
+    header = ("method", "budget", *purposes, "unspent", "kilotokens", "s playing", "s other")
+    return Table("cost", text, header, tuple(rows))
+
+
+def _seconds(record: Record, purpose: str) -> float:
+    return float(record.wall_s.get(f"method/{purpose} rollouts", 0.0))

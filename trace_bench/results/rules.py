@@ -1,0 +1,64 @@
+"""Reporting rules: which attempts of an episode count, and what becomes of those that the
+infrastructure lost. Every figure stands under one of them, and every table says which.
+
+An evaluation keeps all attempts, so that the figures can be made again under another rule without
+playing anything (`python -m trace_bench.results regrade PLACES rule=zero --out FOLDER`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from trace_bench.errors import unknown
+
+DEFAULT = "retry"
+RULES = {
+    "retry": "a lost episode is played again; what is lost again is left out of the score",
+    "exclude": "the first attempt counts; what was lost is left out of the score",
+    "zero": "the first attempt counts; what was lost is a failure of the agent",
+}
+
+Line = Mapping[str, Any]  # of evaluation.jsonl
+
+
+def check(rule: str) -> str:
+    """The rule. Raises UserError for one that does not exist."""
+    if rule not in RULES:
+        raise unknown("rule", rule, RULES, "rule")
+    return rule
+
+
+def counted(lines: Iterable[Line], rule: str) -> list[Line]:
+    """One line per task and trial, in order of first appearance: the attempt that counts. A line
+    without a score stays one, except under `zero`."""
+    chosen: dict[tuple[str, int], Line] = {}
+    for line in lines:
+        key = (line["task"], line["trial"])
+        if key not in chosen or (rule == "retry" and _attempt(line) > _attempt(chosen[key])):
+            chosen[key] = line
+    if rule == "zero":
+        lost = {"success": False, "similarity": 0.0}
+        return [line if line["score"] else {**line, "score": lost} for line in chosen.values()]
+    return list(chosen.values())
+
+
+def drops(lines: Sequence[Line], rule: str) -> dict[str, Any]:
+    """What happened to the episodes on their way to the score: {episodes, attempts, lost: attempts
+    by boundary, retried, excluded, zeroed, limits: episodes by the limit that ended them}."""
+    chosen = counted(lines, "retry" if rule == "retry" else "exclude")
+    without = sum(1 for line in chosen if line["score"] is None)
+    return {
+        "episodes": len(chosen),
+        "attempts": len(lines),
+        "lost": dict(Counter(str(o["error"]).partition(":")[0] for o in lines if o["error"])),
+        "retried": sum(1 for line in lines if _attempt(line)) if rule == "retry" else 0,
+        "excluded": 0 if rule == "zero" else without,
+        "zeroed": without if rule == "zero" else 0,
+        "limits": dict(Counter(o["stop"] for o in chosen if o["stop"].endswith("_limit"))),
+    }
+
+
+def _attempt(line: Line) -> int:
+    return int(line.get("attempt", 0))

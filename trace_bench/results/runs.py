@@ -1,0 +1,187 @@
+"""A run folder as a record. It is taken at its word only after a check: it is finished, its files
+are those that its summary was made from, and its ledger spends what the summary says and no more
+than the budget.
+
+Ledgers are long, so their lines are counted and not parsed: the hash in the summary vouches for
+their form, and tables over thousands of runs stay a matter of seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trace_bench.errors import UserError
+from trace_bench.results.records import Record
+from trace_bench.results.rules import DEFAULT, counted, drops
+from trace_bench.store import read_json, read_lines
+from trace_bench.types import Boundary, Purpose, charged
+
+# Settings in which runs of one table may differ without harm to the comparison.
+FREE = (
+    "method", "budget", "seed", "checkpoints", "run_dir", "tracker", "experiment", "sandbox",
+    "evaluation.joint",
+)  # fmt: skip
+FLOORS = ("idle", "random", "reference")
+_TOKENS = re.compile(rb'"tokens":(\d+)')
+_FEW = 200  # points of a training curve that are kept
+
+
+def read_run(folder: Path, rule: str = DEFAULT) -> Record:
+    """The record of one run folder. Raises UserError naming the folder and what is wrong."""
+    import yaml
+
+    summary = _summary(folder)
+    ledger = _checked_bytes(folder, "ledger.jsonl", summary)
+    evaluation = _checked_bytes(folder, "evaluation.jsonl", summary)
+    _check_ledger(folder, ledger, summary)
+    lines = _by_agent(evaluation, ("final", "base", *FLOORS))
+    config = yaml.load(
+        (folder / "config.yaml").read_text(encoding="utf-8"),
+        Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),
+    )
+    final = counted(lines["final"], rule)
+    tasks = sorted({o["task"] for o in final})
+    trials = int(config["evaluation"]["trials"])
+    return Record(
+        method=summary["method"],
+        budget=summary["budget"],
+        seed=summary["seed"],
+        settings=dict(_shared(config)),
+        method_settings={k: v for k, v in config["method"].items() if k != "name"},
+        rollouts=summary["rollouts"],
+        tasks=hashlib.sha256("\n".join(tasks).encode()).hexdigest()[:16],
+        success=_per_task(final, tasks),
+        base=_per_task(counted(lines["base"], rule), tasks),
+        similarity=_mean(final, "similarity"),
+        tokens=sum(map(int, _TOKENS.findall(ledger))),
+        rule=rule,
+        drops={**drops(lines["final"], rule), "rollouts_lost": _lost(ledger)},
+        passes=_passes(final, tasks) if trials > 1 else [],
+        routing=summary["routing"],
+        capabilities=tuple(summary["capabilities"]),
+        votes=_votes(folder),
+        adapters=tuple(summary["adapters"]),
+        curve=summary["curve"],
+        training=_training(folder),
+        floors={name: _mean(counted(lines[name], rule), "success") for name in FLOORS},
+        wall_s=summary["wall_s"],
+        versions=summary["versions"],
+        git=summary["git"],
+        fingerprint=summary["fingerprint"],
+    )
+
+
+def _summary(folder: Path) -> Mapping[str, Any]:
+    path = folder / "summary.json"
+    if not path.exists():
+        raise UserError(f"{folder}: not finished (no summary.json)")
+    summary = read_json(path)
+    if not summary.get("complete"):
+        raise UserError(f"{folder}: not finished")
+    return dict(summary)
+
+
+def _checked_bytes(folder: Path, name: str, summary: Mapping[str, Any]) -> bytes:
+    """A file of the run, empty when it has none: a method that plays nothing has no ledger."""
+    path = folder / name
+    data = path.read_bytes() if path.exists() else b""
+    mark = hashlib.sha256(data).hexdigest() if path.exists() else None
+    if mark != summary["hashes"].get(name):
+        raise UserError(f"{folder}: {name} is not the file that the summary was made from")
+    return data
+
+
+def _check_ledger(folder: Path, ledger: bytes, summary: Mapping[str, Any]) -> None:
+    found = {p.value: ledger.count(b'"purpose":"%s"' % p.value.encode()) for p in Purpose}
+    found = {name: count for name, count in found.items() if count and name != "evaluation"}
+    said = {k: v for k, v in summary["rollouts"].items() if k != "evaluation"}
+    if found != said:
+        raise UserError(f"{folder}: the ledger holds {found}, the summary says {said}")
+    spent = charged(found, summary.get("accounting", "strict"))
+    if spent > summary["budget"]:
+        raise UserError(
+            f"{folder}: {spent} rollouts in the ledger, more than the budget of {summary['budget']}"
+        )
+
+
+def _lost(ledger: bytes) -> dict[str, int]:
+    """The method's own rollouts that the infrastructure lost, by boundary."""
+    found = {b.value: ledger.count(b'"error":"%s: ' % b.value.encode()) for b in Boundary}
+    return {boundary: count for boundary, count in found.items() if count}
+
+
+def _by_agent(evaluation: bytes, agents: Sequence[str]) -> dict[str, list[Mapping[str, Any]]]:
+    """Evaluation lines of these agents; the many lines of others are not parsed."""
+    out: dict[str, list[Mapping[str, Any]]] = {agent: [] for agent in agents}
+    heads = {b'{"agent":"%s",' % agent.encode(): out[agent] for agent in agents}
+    for line in evaluation.splitlines():
+        place = heads.get(line[: line.find(b",") + 1])
+        if place is not None:
+            place.append(json.loads(line))
+    return out
+
+
+def _per_task(
+    outcomes: Iterable[Mapping[str, Any]], tasks: Sequence[str]
+) -> tuple[float | None, ...]:
+    values: dict[str, list[float]] = {}
+    for o in outcomes:
+        if o["score"] is not None:
+            values.setdefault(o["task"], []).append(float(o["score"]["success"]))
+    return tuple(sum(values[t]) / len(values[t]) if t in values else None for t in tasks)
+
+
+def _passes(outcomes: Iterable[Mapping[str, Any]], tasks: Sequence[str]) -> list[list[int]]:
+    found = {task: [0, 0] for task in tasks}
+    for o in outcomes:
+        if o["score"] is not None:
+            found[o["task"]][0] += bool(o["score"]["success"])
+            found[o["task"]][1] += 1
+    return [found[task] for task in tasks]
+
+
+def _mean(outcomes: Sequence[Mapping[str, Any]], what: str) -> float:
+    known = [float(o["score"][what]) for o in outcomes if o["score"] is not None]
+    return sum(known) / len(known) if known else 0.0
+
+
+def _votes(folder: Path) -> dict[str, list[int]]:
+    """Per capability: labelling runs that found it lacking by the thresholds, and all of them."""
+    path = folder / "capabilities.json"
+    if not path.exists():
+        return {}
+    candidates = read_json(path).get("candidates", ())
+    return {c["name"]: [c["votes"], len(c["runs"])] for c in candidates}
+
+
+def _training(folder: Path) -> list[list[Any]]:
+    """Points of the learning curves, at most `_FEW` of them, evenly chosen."""
+    path = folder / "metrics.jsonl"
+    lines = [m for m in read_lines(path) if m["phase"] == "training"] if path.exists() else []
+    step = -(-len(lines) // _FEW) or 1
+    return [
+        [m["rollouts"], m["adapter"].partition("@")[0], _round(m["reward"]),
+         _round(m["zero_share"]), _round(m["constant_share"])]
+        for m in lines[::step]
+    ]  # fmt: skip
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def _shared(config: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Flat settings without those that may differ."""
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if name in FREE:
+            continue
+        if isinstance(value, Mapping):
+            yield from _shared(value, f"{name}.")
+        else:
+            yield name, value

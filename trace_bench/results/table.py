@@ -1,0 +1,55 @@
+"""A table, and its content as Markdown, LaTeX (booktabs) and CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Table:
+    """`rows` of text under `header`; the first column is left-aligned."""
+
+    name: str
+    caption: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def markdown(self) -> str:
+        line = "| " + " | ".join(self.header) + " |"
+        rule = "|" + "|".join(["---", *["---:"] * (len(self.header) - 1)]) + "|"
+        body = ["| " + " | ".join(row) + " |" for row in self.rows]
+        return "\n".join([self.caption, "", line, rule, *body]) + "\n"
+
+    def latex(self) -> str:
+        columns = "l" + "r" * (len(self.header) - 1)
+        lines = [" & ".join(map(_tex, row)) + r" \\" for row in self.rows]
+        return (
+            "\n".join(
+                [
+                    r"\begin{table}",
+                    rf"\caption{{{_tex(self.caption)}}}",
+                    rf"\begin{{tabular}}{{{columns}}}",
+                    r"\toprule",
+                    " & ".join(map(_tex, self.header)) + r" \\",
+                    r"\midrule",
+                    *lines,
+                    r"\bottomrule",
+                    r"\end{tabular}",
+                    r"\end{table}",
+                ]
+            )
+            + "\n"
+        )
+
+    def csv(self) -> str:
+        out = io.StringIO()
+        csv.writer(out, lineterminator="\n").writerows([self.header, *self.rows])
+        return out.getvalue()
+
+
+def _tex(text: str) -> str:
+    for mark in "&%_#$":
+        text = text.replace(mark, f"\\{mark}")
+    return text.replace("~", r"\textasciitilde{}").replace("^", r"\textasciicircum{}")
