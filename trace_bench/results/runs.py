@@ -117,13 +117,14 @@ def _lost(ledger: bytes) -> dict[str, int]:
 
 def _by_agent(evaluation: bytes, agents: Sequence[str]) -> dict[str, list[Mapping[str, Any]]]:
     """Evaluation lines of these agents; the many lines of others are not parsed."""
-    out: dict[str, list[Mapping[str, Any]]] = {agent: [] for agent in agents}
-    heads = {b'{"agent":"%s",' % agent.encode(): out[agent] for agent in agents}
+    found: dict[str, list[bytes]] = {agent: [] for agent in agents}
+    heads = {b'{"agent":"%s",' % agent.encode(): found[agent] for agent in agents}
     for line in evaluation.splitlines():
         place = heads.get(line[: line.find(b",") + 1])
         if place is not None:
-            place.append(json.loads(line))
-    return out
+            place.append(line)
+    # One document each: a good deal faster than line by line.
+    return {agent: json.loads(b"[" + b",".join(own) + b"]") for agent, own in found.items()}
 
 
 def _per_task(
