@@ -42,15 +42,20 @@ def conf_dir() -> Path:
 
 
 def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
-    """Run `job` for the settings that `argv` describes (several with `-m`); the worst exit code.
+    """Run `job` for the settings that `argv` describes (several with `-m`, side by side with
+    `hydra/launcher=joblib` or `submitit_slurm`); the worst exit code.
 
     Raises UserError for everything that is wrong with `argv` itself.
     """
     import hydra
 
     codes: list[int] = []
+    here = os.getpid()
 
     def task(cfg: Any) -> None:
+        if os.getpid() != here:  # a launcher's worker: Hydra carries errors back, not `codes`
+            job(validate(_plain(cfg)))
+            return
         codes.append(_report(lambda: job(validate(_plain(cfg)))))
 
     main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
