@@ -25,7 +25,7 @@ from trace_bench.schema import (
 )
 from trace_bench.types import to_json
 
-NOT_IDENTITY = ("run_dir", "tracker", "experiment")
+NOT_IDENTITY = ("run_dir", "tracker", "experiment", "sandbox")
 """Settings that say where a run is written or how it is called, and do not change what it does."""
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from trace_bench.config import model_path
 from trace_bench.envs.registry import suite
 from trace_bench.errors import UserError, unknown
@@ -10,10 +12,27 @@ from trace_bench.schema import Settings, build
 from trace_bench.trainers.settings import TrainerSettings
 
 
-def make_suite(settings: Settings) -> Suite:
-    """The tasks of the run, with the augmentation that was asked for."""
-    env = settings.env
-    return suite(env.name, env.suite, env.augmentation)
+def make_suite(settings: Settings, run: str = "unnamed") -> Suite:
+    """The tasks of the run in the box that was asked for; containers are labelled with `run`."""
+    env, how = settings.env, settings.sandbox
+    if how.name == "inline":
+        return suite(env.name, env.suite, env.augmentation)
+    from trace_bench.sandbox.choose import Box, Wanted, boxed_suite
+    from trace_bench.sandbox.docker import Limits
+
+    box = Box(
+        name=how.name,
+        workers=how.workers,
+        deadline=how.deadline,
+        start=how.start,
+        retries=how.retries,
+        limits=Limits(how.memory, how.cpus, how.processes, how.scratch),
+        allow_untrusted=how.allow_untrusted,
+        tag=how.tag,
+        run=run,
+    )
+    wanted = Wanted(env.name, env.suite, env.augmentation)
+    return boxed_suite(wanted, box, None, lambda text: print(text, file=sys.stderr))
 
 
 def make_policy(settings: Settings, tasks: Suite) -> Policy:

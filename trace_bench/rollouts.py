@@ -105,16 +105,12 @@ class _Run:
         started = 0
         try:
             while len(self.done) < len(tasks):
-                requests = []
-                while started < len(tasks) and len(self.live) < self.policy.capacity:
-                    adapter = None if route is None else route[started]
-                    request = self._start(started, tasks[started], seeds[started], adapter)
-                    requests += [request] if request else []
-                    started += 1
-                self._submit(requests)
+                room = min(len(tasks) - started, self.policy.capacity - len(self.live))
+                fresh = range(started, started + max(room, 0))
+                started += len(fresh)
+                self._submit(self._start(fresh, tasks, seeds, route))
                 if self.live:
-                    replies = self.policy.collect()
-                    self._submit([r for r in map(self._answer, replies) if r])
+                    self._submit(self._answer(self.policy.collect()))
         finally:
             for episode in list(self.live.values()):
                 self.policy.release(episode.index)
@@ -125,46 +121,68 @@ class _Run:
         if requests:
             self.policy.submit(requests)
 
-    def _start(self, index: int, task: Task, seed: int, adapter: str | None) -> TurnRequest | None:
-        """Resets the environment; None when the episode is over already."""
-        env = self.suite.make()
-        episode = _Episode(index, task, seed, env, adapter)
-        self.live[index] = episode
-        try:
-            step = env.reset(task)
-        except Exception as error:
-            self._fail(episode, Boundary.ENVIRONMENT, error)
-            return None
-        first = with_guidance(step.messages, self.agent.prompt)
-        episode.tools = step.tools
-        if self.router is not None:
-            episode.adapter = self.router.route(first, step.tools)
-        if (bind := getattr(self.policy, "bind", None)) is not None:
-            bind(index, task)  # scripted policies need to know the task
-        return self._take(episode, Step(first, done=step.done, score=step.score, stop=step.stop))
+    def _start(
+        self,
+        indices: Sequence[int],
+        tasks: Sequence[Task],
+        seeds: Sequence[int],
+        route: Sequence[str | None] | None,
+    ) -> list[TurnRequest]:
+        """Resets environments; no request for an episode that is over already."""
+        episodes = []
+        for i in indices:
+            adapter = None if route is None else route[i]
+            episodes.append(_Episode(i, tasks[i], seeds[i], self.suite.make(), adapter))
+            self.live[i] = episodes[-1]
+        steps = self._act([(e.env, e.task) for e in episodes])
+        requests = []
+        for episode, step in zip(episodes, steps, strict=True):
+            if isinstance(step, Exception):
+                self._fail(episode, Boundary.ENVIRONMENT, step)
+                continue
+            first = with_guidance(step.messages, self.agent.prompt)
+            episode.tools = step.tools
+            if self.router is not None:
+                episode.adapter = self.router.route(first, step.tools)
+            if (bind := getattr(self.policy, "bind", None)) is not None:
+                bind(episode.index, episode.task)  # scripted policies need to know the task
+            opening = Step(first, done=step.done, score=step.score, stop=step.stop)
+            requests.append(self._take(episode, opening))
+        return [r for r in requests if r]
 
-    def _answer(self, reply: TurnReply) -> TurnRequest | None:
-        """Hands a turn to the environment and asks for the next one."""
-        episode = self.live[reply.episode]
-        if reply.context_full:
-            self._cut(episode, StopReason.CONTEXT_LIMIT)
-            return None
-        if reply.turn is None:
-            error = reply.error or "the policy gave no turn and no reason"
-            self._fail(episode, Boundary.POLICY, error)
-            return None
-        episode.turns.append(reply.turn)
-        episode.pending = ()
-        if reply.turn.malformed is not None:
-            # The environment never sees a call that cannot be read; the agent is told.
-            note: Message = {"role": "tool", "tool_call_id": "", "name": "", "content": MALFORMED}
-            return self._take(episode, Step((note,)))
-        try:
-            step = episode.env.step(reply.turn.reply)
-        except Exception as error:
-            self._fail(episode, Boundary.ENVIRONMENT, error)
-            return None
-        return self._take(episode, step)
+    def _answer(self, replies: Sequence[TurnReply]) -> list[TurnRequest]:
+        """Hands turns to their environments and asks for the next ones."""
+        requests: list[TurnRequest | None] = []
+        due: list[_Episode] = []
+        for reply in replies:
+            episode = self.live[reply.episode]
+            if reply.context_full:
+                self._cut(episode, StopReason.CONTEXT_LIMIT)
+                continue
+            if reply.turn is None:
+                error = reply.error or "the policy gave no turn and no reason"
+                self._fail(episode, Boundary.POLICY, error)
+                continue
+            episode.turns.append(reply.turn)
+            episode.pending = ()
+            if reply.turn.malformed is not None:
+                # The environment never sees a call that cannot be read; the agent is told.
+                note = {"role": "tool", "tool_call_id": "", "name": "", "content": MALFORMED}
+                requests.append(self._take(episode, Step((note,))))
+            else:
+                due.append(episode)
+        steps = self._act([(e.env, e.turns[-1].reply) for e in due])
+        for episode, step in zip(due, steps, strict=True):
+            if isinstance(step, Exception):
+                self._fail(episode, Boundary.ENVIRONMENT, step)
+            else:
+                requests.append(self._take(episode, step))
+        return [r for r in requests if r]
+
+    def _act(self, calls: Sequence[tuple[Env, Task | Message]]) -> list[Step | Exception]:
+        """Resets and steps, all at once where the suite can (it has `act`), else in turn."""
+        together = getattr(self.suite, "act", None)
+        return together(calls) if together and calls else [_single(*call) for call in calls]
 
     def _take(self, episode: _Episode, step: Step) -> TurnRequest | None:
         episode.pending = tuple(step.messages)
@@ -230,6 +248,13 @@ class _Run:
         self.done[episode.index] = trajectory
         if self.on_episode is not None:
             self.on_episode(episode.index, trajectory)
+
+
+def _single(env: Env, what: Task | Message) -> Step | Exception:
+    try:
+        return env.reset(what) if isinstance(what, Task) else env.step(what)
+    except Exception as error:
+        return error
 
 
 def _close(env: Env) -> None:

@@ -111,10 +111,11 @@ class _Run:
 def _execute(settings: Settings, folder: Path, mark: str, resumed: bool) -> dict[str, Any]:
     """Plays whatever is not on disk yet and writes the summary."""
     started = time.monotonic()
-    suite = make_suite(settings)
-    train = training_tasks(settings, suite)
-    check_budget(settings, len(train))
     with ExitStack() as parts:
+        suite = make_suite(settings, mark)
+        parts.callback(getattr(suite, "close", lambda: None))
+        train = training_tasks(settings, suite)
+        check_budget(settings, len(train))
         progress = Progress(settings.budget)
         parts.callback(progress.close)
         policy = parts.enter_context(closing(make_policy(settings, suite)))

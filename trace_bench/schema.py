@@ -89,9 +89,21 @@ class UntargetedSettings:
 
 @dataclass(frozen=True)
 class SandboxSettings:
-    """Where environments run; `inline` is this process."""
+    """Where environments run: `inline` is this process, `process` child processes, `docker`
+    containers, `auto` Docker where an engine answers and this process elsewhere. Seconds for
+    `deadline` and `start`, MiB for `memory` and `scratch`, cores for `cpus`, all per container."""
 
-    name: Literal["inline"]
+    name: Literal["inline", "auto", "process", "docker"]
+    workers: int = field(default=1, metadata=number(1))
+    deadline: float = field(default=30.0, metadata=number(0.1))
+    start: float = field(default=60.0, metadata=number(1))
+    retries: int = field(default=2, metadata=number(0))
+    memory: int = field(default=1024, metadata=number(64))
+    cpus: float = field(default=1.0, metadata=number(0.1))
+    processes: int = field(default=128, metadata=number(8))
+    scratch: int = field(default=64, metadata=number(1))
+    allow_untrusted: bool = False
+    tag: str = "latest"
 
 
 @dataclass(frozen=True)

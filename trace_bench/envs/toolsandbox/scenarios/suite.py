@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
@@ -106,3 +106,8 @@ class EmbeddedSuite:
 
     def synthetic(self, capability: str, seed: int) -> Task:
         return synthetic_task(capability, seed)
+
+
+def embedded(augmentation: str, options: Mapping[str, str], ask: object) -> EmbeddedSuite:
+    """For the registry: this suite has no options, and its user is scripted."""
+    return EmbeddedSuite(augmentation)

@@ -1,0 +1,195 @@
+"""The same world inline, in a process and in a container: callers can't tell."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trace_bench.__main__ import main
+from trace_bench.envs.check import check
+from trace_bench.envs.registry import suite as in_process
+from trace_bench.errors import EpisodeError, UserError
+from trace_bench.policies.scripted import ReferencePolicy
+from trace_bench.rollouts import play
+from trace_bench.sandbox.boxed import BoxedSuite
+from trace_bench.sandbox.choose import Box, Wanted, boxed_suite, untrusted_suite
+from trace_bench.sandbox.docker import LABEL, connect
+from trace_bench.types import AgentSpec, Message, Step, Task, to_json
+
+PHONE = Wanted("toolsandbox", "embedded")
+KINDS = ["process", pytest.param("docker", marks=pytest.mark.docker)]
+
+
+def boxed(kind: str, **changes: Any) -> BoxedSuite:
+    suite = boxed_suite(PHONE, Box(kind, run=f"test-{kind}", **changes), None, print)
+    assert isinstance(suite, BoxedSuite)
+    return suite
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def suite(kind: str) -> Iterator[BoxedSuite]:
+    made = boxed(kind, workers=2)
+    yield made
+    made.close()
+
+
+def actions(task: Task, reference: list[Message]) -> list[Message]:
+    """A reference trajectory with noise before its end: wrong tools, bad arguments, odd texts."""
+    rng = random.Random(task.seed)
+    bad = {"id": "x", "type": "function", "function": {"name": "no_such_tool", "arguments": "{"}}
+    noise: list[Message] = [
+        {"role": "assistant", "content": "Hmm \u2603 \ud83d\ude00 \x00"},
+        {"role": "assistant", "content": "", "tool_calls": [bad]},
+    ]
+    return [*reference[:-1], rng.choice(noise), reference[-1]]
+
+
+def test_every_step_is_the_same_as_in_this_process(suite: BoxedSuite) -> None:
+    inline = in_process("toolsandbox", "embedded")
+    for task in list(inline.tasks("dev"))[:40]:
+        one, two = inline.make(), suite.make()
+        steps: list[tuple[Step, Step]] = [(one.reset(task), two.reset(task))]
+        for action in actions(task, list(inline.reference(task))):
+            if not steps[-1][0].done:
+                steps.append((one.step(action), two.step(action)))
+        for here, there in steps:
+            assert to_json(here) == to_json(there)
+        assert to_json(one.score()) == to_json(two.score())  # type: ignore[attr-defined]
+        two.close()
+        two.close()
+
+
+def test_many_episodes_at_once_score_as_inline(suite: BoxedSuite) -> None:
+    inline = in_process("toolsandbox", "embedded")
+    tasks = list(inline.tasks("dev"))
+    played = [
+        play(ReferencePolicy(s), s, AgentSpec("r"), tasks, range(len(tasks)), max_turns=30)
+        for s in (inline, suite)
+    ]
+    assert [to_json(t) for t in played[0]] == [to_json(t) for t in played[1]]
+
+
+def test_the_contract_holds_in_the_box(suite: BoxedSuite) -> None:
+    report = check(suite, suite.tasks("train")[:4])
+    assert report.ok, str(report)
+    assert report.reference == 1.0
+
+
+def test_what_an_environment_raises_names_its_boundary(suite: BoxedSuite) -> None:
+    with pytest.raises(EpisodeError, match="step without a running episode") as found:
+        env = suite.make()
+        env.reset(suite.tasks("train")[0])
+        for action in suite.reference(suite.tasks("train")[0]):
+            env.step(action)
+        env.step({"role": "assistant", "content": "again"})
+    assert found.value.boundary == "environment"
+
+
+def test_an_episode_moves_when_its_worker_is_lost(kind: str) -> None:
+    suite = boxed(kind)
+    task = suite.tasks("train")[0]
+    reference = list(suite.reference(task))
+    env = suite.make()
+    env.reset(task)
+    for action in reference[:-1]:
+        env.step(action)
+        suite._pool._workers[0].transport.kill()
+    end = env.step(reference[-1])
+    assert end.done and end.score is not None and end.score.success
+    assert len(suite._pool.lost) == len(reference) - 1
+    suite.close()
+
+
+def test_a_run_in_a_box_gives_the_same_files(kind: str, tmp_path: Path) -> None:
+    settings = ["method=base", "policy=reference", "evaluation.limit=8"]
+    for name, box in (("inline", "inline"), ("boxed", kind)):
+        assert main([*settings, f"sandbox={box}", f"run_dir={tmp_path / name}"]) == 0
+    lines = [(tmp_path / n / "evaluation.jsonl").read_text() for n in ("inline", "boxed")]
+    assert sorted(lines[0].splitlines()) == sorted(lines[1].splitlines())
+    fingerprints = [
+        json.loads((tmp_path / n / "summary.json").read_text())["fingerprint"]
+        for n in ("inline", "boxed")
+    ]
+    assert fingerprints[0] == fingerprints[1]  # the box changes no result, so it is no other run
+
+
+# -- bad input ------------------------------------------------------------------------------------
+
+
+def test_foreign_code_is_refused_outside_docker(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind in ("inline", "process"):
+        with pytest.raises(UserError, match="allow_untrusted=true"):
+            untrusted_suite("def suite(): ...", Box(kind), print)
+    with pytest.raises(UserError, match="the environment's source is broken: ZeroDivisionError"):
+        untrusted_suite("1 / 0", Box("process", allow_untrusted=True), print)
+    assert "foreign code runs with this user's rights" in capsys.readouterr().out
+
+
+def test_no_engine_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("docker", reason="the Docker SDK is not installed")
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
+    with pytest.raises(
+        UserError, match=r"no Docker engine answers: install one .* change `sandbox`"
+    ):
+        boxed("docker")
+    said: list[str] = []
+    suite = boxed_suite(PHONE, Box("auto"), None, said.append)
+    assert not isinstance(suite, BoxedSuite)
+    assert len(said) == 1 and said[0].startswith("sandbox=auto: environments run in this process")
+
+
+def test_a_worker_that_cannot_start_says_why() -> None:
+    suite = boxed_suite(Wanted("toolsandbox", "embedded", python="/nowhere/python"),
+                        Box("process"), None, print)  # fmt: skip
+    with pytest.raises(UserError, match="no worker could be started with /nowhere/python"):
+        suite.make().reset(suite.tasks("train")[0])
+    broken = Wanted("toolsandbox", "embedded", python="/bin/false")
+    suite = boxed_suite(broken, Box("process"), None, print)
+    with pytest.raises(UserError, match="worker does not start: it ended \\(exit code 1"):
+        suite.make().reset(suite.tasks("train")[0])
+
+
+def test_other_code_in_the_worker_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trace_bench.sandbox.pool.code_hash", lambda: "of another version")
+    suite = boxed("process")
+    with pytest.raises(UserError, match=r"its image is of another version\. Build it again"):
+        suite.make().reset(suite.tasks("train")[0])
+
+
+@pytest.mark.docker
+def test_a_missing_image_is_named() -> None:
+    suite = boxed("docker", tag="no-such-tag")
+    with pytest.raises(UserError, match=r"base:no-such-tag is missing\. Build it with"):
+        suite.make().reset(suite.tasks("train")[0])
+
+
+@pytest.mark.docker
+def test_what_a_killed_program_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    import subprocess
+    import sys
+
+    client = connect()
+    program = (
+        "import os, signal\n"
+        "from trace_bench.sandbox.choose import Box, Wanted, boxed_suite\n"
+        "box = Box('docker', run='killed')\n"
+        "s = boxed_suite(Wanted('toolsandbox', 'embedded'), box, None, print)\n"
+        "s.make().reset(s.tasks('train')[0])\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True)
+    assert ended.returncode == -9
+    marked = {"label": f"{LABEL}=killed"}
+    assert len(client.containers.list(all=True, filters=marked)) <= 1  # it may have ended by itself
+    boxed("docker").close()  # another run
+    assert client.containers.list(all=True, filters=marked) == []

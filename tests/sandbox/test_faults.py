@@ -1,0 +1,87 @@
+"""Containers killed at random moments: the same scores, every rollout once, nothing left."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trace_bench.envs.registry import suite as in_process
+from trace_bench.ledger import read_ledger
+from trace_bench.policies.scripted import ReferencePolicy
+from trace_bench.protocols import Suite
+from trace_bench.sandbox.choose import Box, Wanted, boxed_suite
+from trace_bench.sandbox.docker import LABEL, connect
+from trace_bench.types import AgentSpec, Purpose, Trajectory, to_json
+
+pytestmark = pytest.mark.docker
+
+EPISODES, KILLS = 500, 50
+
+
+class Unlucky(ReferencePolicy):
+    """Plays the reference, few episodes at once; at every other round a container dies soon."""
+
+    capacity = 6
+
+    def __init__(self, suite: Suite) -> None:
+        super().__init__(suite)
+        self.client, self.rng, self.kills = connect(), random.Random(7), 0
+        self.threads: list[threading.Thread] = []
+
+    def collect(self) -> list[Any]:
+        if self.rng.random() < 0.5:
+            delay = self.rng.random() * 0.02
+            self.threads.append(threading.Thread(target=self.kill, args=(delay,)))
+            self.threads[-1].start()
+        return super().collect()
+
+    def kill(self, delay: float) -> None:
+        time.sleep(delay)
+        running = self.client.containers.list(filters={"label": f"{LABEL}=faults"})
+        if running:
+            with contextlib.suppress(Exception):  # it may be gone already
+                running[len(self.threads) % len(running)].kill()
+                self.kills += 1
+
+
+def test_killed_containers_change_nothing(tmp_path: Path) -> None:
+    from trace_bench.lab import RunLab
+    from trace_bench.progress import Progress
+    from trace_bench.schema import TrackerSettings
+    from trace_bench.trackers import make_tracker
+
+    inline = in_process("toolsandbox", "embedded")
+    pool = list(inline.tasks("dev"))
+    tasks = [pool[i % len(pool)] for i in range(EPISODES)]
+    suite = boxed_suite(
+        Wanted("toolsandbox", "embedded"), Box("docker", 2, retries=5, run="faults"), None, print
+    )
+    found: dict[str, list[Trajectory]] = {}
+    policy = Unlucky(suite)
+    for name, world, acting in (("calm", inline, ReferencePolicy(inline)), ("bad", suite, policy)):
+        folder = tmp_path / name
+        folder.mkdir()
+        lab = RunLab(
+            folder, seed=1, budget=EPISODES, suite=world, settings={}, trainer=None,  # type: ignore[arg-type]
+            policy=acting, tracker=make_tracker(TrackerSettings("jsonl"), folder, {}),
+            progress=Progress(EPISODES), max_turns=30, max_tokens=8,
+        )  # fmt: skip
+        found[name] = lab.rollouts("all", AgentSpec("r"), tasks, purpose=Purpose.ANALYSIS)
+        lab.close()
+    for thread in policy.threads:
+        thread.join()
+    suite.close()  # type: ignore[attr-defined]
+    assert policy.kills >= KILLS
+    assert [str(t.failure) for t in found["bad"] if t.failure] == []
+    assert [to_json(t) for t in found["calm"]] == [to_json(t) for t in found["bad"]]
+    assert all(t.score is not None and t.score.success for t in found["bad"])
+    ledger = read_ledger(tmp_path / "bad" / "ledger.jsonl")
+    assert sorted(e.index for e in ledger) == list(range(EPISODES))
+    left = connect().containers.list(all=True, filters={"label": f"{LABEL}=faults"})
+    assert left == []

@@ -1,0 +1,191 @@
+"""`python -m trace_bench.sandbox.build [NAME ...]`: container images, for machines with Docker.
+
+    NAME         a folder under containers/ (default: base)
+    --base IMAGE what the images start from: default python:3.11-slim-bookworm; `debootstrap` makes
+                 an equal one with containers/base.sh where no image registry is reachable
+    --tag TAG    default latest
+
+Packages are gathered on this machine by pip, for the Python 3.11 of the image, from the pins in
+containers/NAME/requirements.txt, and copied into the image with the project's environments: nothing
+is fetched, and nothing runs, while the image is built.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trace_bench.errors import UserError, unknown
+from trace_bench.sandbox.docker import connect
+from trace_bench.sandbox.protocol import code_hash
+
+DEFAULT_BASE, OWN_BASE = "python:3.11-slim-bookworm", "trace-bench/python:3.11"
+# What an environment may import of this project (tests/test_imports.py sees to it).
+PARTS = ("__init__.py", "types.py", "errors.py", "protocols.py", "store.py", "envs", "sandbox")
+
+
+def containers() -> Path:
+    """The folder with one folder an image: beside the package, in a checkout."""
+    place = Path(__file__).resolve().parents[2] / "containers"
+    if not place.is_dir():
+        raise UserError(f"images are built from a checkout of the project: no {place}.")
+    return place
+
+
+def names() -> list[str]:
+    return sorted(p.parent.name for p in containers().glob("*/Dockerfile"))
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        "python -m trace_bench.sandbox.build",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", default=["base"])
+    parser.add_argument("--base", default=DEFAULT_BASE)
+    parser.add_argument("--tag", default="latest")
+    given = parser.parse_args(arguments)
+    try:
+        for name in given.names:
+            if name not in names():
+                raise unknown("image", name, names(), "NAME")
+        client = connect()
+        base = base_image(client, given.base)
+        for name in given.names:
+            build(client, name, base, given.tag)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def base_image(client: Any, wanted: str) -> str:
+    """An image with Python 3.11 that is there: as it stands, pulled, or made by base.sh."""
+    import docker
+
+    name = OWN_BASE if wanted == "debootstrap" else wanted
+    try:
+        client.images.get(name)
+        return name
+    except docker.errors.ImageNotFound:
+        pass
+    if wanted == "debootstrap":
+        print(f"making {name} with containers/base.sh (debootstrap)", flush=True)
+        made = subprocess.run([containers() / "base.sh", name], capture_output=True, text=True)
+        if made.returncode:
+            raise UserError(f"containers/base.sh failed: {_last(made.stderr)}")
+        return name
+    print(f"pulling {name}", flush=True)
+    try:
+        client.images.pull(name)
+    except docker.errors.APIError as error:
+        raise UserError(
+            f"the image {name} is not here and cannot be pulled ({error}). Name another one with "
+            "--base, or use --base debootstrap to make one from Debian packages."
+        ) from error
+    return name
+
+
+def build(client: Any, name: str, base: str, tag: str) -> str:
+    """Builds trace-bench/NAME:TAG; its name."""
+    import docker
+
+    if sys.version_info[:2] != (3, 11):
+        found = ".".join(map(str, sys.version_info[:2]))
+        raise UserError(f"images hold Python 3.11 and are put together with it; this is {found}.")
+    image = f"trace-bench/{name}:{tag}"
+    with tempfile.TemporaryDirectory() as place:
+        try:
+            context = assemble(Path(place), name)
+            print(f"building {image} from {base}", flush=True)
+            with context.open("rb") as file:
+                client.images.build(
+                    fileobj=file,
+                    custom_context=True,
+                    tag=image,
+                    buildargs={"BASE": base},
+                    labels={"trace_bench.code": code_hash()},
+                    network_mode="none",
+                    rm=True,
+                )
+        except OSError as error:
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise UserError(
+                    f"the disk is full while {image} is put together in {place}; free some space, "
+                    "or set TMPDIR to another disk."
+                ) from error
+            raise
+        except docker.errors.BuildError as error:
+            lines = [str(line.get("stream", line.get("error", ""))) for line in error.build_log]
+            raise UserError(f"{image} was not built: {_last(''.join(lines))}") from error
+        except docker.errors.APIError as error:
+            hint = " Free some space (docker system prune)." if "no space" in str(error) else ""
+            raise UserError(f"{image} was not built: {error}.{hint}") from error
+    size = client.images.get(image).attrs["Size"] / 2**20
+    print(f"built {image}, {size:.0f} MiB, code {code_hash()}", flush=True)
+    return image
+
+
+def assemble(place: Path, name: str) -> Path:
+    """The build context as a tar file: Dockerfile, site/ (packages) and project/ (our code)."""
+    folder, root = containers() / name, Path(__file__).resolve().parents[1]
+    context = place / "context"
+    (context / "project" / "trace_bench").mkdir(parents=True)
+    shutil.copyfile(folder / "Dockerfile", context / "Dockerfile")
+    for part in PARTS:
+        target, source = context / "project" / "trace_bench" / part, root / part
+        if source.is_dir():
+            shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copyfile(source, target)
+    print(f"gathering the packages of containers/{name}/requirements.txt", flush=True)
+    _pip(folder / "requirements.txt", context / "site")
+    extra = folder / "prepare.py"  # what pip alone cannot do
+    if extra.exists():
+        _run([sys.executable, str(extra), str(context)])
+    compiled = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
+    subprocess.run([*compiled, "-s", str(context), str(context)], stdout=subprocess.DEVNULL)
+    archive = place / "context.tar"
+    with tarfile.open(archive, "w") as tar:
+        tar.add(context, arcname=".", filter=_plain)
+    return archive
+
+
+def _pip(requirements: Path, target: Path) -> None:
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    _run([*command, "--no-deps", "--no-compile", "--target", str(target), "-r", str(requirements)])
+
+
+def _run(command: Sequence[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        if "No space left" in done.stderr:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        raise UserError(f"`{' '.join(command[:6])} ...` failed: {_last(done.stderr)}")
+
+
+def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Nobody's files, readable by all."""
+    info.uid = info.gid = 0
+    info.uname = info.gname = "root"
+    info.mode |= 0o444 | (0o111 if info.isdir() else 0)
+    return info
+
+
+def _last(text: str) -> str:
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return json.dumps(lines[-1] if lines else "no message")
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,397 @@
+"""A few long-lived workers for many episodes: batches, deadlines, replacement.
+
+Environments are deterministic, so an episode can be moved: when a worker is lost, whoever lived in
+it is played again up to where it was on another one, at its next call. What was due in the lost
+worker's batch is then tried alone, so that one bad episode takes nobody with it, and is given up
+after `retries` more attempts as a failure of the sandbox.
+"""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from trace_bench.errors import EpisodeError, UserError
+from trace_bench.sandbox.protocol import (
+    MAX_LINE,
+    PROTOCOL,
+    Violation,
+    code_hash,
+    decode,
+    encode,
+    learn_tools,
+)
+from trace_bench.sandbox.transport import Gone, Transport
+from trace_bench.types import Tool
+
+Ask = Callable[[str, Sequence[Mapping[str, Any]]], str]
+
+
+class Lost(Exception):
+    """A worker is no use any more; says why."""
+
+
+@dataclass(eq=False)
+class Worker:
+    """A worker's channel: lines in, lines out."""
+
+    transport: Transport
+    buffer: bytearray = field(default_factory=bytearray)
+    live: set[int] = field(default_factory=set)
+    closing: list[int] = field(default_factory=list)
+    tools: dict[str, tuple[Tool, ...]] = field(default_factory=dict)
+    calls: int = 0
+
+    def send(self, message: Mapping[str, Any], deadline: float) -> None:
+        try:
+            self.transport.write(encode(message), deadline)
+        except Gone as error:
+            raise Lost(
+                f"it takes nothing any more ({error or self.transport.epitaph()})"
+            ) from error
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Whole messages that have arrived. Raises Lost."""
+        try:
+            data = self.transport.read()
+        except Gone:
+            raise Lost(f"it ended ({self.transport.epitaph()})") from None
+        self.buffer += data
+        *whole, rest = self.buffer.split(b"\n") if b"\n" in data else (self.buffer,)
+        if len(rest) > MAX_LINE:
+            raise Lost(f"it sent a line of more than {MAX_LINE // 2**20} MiB")
+        self.buffer = rest
+        try:
+            return [decode(bytes(line)) for line in whole]
+        except Violation as error:
+            raise Lost(f"it broke the protocol: {error}") from error
+
+
+@dataclass(eq=False)
+class Box:
+    """An episode as the pool sees it. `history`: the calls that made it what it is."""
+
+    number: int
+    worker: Worker | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    strikes: int = 0
+
+
+Result = dict[str, Any] | EpisodeError
+
+
+@dataclass
+class _Batch:
+    """What one worker has been sent and has not answered."""
+
+    worker: Worker
+    places: list[int]
+    number: int
+    deadline: float
+    asking: int = 0
+
+
+class Pool:
+    """`spawn` makes a worker's transport; `size` how many; `deadline` seconds for one batch (the
+    time that the host needs to answer questions not counted); `start` for a worker's greeting."""
+
+    def __init__(
+        self,
+        spawn: Callable[[], Transport],
+        *,
+        size: int = 1,
+        deadline: float = 30.0,
+        start: float = 60.0,
+        retries: int = 2,
+        ask: Ask | None = None,
+        source: str | None = None,
+    ) -> None:
+        self._spawn = spawn
+        self._size, self._deadline, self._start, self._retries = size, deadline, start, retries
+        self._ask, self._source = ask, source
+        self._workers: list[Worker] = []
+        self._count = 0
+        self._threads: ThreadPoolExecutor | None = None
+        self.lost: list[str] = []  # why workers were replaced, for whoever wants to know
+
+    def box(self) -> Box:
+        """A new episode."""
+        self._count += 1
+        return Box(self._count)
+
+    def forget(self, box: Box) -> None:
+        """The episode is over; its worker is told with the next batch."""
+        if box.worker is not None:
+            box.worker.live.discard(box.number)
+            box.worker.closing.append(box.number)
+            box.worker = None
+        box.history = []
+
+    def act(self, calls: Sequence[tuple[Box, dict[str, Any]]]) -> list[Result]:
+        """One result per call, in order. Never raises for what a worker does; UserError when no
+        worker can be had at all."""
+        results: dict[int, Result] = {}
+        alone = self._round(calls, range(len(calls)), results)
+        while alone:
+            now, rest = alone[: self._size], alone[self._size :]
+            again = self._round(calls, now, results, apart=True)
+            alone = rest + again
+        return [results[i] for i in range(len(calls))]
+
+    def query(self, call: dict[str, Any]) -> Any:
+        """An answer of the suite itself, not of an episode."""
+        (result,) = self.act([(self.box(), call)])
+        if isinstance(result, EpisodeError):
+            raise UserError(f"the environment's worker does not answer: {result}")
+        if "value" not in result:
+            raise UserError(f"the environment refused {call['do']}: {result.get('error', result)}")
+        return result["value"]
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.transport.kill()
+        self._workers = []
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # -- one round: a batch for every worker that has something to do ------------------------------
+
+    def _round(
+        self,
+        calls: Sequence[tuple[Box, dict[str, Any]]],
+        places: Sequence[int],
+        results: dict[int, Result],
+        apart: bool = False,
+    ) -> list[int]:
+        """Fills `results`; what has to be tried alone is returned. `apart`: a worker each."""
+        batches = []
+        alone: list[int] = []
+        for worker, own in self._assign(calls, places, apart):
+            try:
+                batches.append(self._send(worker, own, calls))
+            except Lost as error:
+                alone += self._give_up(worker, own, calls, results, str(error))
+        for batch, outcome in self._wait(batches):
+            if isinstance(outcome, Lost):
+                alone += self._give_up(batch.worker, batch.places, calls, results, str(outcome))
+                continue
+            for place, result in zip(batch.places, outcome, strict=True):
+                results[place] = result
+                _remember(calls[place], result)
+        return sorted(alone)
+
+    def _assign(
+        self, calls: Sequence[tuple[Box, dict[str, Any]]], places: Sequence[int], apart: bool
+    ) -> list[tuple[Worker, list[int]]]:
+        """Which worker gets which calls. Episodes stay where they are, new ones go where the fewest
+        live; `apart` moves them so that none shares a worker."""
+        self._fill()
+        work: dict[int, list[int]] = {}
+        for n, place in enumerate(places):
+            box = calls[place][0]
+            if box.worker not in self._workers:
+                box.worker = None  # it was lost, and the episode with it
+            if apart:
+                chosen = self._workers[n]
+                if box.worker is not chosen and box.worker is not None:
+                    box.worker.live.discard(box.number)
+                    box.worker.closing.append(box.number)
+                    box.worker = None
+            else:
+                chosen = box.worker or min(self._workers, key=lambda w: len(w.live))
+            if box.worker is None:
+                chosen.live.add(box.number)
+            work.setdefault(self._workers.index(chosen), []).append(place)
+        return [(self._workers[n], own) for n, own in work.items()]
+
+    def _send(
+        self, worker: Worker, places: list[int], calls: Sequence[tuple[Box, dict[str, Any]]]
+    ) -> _Batch:
+        worker.calls += 1
+        deadline = time.monotonic() + self._deadline
+        message = {
+            "id": worker.calls,
+            "calls": [_as_sent(*calls[place], worker) for place in places],
+            "close": worker.closing,
+        }
+        worker.closing = []
+        worker.send(message, deadline)
+        return _Batch(worker, places, worker.calls, deadline)
+
+    def _wait(self, batches: Sequence[_Batch]) -> list[tuple[_Batch, list[Result] | Lost]]:
+        """Answers of all batches, in whatever order they come; Lost for a worker that fails."""
+        done: list[tuple[_Batch, list[Result] | Lost]] = []
+        waiting = list(batches)
+        answers: list[tuple[_Batch, int, Future[str]]] = []
+        with selectors.DefaultSelector() as selector:
+            for batch in waiting:
+                for fd in batch.worker.transport.filenos():
+                    selector.register(fd, selectors.EVENT_READ, batch)
+            while waiting:
+                ready = {id(key.data): key.data for key, _ in selector.select(_pause(waiting))}
+                for batch in list(waiting):
+                    outcome = self._progress(batch, id(batch) in ready, answers)
+                    if outcome is not None:
+                        waiting.remove(batch)
+                        done.append((batch, outcome))
+                        for fd in batch.worker.transport.filenos():
+                            selector.unregister(fd)
+        return done
+
+    def _progress(
+        self, batch: _Batch, ready: bool, answers: list[tuple[_Batch, int, Future[str]]]
+    ) -> list[Result] | Lost | None:
+        """What a batch came to; None while it is under way."""
+        try:
+            for message in batch.worker.lines() if ready else ():
+                if "ask" in message:
+                    answers.append(self._question(batch, message))
+                    batch.asking += 1
+                else:
+                    return _results(batch, message)
+            self._answer(batch, answers)
+        except Lost as error:
+            return error
+        if not batch.asking and time.monotonic() > batch.deadline:
+            return Lost(f"no answer within {self._deadline:g} s")
+        return None
+
+    def _question(self, batch: _Batch, message: dict[str, Any]) -> tuple[_Batch, int, Future[str]]:
+        role, messages = message.get("role"), message.get("messages")
+        if self._ask is None or not isinstance(role, str) or not isinstance(messages, list):
+            raise Lost(f"it asked for {role!r}, which nobody answers here")
+        self._threads = self._threads or ThreadPoolExecutor(64)
+        return batch, message["ask"], self._threads.submit(self._ask, role, messages)
+
+    def _answer(self, batch: _Batch, answers: list[tuple[_Batch, int, Future[str]]]) -> None:
+        """Sends what is answered; the clock runs again from then."""
+        for entry in [a for a in answers if a[0] is batch and a[2].done()]:
+            answers.remove(entry)
+            batch.asking -= 1
+            batch.deadline = time.monotonic() + self._deadline
+            error = entry[2].exception()
+            told = {"error": str(error)} if error else {"text": entry[2].result()}
+            batch.worker.send({"answer": entry[1], **told}, batch.deadline)
+
+    # -- workers ---------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        """As many workers as there should be; they start side by side. One that speaks out of turn
+        is replaced: a bad episode may have left something behind in it."""
+        for worker in list(self._workers):
+            try:
+                said = worker.lines() or worker.buffer
+            except Lost as error:
+                said = [{"gone": str(error)}]
+            if said:
+                self.lost.append(f"it spoke out of turn, or ended: {str(said)[:100]}")
+                self._retire(worker)
+        fresh = [Worker(self._spawn()) for _ in range(self._size - len(self._workers))]
+        self._workers += fresh
+        for worker in fresh:
+            self._greet(worker)
+
+    def _greet(self, worker: Worker) -> None:
+        """The first line says who is there. Raises UserError when it is not who it should be."""
+        greeting = self._first(worker)
+        if (error := greeting.get("error")) is not None:
+            raise UserError(f"the environment cannot be made in its worker: {error}")
+        if (greeting.get("greeting"), greeting.get("code")) != (PROTOCOL, code_hash()):
+            raise UserError(
+                f"the worker has other code (protocol {greeting.get('greeting')!r}, version "
+                f"{greeting.get('version')!r}, code {greeting.get('code')!r}) than this program "
+                f"({PROTOCOL}, {code_hash()}): its image is of another version. Build it "
+                "again with `python -m trace_bench.sandbox.build`."
+            )
+        if self._source is not None:
+            try:
+                worker.send({"id": 0, "source": self._source}, time.monotonic() + self._deadline)
+            except Lost as error:
+                raise UserError(f"the environment's source was not taken: {error}") from error
+            loaded = self._first(worker)
+            if "error" in loaded:
+                raise UserError(f"the environment's source is broken: {loaded['error']}")
+
+    def _first(self, worker: Worker) -> dict[str, Any]:
+        deadline = time.monotonic() + self._start
+        try:
+            with selectors.DefaultSelector() as selector:
+                for fd in worker.transport.filenos():
+                    selector.register(fd, selectors.EVENT_READ)
+                while time.monotonic() < deadline:
+                    if selector.select(0.2) and (messages := worker.lines()):
+                        return messages[0]
+            raise Lost(f"no greeting within {self._start:g} s ({worker.transport.epitaph()})")
+        except Lost as error:
+            self._retire(worker)
+            raise UserError(f"the environment's worker does not start: {error}") from error
+
+    def _retire(self, worker: Worker) -> None:
+        worker.transport.kill()
+        if worker in self._workers:
+            self._workers.remove(worker)
+
+    def _give_up(
+        self,
+        worker: Worker,
+        places: Sequence[int],
+        calls: Sequence[tuple[Box, dict[str, Any]]],
+        results: dict[int, Result],
+        reason: str,
+    ) -> list[int]:
+        """The worker goes; its calls are to be tried alone, or have been often enough."""
+        self._retire(worker)
+        self.lost.append(reason)
+        again = []
+        for place in places:
+            box = calls[place][0]
+            box.strikes += len(places) == 1
+            if box.strikes > self._retries:
+                results[place] = EpisodeError("sandbox", f"the worker is lost: {reason}")
+            else:
+                again.append(place)
+        return again
+
+
+def _as_sent(box: Box, call: dict[str, Any], worker: Worker) -> dict[str, Any]:
+    """The call with the episode's number, and with its history when it is not at home there."""
+    sent = {"episode": box.number, **call}
+    if box.worker is not worker:
+        if box.history and call["do"] != "reset":
+            sent["replay"] = box.history
+        box.worker = worker
+    return sent
+
+
+def _remember(made: tuple[Box, dict[str, Any]], result: Result) -> None:
+    box, call = made
+    box.strikes = 0
+    if call["do"] == "reset":
+        box.history = [call]
+    elif call["do"] == "step" and "step" in result:  # type: ignore[operator]
+        box.history.append(call)
+
+
+def _results(batch: _Batch, message: Mapping[str, Any]) -> list[Result]:
+    results = message.get("results")
+    if message.get("id") != batch.number or not isinstance(results, list):
+        raise Lost(f"it answered {str(message)[:100]!r} where batch {batch.number} was due")
+    if len(results) != len(batch.places) or not all(isinstance(r, dict) for r in results):
+        raise Lost(f"it gave {len(results)} results for {len(batch.places)} calls")
+    try:
+        for result in results:
+            learn_tools(result, batch.worker.tools)
+    except Violation as error:
+        raise Lost(f"it broke the protocol: {error}") from error
+    return list(results)
+
+
+def _pause(waiting: Sequence[_Batch]) -> float:
+    """Until the next deadline, or a moment while the host is answering."""
+    if any(batch.asking for batch in waiting):
+        return 0.005
+    return max(0.0, min(batch.deadline for batch in waiting) - time.monotonic()) + 0.001

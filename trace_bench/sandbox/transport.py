@@ -1,0 +1,124 @@
+"""How bytes get to a worker and back: a child process here, a container in docker.py.
+
+Reading and writing never block longer than they are told to. What a worker writes to stderr is read
+away and its end kept for error messages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from trace_bench.errors import UserError
+
+TAIL = 2000  # characters of stderr that are kept
+CHUNK = 2**16
+
+
+class Gone(Exception):
+    """The worker has ended, or its channel is closed."""
+
+
+class Transport(Protocol):
+    """A worker's channel. `read` raises Gone at its end, `write` when it cannot be written."""
+
+    def filenos(self) -> Sequence[int]: ...  # to wait on
+    def read(self) -> bytes: ...  # what is there now, maybe nothing
+    def write(self, data: bytes, deadline: float) -> None: ...  # deadline: time.monotonic()
+    def epitaph(self) -> str: ...  # how it ended and the end of its stderr
+    def kill(self) -> None: ...
+
+
+class ProcessTransport:
+    """A child process with an environment of its own: none of this process's variables but the
+    path, so that no key gets there."""
+
+    def __init__(self, python: str, arguments: Sequence[str], extra: Mapping[str, str]) -> None:
+        package = str(Path(__file__).resolve().parents[2])
+        env = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", **extra}
+        env["PYTHONPATH"] = package
+        env["OMP_NUM_THREADS"] = env["OPENBLAS_NUM_THREADS"] = "1"
+        try:
+            self._process = subprocess.Popen(
+                [python, "-m", "trace_bench.sandbox.worker", *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=env,
+                start_new_session=True,  # so that its children can be ended with it
+            )
+        except OSError as error:
+            raise UserError(
+                f"no worker could be started with {python} ({error}); change `env.python`."
+            ) from error
+        assert self._process.stdin and self._process.stdout and self._process.stderr
+        self._in = self._process.stdin.fileno()
+        self._out = self._process.stdout.fileno()
+        self._err = self._process.stderr.fileno()
+        for fd in (self._in, self._out, self._err):
+            os.set_blocking(fd, False)
+        self._tail = b""
+
+    def filenos(self) -> Sequence[int]:
+        return [self._out, self._err]
+
+    def read(self) -> bytes:
+        try:
+            with contextlib.suppress(BlockingIOError):
+                self._tail = (self._tail + os.read(self._err, CHUNK))[-TAIL:]
+            data = os.read(self._out, CHUNK)
+        except BlockingIOError:
+            return b""
+        except OSError as error:
+            raise Gone(str(error)) from error
+        if not data:
+            raise Gone
+        return data
+
+    def write(self, data: bytes, deadline: float) -> None:
+        write_all(self._in, data, deadline)
+
+    def epitaph(self) -> str:
+        code = self._process.poll()
+        return ended(None if code is None else f"exit code {code}", self._tail)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            with contextlib.suppress(OSError):
+                pipe.close()  # type: ignore[union-attr]
+
+
+def this_python() -> str:
+    return sys.executable
+
+
+def write_all(fd: int, data: bytes, deadline: float) -> None:
+    """Writes to a non-blocking descriptor. Raises Gone when the other end is closed or does not
+    read in time."""
+    view = memoryview(data)
+    while view:
+        try:
+            view = view[os.write(fd, view) :]
+        except BlockingIOError:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([], [fd], [], left)[1]:
+                raise Gone("it does not read") from None
+        except OSError as error:
+            raise Gone(str(error)) from error
+
+
+def ended(how: str | None, tail: bytes) -> str:
+    """`exit code 1: <last line of stderr>`."""
+    lines = tail.decode(errors="replace").strip().splitlines()
+    return ": ".join([how or "its channel is closed", *lines[-1:]])
