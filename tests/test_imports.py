@@ -24,6 +24,7 @@ ALLOWED = {
     "methods": {"types", "errors", "protocols", "store", "policies", "trainers", "envs", "tiny"},
     "tiny": {"types", "errors", "store", "policies", "rollouts", "envs", "results"},
     "results": {"types", "errors", "store"},
+    "sandbox": {"types", "errors", "protocols", "envs"},
     "progress": set(),
     "trackers": {"schema", "store", "wandb_tracker"},
     "wandb_tracker": {"errors", "store", "trackers"},

@@ -86,7 +86,8 @@ def _doubling(axes: Any, ticks: Sequence[int], label: str) -> None:
 def _finish(figure: Any, axes: Any, title: str, path: Path) -> list[Path]:
     """Legend beside the last panel, title above, both files."""
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
-    figure.suptitle(title, fontsize=8, y=0.98)
+    above = 1.04 if axes.get_title() else 0.98  # panels have titles of their own
+    figure.suptitle(title, fontsize=8, y=above)
     saved = _save(figure, path)
     _pyplot().close(figure)
     return saved
