@@ -115,7 +115,7 @@ def test_evaluation_is_written_and_answered_from_disk(tmp_path: Path) -> None:
     assert again.count == 12
     again.close()
     assert len((tmp_path / "evaluation.jsonl").read_text().splitlines()) == 14  # 2 retried
-    assert len((tmp_path / "kept.jsonl").read_text().splitlines()) == 6
+    assert len((tmp_path / "kept.jsonl").read_text().splitlines()) == 8
 
 
 def test_agents_are_compared_on_the_same_draws(tmp_path: Path) -> None:
