@@ -8,15 +8,16 @@ from trace_bench.config import model_path
 from trace_bench.envs.registry import suite
 from trace_bench.errors import UserError, unknown
 from trace_bench.protocols import Method, Policy, Suite, Trainer
-from trace_bench.schema import Settings, build
+from trace_bench.schema import EnvSettings, Settings, build
 from trace_bench.trainers.settings import TrainerSettings
 
 
 def make_suite(settings: Settings, run: str = "unnamed") -> Suite:
     """The tasks of the run in the box that was asked for; containers are labelled with `run`."""
     env, how = settings.env, settings.sandbox
+    options = _options(env)
     if how.name == "inline":
-        return suite(env.name, env.suite, env.augmentation)
+        return suite(env.name, env.suite, env.augmentation, options=options)
     from trace_bench.sandbox.choose import Box, Wanted, boxed_suite
     from trace_bench.sandbox.docker import Limits
 
@@ -31,8 +32,15 @@ def make_suite(settings: Settings, run: str = "unnamed") -> Suite:
         tag=how.tag,
         run=run,
     )
-    wanted = Wanted(env.name, env.suite, env.augmentation)
+    wanted = Wanted(env.name, env.suite, env.augmentation, options, env.python)
     return boxed_suite(wanted, box, None, lambda text: print(text, file=sys.stderr))
+
+
+def _options(env: EnvSettings) -> dict[str, str]:
+    """What only some environments know, as text."""
+    if env.name != "tau2":
+        return {}
+    return {"user": env.user, "solo": str(env.solo).lower()}
 
 
 def make_policy(settings: Settings, tasks: Suite) -> Policy:

@@ -143,6 +143,7 @@ def _execute(settings: Settings, folder: Path, mark: str, resumed: bool) -> dict
             curve=run.points,
             seconds=run.clock.seconds,
             mark=mark,
+            about=dict(getattr(suite, "about", dict)()),
         )
         write_json(folder / SUMMARY, summary)
         lab.conclude(summary)

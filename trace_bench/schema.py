@@ -29,6 +29,9 @@ Augmentation = Literal[
 ]
 
 
+Split = Literal["train", "train_large", "dev", "test", "fit", "base", "small", "full"]
+
+
 def number(low: float, high: float = float("inf")) -> dict[str, float]:
     """Field metadata: the range that is allowed, ends included."""
     return {"low": low, "high": high}
@@ -37,13 +40,18 @@ def number(low: float, high: float = float("inf")) -> dict[str, float]:
 @dataclass(frozen=True)
 class EnvSettings:
     """Which tasks: a suite of an environment and the roles of its splits. `train_tasks` takes the
-    first tasks of the training split only."""
+    first tasks of the training split only. `domain`, `user` and `solo` are tau2's; `python` is the
+    interpreter of `sandbox=process`."""
 
-    name: Literal["toolsandbox"]
-    suite: Literal["embedded"] = "embedded"
-    train_split: Literal["train", "train_large", "dev", "test"] = "train"
-    dev_split: Literal["train", "train_large", "dev", "test"] = "dev"
-    eval_split: Literal["train", "train_large", "dev", "test"] = "test"
+    name: Literal["toolsandbox", "tau2"]
+    suite: Literal["embedded", "airline", "retail", "telecom"] = "embedded"
+    domain: Literal["airline", "retail", "telecom"] | None = None
+    user: Literal["scripted", "llm"] = "scripted"
+    solo: bool = False
+    python: str | None = None
+    train_split: Split = "train"
+    dev_split: Split = "dev"
+    eval_split: Split = "test"
     train_tasks: int | None = field(default=None, metadata=number(1))
     augmentation: Augmentation = "none"
 
@@ -160,6 +168,12 @@ def parse(data: Mapping[str, Any]) -> Settings:
     allowed = get_args(get_type_hints(EnvSettings)["eval_split"])
     if held_out not in allowed:
         raise unknown("value", held_out, allowed, "evaluation.split")
+    overlap = settings.env.name == "tau2" and held_out in ("base", "full", "small")
+    if overlap and settings.protocol == "held_out" and settings.method.get("name") != "base":
+        raise UserError(
+            f"evaluation.split={held_out} holds the training tasks too. Set evaluation.split=test, "
+            "or `protocol=paper` to train and report on the same tasks (and be marked so)."
+        )
     if settings.protocol == "held_out" and train in (dev, held_out):
         raise UserError(
             "protocol=held_out trains on other tasks than it reports, got "

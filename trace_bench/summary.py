@@ -16,7 +16,17 @@ from trace_bench.schema import Settings
 from trace_bench.store import file_hash, read_json
 from trace_bench.types import AgentSpec, to_json
 
-VERSIONS = ("trace-bench", "torch", "transformers", "peft", "numpy", "scipy", "hydra-core")
+VERSIONS = (
+    "inspect-evals",
+    "inspect-ai",
+    "trace-bench",
+    "torch",
+    "transformers",
+    "peft",
+    "numpy",
+    "scipy",
+    "hydra-core",
+)
 FLOORS = ("idle", "random", "reference")
 ROW_NAMES = {"idle": "idle floor", "random": "random floor", "reference": "reference ceiling"}
 HASHED = ("ledger.jsonl", "evaluation.jsonl", "curve.jsonl")
@@ -34,11 +44,13 @@ def summarize(
     curve: Sequence[Mapping[str, Any]],
     seconds: Mapping[str, float],
     mark: str,
+    about: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Everything that the closing table and later comparisons need.
 
     `rollouts` counts episodes by purpose, `joint` those of the yardstick, `seconds` wall time by
-    phase; `mark` is the fingerprint.
+    phase; `mark` is the fingerprint, `about` what the
+    suite says of itself.
     """
     final, base = outcomes["final"], outcomes["base"]
     return {
@@ -46,6 +58,7 @@ def summarize(
         "method": settings.method["name"],
         "env": settings.env.name,
         "suite": settings.env.suite,
+        "suite_data": dict(about),
         "augmentation": settings.env.augmentation,
         "split": settings.evaluation.split,
         "train_split": settings.env.train_split,

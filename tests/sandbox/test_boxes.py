@@ -193,3 +193,17 @@ def test_what_a_killed_program_left_is_removed_by_the_next(tmp_path: Path) -> No
     assert len(client.containers.list(all=True, filters=marked)) <= 1  # it may have ended by itself
     boxed("docker").close()  # another run
     assert client.containers.list(all=True, filters=marked) == []
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("domain", ["airline", "telecom"])
+def test_a_benchmark_with_pins_of_its_own_is_played_in_its_image(domain: str) -> None:
+    suite = boxed_suite(Wanted("tau2", domain), Box("docker", run="test-tau2"), None, print)
+    assert isinstance(suite, BoxedSuite)
+    assert suite.about()["data"].startswith("inspect-evals 0.26.0, tasks ")
+    tasks = suite.tasks("test")[:6]
+    played = play(
+        ReferencePolicy(suite), suite, AgentSpec("r"), tasks, range(len(tasks)), max_turns=100
+    )
+    assert all(t.score is not None and t.score.success for t in played)
+    suite.close()

@@ -20,6 +20,11 @@ SUITES: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "toolsandbox": {
             "embedded": "trace_bench.envs.toolsandbox.scenarios.suite:embedded",
         },
+        "tau2": {
+            "airline": "trace_bench.envs.tau2.suite:airline",
+            "retail": "trace_bench.envs.tau2.suite:retail",
+            "telecom": "trace_bench.envs.tau2.suite:telecom",
+        },
     }
 )
 

@@ -1,0 +1,260 @@
+"""τ²-bench: known counts, shared databases against full copies, users, solo mode."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+pytest.importorskip("inspect_evals", reason="the extra tau2 is not installed")
+
+from trace_bench.config import compose
+from trace_bench.envs.check import check
+from trace_bench.envs.registry import suite as find
+from trace_bench.envs.tau2 import data as tau2_data
+from trace_bench.envs.tau2 import world as tau2_world
+from trace_bench.envs.tau2.data import load
+from trace_bench.envs.tau2.shared import Shared
+from trace_bench.envs.tau2.suite import Tau2Suite
+from trace_bench.envs.tau2.world import AGENT, Toolbox
+from trace_bench.errors import UserError
+from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy, plausible
+from trace_bench.rollouts import play
+from trace_bench.types import AgentSpec, to_json
+
+DOMAINS = ("airline", "retail", "telecom")
+
+
+@pytest.fixture(scope="module")
+def suites() -> dict[str, Tau2Suite]:
+    return {domain: find("tau2", domain) for domain in DOMAINS}  # type: ignore[misc]
+
+
+def solved(suite: Any, policy: Any) -> int:
+    tasks = suite.tasks("base")
+    played = play(policy, suite, AgentSpec("x"), tasks, range(len(tasks)), max_turns=100)
+    assert not [t.failure for t in played if t.failure]
+    return sum(t.score.success for t in played if t.score)
+
+
+@pytest.mark.parametrize(
+    ("domain", "tasks", "idle"), [("airline", 50, 19), ("retail", 114, 7), ("telecom", 114, 0)]
+)
+def test_floor_and_ceiling_are_the_known_ones(
+    suites: dict[str, Tau2Suite], domain: str, tasks: int, idle: int
+) -> None:
+    suite = suites[domain]
+    assert solved(suite, ReferencePolicy(suite)) == tasks
+    assert solved(suite, IdlePolicy()) == idle
+
+
+def test_solo_mode_can_be_solved_alone() -> None:
+    suite = find("tau2", "telecom", options={"solo": "true"})
+    assert solved(suite, ReferencePolicy(suite)) == 114
+    assert solved(suite, IdlePolicy()) == 0
+    first = suite.make().reset(suite.tasks("base")[0])
+    names = {tool["function"]["name"] for tool in first.tools}
+    assert {"done", "toggle_roaming", "get_customer_by_phone"} <= names
+
+
+def test_splits_are_the_benchmarks_and_its_train_in_two(suites: dict[str, Tau2Suite]) -> None:
+    sizes = {d: [len(s.tasks(n)) for n in ("train", "test", "base")] for d, s in suites.items()}
+    assert sizes == {"airline": [30, 20, 50], "retail": [74, 40, 114], "telecom": [74, 40, 114]}
+    for suite in suites.values():
+        names = {
+            n: [t.data["record"]["id"] for t in suite.tasks(n)] for n in ("fit", "dev", "train")
+        }
+        assert sorted(names["fit"] + names["dev"]) == sorted(names["train"])
+        assert len(names["dev"]) == len(names["train"]) // 3
+
+
+# -- shared databases -----------------------------------------------------------------------------
+
+
+class Whole(dict[str, Any]):
+    """A full copy, where the project shares and copies what is touched."""
+
+    frozen: ClassVar[dict[int, bytes]] = {}
+
+    def __init__(self, base: Mapping[str, Any]) -> None:
+        if id(base) not in self.frozen:
+            self.frozen[id(base)] = pickle.dumps(dict(base))
+        super().__init__(pickle.loads(self.frozen[id(base)]))
+
+
+def sequences(suite: Tau2Suite, toolbox: Toolbox) -> list[tuple[Any, list[tuple[str, dict]]]]:
+    """Calls by task: the task's own, then random ones with ids of the real database."""
+    domain, out = suite.variant, []
+    rng = random.Random(5)
+    pools = _values(domain, toolbox)
+    for task in suite.tasks("base"):
+        actions = task.data["record"]["evaluation_criteria"]["actions"] or []
+        calls = [(a["name"], a["arguments"]) for a in actions]
+        out.append((task, calls))
+    for task in suite.tasks("base")[:30]:
+        calls = []
+        for _ in range(12):
+            schema = rng.choice(toolbox.schemas[AGENT])["function"]
+            arguments = plausible(schema["parameters"], rng)
+            calls.append(
+                (schema["name"], {k: _real(k, v, pools, rng) for k, v in arguments.items()})
+            )
+        out.append((task, calls))
+    return out
+
+
+def _values(domain: str, toolbox: Toolbox) -> dict[str, list[str]]:
+    raw = json.loads(tau2_data._read(toolbox.data.folder / "db.json.gz"))
+    return {table.rstrip("s"): sorted(records) for table, records in raw.items()}
+
+
+def _real(name: str, value: Any, pools: dict[str, list[str]], rng: random.Random) -> Any:
+    """An id that exists where the argument's name asks for one."""
+    for kind, ids in pools.items():
+        if name in (f"{kind}_id", f"{kind}_number"):
+            return rng.choice(ids)
+    return value
+
+
+@pytest.mark.parametrize("domain", ["airline", "retail"])
+def test_shared_databases_behave_as_full_copies(
+    suites: dict[str, Tau2Suite], domain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite, shared = suites[domain], suites[domain]._toolbox
+    before = shared.world({"id": "before"}).hash()
+    monkeypatch.setattr(tau2_world, "Shared", Whole)
+    whole = Toolbox(load(domain))
+    changed = 0
+    for task, calls in sequences(suite, shared):
+        one, two = shared.world(task.data["record"]), whole.world(task.data["record"])
+        assert isinstance(one.run(tau2_world.kit, domain).db.users, Shared)
+        for name, arguments in calls:
+            assert one.call(AGENT, name, arguments) == two.call(AGENT, name, arguments)
+        digest = one.hash()
+        assert digest == two.hash()
+        changed += digest != before
+    assert changed > 20  # the calls did write
+    assert shared.world({"id": "after"}).hash() == before  # and the base was never touched
+
+
+def test_three_hundred_live_episodes_are_small_and_leave_no_files() -> None:
+    program = """
+import gc, os, resource
+from trace_bench.envs.registry import suite
+s = suite("tau2", "airline")
+tasks = s.tasks("base")
+s.make().reset(tasks[0])
+def memory():
+    gc.collect()
+    return int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 1e6
+before = memory()
+live = [s.make() for _ in range(300)]
+for n, env in enumerate(live):
+    task = tasks[n % 50]
+    env.reset(task)
+    for action in s.reference(task)[:2]:
+        env.step(action)
+print(memory() - before)
+"""
+    with tempfile.TemporaryDirectory() as place:
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            capture_output=True, text=True, check=True,
+            env={"TMPDIR": place, "PATH": "/usr/bin", "PYTHONPATH": str(Path(__file__).parents[2])},
+        )  # fmt: skip
+        assert list(Path(place).iterdir()) == []
+    assert float(ended.stdout) < 100
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_the_contract_holds(suites: dict[str, Tau2Suite], domain: str) -> None:
+    report = check(suites[domain], suites[domain].tasks("test")[:3])
+    assert report.ok, str(report)
+
+
+def test_ids_that_a_tool_draws_are_the_same_in_every_replay(suites: dict[str, Tau2Suite]) -> None:
+    suite = suites["telecom"]
+    task = suite.tasks("base")[0]
+    drawn = []
+    for _ in range(2):
+        world = suite._toolbox.world(task.data["record"])
+        drawn.append(world.run(lambda: [tau2_world._Ids.uuid4().hex for _ in range(3)]))
+    assert drawn[0] == drawn[1] and len(set(drawn[0])) == 3
+
+
+# -- users ----------------------------------------------------------------------------------------
+
+
+def test_whoever_answers_for_the_user_is_told_the_scenario_and_can_act() -> None:
+    asked: list[list[Any]] = []
+    answers = iter(
+        [
+            "My data is slow.",
+            '<tool_call>{"name": "toggle_data_saver_mode", "arguments": {}}</tool_call>',
+            '<tool_call>{"name": "toggle_roaming"}</tool_call> <tool_call>{broken}</tool_call>',
+            "It works now, thanks. ###STOP###",
+        ]
+    )
+
+    def ask(role: str, messages: Any) -> str:
+        asked.append([role, json.loads(json.dumps(list(messages)))])
+        return next(answers)
+
+    suite = find("tau2", "telecom", options={"user": "llm"}, ask=ask)
+    assert suite.asks is True  # type: ignore[attr-defined]
+    wanted = "[mobile_data_issue]data_saver_mode_on|user_abroad_roaming_enabled_off[PERSONA:Easy]"
+    task = next(t for t in suite.tasks("base") if t.data["record"]["id"] == wanted)
+    env = suite.make()
+    first = env.reset(task)
+    assert first.messages[1] == {"role": "user", "content": "My data is slow."}
+    end = env.step({"role": "assistant", "content": "Please switch data saver off, roaming on."})
+    assert end.done and end.score is not None and end.score.success
+    assert "You are John Smith" in asked[0][1][0]["content"]
+    assert "toggle_roaming" in asked[0][1][0]["content"]
+    results = asked[3][1][-1]["content"]
+    assert results.startswith("toggle_roaming: ") and "could not be read" in results
+
+
+def test_bad_settings_are_refused_with_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="needs somebody who answers for the user"):
+        find("tau2", "airline", options={"user": "llm"})
+    with pytest.raises(UserError, match="exists for telecom only, not for retail"):
+        find("tau2", "retail", options={"solo": "true"})
+    with pytest.raises(UserError, match="exists for toolsandbox only"):
+        find("tau2", "retail", "all_tools")
+    with pytest.raises(UserError, match="unknown split 'train_large'; allowed: train, test, base"):
+        find("tau2", "airline").tasks("train_large")
+    with pytest.raises(UserError, match=r"evaluation.split=base holds the training tasks too"):
+        compose(["method=grpo", "env=tau2", "evaluation.split=base"])
+    assert compose(["method=base", "env=tau2", "evaluation.split=base"]).policy.max_turns == 100
+    monkeypatch.setattr(tau2_data, "VERSION", "0.1.0")
+    with pytest.raises(UserError, match=r"was measured with inspect-evals 0\.1\.0, and 0\.26\.0"):
+        find("tau2", "airline")
+
+
+def test_malformed_calls_are_answered(suites: dict[str, Tau2Suite]) -> None:
+    suite = suites["airline"]
+    env = suite.make()
+    env.reset(suite.tasks("base")[0])
+    for function, words in (
+        ({"name": "no_such", "arguments": "{}"}, "there is no tool no_such"),
+        ({"name": "get_user_details", "arguments": "{"}, "not JSON"),
+        ({"name": "get_user_details", "arguments": "[]"}, "must be an object"),
+        ({"name": "get_user_details", "arguments": "{}"}, "user_id"),
+        ({"name": "get_user_details", "arguments": '{"user_id": "nobody"}'}, "not found"),
+        ({}, "needs a function with a name"),
+    ):
+        step = env.step(
+            {"role": "assistant", "content": "", "tool_calls": [{"function": function}]}
+        )
+        assert step.messages[0]["content"].startswith("Error: ")
+        assert words in step.messages[0]["content"]
+    json.dumps(to_json(step))

@@ -1,0 +1,118 @@
+"""The user's side of a τ² conversation."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from trace_bench.envs.registry import Ask
+from trace_bench.envs.tau2.data import user_guidelines
+
+STOPS = ("###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###")
+PROMPT_VERSION = "1"  # of what is added to the benchmark's guidelines; written into every run
+_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+_MOST_CALLS = 20  # of one turn of the user
+
+Act = Callable[[str, Mapping[str, Any]], str]  # a user tool's name and arguments -> its answer
+
+
+class User(Protocol):
+    """`opening` is the first message; `reply` the answer to what the agent said, with the user's
+    tools at hand. A text with one of `STOPS` ends the conversation."""
+
+    def opening(self) -> str: ...
+    def reply(self, said: str, act: Act) -> str: ...
+
+
+class ScriptedUser:
+    """Tells at once all that the task says about the user, does the user's part of the task's
+    actions when the agent speaks to them, says yes to questions, and otherwise takes leave. Made
+    for floors, ceilings and tests; it is no substitute for a person."""
+
+    def __init__(self, record: Mapping[str, Any]) -> None:
+        self._scenario = _instructions(record)
+        actions = (record.get("evaluation_criteria") or {}).get("actions") or ()
+        self._runs = user_runs(actions)
+        self._questions = 0
+
+    def opening(self) -> str:
+        return self._scenario
+
+    def reply(self, said: str, act: Act) -> str:
+        if self._runs and said.strip():
+            done = [f"{a['name']}: {act(a['name'], a['arguments'])}" for a in self._runs.pop(0)]
+            return "I did that. " + " ".join(done)
+        if said.strip().endswith("?") and self._questions < 10:
+            self._questions += 1
+            return "Yes, please."
+        return f"Thank you. {STOPS[0]}"
+
+
+class AskedUser:
+    """Whoever answers for the role `user`: a language model with the benchmark's guidelines, or a
+    program. Tool calls are written as <tool_call>{"name": ..., "arguments": {...}}</tool_call>."""
+
+    def __init__(self, record: Mapping[str, Any], domain: str, tools: Sequence[Any], ask: Ask):
+        self._ask = ask
+        system = f"{user_guidelines(domain)}\n<scenario>\n{_instructions(record)}\n</scenario>"
+        if tools:
+            listed = "\n".join(json.dumps(tool["function"]) for tool in tools)
+            system += (
+                "\nYou can use these tools of your own. To use one, answer with nothing but "
+                '<tool_call>{"name": ..., "arguments": {...}}</tool_call>; you are then told its '
+                f"result.\n{listed}"
+            )
+        self._messages: list[dict[str, str]] = [
+            {"role": "system", "content": system},
+            {"role": "user", "content": "Hi! How can I help you today?"},
+        ]
+
+    def opening(self) -> str:
+        return self._turn(lambda name, arguments: "Error: not before the conversation")
+
+    def reply(self, said: str, act: Act) -> str:
+        self._messages.append({"role": "user", "content": said})
+        return self._turn(act)
+
+    def _turn(self, act: Act) -> str:
+        for _ in range(_MOST_CALLS):
+            text = self._ask("user", self._messages)
+            self._messages.append({"role": "assistant", "content": text})
+            calls = _CALL.findall(text)
+            if not calls:
+                return text
+            results = [_answer(call, act) for call in calls]
+            self._messages.append({"role": "user", "content": "\n".join(results)})
+        return STOPS[2]
+
+
+def user_runs(actions: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
+    """The user's actions, in runs that no action of the agent interrupts."""
+    runs: list[list[Mapping[str, Any]]] = []
+    before = None
+    for action in actions:
+        if action.get("requestor") == "user":
+            if before != "user":
+                runs.append([])
+            runs[-1].append(action)
+        before = action.get("requestor", "assistant")
+    return runs
+
+
+def _answer(call: str, act: Act) -> str:
+    try:
+        data = json.loads(call)
+        return f"{data['name']}: {act(data['name'], data.get('arguments') or {})}"
+    except (ValueError, KeyError, TypeError) as error:
+        return f"Error: the tool call could not be read ({error})"
+
+
+def _instructions(record: Mapping[str, Any]) -> str:
+    """The scenario as one text: why the user calls, what they know, how they behave."""
+    found = record["user_scenario"]["instructions"]
+    if isinstance(found, str):
+        return found
+    parts = [found.get(k) for k in ("reason_for_call", "known_info", "task_instructions")]
+    return "\n".join(part for part in parts if part)

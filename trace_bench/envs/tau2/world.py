@@ -1,0 +1,241 @@
+"""One episode's database and tools. The benchmark's tools look for their database in the store of
+the running context, so every episode has a store and a context of its own."""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import pickle
+import random
+import tomllib
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trace_bench.envs.tau2.data import DomainData, _read
+from trace_bench.envs.tau2.shared import Shared
+from trace_bench.types import Tool
+
+USER, AGENT = "user", "assistant"
+_IDS: contextvars.ContextVar[random.Random] = contextvars.ContextVar("ids")
+
+
+class Toolbox:
+    """A domain's tools by side and name, with their schemas; shared by all its episodes."""
+
+    def __init__(self, data: DomainData) -> None:
+        from inspect_ai.tool import ToolDef
+
+        self.data = data
+        self._definitions = {
+            side: {d.name: d for d in (ToolDef(make()) for make in makers)}
+            for side, makers in _makers(data.domain).items()
+        }
+        self.schemas: dict[str, tuple[Tool, ...]] = {
+            side: tuple(map(_schema, found.values())) for side, found in self._definitions.items()
+        }
+        self._fresh = _databases(data)
+        self._started: dict[str, bytes] = {}  # telecom: the databases as a task begins
+
+    def names(self, side: str) -> Sequence[str]:
+        return list(self._definitions[side])
+
+    def world(self, record: Mapping[str, Any]) -> World:
+        """A fresh world in the task's initial state. Telecom's tasks begin with actions on both
+        sides; their outcome is kept, so that they are carried out once a task."""
+        from inspect_ai.util import Store
+        from inspect_ai.util._store import init_subtask_store
+
+        store, ids = Store(), random.Random(str(record["id"]))
+        context = contextvars.copy_context()
+        context.run(init_subtask_store, store)
+        context.run(_IDS.set, ids)
+        if (kept := self._started.get(record["id"])) is not None:
+            values, state = pickle.loads(kept)
+            ids.setstate(state)
+            for key, value in values.items():
+                store.set(key, value)
+            return World(self, store, context)
+        for make in self._fresh:
+            make(store)
+        actions = (record.get("initial_state") or {}).get("initialization_actions") or ()
+        for action in actions:
+            context.run(_initialize, action)
+        if actions:
+            found = (dict(store.items()), ids.getstate())
+            self._started[record["id"]] = pickle.dumps(found, protocol=5)
+        return World(self, store, context)
+
+    def call(self, side: str, name: str, arguments: Mapping[str, Any]) -> str:
+        """What a tool answers, in the running context. Whatever goes wrong in it is an answer too:
+        `Error: ...`."""
+        from inspect_ai.model._call_tools import tool_params, validate_tool_input
+
+        definition = self._definitions[side].get(name)
+        if definition is None:
+            return f"Error: there is no tool {name}"
+        fault = validate_tool_input(dict(arguments), definition.parameters)
+        if fault:
+            return f"Error: {fault}"
+        try:
+            given = tool_params(dict(arguments), definition.tool)
+            return _text(_finish(definition.tool(**given)))
+        except Exception as error:  # the benchmark tells the agent of every error
+            return f"Error: {getattr(error, 'message', None) or error}"
+
+
+@dataclass(frozen=True)
+class World:
+    """One episode's state: `store` holds the databases, `context` points to it."""
+
+    toolbox: Toolbox
+    store: Any
+    context: contextvars.Context
+
+    def call(self, side: str, name: str, arguments: Mapping[str, Any]) -> str:
+        return str(self.context.run(self.toolbox.call, side, name, arguments))
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """A function of ours with the episode's databases in reach."""
+        return self.context.run(function, *arguments)
+
+    def hash(self) -> str:
+        """Of the database as it stands (airline and retail)."""
+        return str(self.run(lambda: kit(self.toolbox.data.domain).db.get_hash()))
+
+
+def kit(domain: str) -> Any:
+    """The domain's agent toolkit in the running context."""
+    if domain == "airline":
+        from inspect_evals.tau2.airline.AirlineAgentTools import get_airline_tools
+
+        return get_airline_tools()
+    if domain == "retail":
+        from inspect_evals.tau2.retail.tools import get_retail_tools
+
+        return get_retail_tools()
+    return environment().tools
+
+
+def environment() -> Any:
+    """Telecom's two sides in the running context, brought in line with each other."""
+    from inspect_evals.tau2.telecom.environment import get_environment
+
+    return get_environment()
+
+
+def _initialize(action: Mapping[str, Any]) -> None:
+    """An action of a task's initial state, on either side."""
+    env = environment()
+    tools = env.user_tools if action["env_type"] == USER else env.tools
+    getattr(tools, action["func_name"])(**action["arguments"])
+    env.sync_tools()
+
+
+def _makers(domain: str) -> dict[str, list[Any]]:
+    if domain == "airline":
+        from inspect_evals.tau2.airline.tools import all_airline_tools
+
+        return {AGENT: list(all_airline_tools), USER: []}
+    if domain == "retail":
+        from inspect_evals.tau2.retail.tools import all_retail_tools
+
+        return {AGENT: list(all_retail_tools), USER: []}
+    from inspect_evals.tau2.telecom.tools import all_telecom_agent_tools
+    from inspect_evals.tau2.telecom.user_tools import all_telecom_user_tools
+
+    _pin_ids()
+    return {AGENT: list(all_telecom_agent_tools), USER: list(all_telecom_user_tools)}
+
+
+def _databases(data: DomainData) -> list[Callable[[Any], Any]]:
+    """Functions that put a fresh database into a store."""
+    if data.domain == "telecom":
+        return _telecom(data)
+    raw = json.loads(_read(data.folder / "db.json.gz"))
+    toolkit: Any
+    base: Any
+    if data.domain == "airline":
+        from inspect_evals.tau2.airline.AirlineAgentTools import AirlineAgentTools as toolkit
+        from inspect_evals.tau2.airline.data_model import FlightDB
+
+        base, instance = FlightDB.model_validate(raw), "AirlineTools"
+    else:
+        from inspect_evals.tau2.retail.data_model import RetailDB
+        from inspect_evals.tau2.retail.RetailAgentTools import RetailAgentTools as toolkit
+
+        base, instance = RetailDB.model_validate(raw), "RetailTools"
+    tables = {name: getattr(base, name) for name in type(base).model_fields}
+    table = Shared
+
+    def fresh(store: Any) -> None:
+        own = {name: table(records) for name, records in tables.items()}
+        db = type(base).model_construct(**own)
+        toolkit(store=store, instance=instance, db=db, initialized=True)
+
+    return [fresh]
+
+
+def _telecom(data: DomainData) -> list[Callable[[Any], Any]]:
+    """Small enough to be copied whole."""
+    from inspect_evals.tau2.telecom.data_model import TelecomDB
+    from inspect_evals.tau2.telecom.TelecomAgentTools import TelecomAgentTools
+    from inspect_evals.tau2.telecom.TelecomUserTools import TelecomUserTools
+    from inspect_evals.tau2.telecom.user_data_model import TelecomUserDB
+
+    def read(name: str) -> dict[str, Any]:
+        return tomllib.loads((data.folder / name).read_text(encoding="utf-8"))
+
+    ours = TelecomDB.model_validate(read("db.toml"))
+    theirs = TelecomUserDB.model_validate(read("user_db.toml"))
+
+    def agent(store: Any) -> None:
+        db = ours.model_copy(deep=True)
+        TelecomAgentTools(store=store, instance="TelecomAgentTools", db=db, initialized=True)
+
+    def user(store: Any) -> None:
+        db = theirs.model_copy(deep=True)
+        TelecomUserTools(store=store, instance="TelecomUserTools", db=db, initialized=True)
+
+    return [agent, user]
+
+
+class _Ids:
+    """Stands for the module `uuid` where a tool draws ids: the same ids in every replay."""
+
+    @staticmethod
+    def uuid4() -> uuid.UUID:
+        return uuid.UUID(int=_IDS.get().getrandbits(128), version=4)
+
+
+def _pin_ids() -> None:
+    from inspect_evals.tau2.telecom import TelecomAgentTools
+
+    TelecomAgentTools.uuid = _Ids  # type: ignore[assignment]
+
+
+def _schema(definition: Any) -> Tool:
+    parameters = definition.parameters.model_dump(exclude_none=True, by_alias=True)
+    return {
+        "type": "function",
+        "function": {
+            "name": definition.name,
+            "description": definition.description,
+            "parameters": json.loads(json.dumps(parameters, default=str)),
+        },
+    }
+
+
+def _finish(coroutine: Any) -> Any:
+    """Runs a coroutine that waits for nothing: the tools are plain functions in async clothes."""
+    try:
+        coroutine.send(None)
+    except StopIteration as stop:
+        return stop.value
+    coroutine.close()
+    raise RuntimeError("the tool waits for something")
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)
