@@ -38,9 +38,11 @@ def make_suite(settings: Settings, run: str = "unnamed") -> Suite:
 
 def _options(env: EnvSettings) -> dict[str, str]:
     """What only some environments know, as text."""
-    if env.name != "tau2":
-        return {}
-    return {"user": env.user, "solo": str(env.solo).lower()}
+    if env.name == "tau2":
+        return {"user": env.user, "solo": str(env.solo).lower()}
+    if env.suite == "official":
+        return {"user": env.user, **({"source": env.source} if env.source else {})}
+    return {}
 
 
 def make_policy(settings: Settings, tasks: Suite) -> Policy:

@@ -160,7 +160,8 @@ def _play(
         outcomes["base"] = run.held_out.evaluate("base", base, run.plan, run.policy, keep=True)
     with run.clock.phase("floors"):
         for name in FLOORS:
-            outcomes[name] = _floor(run, name)
+            if name != "reference" or getattr(run.suite, "has_reference", True):
+                outcomes[name] = _floor(run, name)
     with run.clock.phase("method"):
         run.progress.phase("method")
         lab.checkpoint(base)

@@ -40,14 +40,16 @@ def number(low: float, high: float = float("inf")) -> dict[str, float]:
 @dataclass(frozen=True)
 class EnvSettings:
     """Which tasks: a suite of an environment and the roles of its splits. `train_tasks` takes the
-    first tasks of the training split only. `domain`, `user` and `solo` are tau2's; `python` is the
-    interpreter of `sandbox=process`."""
+    first tasks of the training split only. `domain` and `solo` are tau2's, `user` its and the
+    official ToolSandbox's, whose checkout is `source`; `python` is the interpreter of
+    `sandbox=process`."""
 
     name: Literal["toolsandbox", "tau2"]
-    suite: Literal["embedded", "airline", "retail", "telecom"] = "embedded"
+    suite: Literal["embedded", "official", "airline", "retail", "telecom"] = "embedded"
     domain: Literal["airline", "retail", "telecom"] | None = None
     user: Literal["scripted", "llm"] = "scripted"
     solo: bool = False
+    source: str | None = None
     python: str | None = None
     train_split: Split = "train"
     dev_split: Split = "dev"
@@ -168,11 +170,13 @@ def parse(data: Mapping[str, Any]) -> Settings:
     allowed = get_args(get_type_hints(EnvSettings)["eval_split"])
     if held_out not in allowed:
         raise unknown("value", held_out, allowed, "evaluation.split")
-    overlap = settings.env.name == "tau2" and held_out in ("base", "full", "small")
+    overlap = settings.env.suite == "official" or (
+        settings.env.name == "tau2" and held_out in ("base", "full", "small")
+    )
     if overlap and settings.protocol == "held_out" and settings.method.get("name") != "base":
         raise UserError(
-            f"evaluation.split={held_out} holds the training tasks too. Set evaluation.split=test, "
-            "or `protocol=paper` to train and report on the same tasks (and be marked so)."
+            f"evaluation.split={held_out} holds the training tasks too. Set evaluation.split=test "
+            "(tau2), or `protocol=paper` to train and report on the same tasks (and be marked so)."
         )
     if settings.protocol == "held_out" and train in (dev, held_out):
         raise UserError(

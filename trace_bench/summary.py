@@ -102,7 +102,8 @@ def _rows(
         rows.append(report.row(f"only {routed.single}", routed.single_outcomes, base))
     if "joint" in outcomes:
         rows.append(report.row("one joint adapter", outcomes["joint"], base))
-    rows += [report.row(ROW_NAMES[name], outcomes[name], base) for name in FLOORS]
+    there = [name for name in FLOORS if name in outcomes]
+    rows += [report.row(ROW_NAMES[name], outcomes[name], base) for name in there]
     return [row for row in rows if row is not None]
 
 

@@ -19,6 +19,7 @@ SUITES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "toolsandbox": {
             "embedded": "trace_bench.envs.toolsandbox.scenarios.suite:embedded",
+            "official": "trace_bench.envs.toolsandbox_official.suite:official",
         },
         "tau2": {
             "airline": "trace_bench.envs.tau2.suite:airline",

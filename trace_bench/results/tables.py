@@ -22,12 +22,16 @@ def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
         f"{first['env.name']}/{first['env.suite']}, split {first['evaluation.split']}, protocol "
         f"{first['protocol']}, accounting {first.get('accounting', 'strict')}, "
         f"{len(records[0].success)} tasks, {_many(len(seeds), 'seed')}, "
-        f"{_many(int(trials), 'trial')}. Floor (idle) {records[0].floors.get('idle', 0):.3f}, "
-        f"ceiling (reference) {records[0].floors.get('reference', 0):.3f}. {_drops(records)}"
+        f"{_many(int(trials), 'trial')}. Floor (idle) {_bound(records[0], 'idle')}, ceiling "
+        f"(reference) {_bound(records[0], 'reference')}. {_drops(records)}"
     )
     if skipped:
         text += f" Run folders that could not be used: {len(skipped)}."
     return text
+
+
+def _bound(record: Record, name: str) -> str:
+    return f"{record.floors[name]:.3f}" if name in record.floors else "not defined"
 
 
 def _drops(records: Sequence[Record]) -> str:

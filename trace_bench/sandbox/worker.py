@@ -124,6 +124,7 @@ class Worker:
             return {"value": {"name": self.suite.name, "variant": self.suite.variant,
                               "splits": list(self.suite.splits()),
                               "about": dict(info()) if info else {},
+                              "reference": getattr(self.suite, "has_reference", True),
                               "asks": getattr(self.suite, "asks", False)}}  # fmt: skip
         if do == "tasks":
             return {"value": list(self.suite.tasks(call["split"]))}

@@ -1,0 +1,261 @@
+"""One episode of an official scenario."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trace_bench.envs.registry import Ask
+from trace_bench.envs.toolsandbox_official.stage import Stage
+from trace_bench.errors import EpisodeError
+from trace_bench.types import Boundary, Message, Score, Step, StopReason, Task, Tool
+
+MOST_CALLS = 4  # in one message: the package tries them in every order, which grows as n!
+_END = re.compile(r"end_conversation")
+
+
+class OfficialEnv:
+    """`protocols.Env`. `user`: "scripted" ends the conversation at the agent's first text (for
+    floors and tests), "llm" asks for the role `user` with the scenario's own instructions.
+
+    Departures from the official loop: a tool call that is unknown or malformed is answered with an
+    error message instead of ending the scenario with 0, and so are more than `MOST_CALLS` at once.
+    """
+
+    def __init__(self, stage: Stage, user: str, ask: Ask | None) -> None:
+        self._stage, self._user, self._ask = stage, user, ask
+        self._live = False
+
+    def reset(self, task: Task) -> Step:
+        name = task.data["scenario"]
+        self._scenario = self._stage.scenarios[name]
+        self.context = self._stage.opening_context(name)
+        self._ids = random.Random(name)
+        self._calls = 0
+        with self._stage.playing(self, self._ids):
+            self._run_opening()
+            rows = self._rows()
+            tools = self._tools()
+        self._limit = self._scenario.max_messages + len(rows) - 1
+        self._live = True
+        return Step(tuple(_opening(rows)), tools)
+
+    def step(self, action: Message) -> Step:
+        if not self._live:
+            raise EpisodeError(Boundary.ENVIRONMENT, "step without a running episode; reset first")
+        calls = action.get("tool_calls")
+        if calls:
+            return self._after(self._execute(calls if isinstance(calls, list | tuple) else [calls]))
+        text = action.get("content")
+        self._say("AGENT", "USER", text if isinstance(text, str) else "")
+        if len(self._seen()) > self._limit:
+            return self._end((), StopReason.TURN_LIMIT)
+        reply = self._reply()
+        if reply is None:
+            self._end_conversation()
+            return self._end((), StopReason.DONE)
+        self._say("USER", "AGENT", reply)
+        return self._after(({"role": "user", "content": reply},))
+
+    def score(self) -> Score:
+        """The package's own evaluation of the conversation as it stands."""
+        with self._stage.playing(self, self._ids):
+            found = self._scenario.evaluation.evaluate(
+                execution_context=self.context, max_turn_count=self._scenario.max_messages
+            )
+        similarity = float(found.similarity)
+        details = {
+            "milestones": {
+                str(k): [int(v[0]), float(v[1])] for k, v in found.milestone_mapping.items()
+            },
+            "milestone_similarity": float(found.milestone_similarity),
+            "minefield_similarity": float(found.minefield_similarity),
+        }
+        return Score(min(max(similarity, 0.0), 1.0), similarity > 1 - 1e-9, details)
+
+    def close(self) -> None:
+        self._live = False
+
+    # -- inside the package's world ----------------------------------------------------------------
+
+    def _run_opening(self) -> None:
+        """System messages to the execution environment: the imports of the tools."""
+        from tool_sandbox.roles.execution_environment import ExecutionEnvironment
+
+        for index, row in enumerate(self._rows()):
+            if (row["sender"], row["recipient"]) == ("SYSTEM", "EXECUTION_ENVIRONMENT"):
+                ExecutionEnvironment().respond(ending_index=index)
+
+    def _rows(self) -> list[dict[str, Any]]:
+        from tool_sandbox.common.execution_context import DatabaseNamespace, get_current_context
+
+        database = get_current_context().get_database(
+            DatabaseNamespace.SANDBOX,
+            get_all_history_snapshots=True,
+            drop_sandbox_message_index=False,
+        )
+        return [dict(row) for row in database.to_dicts()]
+
+    def _seen(self) -> list[dict[str, Any]]:
+        with self._stage.playing(self, self._ids):
+            return self._rows()
+
+    def _tools(self) -> tuple[Tool, ...]:
+        from tool_sandbox.common.execution_context import RoleType, get_current_context
+        from tool_sandbox.common.tool_conversion import convert_to_openai_tool
+
+        found = get_current_context().get_available_tools(scrambling_allowed=True)
+        order = get_current_context().tool_allow_list or list(found)
+        names = {tool.__name__: shown for shown, tool in found.items()}
+        shown = [names[name] for name in dict.fromkeys(order) if name in names]
+        tools = []
+        for name in shown:
+            if RoleType.AGENT in getattr(found[name], "visible_to", (RoleType.AGENT,)):
+                tools.append(json.loads(json.dumps(convert_to_openai_tool(found[name], name=name))))
+        return tuple(tools)
+
+    def _say(self, sender: str, recipient: str, content: str) -> None:
+        from tool_sandbox.common.message_conversion import Message as Said
+
+        with self._stage.playing(self, self._ids):
+            self._add([Said(sender=sender, recipient=recipient, content=content)])
+
+    def _add(self, messages: Sequence[Any]) -> None:
+        from tool_sandbox.roles.execution_environment import ExecutionEnvironment
+
+        ExecutionEnvironment.add_messages(list(messages))
+
+    def _execute(self, calls: Sequence[Any]) -> tuple[Message, ...]:
+        """Answers in the order of the calls."""
+        from tool_sandbox.common.message_conversion import Message as Said
+        from tool_sandbox.roles.execution_environment import ExecutionEnvironment
+
+        answers: list[Message] = [_answer(call, "") for call in calls]
+        said: list[Any] = []
+        places: dict[str, int] = {}
+        with self._stage.playing(self, self._ids):
+            for place, call in enumerate(calls):
+                self._calls += 1
+                mark = f"call_{self._calls}"
+                code, fault = self._code(call, mark)
+                if fault or len(said) >= MOST_CALLS:
+                    answers[place] = _answer(call, fault or f"Error: more than {MOST_CALLS} calls")
+                    continue
+                places[mark] = place
+                said.append(
+                    Said(
+                        sender="AGENT",
+                        recipient="EXECUTION_ENVIRONMENT",
+                        content=code,
+                        openai_tool_call_id=mark,
+                        openai_function_name=call["function"]["name"],
+                    )
+                )
+            if said:
+                before = len(self._rows())
+                self._add(said)
+                ExecutionEnvironment().respond()
+                for row in self._rows()[before:]:
+                    if row["sender"] == "EXECUTION_ENVIRONMENT":
+                        place = places[row["openai_tool_call_id"]]
+                        answers[place] = _answer(calls[place], row["content"])
+        return tuple(answers)
+
+    def _code(self, call: Any, mark: str) -> tuple[str, str]:
+        """The Python that the package runs for a call, and what is wrong with the call ("")."""
+        from tool_sandbox.common.execution_context import get_current_context
+
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+            return "", "Error: a tool call needs a function with a name"
+        context = get_current_context()
+        available = context.get_available_tools(scrambling_allowed=True)
+        if function["name"] not in available or function["name"] == "end_conversation":
+            return "", f"NameError: there is no tool {function['name']}"
+        try:
+            raw = function.get("arguments") or "{}"
+            arguments = json.loads(raw) if isinstance(raw, str) else raw
+        except ValueError as error:
+            return "", f"ValueError: the arguments are not JSON ({error})"
+        if not isinstance(arguments, dict):
+            return "", "TypeError: the arguments must be an object"
+        name = context.get_execution_facing_tool_name(function["name"])
+        return (
+            f"{mark}_parameters = {arguments!r}\n"
+            f"{mark}_response = {name}(**{mark}_parameters)\n"
+            f"print(repr({mark}_response))"
+        ), ""
+
+    # -- the user ----------------------------------------------------------------------------------
+
+    def _reply(self) -> str | None:
+        """The user's next words; None when they end the conversation."""
+        if self._user == "scripted" or self._ask is None:
+            return None
+        text = self._ask("user", user_view(self._seen()))
+        return None if _END.search(text) else text
+
+    def _end_conversation(self) -> None:
+        from tool_sandbox.common.message_conversion import Message as Said
+        from tool_sandbox.roles.execution_environment import ExecutionEnvironment
+
+        code = "end_parameters = {}\nend_response = end_conversation(**end_parameters)\n"
+        code += "print(repr(end_response))"
+        with self._stage.playing(self, self._ids):
+            self._add([Said(sender="USER", recipient="EXECUTION_ENVIRONMENT", content=code)])
+            ExecutionEnvironment().respond()
+
+    # -- ends --------------------------------------------------------------------------------------
+
+    def _after(self, messages: tuple[Message, ...]) -> Step:
+        if len(self._seen()) > self._limit:
+            return self._end(messages, StopReason.TURN_LIMIT)
+        return Step(messages)
+
+    def _end(self, messages: tuple[Message, ...], stop: StopReason) -> Step:
+        self._live = False
+        return Step(messages, done=True, score=self.score(), stop=stop)
+
+
+def user_view(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """The conversation as the simulated user sees it: the agent's words are theirs to answer. The
+    few-shot conversations that come with every scenario are part of it."""
+    out = []
+    for row in rows:
+        way = (row["sender"], row["recipient"])
+        if way == ("SYSTEM", "USER"):
+            out.append({"role": "system", "content": row["content"]})
+        elif way == ("AGENT", "USER"):
+            out.append({"role": "user", "content": row["content"]})
+        elif way == ("USER", "AGENT"):
+            out.append({"role": "assistant", "content": row["content"]})
+        elif way == ("USER", "EXECUTION_ENVIRONMENT"):
+            out.append({"role": "assistant", "content": "end_conversation"})
+    return out
+
+
+def _opening(rows: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """What the agent sees at the start."""
+    out: list[Message] = []
+    for row in rows:
+        if row["recipient"] != "AGENT":
+            continue
+        visible = row["visible_to"]
+        if visible is not None and "AGENT" not in visible:
+            continue
+        role = "system" if row["sender"] == "SYSTEM" else "user"
+        out.append({"role": role, "content": row["content"]})
+    return out
+
+
+def _answer(call: Any, content: str) -> Message:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    return {
+        "role": "tool",
+        "tool_call_id": str(call.get("id", "")) if isinstance(call, Mapping) else "",
+        "name": str(function.get("name", "")) if isinstance(function, Mapping) else "",
+        "content": content,
+    }
