@@ -158,6 +158,25 @@ def test_guards_and_several_constraints() -> None:
     assert measured("CONTACT") == 0.0
 
 
+def test_a_guard_may_look_back_to_an_earlier_milestone() -> None:
+    """The contacts change before the first milestone, which is allowed, and not after it."""
+    log, states = _episode([BO], [BO, CY], [BO, CY])
+    off = {"database": "SETTING", "kind": "snapshot", "rows": [{"wifi": False}]}
+    states[1] = {**states[1], "SETTING": ({"wifi": False},)}
+    states[2] = {**states[2], "SETTING": ({"wifi": False},)}
+    scores = []
+    for guard in ("CONTACT", {"database": "CONTACT", "since": 0}):
+        milestones: list[dict[str, Any]] = [
+            {"constraints": [off]},
+            {"constraints": [off], "guards": [guard]},
+        ]
+        goal = read_goal(milestones, [[0, 1]])
+        scores.append(score_episode(goal, read_goal([], []), log, states).similarity)
+    assert scores == [0.5, 1.0]
+    with pytest.raises(ValueError, match="refers to 1, not an ancestor"):
+        read_goal([{"constraints": [off], "guards": [{"database": "CONTACT", "since": 1}]}], [])
+
+
 @pytest.mark.parametrize(
     ("rows", "measures", "similarity"),
     [

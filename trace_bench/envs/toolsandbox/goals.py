@@ -43,9 +43,17 @@ class Constraint:
 
 
 @dataclass(frozen=True, slots=True)
+class Guard:
+    """A database that must be as it was at the reference moment, see `Constraint.since`."""
+
+    database: str
+    since: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Milestone:
     constraints: tuple[Constraint, ...]
-    guards: tuple[str, ...]
+    guards: tuple[Guard, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +74,10 @@ def read_goal(
     read = tuple(_milestone(m) for m in milestones)
     before = _ancestors(len(read), edges)
     for i, milestone in enumerate(read):
-        for constraint in milestone.constraints:
-            if constraint.since is not None and not before[i] >> constraint.since & 1:
-                raise ValueError(f"milestone {i} refers to {constraint.since}, not an ancestor")
+        references = [c.since for c in milestone.constraints]
+        for since in references + [g.since for g in milestone.guards]:
+            if since is not None and not before[i] >> since & 1:
+                raise ValueError(f"milestone {i} refers to {since}, not an ancestor")
     values = tuple(float(w) for w in weights) if weights is not None else (1.0,) * len(read)
     if len(values) != len(read) or any(w < 0 for w in values) or (read and sum(values) <= 0):
         raise ValueError("weights must be one non-negative number a milestone, not all zero")
@@ -93,14 +102,19 @@ def _ancestors(count: int, edges: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 
 def _milestone(data: Mapping[str, Any]) -> Milestone:
-    guards = tuple(data.get("guards", ()))
-    for database in guards:
-        if database not in COLUMNS:
-            raise ValueError(f"no database {database!r} to guard")
+    guards = tuple(map(_guard, data.get("guards", ())))
     constraints = tuple(_constraint(c) for c in data["constraints"])
     if not constraints and not guards:
         raise ValueError("a milestone without constraints and guards")
     return Milestone(constraints, guards)
+
+
+def _guard(data: str | Mapping[str, Any]) -> Guard:
+    """A database's name, or {"database", "since"}."""
+    guard = Guard(data) if isinstance(data, str) else Guard(data["database"], data.get("since"))
+    if guard.database not in COLUMNS:
+        raise ValueError(f"no database {guard.database!r} to guard")
+    return guard
 
 
 def _constraint(data: Mapping[str, Any]) -> Constraint:

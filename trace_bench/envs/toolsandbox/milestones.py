@@ -14,7 +14,7 @@ from typing import Any
 
 from trace_bench.envs.toolsandbox.conversation import Entry
 from trace_bench.envs.toolsandbox.databases import Snapshot
-from trace_bench.envs.toolsandbox.goals import Goal
+from trace_bench.envs.toolsandbox.goals import Goal, Milestone
 from trace_bench.envs.toolsandbox.scoring import Similarities
 from trace_bench.types import Score
 
@@ -98,7 +98,13 @@ def _best(goal: Goal, similarities: Similarities, first: int) -> tuple[float, Ch
 
 
 def _referred(goal: Goal) -> list[int]:
-    return sorted({c.since for m in goal.milestones for c in m.constraints if c.since is not None})
+    return sorted({since for m in goal.milestones for since in _references(m)})
+
+
+def _references(milestone: Milestone) -> list[int]:
+    """The earlier milestones that one refers to."""
+    found = [c.since for c in milestone.constraints] + [g.since for g in milestone.guards]
+    return [since for since in found if since is not None]
 
 
 def _each_alone(goal: Goal, score: _Lookup, messages: range) -> tuple[float, Chain | None]:
@@ -123,9 +129,7 @@ class _Lookup:
         self._similarities = similarities
         self._slots = {milestone: i for i, milestone in enumerate(referred)}
         self._table: list[dict[int, float] | None] = [
-            None
-            if any(c.since is not None for c in m.constraints)
-            else {j: similarities.milestone(m, j, {}) for j in messages}
+            None if _references(m) else {j: similarities.milestone(m, j, {}) for j in messages}
             for m in goal.milestones
         ]
 

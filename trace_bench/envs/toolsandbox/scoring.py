@@ -113,17 +113,19 @@ class Similarities:
         """Geometric mean of the constraints at a message, times the guards. `moments` gives the
         snapshots at which earlier milestones were matched."""
         snapshot = self.log[message].snapshot
-        start, state = self.snapshots[0], self.snapshots[snapshot]
-        for database in milestone.guards:
-            if state[database] is not start[database] and state[database] != start[database]:
+        state = self.snapshots[snapshot]
+        for guard in milestone.guards:
+            then = self.snapshots[0 if guard.since is None else moments[guard.since]]
+            now, before = state[guard.database], then[guard.database]
+            if now is not before and now != before:
                 return 0.0
         product = 1.0
         for constraint in milestone.constraints:
-            then = 0 if constraint.since is None else moments[constraint.since]
+            reference = 0 if constraint.since is None else moments[constraint.since]
             at = message if constraint.database == SANDBOX else snapshot
-            key = (id(constraint), at, then)
+            key = (id(constraint), at, reference)
             if key not in self._known:
-                self._known[key] = self._constraint(constraint, at, then)
+                self._known[key] = self._constraint(constraint, at, reference)
             product *= self._known[key]
             if product == 0.0:
                 return 0.0

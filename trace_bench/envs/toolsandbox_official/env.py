@@ -14,6 +14,7 @@ from trace_bench.errors import EpisodeError
 from trace_bench.types import Boundary, Message, Score, Step, StopReason, Task, Tool
 
 MOST_CALLS = 4  # in one message: the package tries them in every order, which grows as n!
+_ADDRESS = re.compile(r"at 0x[0-9A-Fa-f]+")
 _END = re.compile(r"end_conversation")
 
 
@@ -161,7 +162,7 @@ class OfficialEnv:
                 for row in self._rows()[before:]:
                     if row["sender"] == "EXECUTION_ENVIRONMENT":
                         place = places[row["openai_tool_call_id"]]
-                        answers[place] = _answer(calls[place], row["content"])
+                        answers[place] = _answer(calls[place], _steady(row["content"]))
         return tuple(answers)
 
     def _code(self, call: Any, mark: str) -> tuple[str, str]:
@@ -249,6 +250,11 @@ def _opening(rows: Sequence[Mapping[str, Any]]) -> list[Message]:
         role = "system" if row["sender"] == "SYSTEM" else "user"
         out.append({"role": role, "content": row["content"]})
     return out
+
+
+def _steady(text: str) -> str:
+    """Some error messages name places in memory, which differ from process to process."""
+    return _ADDRESS.sub("at 0x0", text)
 
 
 def _answer(call: Any, content: str) -> Message:

@@ -1,0 +1,136 @@
+"""The official ToolSandbox against a checkout of its repository, in a worker of its own.
+
+TOOLSANDBOX_SOURCE names the checkout, TOOLSANDBOX_PYTHON an interpreter with the packages of
+containers/toolsandbox/requirements.txt; without them these tests are skipped, and say so."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from trace_bench.envs.check import check
+from trace_bench.errors import UserError
+from trace_bench.policies.scripted import IdlePolicy, RandomPolicy, call_message, text_message
+from trace_bench.rollouts import play
+from trace_bench.sandbox.boxed import BoxedSuite
+from trace_bench.sandbox.choose import Box, Wanted, boxed_suite
+from trace_bench.types import AgentSpec, Message, to_json
+
+SOURCE, PYTHON = os.environ.get("TOOLSANDBOX_SOURCE"), os.environ.get("TOOLSANDBOX_PYTHON")
+needs_checkout = pytest.mark.skipif(
+    not (SOURCE and PYTHON),
+    reason="needs a checkout of the official ToolSandbox (TOOLSANDBOX_SOURCE, TOOLSANDBOX_PYTHON)",
+)
+
+
+def made(augmentation: str = "none", source: str | None = SOURCE) -> BoxedSuite:
+    wanted = Wanted(
+        "toolsandbox", "official", augmentation, {"source": str(source)}, PYTHON or None
+    )
+    suite = boxed_suite(wanted, Box("process", run="official"), None, print)
+    assert isinstance(suite, BoxedSuite)
+    return suite
+
+
+@pytest.fixture(scope="module")
+def suite() -> Iterator[BoxedSuite]:
+    found = made()
+    yield found
+    found.close()
+
+
+@needs_checkout
+@pytest.mark.parametrize(
+    ("actions", "similarity"),
+    [
+        ([call_message("set_wifi_status", {"on": False}), text_message("Wifi is turned off")], 1.0),
+        ([text_message("Wifi is turned off")], 0.5),
+        ([text_message("I can't do that")], 0.0),
+    ],
+    ids=["done and said", "said", "refused"],
+)
+def test_wifi_off_has_the_known_scores(
+    suite: BoxedSuite, actions: list[Message], similarity: float
+) -> None:
+    task = next(t for t in suite.tasks("base") if t.data["scenario"] == "wifi_off")
+    env = suite.make()
+    env.reset(task)
+    end = [env.step(action) for action in actions][-1]
+    assert end.done and end.score is not None and end.score.similarity == pytest.approx(similarity)
+
+
+@needs_checkout
+def test_scenarios_are_counted_and_those_without_a_key_left_out(suite: BoxedSuite) -> None:
+    about = suite.about()
+    assert (about["scenarios"], about["left_out"]) == (129, 28)
+    assert about["why_left_out"] == "they need RAPID_API_KEY"
+    tasks = suite.tasks("base")
+    assert len(tasks) == 101
+    played = play(IdlePolicy(), suite, AgentSpec("idle"), tasks, range(len(tasks)))
+    scores = {t.task: t.score.similarity for t in played if t.score}
+    insufficient = {t.id for t in tasks if "INSUFFICIENT_INFORMATION" in t.data["categories"]}
+    assert len(insufficient) == 28 and len(scores) == 101
+    assert all(v == 0.0 for k, v in scores.items() if k not in insufficient)
+    assert sum(scores.values()) / 129 == pytest.approx(0.20, abs=0.01)  # the others give 0
+
+
+@needs_checkout
+def test_every_variant_of_every_scenario_is_there() -> None:
+    from trace_bench.envs.toolsandbox_official.stage import SUFFIXES
+
+    shown = {}
+    for augmentation in SUFFIXES:
+        suite = made(augmentation)
+        tasks = suite.tasks("base")
+        assert len(tasks) == 101
+        task = next(t for t in tasks if t.data["scenario"].startswith("wifi_off"))
+        shown[augmentation] = [tool["function"]["name"] for tool in suite.make().reset(task).tools]
+        suite.close()
+    sizes = {name: len(tools) for name, tools in shown.items()}
+    assert (sizes["none"], sizes["distractors_3"], sizes["distractors_10"]) == (1, 4, 11)
+    assert sizes["all_tools"] >= 33
+    assert all(name.split("_")[-1].isdigit() for name in shown["scrambled_names"])
+
+
+@needs_checkout
+def test_the_contract_holds_and_two_workers_say_the_same(suite: BoxedSuite) -> None:
+    report = check(suite, suite.tasks("base")[::20])
+    assert report.ok, str(report)
+    assert report.reference is None
+    other = made()
+    tasks = suite.tasks("base")[:12]
+    played = [
+        play(RandomPolicy(5), s, AgentSpec("random"), tasks, range(12)) for s in (suite, other)
+    ]
+    other.close()
+    assert [to_json(t) for t in played[0]] == [to_json(t) for t in played[1]]
+
+
+@needs_checkout
+def test_our_scoring_agrees_with_the_official_one() -> None:
+    script = Path(__file__).parents[1] / "official_scores.py"
+    done = subprocess.run(
+        [str(PYTHON), str(script), str(SOURCE)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
+    assert "48 scenarios compared in 5 ways, 0 differences" in done.stdout
+
+
+def test_without_a_checkout_the_command_says_how_to_get_one(tmp_path: Path) -> None:
+    from trace_bench.envs.registry import suite as find
+
+    with pytest.raises(UserError, match=r"git clone .*ToolSandbox.* and name the folder in"):
+        find("toolsandbox", "official")
+    with pytest.raises(UserError, match="is no checkout of ToolSandbox"):
+        find("toolsandbox", "official", options={"source": str(tmp_path)})
+
+
+def test_training_on_what_is_reported_must_be_said(capsys: pytest.CaptureFixture[str]) -> None:
+    from trace_bench.__main__ import main
+
+    assert main(["method=grpo", "env.suite=official"]) == 2
+    assert "`protocol=paper` to train and report on the same tasks" in capsys.readouterr().err
