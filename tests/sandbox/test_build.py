@@ -1,0 +1,72 @@
+"""Building images: what goes wrong says what to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trace_bench.errors import UserError
+from trace_bench.sandbox.build import assemble, main, names
+from trace_bench.sandbox.docker import connect
+
+pytestmark = pytest.mark.docker
+root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+
+
+def test_an_unknown_image_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["no_such_image"]) == 2
+    error = capsys.readouterr().err
+    assert "unknown image 'no_such_image'; allowed: base, tau2, toolsandbox" in error
+
+
+def test_a_base_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["base", "--base", "no-such-registry.invalid/python:3.11"]) == 2
+    error = capsys.readouterr().err
+    assert "no-such-registry.invalid/python:3.11 is not here and cannot be pulled" in error
+    assert "--base debootstrap" in error
+
+
+@root
+def test_no_permission_on_the_socket_is_said_with_what_to_do() -> None:
+    connect().close()  # everything is imported, and as root it works
+    os.seteuid(65534)
+    try:
+        with pytest.raises(UserError, match="may not be opened by this user; add the user to the"):
+            connect()
+    finally:
+        os.seteuid(0)
+
+
+@root
+def test_a_full_disk_is_said_with_what_to_do(tmp_path: Path) -> None:
+    place = tmp_path / "small"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)], capture_output=True
+    )
+    if mounted.returncode:
+        pytest.skip("a small disk cannot be mounted here")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "trace_bench.sandbox.build", "base", "--base", "debootstrap"],
+            env={**os.environ, "TMPDIR": str(place)}, capture_output=True, text=True,
+        )  # fmt: skip
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+    assert done.returncode == 2
+    assert "the disk is full while trace-bench/base:latest is put together" in done.stderr
+    assert "set TMPDIR to another disk" in done.stderr
+
+
+def test_the_context_holds_no_model_and_no_torch(tmp_path: Path) -> None:
+    assert names() == ["base", "tau2", "toolsandbox"]
+    assemble(tmp_path, "base")
+    files = [p.relative_to(tmp_path / "context") for p in (tmp_path / "context").rglob("*")]
+    heads = {"/".join(f.parts[:2]) for f in files}
+    assert "project/trace_bench" in heads and "site/numpy" in heads
+    assert not {"site/torch", "site/transformers", "site/docker"} & heads
+    assert not [f for f in files if f.suffix == ".safetensors"]
