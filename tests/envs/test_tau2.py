@@ -133,6 +133,7 @@ def test_shared_databases_behave_as_full_copies(
     monkeypatch.setattr(tau2_world, "Shared", Whole)
     whole = Toolbox(load(domain))
     changed = 0
+    seen: dict[str, str] = {}  # the port's hash -> our changes
     for task, calls in sequences(suite, shared):
         one, two = shared.world(task.data["record"]), whole.world(task.data["record"])
         assert isinstance(one.run(tau2_world.kit, domain).db.users, Shared)
@@ -141,6 +142,8 @@ def test_shared_databases_behave_as_full_copies(
         digest = one.hash()
         assert digest == two.hash()
         changed += digest != before
+        assert seen.setdefault(digest, one.changes()) == one.changes()
+    assert len(set(seen.values())) == len(seen)  # one exactly when the other
     assert changed > 20  # the calls did write
     assert shared.world({"id": "after"}).hash() == before  # and the base was never touched
 

@@ -26,8 +26,8 @@ class Call:
 def score(
     record: Mapping[str, Any], world: World, said: Sequence[str], calls: Sequence[Call], gold: str
 ) -> Score:
-    """`said` is what the agent told the user, `gold` the hash of the database after the task's
-    actions ("" for telecom)."""
+    """`said` is what the agent told the user, `gold` how the task's own actions change the database
+    ("" for telecom)."""
     criteria = record.get("evaluation_criteria") or {}
     if world.toolbox.data.domain == "telecom":
         parts = {
@@ -35,7 +35,7 @@ def score(
             "environment": world.run(_assertions_hold, criteria),
         }
     else:
-        parts = {"database": world.hash() == gold, "told": not untold(criteria, said)}
+        parts = {"database": world.changes() == gold, "told": not untold(criteria, said)}
     success = all(parts.values())
     return Score(float(success), success, {"parts": parts, "untold": untold(criteria, said)})
 
@@ -46,15 +46,15 @@ def untold(criteria: Mapping[str, Any], said: Sequence[str]) -> list[str]:
     return [info for info in criteria.get("communicate_info") or () if info.lower() not in text]
 
 
-def gold_hash(record: Mapping[str, Any], toolbox: Toolbox) -> str:
-    """The database after the task's own actions; errors of tools are part of it."""
+def gold_changes(record: Mapping[str, Any], toolbox: Toolbox) -> str:
+    """How the task's own actions change the database; errors of tools are part of it."""
     if toolbox.data.domain == "telecom":
         return ""
     world = toolbox.world(record)
     for action in (record.get("evaluation_criteria") or {}).get("actions") or ():
         if action["name"] not in NOT_ON_THE_DATABASE:
             world.run(_plain_call, toolbox.data.domain, action)
-    return world.hash()
+    return world.changes()
 
 
 def _plain_call(domain: str, action: Mapping[str, Any]) -> None:

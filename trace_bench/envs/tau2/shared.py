@@ -18,6 +18,7 @@ class Shared(dict[str, Any]):
 
     def __init__(self, base: Mapping[str, Any]) -> None:
         super().__init__(base)
+        self._base = base
         self._own: set[str] = set()
 
     def __getitem__(self, key: str) -> Any:
@@ -38,6 +39,16 @@ class Shared(dict[str, Any]):
 
     def get(self, key: str, default: Any = None) -> Any:
         return self[key] if key in self else default  # noqa: SIM401 (this is that `get`)
+
+    def changes(self) -> dict[str, Any]:
+        """What differs from the shared records, as plain data by key; None for what is gone. Two
+        dictionaries over the same records are equal exactly when their changes are."""
+        found: dict[str, Any] = {key: None for key in self._base if key not in self}
+        for key in self._own:
+            now = super().__getitem__(key).model_dump()
+            if key not in self._base or now != self._base[key].model_dump():
+                found[key] = now
+        return found
 
     def pop(self, key: str, *default: Any) -> Any:
         if key in self:

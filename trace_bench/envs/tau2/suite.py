@@ -10,7 +10,7 @@ from typing import Any
 from trace_bench.envs.registry import Ask
 from trace_bench.envs.tau2.data import DOMAINS, DomainData, load
 from trace_bench.envs.tau2.env import Tau2Env
-from trace_bench.envs.tau2.score import gold_hash
+from trace_bench.envs.tau2.score import gold_changes
 from trace_bench.envs.tau2.user import PROMPT_VERSION
 from trace_bench.envs.tau2.world import Toolbox
 from trace_bench.errors import UserError, unknown
@@ -20,14 +20,14 @@ USERS = ("scripted", "llm")
 
 
 class _Gold(dict[str, str]):
-    """Hashes of the databases that tasks should lead to, each found out when it is asked for."""
+    """How tasks should change their databases, each found out when it is asked for."""
 
     def __init__(self, data: DomainData, toolbox: Toolbox) -> None:
         self._data, self._toolbox = data, toolbox
 
     def get(self, key: str, default: Any = None) -> Any:
         if key not in self:
-            self[key] = gold_hash(self._data.records[key], self._toolbox)
+            self[key] = gold_changes(self._data.records[key], self._toolbox)
         return self[key]
 
 

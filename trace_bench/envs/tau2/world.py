@@ -100,8 +100,15 @@ class World:
         """A function of ours with the episode's databases in reach."""
         return self.context.run(function, *arguments)
 
+    def changes(self) -> str:
+        """How the database differs from the domain's, as canonical JSON (airline and retail): equal
+        exactly when the port's hashes are, and found a hundred times faster."""
+        db = self.run(kit, self.toolbox.data.domain).db
+        tables = {name: getattr(db, name).changes() for name in type(db).model_fields}
+        return json.dumps(tables, sort_keys=True, default=str)
+
     def hash(self) -> str:
-        """Of the database as it stands (airline and retail)."""
+        """The port's own hash of the whole database (airline and retail)."""
         return str(self.run(lambda: kit(self.toolbox.data.domain).db.get_hash()))
 
 
