@@ -8,6 +8,7 @@ after `retries` more attempts as a failure of the sandbox.
 
 from __future__ import annotations
 
+import json
 import selectors
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -78,6 +79,7 @@ class Box:
     number: int
     worker: Worker | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
+    answers: dict[str, Future[str]] = field(default_factory=dict)  # by question, for a replay
     strikes: int = 0
 
 
@@ -92,6 +94,7 @@ class _Batch:
     places: list[int]
     number: int
     deadline: float
+    answers: dict[Any, dict[str, Future[str]]]  # by episode
     asking: int = 0
 
 
@@ -129,7 +132,7 @@ class Pool:
             box.worker.live.discard(box.number)
             box.worker.closing.append(box.number)
             box.worker = None
-        box.history = []
+        box.history, box.answers = [], {}
 
     def act(self, calls: Sequence[tuple[Box, dict[str, Any]]]) -> list[Result]:
         """One result per call, in order. Never raises for what a worker does; UserError when no
@@ -220,7 +223,9 @@ class Pool:
         }
         worker.closing = []
         worker.send(message, deadline)
-        return _Batch(worker, places, worker.calls, deadline)
+        boxes = [calls[place][0] for place in places]
+        answers = {box.number: box.answers for box in boxes}
+        return _Batch(worker, places, worker.calls, deadline, answers)
 
     def _wait(self, batches: Sequence[_Batch]) -> list[tuple[_Batch, list[Result] | Lost]]:
         """Answers of all batches, in whatever order they come; Lost for a worker that fails."""
@@ -265,7 +270,11 @@ class Pool:
         if self._ask is None or not isinstance(role, str) or not isinstance(messages, list):
             raise Lost(f"it asked for {role!r}, which nobody answers here")
         self._threads = self._threads or ThreadPoolExecutor(64)
-        return batch, message["ask"], self._threads.submit(self._ask, role, messages)
+        known = batch.answers.get(message.get("episode"), {})
+        question = json.dumps([role, messages], sort_keys=True)
+        if question not in known or known[question].exception() is not None:
+            known[question] = self._threads.submit(self._ask, role, messages)
+        return batch, message["ask"], known[question]
 
     def _answer(self, batch: _Batch, answers: list[tuple[_Batch, int, Future[str]]]) -> None:
         """Sends what is answered; the clock runs again from then."""
@@ -360,6 +369,8 @@ class Pool:
 def _as_sent(box: Box, call: dict[str, Any], worker: Worker) -> dict[str, Any]:
     """The call with the episode's number, and with its history when it is not at home there."""
     sent = {"episode": box.number, **call}
+    if call["do"] == "reset":
+        box.answers = {}
     if box.worker is not worker:
         if box.history and call["do"] != "reset":
             sent["replay"] = box.history

@@ -7,9 +7,10 @@
 A call's `do` is reset (with `task`), step (with `action`) or score; `replay` holds earlier calls
 of the episode that are to be made first, when it has moved here from a worker that was lost. A
 suite is asked with `do` about, tasks or reference. While calls are open the worker may ask back for
-the simulated user, {"ask": 5, "role": "user", "messages": [...]}, and the host answers {"answer":
-5, "text": "..."}. What an environment raises comes back as {"error": "ValueError: ..."} in the
-place of the call's result.
+the simulated user, {"ask": 5, "episode": 3, "role": "user", "messages": [...]}, and the host
+answers {"answer": 5, "text": "..."}; the same question of the same episode is given the same
+answer. What an environment raises comes back as {"error": "ValueError: ..."} in the place of the
+call's result.
 
 Whatever a worker says is checked here before anything else sees it: the code behind it may be
 anybody's.

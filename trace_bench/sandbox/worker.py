@@ -61,6 +61,7 @@ class Worker:
         self.episodes: dict[int, Any] = {}
         self.tools: dict[str, bool] = {}
         self._asked = itertools.count()
+        self._now = threading.local()  # the episode that this thread is playing
         self._answers: dict[int, tuple[threading.Event, list[dict[str, Any]]]] = {}
 
     def serve(self) -> None:
@@ -82,7 +83,9 @@ class Worker:
         number = next(self._asked)
         event, place = threading.Event(), []  # type: ignore[var-annotated]
         self._answers[number] = (event, place)
-        self.channel.send({"ask": number, "role": role, "messages": list(messages)})
+        self.channel.send(
+            {"ask": number, "episode": self._now.episode, "role": role, "messages": list(messages)}
+        )
         event.wait()
         if "error" in place[0]:
             raise RuntimeError(f"{role} could not answer: {place[0]['error']}")
@@ -100,6 +103,7 @@ class Worker:
         self.channel.send({"id": message["id"], "results": results})
 
     def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
+        self._now.episode = call.get("episode")
         try:
             for earlier in call.get("replay", ()):
                 self._do(call["episode"], earlier, {})  # the host does not see these answers

@@ -1,0 +1,95 @@
+"""The reverse question: an environment in a box asks the host for the simulated user."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("inspect_evals", reason="the extra tau2 is not installed")
+
+from trace_bench.errors import EpisodeError
+from trace_bench.sandbox.boxed import BoxedSuite
+from trace_bench.sandbox.choose import Box, Wanted, boxed_suite
+from trace_bench.types import Step
+
+TELECOM = Wanted("tau2", "telecom", "none", {"user": "llm", "solo": "false"})
+
+
+def boxed(ask: Any, **changes: Any) -> BoxedSuite:
+    suite = boxed_suite(TELECOM, Box("process", run="ask", **changes), ask, print)
+    assert isinstance(suite, BoxedSuite)
+    return suite
+
+
+def test_many_episodes_are_answered_side_by_side() -> None:
+    """Nobody is answered before all have asked: one after the other this would never end."""
+    count = 6
+    gate = threading.Barrier(count, timeout=20)
+    asked: list[str] = []
+
+    def ask(role: str, messages: Sequence[Mapping[str, Any]]) -> str:
+        asked.append(role)
+        gate.wait()
+        said = messages[-1]["content"]
+        return "###STOP###" if said.startswith("Answer") else f"I heard: {said}"
+
+    suite = boxed(ask)
+    tasks = suite.tasks("test")[:count]
+    envs = [suite.make() for _ in tasks]
+    openings = suite.act(list(zip(envs, tasks, strict=True)))
+    assert all(isinstance(step, Step) for step in openings), openings
+    actions = [{"role": "assistant", "content": f"Answer {n}"} for n in range(count)]
+    ends = suite.act(list(zip(envs, actions, strict=True)))
+    suite.close()
+    assert all(isinstance(step, Step) and step.done and step.score for step in ends)
+    assert asked == ["user"] * 2 * count
+
+
+def test_the_clock_stands_still_while_the_host_thinks() -> None:
+    def ask(role: str, messages: Sequence[Mapping[str, Any]]) -> str:
+        threading.Event().wait(2.5)  # longer than the deadline of a batch
+        return "My phone does not work."
+
+    suite = boxed(ask, deadline=1.5, retries=0)
+    suite.tasks("test")  # the worker has imported what it needs
+    step = suite.make().reset(suite.tasks("test")[0])
+    suite.close()
+    assert step.messages[1]["content"] == "My phone does not work."
+
+
+def test_a_host_that_cannot_answer_is_an_error_of_that_episode() -> None:
+    def ask(role: str, messages: Sequence[Mapping[str, Any]]) -> str:
+        raise ConnectionError("the model is gone")
+
+    suite = boxed(ask)
+    with pytest.raises(EpisodeError, match="user could not answer: the model is gone"):
+        suite.make().reset(suite.tasks("test")[0])
+    suite.close()
+
+
+def test_nobody_there_to_answer_is_said() -> None:
+    suite = boxed(None, retries=0)
+    with pytest.raises(EpisodeError, match="asked for 'user', which nobody answers here"):
+        suite.make().reset(suite.tasks("test")[0])
+    suite.close()
+
+
+def test_an_episode_that_moves_is_given_the_same_answers_again() -> None:
+    asked: list[str] = []
+
+    def ask(role: str, messages: Sequence[Mapping[str, Any]]) -> str:
+        asked.append(str(messages[-1]["content"]))
+        return f"answer {len(asked)}"  # a model would say something else each time
+
+    suite = boxed(ask)
+    env = suite.make()
+    first = env.reset(suite.tasks("test")[0])
+    env.step({"role": "assistant", "content": "one"})
+    suite._pool._workers[0].transport.kill()
+    third = env.step({"role": "assistant", "content": "two"})
+    suite.close()
+    assert first.messages[1]["content"] == "answer 1"
+    assert third.messages[0]["content"] == "answer 3" and asked[1:] == ["one", "two"]
