@@ -94,7 +94,7 @@ def test_every_choice_of_every_group_composes() -> None:
         ("+budgets=3", ["unknown key 'budgets'", "budget"]),
         ("+env.extra=3", ["unknown key 'env.extra'", "augmentation"]),
         ("+method.gop=3", ["'gop'", "gap"]),
-        ("env.suite=official", ["unknown value 'official'", "embedded", "env.suite"]),
+        ("env.suite=oficial", ["unknown value 'oficial'", "embedded", "env.suite"]),
         ("env.augmentation=scrambled", ["unknown value 'scrambled'", "scrambled_names"]),
         ("env.train_split=tarin", ["unknown value 'tarin'", "train_large"]),
         ("evaluation.split=tset", ["unknown value 'tset'", "test", "evaluation.split"]),

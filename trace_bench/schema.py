@@ -170,13 +170,15 @@ def parse(data: Mapping[str, Any]) -> Settings:
     allowed = get_args(get_type_hints(EnvSettings)["eval_split"])
     if held_out not in allowed:
         raise unknown("value", held_out, allowed, "evaluation.split")
-    overlap = settings.env.suite == "official" or (
-        settings.env.name == "tau2" and held_out in ("base", "full", "small")
-    )
-    if overlap and settings.protocol == "held_out" and settings.method.get("name") != "base":
+    official = settings.env.suite == "official"
+    overlap = settings.env.name == "tau2" and held_out in ("base", "full", "small")
+    trains = settings.method.get("name") != "base"
+    if (official or overlap) and trains and settings.protocol == "held_out":
+        why = "it has no training tasks of its own" if official else "the split holds them"
         raise UserError(
-            f"evaluation.split={held_out} holds the training tasks too. Set evaluation.split=test "
-            "(tau2), or `protocol=paper` to train and report on the same tasks (and be marked so)."
+            f"env.suite={settings.env.suite} with evaluation.split={held_out} reports on tasks "
+            f"that are trained on ({why}). Set `protocol=paper` to do so and be marked so"
+            + ("." if official else ", or evaluation.split=test.")
         )
     if settings.protocol == "held_out" and train in (dev, held_out):
         raise UserError(

@@ -133,4 +133,4 @@ def test_training_on_what_is_reported_must_be_said(capsys: pytest.CaptureFixture
     from trace_bench.__main__ import main
 
     assert main(["method=grpo", "env.suite=official"]) == 2
-    assert "`protocol=paper` to train and report on the same tasks" in capsys.readouterr().err
+    assert "it has no training tasks of its own). Set `protocol=paper`" in capsys.readouterr().err

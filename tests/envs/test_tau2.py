@@ -235,7 +235,9 @@ def test_bad_settings_are_refused_with_what_is_allowed(monkeypatch: pytest.Monke
         find("tau2", "retail", "all_tools")
     with pytest.raises(UserError, match="unknown split 'train_large'; allowed: train, test, base"):
         find("tau2", "airline").tasks("train_large")
-    with pytest.raises(UserError, match=r"evaluation.split=base holds the training tasks too"):
+    with pytest.raises(
+        UserError, match=r"evaluation.split=base reports on tasks that are trained on"
+    ):
         compose(["method=grpo", "env=tau2", "evaluation.split=base"])
     assert compose(["method=base", "env=tau2", "evaluation.split=base"]).policy.max_turns == 100
     monkeypatch.setattr(tau2_data, "VERSION", "0.1.0")
