@@ -124,6 +124,8 @@ def identity(settings: Settings) -> dict[str, Any]:
     for group in (data["policy"], *data["llm"].values()):
         for key in NOT_IDENTITY_OF_SERVERS:
             group.pop(key, None)
+    for key in NOT_IDENTITY_OF_CLUSTERS:
+        data["trainer"].pop(key, None)
     data["llm"] = {r: d if d["by"] == "endpoint" else d["by"] for r, d in data["llm"].items()}
     acting = settings.policy.name in ACTING  # a scripted agent has no weights
     data["model"]["sha256"] = _weights_hash(settings.model) if acting else None
@@ -220,6 +222,13 @@ def _of_local(values: Mapping[str, Any]) -> dict[str, Any]:
     return dataclasses.asdict(build(TrainerSettings, given, "trainer"))
 
 
+def _of_verl(values: Mapping[str, Any]) -> dict[str, Any]:
+    from trace_bench.trainers.settings import VerlSettings
+
+    given = {key: value for key, value in values.items() if key != "name"}
+    return dataclasses.asdict(build(VerlSettings, given, "trainer"))
+
+
 UNTRAINED = ("base", "saved")
 """Methods that change no agent, which is all that a scripted one can be put through."""
 
@@ -234,7 +243,14 @@ METHODS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "prompt_only": _of_trace,
     "untargeted": _of_untargeted,
 }
-TRAINERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {"local": _of_local}
+TRAINERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "local": _of_local,
+    "verl": _of_verl,
+}
+
+
+NOT_IDENTITY_OF_CLUSTERS = ("ray_address", "workers", "deadline", "stall", "restarts")
+"""Settings of trainer=verl that say where and how patiently it is done."""
 
 
 def _named(

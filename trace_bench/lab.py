@@ -22,7 +22,7 @@ from trace_bench.errors import BudgetExceeded, UserError
 from trace_bench.ledger import Ledger, entry
 from trace_bench.llm.roles import Roles
 from trace_bench.progress import Progress
-from trace_bench.protocols import Policy, Suite, Trainer
+from trace_bench.protocols import By, Ended, Policy, Source, Suite, Trainer
 from trace_bench.rollouts import play
 from trace_bench.store import Lines, stable_seed, write_json, write_text
 from trace_bench.trackers import Tracker
@@ -75,6 +75,7 @@ class RunLab:
         self.suite = suite
         self._suites = Several(suite)
         self._roles, self._foreign = roles, foreign
+        self._sources: dict[str, Source] = {}
         self.settings = settings
         self.trainer = trainer
         self.policy = policy
@@ -110,9 +111,11 @@ class RunLab:
         purpose: Purpose,
         temperature: float = 1.0,
         route: Sequence[str | None] | None = None,
+        by: By | None = None,
     ) -> list[Trajectory]:
         """One episode per entry of `tasks`, in order, charged to the budget unless `accounting`
-        lets its purpose go free.
+        lets its purpose go free. `by`: who plays those that are missing, instead of this process;
+        whoever it is must give them the same seeds.
 
         Raises BudgetExceeded before anything is played, and ValueError for a call name that was
         used before or the purpose EVALUATION, which is not a method's business.
@@ -140,7 +143,7 @@ class RunLab:
         for i, trajectory in there.items():
             self._check_same(call, i, trajectory, tasks[i], seeds[i], agent)
         whole = len(known) == len(there) == len(tasks)
-        if not whole and getattr(self.policy, "repeatable", True):
+        if not whole and by is None and getattr(self.policy, "repeatable", True):
             there = {}  # an episode's rounding may depend on those that were played beside it
         for i in there.keys() - known.keys():  # killed between the two lines of an episode
             self.ledger.record(entry(call, i, purpose, there[i]))
@@ -148,10 +151,11 @@ class RunLab:
             self._progress.episode(_reward(trajectory), charged=self._shown and charge > 0)
         which = [i for i in everything if i not in there]
         if which:
-            played = self._play(
-                call, agent, tasks, seeds, purpose, temperature, route, set(stored), which
-            )
-            there |= dict(zip(which, played, strict=True))
+            ended = self._ended(call, purpose, set(stored))
+            if by is None:
+                self._play(agent, tasks, seeds, temperature, route, which, there, ended)
+            else:
+                by(which, _checking(self, call, agent, tasks, seeds, there, ended))
         out = [there[i] for i in everything]
         self._spent += charge
         self.turns += sum(len(t.turns) for t in out)
@@ -201,6 +205,10 @@ class RunLab:
         """The suite that plays a task: the target, or one of a program text."""
         return self._suites.of(task)
 
+    def sources(self) -> list[Source]:
+        """The program texts whose suites are in use."""
+        return list(self._sources.values())
+
     def foreign(
         self, name: str, source: str, given: Mapping[str, Any], image: str = "base"
     ) -> Suite:
@@ -210,11 +218,13 @@ class RunLab:
         if self._foreign is None:
             raise ValueError("this lab has no box for programs of others")
         suite = self._foreign(name, source, given, image)
+        self._sources[name] = Source(name, source, dict(given), image)
         self._suites.others[f"generated/{name}"] = suite
         return suite
 
     def forget(self, name: str) -> None:
         """The suite of that name is not needed any more."""
+        self._sources.pop(name, None)
         suite = self._suites.others.pop(f"generated/{name}", None)
         getattr(suite, "close", lambda: None)()
 
@@ -228,22 +238,10 @@ class RunLab:
         self._tracker.close()
         self._suites.close()
 
-    def _play(
-        self,
-        call: str,
-        agent: AgentSpec,
-        tasks: Sequence[Task],
-        seeds: Sequence[int],
-        purpose: Purpose,
-        temperature: float,
-        route: Sequence[str | None] | None,
-        written: set[int],
-        which: Sequence[int],
-    ) -> list[Trajectory]:
-        """Plays the episodes `which` of the call."""
+    def _ended(self, call: str, purpose: Purpose, written: set[int]) -> Ended:
+        """Writes down what was played; trajectories `written` before a kill are there."""
 
-        def ended(place: int, trajectory: Trajectory) -> None:
-            index = which[place]
+        def ended(index: int, trajectory: Trajectory) -> None:
             # The trajectory first: a ledger line then always has its trajectory.
             if index not in written:
                 line = {"call": call, "index": index, "trajectory": trajectory}
@@ -252,7 +250,21 @@ class RunLab:
             charged = self._shown and purpose in self.ledger.charged
             self._progress.episode(_reward(trajectory), charged=charged)
 
-        return play(
+        return ended
+
+    def _play(
+        self,
+        agent: AgentSpec,
+        tasks: Sequence[Task],
+        seeds: Sequence[int],
+        temperature: float,
+        route: Sequence[str | None] | None,
+        which: Sequence[int],
+        there: dict[int, Trajectory],
+        ended: Ended,
+    ) -> None:
+        """Plays the episodes `which` here."""
+        played = play(
             self.policy,
             self._suites,
             agent,
@@ -260,9 +272,10 @@ class RunLab:
             [seeds[i] for i in which],
             temperature=temperature,
             route=None if route is None else [route[i] for i in which],
-            on_episode=ended,
+            on_episode=lambda place, trajectory: ended(which[place], trajectory),
             **self._limits,
         )
+        there |= dict(zip(which, played, strict=True))
 
     def _check_same(
         self,
@@ -280,6 +293,25 @@ class RunLab:
                 f"episode {index} is {found.task} by {found.agent}, and this version would play "
                 f"{task.id} by {agent.version}. Change the setting `run_dir`, or remove the folder."
             )
+
+
+def _checking(
+    lab: RunLab,
+    call: str,
+    agent: AgentSpec,
+    tasks: Sequence[Task],
+    seeds: Sequence[int],
+    there: dict[int, Trajectory],
+    ended: Ended,
+) -> Ended:
+    """Takes episodes that were played elsewhere, if they are what was asked for."""
+
+    def arrived(index: int, trajectory: Trajectory) -> None:
+        lab._check_same(call, index, trajectory, tasks[index], seeds[index], agent)
+        there[index] = trajectory
+        ended(index, trajectory)
+
+    return arrived
 
 
 def _by_call(lines: Lines) -> dict[str, dict[int, Mapping[str, Any]]]:

@@ -11,12 +11,18 @@ from trace_bench.envs.registry import Ask, suite
 from trace_bench.errors import UserError, unknown
 from trace_bench.protocols import Method, Policy, Suite, Trainer
 from trace_bench.schema import RoleSettings, Settings, build
-from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.trainers.schedule import plan
+from trace_bench.trainers.settings import Recipe, TrainerSettings, VerlSettings, full_iterations
+from trace_bench.types import to_json
 
 if TYPE_CHECKING:
     from trace_bench.lab import Foreign
     from trace_bench.llm.roles import Role, Roles
     from trace_bench.sandbox.choose import Box
+    from trace_bench.trainers.verl.trainer import RunFacts
+
+TRAINING = ("grpo", "trace", "single_capability", "untargeted")
+"""Methods that train with the trainer."""
 
 
 def make_suite(settings: Settings, run: str = "unnamed", ask: Ask | None = None) -> Suite:
@@ -171,18 +177,94 @@ def make_method(settings: Settings) -> Method:
     return method(settings.method["name"])
 
 
-def make_trainer(settings: Settings) -> Trainer:
-    """What trains adapters."""
+def make_trainer(settings: Settings, run: str = "unnamed") -> Trainer:
+    """What trains adapters; containers are labelled with `run`."""
+    how = settings.policy
+    if settings.trainer["name"] == "verl":
+        from trace_bench.trainers.verl.trainer import VerlTrainer
+
+        return VerlTrainer(verl_settings(settings), verl_facts(settings, run))
     from trace_bench.trainers.local import LocalTrainer
 
-    how = settings.policy
     return LocalTrainer(trainer_settings(settings), threads=how.threads, device=how.device)
 
 
 def trainer_settings(settings: Settings) -> TrainerSettings:
-    """The trainer's own settings, typed."""
+    """The settings of trainer=local, typed."""
     values = {key: value for key, value in settings.trainer.items() if key != "name"}
     return build(TrainerSettings, values, "trainer")
+
+
+def verl_settings(settings: Settings) -> VerlSettings:
+    """The settings of trainer=verl, typed."""
+    values = {key: value for key, value in settings.trainer.items() if key != "name"}
+    return build(VerlSettings, values, "trainer")
+
+
+def recipe(settings: Settings) -> Recipe:
+    """What all trainers' settings have."""
+    return (
+        verl_settings(settings)
+        if settings.trainer["name"] == "verl"
+        else trainer_settings(settings)
+    )
+
+
+def verl_facts(settings: Settings, run: str) -> RunFacts:
+    """What verl's processes take over from the run."""
+    from trace_bench.trainers.verl.trainer import RunFacts
+
+    return RunFacts(
+        mark=run,
+        settings=to_json(settings),
+        context=_context(settings),
+        max_turns=settings.policy.max_turns,
+        max_tokens=settings.policy.max_tokens,
+        validation=lambda lab: lab.suite.tasks(settings.env.dev_split),
+    )
+
+
+def _context(settings: Settings) -> int:
+    """Tokens of an episode, as the local policy counts them where nothing is said."""
+    if settings.policy.context is not None:
+        return settings.policy.context
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(model_path(settings.model)).get_text_config()
+    return min(int(config.max_position_embeddings), 1024)
+
+
+def check_trainer(settings: Settings) -> None:
+    """What can be known to be wrong with the trainer before anything is played, as UserError."""
+    name = settings.method["name"]
+    if name == "sft" and settings.trainer["name"] != "local":
+        raise UserError("method=sft trains in this process. Set `trainer` to local.")
+    if settings.trainer["name"] != "verl" or name not in TRAINING:
+        return
+    from trace_bench.trainers.verl.preflight import preflight
+    from trace_bench.trainers.verl.spec import JobSpec
+
+    own, facts = verl_settings(settings), verl_facts(settings, "check")
+    preflight(
+        JobSpec(
+            name="check",
+            run=facts.mark,
+            seed=settings.seed,
+            reward="similarity",
+            model=model_path(settings.model),
+            agent={"model": model_path(settings.model), "adapters": ()},
+            settings=facts.settings,
+            iterations=1,
+            groups=own.groups,
+            group_size=own.group_size,
+            decay=own.decay,
+            context=facts.context,
+            deadline=own.deadline,
+            max_turns=facts.max_turns,
+            max_tokens=facts.max_tokens,
+        ),
+        own,
+    )
 
 
 def check_budget(settings: Settings, training_tasks: int) -> None:
@@ -196,9 +278,10 @@ def check_budget(settings: Settings, training_tasks: int) -> None:
 
         check(settings.budget, TraceSettings.of(settings.method), training_tasks)
     if name in ("grpo", "untargeted"):
-        from trace_bench.trainers.schedule import plan
-
-        plan(settings.budget, trainer_settings(settings), name)
+        if settings.trainer["name"] == "verl":
+            full_iterations(settings.budget, verl_settings(settings), name)
+        else:
+            plan(settings.budget, trainer_settings(settings), name)
     if name == "gepa":
         from trace_bench.methods.gepa.settings import GepaSettings
 
@@ -220,6 +303,6 @@ def curve_caveat(settings: Settings) -> str | None:
         return "its phases are shares of the whole budget"
     if name == "gepa":
         return "a run stops where the next proposal might not fit its budget"
-    if name in ("grpo", "untargeted") and trainer_settings(settings).decay == "linear":
+    if name in ("grpo", "untargeted") and recipe(settings).decay == "linear":
         return "the learning rate falls over the whole budget (trainer.decay=linear)"
     return None

@@ -101,6 +101,23 @@ class TrainingJob:
     whole: Callable[[AgentSpec], AgentSpec] | None = None  # None: the agent as it is
 
 
+Ended = Callable[[int, Trajectory], None]
+"""Told of an episode as it ends: its index and what it was."""
+
+By = Callable[[Sequence[int], Ended], None]
+"""Plays the episodes of these indices elsewhere, and tells of each as it ends."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A suite that is made of a program text (`Lab.foreign`)."""
+
+    name: str
+    text: str
+    given: Mapping[str, Any]
+    image: str
+
+
 class Trainer(Protocol):
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec: ...
 
@@ -133,6 +150,7 @@ class Lab(Protocol):
         purpose: Purpose,
         temperature: float = 1.0,
         route: Sequence[str | None] | None = None,
+        by: By | None = None,  # who plays; None: this process
     ) -> list[Trajectory]: ...  # one episode per entry of `tasks`, in order; repeat for groups
     def checkpoint(self, agent: AgentSpec) -> None: ...  # the agent as it stands, for the curve
     def metric(self, **values: Any) -> None: ...
@@ -153,3 +171,4 @@ class Lab(Protocol):
     ) -> Suite: ...
     def forget(self, name: str) -> None: ...
     def suite_of(self, task: Task) -> Suite: ...
+    def sources(self) -> Sequence[Source]: ...  # the texts whose suites are in use

@@ -30,6 +30,7 @@ from trace_bench.lab import RunLab
 from trace_bench.llm.roles import Roles
 from trace_bench.parts import (
     check_budget,
+    check_trainer,
     foreign_suites,
     make_method,
     make_policy,
@@ -128,6 +129,8 @@ def _execute(settings: Settings, folder: Path, mark: str, resumed: bool) -> dict
         parts.callback(getattr(suite, "close", lambda: None))
         train = training_tasks(settings, suite)
         check_budget(settings, len(train))
+        if not resumed:
+            check_trainer(settings)
         progress = Progress(settings.budget)
         parts.callback(progress.close)
         policy = parts.enter_context(closing(make_policy(settings, suite)))
@@ -237,7 +240,7 @@ def _lab(run: _Run, joint: bool = False) -> RunLab:
         budget=settings.budget,
         suite=run.suite,
         settings={**settings.method, "adapters": "joint"} if joint else settings.method,
-        trainer=make_trainer(settings),
+        trainer=make_trainer(settings, run.mark),
         policy=run.policy,
         tracker=make_tracker(settings.tracker, folder, identity(settings)),
         progress=run.progress,

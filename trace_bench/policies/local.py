@@ -57,7 +57,7 @@ class LocalPolicy:
         self.context = _context(model, context)
         self.chat = Chat(tokenizer, str(model_path))
         self._model = model
-        self._backend = _backend(model, batch, self.context)
+        self._backend = backend_of(model, batch, self.context)
         self._engine = Engine(self._backend, batch, self.context, self.chat.stop)
         self._adapters: dict[str, str] = {}  # name -> path
         self._open: dict[int, _Open] = {}
@@ -204,7 +204,7 @@ def _context(model: Any, wanted: int | None) -> int:
     return min(limit, 1024) if wanted is None else wanted
 
 
-def _backend(model: Any, slots: int, context: int) -> Backend:
+def backend_of(model: Any, slots: int, context: int) -> Backend:
     from trace_bench.policies import hf, qwen3
 
     if qwen3.supports(model):

@@ -43,23 +43,36 @@ def read_adapter(ref: AdapterRef, shapes: Mapping[str, tuple[int, int]]) -> Adap
     file = folder / "adapter_model.safetensors"
     if not file.exists():
         raise UserError(f"adapter {ref.name!r}: {file} does not exist. Train it again.")
+    tensors = load_file(file)
+    rank = next((v.shape[0] for k, v in tensors.items() if ".lora_A" in k), 1)
+    root = math.sqrt(rank) if config.get("use_rslora") else rank
+    scale = config["lora_alpha"] / root
+    return adapter_of(ref.name, tensors, scale, shapes, ref.path)
+
+
+def adapter_of(
+    name: str,
+    tensors: Mapping[str, Tensor],
+    scale: float,
+    shapes: Mapping[str, tuple[int, int]],
+    path: str = "",
+) -> Adapter:
+    """From weights under PEFT's names; `scale` is alpha / rank. Raises UserError as above."""
     pairs: dict[str, dict[str, Tensor]] = {}
-    for key, value in load_file(file).items():
+    for key, value in tensors.items():
         module, _, part = key.removeprefix(_PREFIX).removesuffix(".weight").rpartition(".lora_")
         pairs.setdefault(module, {})[part] = value.float()
     weights = {}
     for module, pair in pairs.items():
         if module not in shapes:
             raise UserError(
-                f"adapter {ref.name!r} ({folder}) has weights for {module!r}, which is not a "
+                f"adapter {name!r} ({path}) has weights for {module!r}, which is not a "
                 f"linear layer of this model ({', '.join(sorted(shapes)[:8])}, ...). It was "
                 "trained for another model: change the setting `model`, or train it again."
             )
-        _fits(ref.name, module, pair, shapes[module])
-        rank = pair["A"].shape[0]
-        root = math.sqrt(rank) if config.get("use_rslora") else rank
-        weights[module] = (pair["A"], pair["B"] * (config["lora_alpha"] / root))
-    return Adapter(ref.name, ref.path, weights)
+        _fits(name, module, pair, shapes[module])
+        weights[module] = (pair["A"], pair["B"] * scale)
+    return Adapter(name, path, weights)
 
 
 def _config(folder: Path, name: str) -> dict[str, Any]:

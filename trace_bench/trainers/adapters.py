@@ -11,6 +11,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from trace_bench.errors import unknown
+from trace_bench.errors import UserError, unknown
 from trace_bench.store import disk_errors, stable_seed, write_text
 
 WEIGHTS = "adapter_model.safetensors"
@@ -43,16 +44,19 @@ class LoraLinear(nn.Module):
     @torch.no_grad()
     def restart(self, seed: int) -> None:
         """A as PEFT draws it by default (uniform within ±1/sqrt(in)), B zero."""
-        generator = torch.Generator().manual_seed(seed)
-        bound = 1.0 / math.sqrt(self.base.in_features)
-        drawn = torch.empty(self.a.shape).uniform_(-bound, bound, generator=generator)
-        self.a.copy_(drawn)
+        self.a.copy_(_drawn(self.a.shape[0], self.base.in_features, seed))
         self.b.zero_()
 
 
-def insert(model: nn.Module, targets: Iterable[str], rank: int, alpha: float) -> dict[str, Any]:
-    """Freezes the model and wraps every linear layer whose name ends in one of `targets`;
-    name -> LoraLinear. Raises UserError for a target that no layer has."""
+def _drawn(rank: int, width: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    bound = 1.0 / math.sqrt(width)
+    return torch.empty(rank, width).uniform_(-bound, bound, generator=generator)
+
+
+def targeted(model: nn.Module, targets: Iterable[str]) -> dict[str, nn.Linear]:
+    """The linear layers whose name ends in one of `targets`. Raises UserError for a target that no
+    layer has."""
     linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
     kinds = {name.rpartition(".")[2] for name in linear} - {"lm_head"}
     wanted = set(targets)
@@ -60,13 +64,19 @@ def insert(model: nn.Module, targets: Iterable[str], rank: int, alpha: float) ->
         raise unknown("LoRA target", ", ".join(missing), sorted(kinds), "trainer.target_modules")
     if not wanted:
         raise unknown("LoRA target", "nothing", sorted(kinds), "trainer.target_modules")
+    return {n: m for n, m in linear.items() if n.rpartition(".")[2] in wanted}
+
+
+def insert(model: nn.Module, targets: Iterable[str], rank: int, alpha: float) -> dict[str, Any]:
+    """Freezes the model and wraps every linear layer whose name ends in one of `targets`;
+    name -> LoraLinear. Raises UserError for a target that no layer has."""
+    chosen = targeted(model, targets)
     model.requires_grad_(False)
     layers: dict[str, LoraLinear] = {}
-    for name, module in linear.items():
+    for name, module in chosen.items():
         parent, _, kind = name.rpartition(".")
-        if kind in wanted:
-            layers[name] = LoraLinear(module, rank, alpha / rank)
-            setattr(model.get_submodule(parent), kind, layers[name])
+        layers[name] = LoraLinear(module, rank, alpha / rank)
+        setattr(model.get_submodule(parent), kind, layers[name])
     return layers
 
 
@@ -76,8 +86,42 @@ def restart(layers: Mapping[str, LoraLinear], seed: int) -> None:
         layer.restart(stable_seed(seed, "lora", name))
 
 
+@dataclass(frozen=True)
+class Pair:
+    """The weights of one layer's update: a [rank, in], b [out, rank]."""
+
+    a: Tensor
+    b: Tensor
+
+
+def fresh(path: str, targets: Iterable[str], rank: int, seed: int) -> dict[str, Pair]:
+    """The adapter that `restart` gives, for a model of which only the configuration is read.
+
+    Raises UserError for a model or a target that is not there."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"cannot read the configuration of {path!r}: {error}. Change the setting `model`."
+        ) from error
+    with torch.device("meta"):
+        chosen = targeted(AutoModelForCausalLM.from_config(config), targets)
+    return {
+        name: Pair(
+            _drawn(rank, layer.in_features, stable_seed(seed, "lora", name)),
+            torch.zeros(layer.out_features, rank),
+        )
+        for name, layer in chosen.items()
+    }
+
+
 def write_adapter(
-    folder: Path, layers: Mapping[str, LoraLinear], settings: Mapping[str, Any], model: str
+    folder: Path,
+    layers: Mapping[str, LoraLinear] | Mapping[str, Pair],
+    settings: Mapping[str, Any],
+    model: str,
 ) -> None:
     """adapter_config.json and adapter_model.safetensors in `folder`, which appears whole or not
     at all. `settings`: rank, alpha, target_modules. A model that is a folder on this machine is

@@ -16,9 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trace_bench.errors import TraceBenchError, UserError, unknown
+from trace_bench.errors import UserError, unknown
 from trace_bench.protocols import Lab, TrainingJob
 from trace_bench.store import fingerprint, stable_seed
+from trace_bench.trainers.record import REWARDS, check_turns, exact, of_rollouts, reward_of
 from trace_bench.trainers.schedule import Schedule, plan, task_of_group
 from trace_bench.trainers.settings import TrainerSettings
 from trace_bench.trainers.tree import sequence_of
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalTrainer", "TrainerSettings"]
 
-REWARDS = ("similarity", "success")
 _MISMATCH = 0.01  # mean sampler-trainer difference of log-probabilities that is worth a warning
 
 
@@ -146,7 +146,7 @@ class _Training:
             route=[adapter] * len(tasks),
         )
         for trajectory in played:
-            _check_turns(trajectory, adapter)
+            check_turns(trajectory, adapter)
         if not any(map(exact, played)):
             raise UserError(
                 "the policy gives no token ids with log-probabilities, so nothing can be trained "
@@ -223,7 +223,9 @@ class _Training:
         from trace_bench.trainers.grpo import group_advantages
         from trace_bench.trainers.update import update
 
-        rewards = torch.tensor([self.reward(t) for t in trajectories], dtype=torch.float64)
+        rewards = torch.tensor(
+            [reward_of(t, self.job.reward) for t in trajectories], dtype=torch.float64
+        )
         group = torch.arange(len(trajectories)) // self.settings.group_size
         found = group_advantages(rewards, group, normalize_std=self.settings.normalize_std)
         rate = self.schedule.rate(iteration, self.settings)
@@ -245,13 +247,6 @@ class _Training:
             )
         return self.record(iteration, trajectories, found, steps, rate)
 
-    def reward(self, trajectory: Trajectory) -> float:
-        """NaN for an episode that the infrastructure lost, or whose exact tokens are not known: it
-        leaves its group's baseline."""
-        if trajectory.score is None or trajectory.failure is not None or not exact(trajectory):
-            return float("nan")
-        return float(getattr(trajectory.score, self.job.reward))
-
     def record(
         self,
         iteration: int,
@@ -261,7 +256,6 @@ class _Training:
         rate: float,
     ) -> dict[str, Any]:
         """One line of metrics; figures of the update are None when nothing was trained on."""
-        scores = [t.score for t in trajectories if t.score is not None and t.failure is None]
         n = max(steps.steps, 1)
         trained: Mapping[str, float | None] = {
             "loss": steps.loss / n,
@@ -277,36 +271,9 @@ class _Training:
             "adapter": self.version(iteration + 1),
             "iteration": iteration,
             "spent": self.spent(iteration + 1),
-            "reward": _mean([float(getattr(s, self.job.reward)) for s in scores]),
-            "success": _mean([float(s.success) for s in scores]),
-            "zero_share": found.all_zero / found.groups,
-            "one_share": found.all_one / found.groups,
-            "constant_share": found.constant / found.groups,
-            "failures": found.failed,
-            "inexact": sum(not exact(t) for t in trajectories),
+            **of_rollouts(trajectories, self.job.reward, found),
             "learning_rate": rate,
             "steps": steps.steps,
             "tokens": steps.tokens,
             **(trained if steps.steps else dict.fromkeys(trained)),
         }
-
-
-def exact(trajectory: Trajectory) -> bool:
-    """Whether all sampled tokens are known with their log-probabilities. A server may rewrite a
-    conversation between turns, and then says nothing exact about it any more."""
-    return all(t.token_ids and len(t.token_ids) == len(t.logprobs) for t in trajectory.turns)
-
-
-def _check_turns(trajectory: Trajectory, adapter: str | None) -> None:
-    """Training needs turns of the adapter that was asked for, from the first token on."""
-    for turn in trajectory.turns:
-        if turn.adapter != adapter:
-            raise TraceBenchError(
-                f"{trajectory.task} was to be played by {adapter!r}; {turn.adapter!r} acted"
-            )
-    if exact(trajectory) and trajectory.turns and not trajectory.turns[0].prompt_ids:
-        raise TraceBenchError(f"{trajectory.task}: the first turn has no prompt tokens")
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return sum(values) / len(values) if values else None

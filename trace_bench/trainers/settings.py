@@ -1,9 +1,11 @@
-"""The local trainer's settings. No heavy imports, so that the command line stays quick."""
+"""The trainers' settings. No heavy imports, so that the command line stays quick."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
+
+from trace_bench.errors import UserError
 
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -14,10 +16,11 @@ def _at_least(low: float, high: float = float("inf")) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class TrainerSettings:
-    """GRPO with LoRA. The shape follows TRACE, section 3 (groups of rollouts of one task,
-    standardization within a group, no KL term, linear decay, all linear projections); the sizes
-    are those of the tiny agent: 30B models want a learning rate near 1e-5 and groups of 16."""
+class Recipe:
+    """GRPO with LoRA, whoever runs it. The shape follows TRACE, section 3 (groups of rollouts of one
+    task, standardization within a group, no KL term, linear decay, all linear projections); the
+    sizes are those of the tiny agent: 30B models want a learning rate near 1e-5 and groups of
+    16."""
 
     group_size: int = field(default=8, metadata=_at_least(2))  # rollouts of one task
     groups: int = field(default=4, metadata=_at_least(1))  # tasks in one iteration
@@ -35,5 +38,58 @@ class TrainerSettings:
     normalize_std: bool = True
     weight_decay: float = field(default=0.0, metadata=_at_least(0))
     max_grad_norm: float = field(default=1.0, metadata=_at_least(0))
-    patience: int = field(default=5, metadata=_at_least(1))  # perfect iterations before stopping
     batch_tokens: int = field(default=16384, metadata=_at_least(1))  # in one forward pass
+
+
+@dataclass(frozen=True)
+class TrainerSettings(Recipe):
+    """`trainer=local`."""
+
+    patience: int = field(default=5, metadata=_at_least(1))  # perfect iterations before stopping
+
+
+@dataclass(frozen=True)
+class VerlSettings(Recipe):
+    """`trainer=verl`: the same recipe over several processes, GPUs and machines.
+
+    `device`: cuda takes vLLM for rollouts; cpu this project's own engine, in processes of their
+    own. `gpus`: of one machine (on a CPU: processes that share the model), `tensor_parallel`: of
+    one vLLM server. `ray_address`: a cluster that runs ("host:port"); None starts one here.
+    `workers`: processes that play environments. A checkpoint is kept every `save_every` iterations,
+    the last one always; verl's own validation on the development tasks runs every
+    `validate_every` (0: never). `deadline`: seconds for one turn of the agent; `stall`: seconds
+    without any progress after which the processes are stopped; `restarts`: how often training is
+    taken up again by itself from the last checkpoint. `gpu_memory`: the share of a GPU that vLLM
+    takes; `offload`: weights and optimizer rest in the machine's memory between uses. `verl`:
+    further settings of verl, in Hydra's notation."""
+
+    device: Literal["cuda", "cpu"] = "cuda"
+    nnodes: int = field(default=1, metadata=_at_least(1))
+    gpus: int = field(default=1, metadata=_at_least(1))
+    tensor_parallel: int = field(default=1, metadata=_at_least(1))
+    ray_address: str | None = None
+    workers: int = field(default=1, metadata=_at_least(1))
+    save_every: int = field(default=1, metadata=_at_least(1))
+    validate_every: int = field(default=0, metadata=_at_least(0))
+    deadline: float = field(default=600.0, metadata=_at_least(1))
+    stall: float = field(default=3600.0, metadata=_at_least(10))
+    restarts: int = field(default=2, metadata=_at_least(0))
+    gpu_memory: float = field(default=0.5, metadata=_at_least(0.05, 0.95))
+    offload: bool = False
+    verl: tuple[str, ...] = ()
+
+
+def full_iterations(rollouts: int, recipe: Recipe, name: str) -> tuple[int, int]:
+    """(iterations, groups of each) of a trainer whose iterations are all alike: as many full ones
+    as `rollouts` pays for, or one smaller one of at least two groups.
+
+    Raises UserError when not even that fits."""
+    groups = min(recipe.groups, rollouts // recipe.group_size)
+    least = min(2, recipe.groups)
+    if groups < least:
+        raise UserError(
+            f"training {name!r} has {rollouts} rollouts and needs at least "
+            f"{least * recipe.group_size} ({least} groups of {recipe.group_size}). Raise the "
+            "setting `budget`, or lower `trainer.group_size`."
+        )
+    return rollouts // (groups * recipe.group_size), groups

@@ -1,0 +1,236 @@
+"""Our settings as verl's. Hydra composes verl's own configuration from verl's files, so that a key
+that verl does not know is refused, and verl's schema checks it before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trace_bench.errors import UserError
+from trace_bench.trainers.settings import VerlSettings
+from trace_bench.trainers.verl.spec import JOB_VARIABLE, JobSpec, read_spec
+
+AGGREGATE = {"trajectory": "seq-mean-token-mean", "token": "token-mean"}
+_NO_DUAL_CLIP = 1e9  # verl always clips there; this never does
+_CPU_ROLLOUT = "trace_bench"
+_ENGINE = "trace_bench.trainers.verl.engine"
+_PLUGIN = "trace_bench.trainers.verl.cpu.plugin"
+
+
+def overrides(spec: JobSpec, settings: VerlSettings, folder: Path) -> list[str]:
+    """The settings of a job in Hydra's notation; `settings.verl` comes last and wins."""
+    values = {
+        **_recipe(spec, settings),
+        **_model(spec, settings, folder),
+        **_rollout(spec, settings, folder),
+        **_trainer(spec, settings, folder),
+        **(_on_cpu() if settings.device == "cpu" else _on_gpu(settings)),
+        **_ray(settings, folder),
+    }
+    return [f"{key}={_text(value)}" for key, value in values.items()] + list(settings.verl)
+
+
+def environment(settings: VerlSettings, folder: Path) -> dict[str, str]:
+    """What every process of the job finds in its environment, on every machine."""
+    variables = {JOB_VARIABLE: str(folder), "TOKENIZERS_PARALLELISM": "false"}
+    if Path(read_spec(folder).model).is_dir():
+        variables["HF_HUB_OFFLINE"] = "1"  # nothing is to be fetched for it
+    if settings.device == "cpu":
+        variables |= {
+            "VERL_PLATFORM": "cpu",
+            "VERL_USE_EXTERNAL_MODULES": _PLUGIN,
+            "OMP_NUM_THREADS": "1",
+        }
+    return variables
+
+
+def composed(given: Sequence[str]) -> Any:
+    """verl's whole configuration. Raises UserError for a key or a value that verl refuses."""
+    import verl
+    from hydra import compose, initialize_config_dir
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+    from verl.trainer.ppo.utils import need_critic, need_reference_policy
+    from verl.utils.config import validate_config
+
+    place = Path(verl.__file__).parent / "trainer" / "config"
+    try:
+        with initialize_config_dir(str(place), version_base=None):
+            config = compose("ppo_trainer", list(given))
+        validate_config(config, need_reference_policy(config), need_critic(config))
+        _instantiated(config)
+    except (HydraException, OmegaConfBaseException, ValueError, TypeError, AssertionError) as error:
+        text = " ".join(str(error).split())
+        raise UserError(
+            f"verl refuses its settings: {text}. Change the setting `trainer.verl`, or the one of "
+            "`trainer` that is meant."
+        ) from error
+    return config
+
+
+def _instantiated(config: Any) -> None:
+    """Every part that has a schema, through that schema."""
+    from verl.utils.config import omega_conf_to_dataclass
+
+    for part in (
+        config.actor_rollout_ref.actor,
+        config.actor_rollout_ref.rollout,
+        config.actor_rollout_ref.rollout.checkpoint_engine,
+        config.algorithm,
+    ):
+        omega_conf_to_dataclass(part)
+
+
+def _recipe(spec: JobSpec, s: VerlSettings) -> dict[str, Any]:
+    actor, batch = "actor_rollout_ref.actor", spec.groups
+    return {
+        "algorithm.adv_estimator": "grpo",
+        "algorithm.norm_adv_by_std_in_grpo": s.normalize_std,
+        "algorithm.use_kl_in_reward": False,
+        "data.train_batch_size": batch,
+        f"{actor}.ppo_mini_batch_size": batch // min(s.minibatches, batch),
+        f"{actor}.ppo_epochs": s.epochs,
+        f"{actor}.use_dynamic_bsz": True,
+        f"{actor}.ppo_max_token_len_per_gpu": max(s.batch_tokens, spec.context),
+        f"{actor}.clip_ratio": s.clip_low,
+        f"{actor}.clip_ratio_low": s.clip_low,
+        f"{actor}.clip_ratio_high": s.clip_high,
+        f"{actor}.clip_ratio_c": s.dual_clip if s.dual_clip is not None else _NO_DUAL_CLIP,
+        f"{actor}.loss_agg_mode": AGGREGATE[s.aggregate],
+        f"{actor}.use_kl_loss": False,
+        f"{actor}.entropy_coeff": 0,
+        f"{actor}.grad_clip": s.max_grad_norm,
+        f"{actor}.shuffle": True,
+        f"{actor}.data_loader_seed": spec.seed % 2**31,
+        f"{actor}.optim.lr": s.learning_rate,
+        f"{actor}.optim.clip_grad": s.max_grad_norm,
+        f"{actor}.optim.weight_decay": s.weight_decay,
+        f"{actor}.optim.lr_scheduler_type": "constant",  # engine.py knows the job's own decay
+    }
+
+
+def _model(spec: JobSpec, s: VerlSettings, folder: Path) -> dict[str, Any]:
+    model = "actor_rollout_ref.model"
+    return {
+        f"{model}.path": spec.model,
+        f"{model}.lora_rank": s.rank,
+        f"{model}.lora_alpha": s.alpha,
+        f"{model}.target_modules": list(s.target_modules),
+        f"{model}.lora_adapter_path": str(folder / "start"),
+        f"{model}.external_lib": _ENGINE,
+        "actor_rollout_ref.actor.strategy": "fsdp2",
+        "actor_rollout_ref.actor.fsdp_config.strategy": "fsdp2",
+        "+actor_rollout_ref.actor.checkpoint.save_lora_only": True,
+    }
+
+
+def _rollout(spec: JobSpec, s: VerlSettings, folder: Path) -> dict[str, Any]:
+    rollout = "actor_rollout_ref.rollout"
+    return {
+        f"{rollout}.n": spec.group_size,
+        f"{rollout}.temperature": 1.0,
+        f"{rollout}.calculate_log_probs": True,
+        f"{rollout}.load_format": "safetensors",
+        f"{rollout}.max_model_len": spec.context,
+        f"{rollout}.tensor_model_parallel_size": s.tensor_parallel,
+        f"{rollout}.agent.num_workers": s.workers,
+        f"{rollout}.agent.default_agent_loop": "trace_bench",
+        f"{rollout}.agent.agent_loop_config_path": str(folder / "agent_loop.yaml"),
+        "data.max_prompt_length": spec.context,
+        "data.max_response_length": spec.context,
+        "reward.num_workers": 1,
+    }
+
+
+def _trainer(spec: JobSpec, s: VerlSettings, folder: Path) -> dict[str, Any]:
+    validated = s.validate_every > 0
+    return {
+        "data.train_files": str(folder / "tasks.parquet"),
+        "data.val_files": str(folder / ("validation" if validated else "tasks")) + ".parquet",
+        "data.shuffle": False,
+        "data.dataloader_num_workers": 0,
+        "trainer.total_epochs": 1,
+        "trainer.total_training_steps": spec.iterations,
+        "trainer.nnodes": s.nnodes,
+        "trainer.n_gpus_per_node": s.gpus,
+        "trainer.device": s.device,
+        "trainer.save_freq": s.save_every,
+        "trainer.test_freq": s.validate_every if validated else -1,
+        "trainer.val_before_train": validated,
+        "trainer.resume_mode": "auto",
+        "trainer.max_actor_ckpt_to_keep": 2,
+        "trainer.default_local_dir": str(folder / "checkpoints"),
+        "trainer.project_name": "trace_bench",
+        "trainer.experiment_name": spec.name,
+        "trainer.logger": ["console", "file"],
+    }
+
+
+def _on_gpu(s: VerlSettings) -> dict[str, Any]:
+    """vLLM for rollouts. Layered summon and weights from the model's files are what LoRA with
+    vLLM's server wants. Weights are kept in float32, so that the adapter is, and computed with in
+    bf16: FSDP2 wants one type for both."""
+    engine = "actor_rollout_ref.actor.fsdp_config"
+    return {
+        "actor_rollout_ref.rollout.name": "vllm",
+        "actor_rollout_ref.rollout.gpu_memory_utilization": s.gpu_memory,
+        "actor_rollout_ref.rollout.layered_summon": True,
+        "actor_rollout_ref.model.use_remove_padding": True,
+        "actor_rollout_ref.model.enable_gradient_checkpointing": True,
+        f"{engine}.model_dtype": "fp32",
+        f"{engine}.param_offload": s.offload,
+        f"{engine}.optimizer_offload": s.offload,
+    }
+
+
+def _on_cpu() -> dict[str, Any]:
+    engine = "actor_rollout_ref.actor.fsdp_config"
+    return {
+        "actor_rollout_ref.rollout.name": _CPU_ROLLOUT,
+        "actor_rollout_ref.rollout.free_cache_engine": False,
+        "actor_rollout_ref.model.use_remove_padding": False,
+        "actor_rollout_ref.model.enable_gradient_checkpointing": False,
+        "+actor_rollout_ref.model.override_config.attn_implementation": "sdpa",
+        "actor_rollout_ref.actor.use_torch_compile": False,
+        f"{engine}.use_torch_compile": False,
+        f"{engine}.model_dtype": "fp32",
+        f"+{engine}.mixed_precision": {
+            "param_dtype": "fp32",
+            "reduce_dtype": "fp32",
+            "buffer_dtype": "fp32",
+        },
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units": 1,
+    }
+
+
+def _ray(s: VerlSettings, folder: Path) -> dict[str, Any]:
+    """A cluster that runs has its own resources; one that is started here is told of them."""
+    init = "+ray_kwargs.ray_init"
+    values: dict[str, Any] = {
+        f"{init}.runtime_env.env_vars": environment(s, folder),
+    }
+    if s.ray_address is None:
+        values[f"{init}.include_dashboard"] = False
+        if s.device == "cpu":
+            # Ray counts logical resources: processes of a small model share the cores.
+            values |= {f"{init}.num_cpus": 16 + 4 * s.gpus + s.workers, f"{init}.num_gpus": s.gpus}
+    else:
+        values[f"{init}.address"] = s.ray_address
+    return values
+
+
+def _text(value: Any) -> str:
+    """A value in Hydra's notation."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_text, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{k}:{_text(v)}" for k, v in value.items()) + "}"
+    quoted = str(value).replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{quoted}'"

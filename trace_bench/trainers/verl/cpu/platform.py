@@ -1,0 +1,120 @@
+"""A CPU as verl's platform: no memory of its own to manage, gloo between processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from verl.plugin.platform.platform_base import PlatformBase
+
+
+class CpuPlatform(PlatformBase):
+    """Processes stand where GPUs would: Ray counts logical ones."""
+
+    device_name = "cpu"
+    vendor_name = "cpu"
+
+    @property
+    def device_module(self) -> Any:
+        return device_module()
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_platform_available(self, use_smi_check: bool = False) -> bool:
+        return False  # only where VERL_PLATFORM asks for it
+
+    def current_device(self) -> Any:
+        return "cpu"  # `tensor.to(0)` would mean a GPU
+
+    def device_count(self) -> int:
+        return 1
+
+    def set_device(self, device_index: int) -> None:
+        """There is one."""
+
+    def synchronize(self, device_index: int | None = None) -> None:
+        """Nothing runs by itself."""
+
+    def manual_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def manual_seed_all(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def set_allocator_settings(self, settings: str) -> None:
+        """None to set."""
+
+    def empty_cache(self) -> None:
+        """None to empty."""
+
+    def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
+        return None, None
+
+    def communication_backend_name(self) -> str:
+        return "gloo"
+
+    def visible_devices_envvar(self) -> str:
+        return "CUDA_VISIBLE_DEVICES"
+
+    @contextmanager
+    def nvtx_range(self, msg: str) -> Iterator[None]:
+        yield
+
+    def profiler_start(self) -> None:
+        """None to start."""
+
+    def profiler_stop(self) -> None:
+        """None to stop."""
+
+    def ray_resource_name(self) -> str:
+        return "GPU"
+
+    def ray_noset_envvars(self) -> list[str]:
+        return []
+
+    def is_ipc_supported(self) -> bool:
+        return False
+
+    def cudart(self) -> Any:
+        return None
+
+
+def device_module() -> Any:
+    """What verl asks of `torch.cuda`, as it is on a CPU."""
+
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    def zero(*_: Any, **__: Any) -> int:
+        return 0
+
+    return SimpleNamespace(
+        is_available=lambda: True,
+        device_count=lambda: 1,
+        current_device=lambda: "cpu",
+        current_stream=torch.cpu.current_stream,
+        Stream=torch.cpu.Stream,
+        stream=lambda *_: nullcontext(),
+        Event=lambda *_, **__: SimpleNamespace(record=nothing, synchronize=nothing),
+        synchronize=nothing,
+        set_device=nothing,
+        empty_cache=nothing,
+        ipc_collect=nothing,
+        set_per_process_memory_fraction=nothing,
+        memory_allocated=zero,
+        memory_reserved=zero,
+        max_memory_allocated=zero,
+        max_memory_reserved=zero,
+        reset_peak_memory_stats=nothing,
+        mem_get_info=lambda *_: (1, 1),
+        get_device_name=lambda *_: "cpu",
+        get_device_properties=lambda *_: SimpleNamespace(name="cpu", total_memory=1),
+        get_rng_state=torch.get_rng_state,
+        set_rng_state=torch.set_rng_state,
+        manual_seed=torch.manual_seed,
+        manual_seed_all=torch.manual_seed,
+    )

@@ -1,0 +1,193 @@
+"""verl's rollout server on a CPU: this project's own engine (policies/engine.py), tokens in, tokens
+out, with the adapter as it is, in full precision."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+import torch
+from verl.workers.rollout.base import BaseRollout
+from verl.workers.rollout.replica import RolloutReplica, TokenOutput
+
+from trace_bench.policies.engine import Engine, Order, Sampled
+from trace_bench.policies.local import backend_of, load_model
+from trace_bench.policies.lora import adapter_of
+from trace_bench.trainers.verl.spec import JOB_VARIABLE, read_spec
+
+_SLOTS = 128  # sequences at once; more wait
+
+
+class CpuReplica(RolloutReplica):
+    """One server beside each group of training processes."""
+
+    def rollout_worker_use_gpu(self) -> bool:
+        return False
+
+    async def launch_servers(self) -> None:
+        name = f"trace_bench_server_{self.replica_rank}"
+        server = ray.remote(CpuServer).options(name=name, max_concurrency=self.max_concurrency)
+        handle = server.remote(self.model_config.path)
+        await handle.ready.remote()
+        self.servers, self._server_handle, self._server_address = [handle], handle, name
+
+
+class CpuRollout(BaseRollout):
+    """The training process's side: it hands its server the adapter after every iteration."""
+
+    def __init__(self, config: Any, model_config: Any, device_mesh: Any, **_: Any) -> None:
+        super().__init__(config, model_config, device_mesh)
+        width = self.config.tensor_model_parallel_size
+        rank = int(os.environ["RANK"])
+        self.replica_rank, self.is_leader_rank = rank // width, rank % width == 0
+        self.sleep_level = 1
+
+    async def resume(self, tags: list[str]) -> None:
+        """Nothing was released."""
+
+    async def release(self) -> None:
+        """Memory is not shared with a GPU's training."""
+
+    async def update_weights(
+        self,
+        weights: Iterator[tuple[str, torch.Tensor]],
+        wire_format: str = "named_tensors",
+        *,
+        peft_config: Any = None,
+        base_sync_done: bool = True,
+        global_steps: int | None = None,
+        **_: Any,
+    ) -> None:
+        if peft_config is None or not base_sync_done:
+            raise RuntimeError("only adapters are taken; the base model is what it was")
+        adapter = {name: tensor.detach().cpu() for name, tensor in weights}
+        if self.is_leader_rank:
+            server = ray.get_actor(f"trace_bench_server_{self.replica_rank}")
+            scale = peft_config["lora_alpha"] / peft_config["r"]
+            await server.take.remote(adapter, scale, int(global_steps or 0))
+
+
+@dataclass(frozen=True)
+class _Request:
+    ids: list[int]
+    seed: int
+    temperature: float
+    max_tokens: int
+    answer: asyncio.Future[Sampled]
+
+
+class CpuServer:
+    """A Ray actor. Requests come in on its event loop; one thread runs the engine over all that
+    are there. An adapter that arrives takes effect between two requests of the same engine."""
+
+    def __init__(self, model_path: str) -> None:
+        torch.set_num_threads(1)
+        spec = read_spec(Path(os.environ[JOB_VARIABLE]))
+        model, tokenizer = load_model(model_path)
+        self._backend = backend_of(model, _SLOTS, spec.context)
+        self._engine = Engine(self._backend, _SLOTS, spec.context, tokenizer.eos_token_id)
+        self._version = 0
+        self._name: str | None = None
+        self._asked: queue.SimpleQueue[_Request] = queue.SimpleQueue()
+        self._live: dict[int, _Request] = {}
+        self._lock = threading.Lock()
+        threading.Thread(target=self._work, name="engine", daemon=True).start()
+
+    async def ready(self) -> bool:
+        return True
+
+    async def generate(
+        self, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any
+    ) -> TokenOutput:
+        """A turn. `sampling_params`: temperature, max_tokens, and seed: the episode's own stream
+        of random numbers, in which the length of the prompt says where this turn begins."""
+        answer: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
+        self._asked.put(
+            _Request(
+                list(prompt_ids),
+                int(sampling_params.get("seed", 0)),
+                float(sampling_params["temperature"]),
+                int(sampling_params["max_tokens"]),
+                answer,
+            )
+        )
+        sampled = await answer
+        return TokenOutput(
+            token_ids=list(sampled.ids),
+            log_probs=list(sampled.logprobs),
+            stop_reason="completed",
+            num_preempted=0,
+            extra_fields={"global_steps": self._version},
+        )
+
+    async def take(self, weights: dict[str, torch.Tensor], scale: float, version: int) -> None:
+        """The adapter from now on. Nothing may be in flight."""
+        with self._lock:
+            if self._live:
+                raise RuntimeError("an adapter came while turns were being made")
+            name = f"version {version}"
+            if self._name is not None and self._name != name:
+                self._backend.remove(self._name)
+            if self._name != name:
+                self._backend.add(adapter_of(name, weights, scale, self._backend.shapes))
+            self._name, self._version = name, version
+
+    async def sleep(self, *_: Any, **__: Any) -> None:
+        """verl lets servers sleep to free a GPU's memory."""
+
+    wake_up = clear_kv_cache = release_kv_cache = resume_kv_cache = sleep
+    abort_all_requests = resume_generation = start_profile = stop_profile = sleep
+
+    def _work(self) -> None:
+        number = 0
+        while True:
+            waiting = [self._asked.get()] if not self._live else []
+            with self._lock:
+                while not self._asked.empty():
+                    waiting.append(self._asked.get())
+                for request in waiting:
+                    number += 1
+                    self._live[number] = request
+                    self._submit(number, request)
+                if self._live:
+                    for sampled in self._engine.step():
+                        done = self._live.pop(sampled.episode)
+                        self._engine.release(sampled.episode)
+                        _tell(done.answer, sampled)
+
+    def _submit(self, number: int, request: _Request) -> None:
+        try:
+            self._engine.submit(
+                Order(
+                    number,
+                    request.ids,
+                    self._name,
+                    request.seed,
+                    request.temperature,
+                    request.max_tokens,
+                )
+            )
+        except ValueError as error:
+            del self._live[number]
+            _tell(request.answer, error)
+
+
+def _tell(answer: asyncio.Future[Sampled], what: Sampled | Exception) -> None:
+    """Hands a result to the event loop that waits for it."""
+
+    def hand() -> None:
+        if answer.done():
+            return
+        if isinstance(what, Exception):
+            answer.set_exception(what)
+        else:
+            answer.set_result(what)
+
+    answer.get_loop().call_soon_threadsafe(hand)

@@ -1,0 +1,245 @@
+"""How verl's workers play our episodes: `EpisodeLoop` is what verl makes for each, and all of a
+process share one `Player`, which plays them with this project's own rollout code in a thread of its
+own. Every episode is on disk before verl sees it, so that none is played twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import json
+import os
+import queue
+import socket
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from verl.experimental.agent_loop.agent_loop import (
+    AgentLoopBase,
+    AgentLoopMetrics,
+    AgentLoopOutput,
+)
+
+from trace_bench.config import validate
+from trace_bench.envs.several import Several
+from trace_bench.llm.roles import Roles
+from trace_bench.parts import foreign_suites, make_roles, make_suite
+from trace_bench.policies.chat import Chat
+from trace_bench.protocols import Source
+from trace_bench.rollouts import play
+from trace_bench.store import Lines, read_lines
+from trace_bench.trainers.record import exact
+from trace_bench.trainers.verl.spec import JOB_VARIABLE, TRAIN, JobSpec, read_spec
+from trace_bench.trainers.verl.tokens import Servers, TokenPolicy
+from trace_bench.types import Task, Trajectory, task_from_json, trajectory_from_json
+
+_TOGETHER = 0.03  # seconds to wait for more episodes of an iteration, which come all at once
+
+
+@dataclass(frozen=True)
+class Ask:
+    """One episode that verl wants. `iteration`: which version of the adapter plays."""
+
+    call: str
+    index: int
+    iteration: int
+    task: Task
+    temperature: float
+    answer: asyncio.Future[Trajectory]
+
+
+class EpisodeLoop(AgentLoopBase):
+    """verl's interface. A new one is made for every episode, so nothing is kept here; the base
+    class would build a tokenizer's helper each time, which is never used."""
+
+    def __init__(self, trainer_config: Any, server_manager: Any, tokenizer: Any, **_: Any) -> None:
+        self.rollout = trainer_config.config.actor_rollout_ref.rollout
+        self.servers, self.tokenizer = server_manager, tokenizer
+
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
+        """The episode as verl's output; an empty list for one that cannot be trained on (failed,
+        or without exact tokens), which thereby leaves its group's baseline.
+
+        Raises only when verl's servers are lost: then nothing was played, and verl's group is
+        marked as failed, upon which `steps.Sampler` stops the iteration."""
+        player = player_of(os.environ[JOB_VARIABLE])
+        player.connect(self.servers, self.tokenizer, self.rollout.name, sampling_params)
+        info, spec = row["extra_info"], player.spec
+        step, index = int(row["global_steps"]), int(info["index"])
+        if info["split"] == TRAIN:
+            call, place = spec.place(index, int(row["session_id"]))
+            iteration = step - 1
+        else:
+            call, place, iteration = f"validate/{spec.name}/{step:04d}", index, step
+        task = task_from_json(json.loads(info["task"]))
+        answer: asyncio.Future[Trajectory] = asyncio.get_running_loop().create_future()
+        player.ask(Ask(call, place, iteration, task, sampling_params["temperature"], answer))
+        return output(await answer, spec.reward, iteration)
+
+
+def output(trajectory: Trajectory, reward: str, iteration: int) -> Any:
+    """What verl trains on: the first prompt, then everything after it with a mask."""
+    score = trajectory.score
+    if score is None or trajectory.failure is not None or not trajectory.turns:
+        return []
+    if not exact(trajectory):
+        return []
+    ids: list[int] = []
+    mask: list[int] = []
+    logprobs: list[float] = []
+    for n, turn in enumerate(trajectory.turns):
+        between = turn.prompt_ids if n else ()
+        ids += [*between, *turn.token_ids]
+        mask += [0] * len(between) + [1] * len(turn.token_ids)
+        logprobs += [0.0] * len(between) + list(turn.logprobs)
+    return AgentLoopOutput(
+        prompt_ids=list(trajectory.turns[0].prompt_ids),
+        response_ids=ids,
+        response_mask=mask,
+        response_logprobs=logprobs,
+        reward_score=float(getattr(score, reward)),
+        num_turns=len(trajectory.turns),
+        metrics=AgentLoopMetrics(),
+        extra_fields={
+            "reward_extra_info": {
+                "similarity": float(score.similarity),
+                "success": float(score.success),
+            },
+            "min_global_steps": iteration,
+            "max_global_steps": iteration,
+        },
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def player_of(folder: str) -> Player:
+    """The process's one player: verl makes a new loop for every episode, and environments, their
+    boxes and what was played before are kept between them."""
+    return Player(Path(folder))
+
+
+class Player:
+    """Plays what is asked for, an iteration's episodes together, in their order."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.spec = folder, read_spec(folder)
+        mine = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}.jsonl"
+        settings = validate(self.spec.settings)
+        self._roles: Roles = make_roles(settings, folder / f"llm-{mine}")
+        self._suites = Several(make_suite(settings, self.spec.run, self._roles.ask))
+        make = foreign_suites(settings, self.spec.run)
+        for source in (Source(**s) for s in self.spec.sources):
+            suite = make(source.name, source.text, source.given, source.image)
+            self._suites.others[f"generated/{source.name}"] = suite
+        self._known = known_episodes(folder / "episodes", self.spec, resumed_iteration(folder))
+        self._played = Lines(folder / "episodes" / mine)
+        self._validated = Lines(folder / "validation" / mine)
+        self._asked: queue.SimpleQueue[Ask] = queue.SimpleQueue()
+        self._chat: Chat | None = None
+        self._servers: Servers | None = None
+        self._thread: threading.Thread | None = None
+
+    def connect(self, servers: Any, tokenizer: Any, name: str, sampling: Mapping[str, Any]) -> None:
+        """Who makes the turns; the first episode tells."""
+        if self._thread is not None:
+            return
+        self._chat = Chat(tokenizer, self.spec.model)
+        self._servers = Servers(
+            generate=servers.generate,
+            loop=asyncio.get_running_loop(),
+            version=self.spec.version,
+            context=self.spec.context,
+            deadline=self.spec.deadline,
+            seeded=name != "vllm",
+            sampling={k: sampling[k] for k in ("top_p", "top_k") if k in sampling},
+        )
+        self._thread = threading.Thread(target=self._work, name="episodes", daemon=True)
+        self._thread.start()
+
+    def ask(self, ask: Ask) -> None:
+        self._asked.put(ask)
+
+    def _work(self) -> None:
+        while True:
+            batch = [self._asked.get()]
+            while True:
+                try:
+                    batch.append(self._asked.get(timeout=_TOGETHER))
+                except queue.Empty:
+                    break
+            calls: dict[str, list[Ask]] = {}
+            for ask in batch:
+                calls.setdefault(ask.call, []).append(ask)
+            for call, asks in calls.items():
+                try:
+                    self._play(call, sorted(asks, key=lambda a: a.index))
+                except Exception as error:
+                    for ask in asks:
+                        _answer(ask, error)
+
+    def _play(self, call: str, asks: Sequence[Ask]) -> None:
+        """Episodes that were played before a kill are answered from disk."""
+        known = self._known.pop(call, {})
+        for ask in asks:
+            if ask.index in known:
+                _answer(ask, trajectory_from_json(known[ask.index]))
+        new = [ask for ask in asks if ask.index not in known]
+        if not new:
+            return
+        assert self._chat is not None and self._servers is not None
+        lines = self._played if call == self.spec.call(new[0].iteration) else self._validated
+
+        def ended(place: int, trajectory: Trajectory) -> None:
+            ask = new[place]
+            lines.append({"call": call, "index": ask.index, "trajectory": trajectory})
+            _answer(ask, trajectory)
+
+        adapter = self.spec.version(new[0].iteration)
+        play(
+            TokenPolicy(self._chat, self._servers, len(new)),
+            self._suites,
+            self.spec.acting(new[0].iteration, self.folder.parent),
+            [ask.task for ask in new],
+            [self.spec.episode_seed(call, ask.index) for ask in new],
+            temperature=float(new[0].temperature),
+            route=[adapter] * len(new),
+            max_turns=self.spec.max_turns,
+            max_tokens=self.spec.max_tokens,
+            on_episode=ended,
+        )
+
+
+def _answer(ask: Ask, what: Trajectory | Exception) -> None:
+    """Hands a result to the event loop that waits for it."""
+
+    def hand() -> None:
+        if not ask.answer.done():
+            if isinstance(what, Exception):
+                ask.answer.set_exception(what)
+            else:
+                ask.answer.set_result(what)
+
+    ask.answer.get_loop().call_soon_threadsafe(hand)
+
+
+def resumed_iteration(folder: Path) -> int:
+    """How many iterations verl's last checkpoint has behind it."""
+    path = folder / "checkpoints" / "latest_checkpointed_iteration.txt"
+    return int(path.read_text()) if path.exists() else 0
+
+
+def known_episodes(
+    folder: Path, spec: JobSpec, first: int
+) -> dict[str, dict[int, Mapping[str, Any]]]:
+    """What was played already of the iterations from `first` on, by call and index."""
+    wanted = {spec.call(i) for i in range(first, spec.iterations)}
+    known: dict[str, dict[int, Mapping[str, Any]]] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        for line in read_lines(path):
+            if line["call"] in wanted:
+                known.setdefault(line["call"], {})[line["index"]] = line["trajectory"]
+    return known

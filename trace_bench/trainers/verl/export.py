@@ -1,0 +1,56 @@
+"""verl's checkpoints to adapters in PEFT's format, in the precision in which they were trained.
+verl's own merger writes bf16."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from trace_bench.errors import UserError
+from trace_bench.trainers.adapters import Pair, write_adapter
+
+_SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")
+_NAME = re.compile(r"^(?:base_model\.model\.)?(.+)\.lora_([AB])(?:\.default)?\.weight$")
+
+
+def export(checkpoint: Path, target: Path, lora: Mapping[str, Any], model: str) -> None:
+    """Writes the adapter of `<checkpoint>/actor` to the folder `target`. `lora`: rank, alpha and
+    target_modules. Raises UserError when a rank's file is missing."""
+    found: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in whole(checkpoint / "actor").items():
+        if (match := _NAME.match(name)) is not None:
+            found.setdefault(match[1], {})[match[2]] = tensor
+    layers = {name: Pair(parts["A"], parts["B"]) for name, parts in found.items()}
+    if not layers:
+        raise UserError(f"{checkpoint} holds no adapter. Remove it, and run the command again.")
+    write_adapter(target, layers, lora, model)
+
+
+def whole(folder: Path) -> dict[str, Tensor]:
+    """All tensors of a checkpoint, put together from the ranks' shards."""
+    shards = {int(m[2]): p for p in folder.glob("*.pt") if (m := _SHARD.fullmatch(p.name))}
+    sizes = {int(m[1]) for p in shards.values() if (m := _SHARD.fullmatch(p.name))}
+    if not shards or sizes != {len(shards)}:
+        raise UserError(
+            f"{folder} has the shards of ranks {sorted(shards)}, of {sorted(sizes)} ranks in all. "
+            "Checkpoints must be on storage that all machines share: change the setting `run_dir`."
+        )
+    # These files are this run's own; sharded tensors are more than torch reads without pickle.
+    states = [
+        torch.load(shards[rank], map_location="cpu", weights_only=False) for rank in sorted(shards)
+    ]
+    return {name: _joined([state[name] for state in states]) for name in states[0]}
+
+
+def _joined(parts: list[Any]) -> Tensor:
+    first = parts[0]
+    if not hasattr(first, "placements"):
+        return first.detach()
+    local = [part._local_tensor.detach() for part in parts]
+    (placement,) = first.placements
+    return torch.cat(local, dim=placement.dim) if placement.is_shard() else local[0]

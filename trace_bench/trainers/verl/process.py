@@ -1,0 +1,121 @@
+"""verl as a process group of its own, watched: taken up again from its last checkpoint when it
+falls, given up after a while."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from trace_bench.errors import UserError
+from trace_bench.trainers.settings import VerlSettings
+from trace_bench.trainers.verl.compose import environment
+from trace_bench.trainers.verl.launch import REFUSED
+from trace_bench.trainers.verl.preflight import refusal
+
+_GRACE = 20.0  # seconds between asking processes to end and ending them
+
+
+class VerlFailed(UserError):
+    """verl stopped again and again; its log says why. The same command goes on where it stopped."""
+
+
+@dataclass
+class Process:
+    """`say` is told of restarts. `attempt` numbers the starts in this folder; earlier runs of the
+    command may have made some."""
+
+    folder: Path
+    settings: VerlSettings
+    say: Callable[[str], None]
+    attempt: int = 0
+    restarted: int = 0
+    _child: subprocess.Popen[bytes] | None = None
+    _progress: float = 0.0
+
+    def start(self) -> None:
+        """Starts verl; its output goes to verl.log."""
+        env = {**os.environ, **environment(self.settings, self.folder)}
+        env |= {
+            "VERL_FILE_LOGGER_PATH": str(self.metrics(self.attempt)),
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "PYTHONUNBUFFERED": "1",
+        }
+        command = [sys.executable, "-m", "trace_bench.trainers.verl.launch", str(self.folder)]
+        with self.log.open("ab") as log:
+            self._child = subprocess.Popen(
+                command,
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.progress()
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "verl.log"
+
+    def metrics(self, attempt: int) -> Path:
+        """verl begins its file anew at every start, so each start has its own."""
+        return self.folder / f"metrics-{attempt:03d}.jsonl"
+
+    def progress(self) -> None:
+        """Something came: the clock for `trainer.stall` starts anew."""
+        self._progress = time.monotonic()
+
+    def watch(self) -> None:
+        """Starts verl again if it has fallen or stands still. Raises UserError for settings that it
+        refuses, VerlFailed when it has been started often enough."""
+        assert self._child is not None
+        code = self._child.poll()
+        still = time.monotonic() - self._progress > self.settings.stall
+        if code == 0 or (code is None and not still):
+            return
+        if code == REFUSED:
+            raise UserError(refusal(self.tail(40)))
+        why = f"no progress for {self.settings.stall:g} s" if code is None else f"exit code {code}"
+        self.stop()
+        if self.restarted >= self.settings.restarts:
+            raise VerlFailed(
+                f"verl stopped ({why}) and was started {self.restarted + 1} times. The end of "
+                f"{self.log}:\n{self.tail(25)}\nThe same command goes on from its last checkpoint."
+            )
+        self.attempt += 1
+        self.restarted += 1
+        self.say(f"verl stopped ({why}); started again from its last checkpoint, see {self.log}")
+        self.start()
+
+    @property
+    def finished(self) -> bool:
+        """Whether verl ended as it should."""
+        return self._child is not None and self._child.poll() == 0
+
+    def stop(self) -> None:
+        """Ends the processes of this start, Ray's included."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(child.pid, number)
+            except ProcessLookupError:
+                break
+            try:
+                child.wait(_GRACE)
+            except subprocess.TimeoutExpired:
+                continue
+        child.wait()
+
+    def tail(self, lines: int) -> str:
+        try:
+            text = self.log.read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(text.splitlines()[-lines:])

@@ -1,0 +1,132 @@
+"""verl's synchronous trainer, which also says how far sampler and trainer are apart, asks for an
+iteration's episodes without delay, and stops when they cannot come any more."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from pprint import pprint
+from typing import Any
+
+import ray
+import transfer_queue as tq
+from omegaconf import DictConfig, OmegaConf
+from verl.trainer.ppo.v1 import AgentLoopManagerTQ
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+
+_POLL = 0.05  # seconds; verl's own is 2, a step of a small model's
+_WATCH = 5.0  # seconds between looks at whether those who play are alive
+
+
+class Sampler(ReplayBuffer):
+    """Waits for an iteration's groups. A group of which fewer than two episodes are left teaches
+    nothing and is dropped, as with trainer=local."""
+
+    def __init__(self, *, watch: Callable[[], None], **arguments: Any) -> None:
+        super().__init__(poll_interval=_POLL, **arguments)
+        self._watch, self._seen = watch, time.monotonic()
+
+    def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
+        if time.monotonic() - self._seen > _WATCH:
+            self._watch()
+            self._seen = time.monotonic()
+        return super()._wait_for_next_poll(partition_id, last_debug_time)
+
+    def _select_prompt_uids(self, partition_id: str, *rest: Any) -> Any:
+        if self.failure_keys[partition_id]:
+            raise RuntimeError("an iteration cannot be played: the servers of tokens are lost")
+        return super()._select_prompt_uids(partition_id, *rest)
+
+    def _materialize_batch(self, partition_id: str, *rest: Any) -> Any:
+        batch = super()._materialize_batch(partition_id, *rest)
+        if partition_id == "val":
+            return batch
+        members = Counter(key.split("_")[0] for key in batch.keys)
+        alone = [key for key in batch.keys if members[key.split("_")[0]] < 2]
+        if alone:
+            tq.kv_clear(keys=alone, partition_id=partition_id)
+            left = [i for i, key in enumerate(batch.keys) if key not in alone]
+            batch.keys, batch.tags = [batch.keys[i] for i in left], [batch.tags[i] for i in left]
+        if not batch.keys:
+            raise RuntimeError("no group of this iteration has two episodes that can be trained on")
+        return batch
+
+
+class StepTrainer(PPOTrainerSync):
+    """What differs from verl's own is in the methods below."""
+
+    def _build_replay_buffer(self) -> Sampler:
+        sampler = self.config.trainer.v1.sampler
+        return Sampler(
+            watch=self._alive,
+            trainer_mode=self.trainer_mode,
+            trainer_config=self.config.trainer.v1.get(self.trainer_mode, {}),
+            max_off_policy_threshold=sampler.max_off_policy_threshold,
+            max_off_policy_strategy=sampler.max_off_policy_strategy,
+            sampler_kwargs=sampler.sampler_kwargs,
+            refill_fn=self._add_prompts_to_generate,
+        )
+
+    def _alive(self) -> None:
+        """Raises when a process that plays environments is gone: its episodes would never come."""
+        workers = self.agent_loop_manager.agent_loop_workers
+        ready = [worker.__ray_ready__.remote() for worker in workers]
+        done, _ = ray.wait(ready, num_returns=len(ready), timeout=_WATCH)
+        ray.get(done)
+
+    def _init_resource_pool_mgr(self) -> None:
+        super()._init_resource_pool_mgr()
+        if self.config.trainer.device == "cpu":
+            from trace_bench.trainers.verl.cpu.worker import CpuWorker
+
+            for role in list(self.role_worker_mapping):
+                self.role_worker_mapping[role] = ray.remote(CpuWorker)
+
+    def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        batch = super()._compute_old_log_prob(batch, metrics)
+        fields = ["response_mask", "rollout_log_probs", "old_log_probs"]
+        data = tq.kv_batch_get(
+            keys=batch.keys, partition_id=batch.partition_id, select_fields=fields
+        ).to_padded_tensor()
+        mask = data["response_mask"].bool()
+        apart = (data["rollout_log_probs"] - data["old_log_probs"]).abs()[mask]
+        if apart.numel():
+            metrics["trace_bench/logprob_difference_mean"] = apart.mean().item()
+            metrics["trace_bench/logprob_difference_max"] = apart.max().item()
+        return batch
+
+
+@ray.remote
+class Runner:
+    """verl's task runner with the trainer above."""
+
+    def run(self, config: DictConfig) -> None:
+        from verl.utils.logging_utils import configure_verl_logging
+
+        configure_verl_logging()
+        if config.trainer.device == "cpu":
+            from trace_bench.trainers.verl.cpu.plugin import register_rollout
+
+            register_rollout()
+        config.transfer_queue.enable = True
+        pprint(OmegaConf.to_container(config, resolve=True))
+        OmegaConf.resolve(config)
+        tq.init(config.transfer_queue)
+        trainer, code = StepTrainer(config=config), 1
+        try:
+            trainer.init()
+            trainer.fit(
+                AgentLoopManagerTQ.create(
+                    config=config,
+                    llm_client=trainer.get_llm_client(),
+                    teacher_client=None,
+                    reward_loop_worker_handles=trainer.get_reward_handles(),
+                )
+            )
+            code = 0
+        finally:
+            if (tracking := getattr(trainer, "logger", None)) is not None:
+                tracking.finish(exit_code=code)
+            tq.close()

@@ -1,0 +1,156 @@
+"""The policy behind verl's rollouts: verl's servers take tokens and give tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+from trace_bench.errors import TraceBenchError
+from trace_bench.policies.chat import Chat
+from trace_bench.protocols import TurnReply, TurnRequest
+from trace_bench.types import AgentSpec, Message, Turn
+
+Generate = Callable[..., Awaitable[Any]]
+"""verl's `LLMServerClient.generate(request_id, prompt_ids=, sampling_params=)`."""
+
+
+class ServersLost(TraceBenchError):
+    """verl's servers are gone, or hold other weights than they should: nobody's episode failed,
+    the iteration cannot be played."""
+
+
+@dataclass
+class _Open:
+    """`ids`: all tokens of the episode so far. `request`: the name that keeps its turns on one
+    server."""
+
+    request: str = field(default_factory=lambda: uuid4().hex)
+    ids: list[int] = field(default_factory=list)
+    new: tuple[int, ...] = ()
+    messages: tuple[Message, ...] = ()
+    adapter: str | None = None
+    limit: int = 0
+    turns: int = 0
+    finished: bool = True
+
+
+@dataclass(frozen=True)
+class Servers:
+    """How verl's servers are asked. `loop`: the event loop of the process, in which `generate`
+    runs. `version`: the adapter's name for the number of updates that a server reports. `seeded`:
+    servers draw from the episode's own stream (this project's engine does)."""
+
+    generate: Generate
+    loop: asyncio.AbstractEventLoop
+    version: Callable[[int], str | None]
+    context: int
+    deadline: float
+    seeded: bool
+    sampling: Mapping[str, Any]
+
+
+class TokenPolicy:
+    """Implements `protocols.Policy`. Tokens are only appended: each prompt is the last one with
+    what was sampled and what came since."""
+
+    repeatable = False
+
+    def __init__(self, chat: Chat, servers: Servers, capacity: int) -> None:
+        self.capacity = capacity
+        self._chat, self._servers = chat, servers
+        self._open: dict[int, _Open] = {}
+        self._done: queue.SimpleQueue[tuple[int, Future[Any] | TurnReply]] = queue.SimpleQueue()
+
+    def load(self, agent: AgentSpec) -> None:
+        """verl brings its servers up to date by itself; every turn says which version acted."""
+
+    def submit(self, requests: Sequence[TurnRequest]) -> None:
+        for request in requests:
+            try:
+                self._submit(request)
+            except Exception as error:  # one episode's trouble, not the batch's
+                text = f"{type(error).__name__}: {error}"
+                self._done.put((request.episode, TurnReply(request.episode, None, error=text)))
+
+    def collect(self) -> list[TurnReply]:
+        """Waits for at least one turn. Raises ServersLost."""
+        ready = [self._done.get()]
+        while not self._done.empty():
+            ready.append(self._done.get())
+        return [self._reply(n, what) for n, what in ready if n in self._open]
+
+    def release(self, episode: int) -> None:
+        self._open.pop(episode, None)
+
+    def close(self) -> None:
+        self._open.clear()
+
+    def _submit(self, request: TurnRequest) -> None:
+        number, servers = request.episode, self._servers
+        episode = self._open.setdefault(number, _Open(adapter=request.adapter))
+        if episode.turns:
+            new = self._chat.following(request.messages, episode.finished)
+        else:
+            new = self._chat.first(request.messages, request.tools)
+        start = len(episode.ids) + len(new)
+        if start >= servers.context:
+            self._done.put((number, TurnReply(number, None, context_full=True)))
+            return
+        episode.messages, episode.new = request.messages, new
+        episode.limit = min(request.max_tokens, servers.context - start)
+        episode.ids.extend(new)
+        params = {**servers.sampling, "temperature": request.temperature, "logprobs": True}
+        params["max_tokens"] = episode.limit
+        if servers.seeded:
+            params["seed"] = request.seed
+        asked = servers.generate(
+            episode.request, prompt_ids=list(episode.ids), sampling_params=params
+        )
+        future = asyncio.run_coroutine_threadsafe(
+            asyncio.wait_for(asked, servers.deadline), servers.loop
+        )
+        future.add_done_callback(lambda done: self._done.put((number, done)))
+
+    def _reply(self, number: int, what: Future[Any] | TurnReply) -> TurnReply:
+        if isinstance(what, TurnReply):
+            return what
+        episode = self._open[number]
+        if (error := what.exception()) is not None:
+            return TurnReply(number, None, error=self._failed(error))
+        output = what.result()
+        if not output.token_ids:
+            return TurnReply(number, None, error=f"no tokens ({output.stop_reason})")
+        acted = self._servers.version(int(output.extra_fields["global_steps"]))
+        if acted != episode.adapter:
+            raise ServersLost(f"the servers hold {acted!r} where {episode.adapter!r} is to act")
+        ids = tuple(output.token_ids)
+        episode.ids.extend(ids)
+        episode.finished = ids[-1] == self._chat.stop
+        reply, malformed = self._chat.parse(ids, episode.turns)
+        episode.turns += 1
+        turn = Turn(
+            messages=episode.messages,
+            reply=reply,
+            prompt_ids=episode.new,
+            token_ids=ids,
+            logprobs=tuple(output.log_probs or ()),
+            adapter=acted,
+            malformed=malformed,
+            truncated=not episode.finished and len(ids) >= episode.limit,
+        )
+        return TurnReply(number, turn)
+
+    def _failed(self, error: BaseException) -> str:
+        if isinstance(error, TimeoutError):
+            return (
+                f"no answer within {self._servers.deadline:g} s; a longer deadline is the setting "
+                "`trainer.deadline`"
+            )
+        if type(error).__module__.startswith("ray.") and "Task" not in type(error).__name__:
+            raise ServersLost(f"{type(error).__name__}: {error}") from error
+        return f"{type(error).__name__}: {error}"

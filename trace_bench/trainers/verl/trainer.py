@@ -1,0 +1,332 @@
+"""`trainer=verl` as the run sees it: a job's folder is written, verl is started, and what its
+workers play is taken into the ledger as it comes, iteration by iteration.
+
+Departs from trainer=local in this: all iterations are alike (what is left over at the end of the
+budget stays unspent), groups in which all rewards are equal stay in the loss's denominator with an
+advantage of zero, and there is no early stopping.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from trace_bench.errors import UserError, unknown
+from trace_bench.protocols import Ended, Lab, TrainingJob
+from trace_bench.store import fingerprint, read_json, write_json, write_text
+from trace_bench.trainers.record import REWARDS, check_turns, of_rollouts, reward_of
+from trace_bench.trainers.schedule import task_of_group
+from trace_bench.trainers.settings import VerlSettings, full_iterations
+from trace_bench.trainers.verl.arrivals import Arrivals, Steps
+from trace_bench.trainers.verl.process import Process
+from trace_bench.trainers.verl.spec import TRAIN, VALIDATION, JobSpec, row
+from trace_bench.types import AgentSpec, Purpose, Task, Trajectory, to_json
+
+_POLL = 0.2  # seconds between looks at what came
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a job takes over from its run. `settings`: the run's, as plain data; `validation`: the
+    development tasks, for verl's own validation."""
+
+    mark: str
+    settings: Mapping[str, Any]
+    context: int
+    max_turns: int
+    max_tokens: int
+    validation: Callable[[Lab], Sequence[Task]]
+
+
+class VerlTrainer:
+    """Implements `protocols.Trainer`."""
+
+    def __init__(self, settings: VerlSettings, facts: RunFacts) -> None:
+        self.settings, self.facts = settings, facts
+
+    def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
+        """The job's agent with one more adapter, under the name `<job.name>@<version>`.
+
+        Raises UserError when the job's rollouts do not pay for one iteration, for settings that
+        verl refuses, and when the folder holds a job of the same name with other settings;
+        VerlFailed when verl stops again and again."""
+        if job.reward not in REWARDS:
+            raise unknown("reward", job.reward, REWARDS, "method.reward")
+        if not job.tasks:
+            raise UserError(f"training {job.name!r} has no tasks; check the setting `env`.")
+        if any(a.name.partition("@")[0] == job.name for a in job.agent.adapters):
+            raise ValueError(f"the agent has an adapter {job.name!r} already; names are used once")
+        return _Training(job, lab, self.settings, spec_of(job, lab, self.settings, self.facts)).run(
+            self.facts
+        )
+
+
+def spec_of(job: TrainingJob, lab: Lab, settings: VerlSettings, facts: RunFacts) -> JobSpec:
+    """What verl's processes are told of a job."""
+    iterations, groups = full_iterations(job.rollouts, settings, job.name)
+    used = {task.env for task in job.tasks}
+    return JobSpec(
+        name=job.name,
+        run=facts.mark,
+        seed=lab.seed,
+        reward=job.reward,
+        model=job.agent.model,
+        agent=to_json(job.agent),
+        settings=facts.settings,
+        iterations=iterations,
+        groups=groups,
+        group_size=settings.group_size,
+        decay=settings.decay,
+        context=facts.context,
+        deadline=settings.deadline,
+        max_turns=facts.max_turns,
+        max_tokens=facts.max_tokens,
+        sources=[to_json(s) for s in lab.sources() if f"generated/{s.name}" in used],
+    )
+
+
+@dataclass
+class _Training:
+    """One job. `adapters`: the folder of the adapter's versions; `folder`: verl's, inside it."""
+
+    job: TrainingJob
+    lab: Lab
+    settings: VerlSettings
+    spec: JobSpec
+    adapters: Path = field(init=False)
+    folder: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.adapters = (self.lab.folder / "adapters" / self.job.name).resolve()
+        self.folder = self.adapters / "verl"
+
+    def run(self, facts: RunFacts) -> AgentSpec:
+        self.claim()
+        if (self.adapters / "finished.json").exists():
+            self.again()
+        else:
+            self.prepare(facts)
+            self.go_on()
+        spec, n = self.spec, self.spec.iterations
+        spent = n * spec.groups * spec.group_size
+        unspent = self.job.rollouts - spent
+        self.lab.metric(phase="trained", adapter=spec.version(n), unspent=unspent)
+        self.lab.say(f"{spec.name}: {n} iterations, {spent} rollouts, {unspent} unspent")
+        return self.agent(n)
+
+    def agent(self, iteration: int) -> AgentSpec:
+        return self.spec.acting(iteration, self.adapters)
+
+    def claim(self) -> None:
+        """Raises UserError when the folder holds another job."""
+        recipe = dataclasses.asdict(self.settings)
+        for key in ("ray_address", "stall", "restarts", "deadline", "workers"):
+            del recipe[key]  # they do not change what is trained
+        data = {**to_json(self.spec), "settings": recipe, "tasks": [t.id for t in self.job.tasks]}
+        del data["deadline"]
+        mark, path = fingerprint({**data, "job seed": self.job.seed}), self.adapters / "job"
+        if path.exists() and path.read_text() != mark:
+            raise UserError(
+                f"{path} belongs to a training job with other settings, tasks or seed. Change the "
+                "setting `run_dir`, or remove the folder."
+            )
+        write_text(path, mark)
+
+    # -- a job that is done ---------------------------------------------------------------------
+
+    def again(self) -> None:
+        """Everything is on disk: the same calls, answered from there."""
+        records = read_json(self.adapters / "finished.json")
+        for iteration, record in enumerate(records):
+            self.rollouts(iteration, _nobody)
+            self.publish(iteration, record)
+
+    # -- a job that is not ----------------------------------------------------------------------
+
+    def prepare(self, facts: RunFacts) -> None:
+        """Everything that verl's processes read. Written again at every start: it follows from the
+        job alone."""
+        from trace_bench.trainers.adapters import fresh, write_adapter
+
+        self.spec.write(self.folder)
+        groups = range(self.spec.iterations * self.spec.groups)
+        table(self.folder / "tasks.parquet", TRAIN, [self.task(g) for g in groups])
+        if self.settings.validate_every:
+            tasks = list(facts.validation(self.lab))
+            table(self.folder / "validation.parquet", VALIDATION, tasks)
+        loop = "trace_bench.trainers.verl.episodes.EpisodeLoop"
+        write_text(self.folder / "agent_loop.yaml", f"- name: trace_bench\n  _target_: {loop}\n")
+        s = self.settings
+        layers = fresh(self.spec.model, s.target_modules, s.rank, self.job.seed)
+        write_adapter(self.folder / "start", layers, self.lora(), self.spec.model)
+
+    def task(self, group: int) -> Task:
+        return task_of_group(group, self.job.tasks, self.job.seed)
+
+    def lora(self) -> dict[str, Any]:
+        s = self.settings
+        return {"rank": s.rank, "alpha": s.alpha, "target_modules": s.target_modules}
+
+    def go_on(self) -> None:
+        """Follows verl until it is done, from wherever it was."""
+        arrivals = Arrivals(self.folder / "episodes")
+        steps = Steps(self.folder)
+        records: list[dict[str, Any]] = []
+        process = Process(self.folder, self.settings, self.lab.say, steps.starts())
+        if not self.complete(steps):
+            process.start()
+        try:
+            for iteration in range(self.spec.iterations):
+                played = self.rollouts(iteration, self.waiting(iteration, arrivals, process))
+                verl = self.wait(process, partial(steps.of, iteration + 1))
+                self.fetch(iteration + 1, process)
+                records.append(self.record(iteration, played, verl))
+                self.publish(iteration, records[-1])
+            self.wait(process, lambda: self.complete(steps) or None)
+        finally:
+            process.stop()
+        write_json(self.adapters / "finished.json", records)
+        self.tidy()
+
+    def complete(self, steps: Steps) -> bool:
+        """Whether nothing is left for verl to do."""
+        n = self.spec.iterations
+        return steps.saved() >= n and steps.of(n) is not None
+
+    def waiting(self, iteration: int, arrivals: Arrivals, process: Process) -> Any:
+        """Takes an iteration's episodes as verl's workers write them down."""
+        call = self.spec.call(iteration)
+
+        def by(which: Sequence[int], ended: Ended) -> None:
+            left = set(which)
+            while left:
+                for index, trajectory in arrivals.take(call, left):
+                    left.discard(index)
+                    process.progress()
+                    ended(index, trajectory)
+                if left:
+                    self.pause(process)
+
+        return by
+
+    def wait(self, process: Process, ready: Callable[[], Any]) -> Any:
+        """What `ready` gives once it gives something."""
+        while (value := ready()) is None:
+            self.pause(process)
+        process.progress()
+        return value
+
+    def pause(self, process: Process) -> None:
+        if not process.finished:
+            process.watch()
+        time.sleep(_POLL)
+
+    def rollouts(self, iteration: int, by: Any) -> list[Trajectory]:
+        """The iteration's episodes, in the ledger; verl's workers play them."""
+        first = iteration * self.spec.groups
+        tasks = [self.task(g) for g in range(first, first + self.spec.groups)]
+        tasks = [task for task in tasks for _ in range(self.spec.group_size)]
+        adapter = self.spec.version(iteration)
+        played = self.lab.rollouts(
+            self.spec.call(iteration),
+            self.agent(iteration),
+            tasks,
+            purpose=Purpose.TRAINING,
+            temperature=1.0,
+            route=[adapter] * len(tasks),
+            by=by,
+        )
+        for trajectory in played:
+            check_turns(trajectory, adapter)
+        return played
+
+    def fetch(self, version: int, process: Process) -> None:
+        """The adapter after an iteration, where verl kept one."""
+        target = self.adapters / f"{version:04d}"
+        last = version == self.spec.iterations
+        if target.exists() or not (last or version % self.settings.save_every == 0):
+            return
+        from trace_bench.trainers.verl.export import export
+
+        steps = Steps(self.folder)
+        self.wait(process, lambda: steps.saved() >= version or None)
+        checkpoint = self.folder / "checkpoints" / f"global_step_{version}"
+        if checkpoint.exists():  # verl keeps the last two; an older one was not waited for
+            export(checkpoint, target, self.lora(), self.spec.model)
+        for old in sorted(self.adapters.glob("[0-9]*")):
+            if int(old.name) < version:
+                shutil.rmtree(old)
+
+    def record(
+        self, iteration: int, played: Sequence[Trajectory], verl: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """One line of metrics, under the names that trainer=local has."""
+        import torch
+
+        from trace_bench.trainers.grpo import group_advantages
+
+        rewards = torch.tensor([reward_of(t, self.job.reward) for t in played])
+        group = torch.arange(len(played)) // self.spec.group_size
+        found = group_advantages(rewards, group, normalize_std=self.settings.normalize_std)
+        return {
+            "phase": "training",
+            "adapter": self.spec.version(iteration + 1),
+            "iteration": iteration,
+            "spent": (iteration + 1) * self.spec.groups * self.spec.group_size,
+            **of_rollouts(played, self.job.reward, found),
+            "learning_rate": self.settings.learning_rate * self.spec.rate(iteration),
+            "tokens": sum(t.tokens for t in played),
+            **{ours: verl.get(theirs) for ours, theirs in METRICS.items()},
+            **{key: value for key, value in verl.items() if key.startswith("val-core/")},
+        }
+
+    def publish(self, iteration: int, record: Mapping[str, Any]) -> None:
+        self.lab.metric(**record)
+        agent = self.agent(iteration + 1)
+        if Path(agent.adapters[-1].path).exists():
+            self.lab.checkpoint(self.job.whole(agent) if self.job.whole else agent)
+
+    def tidy(self) -> None:
+        """The episodes are in the run's trajectories; checkpoints are not needed any more."""
+        for name in ("checkpoints", "episodes", "start"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
+
+
+METRICS = {
+    "loss": "actor/pg_loss",
+    "clip_share": "actor/pg_clipfrac",
+    "kl": "actor/ppo_kl",
+    "grad_norm": "actor/grad_norm",
+    "logprob_difference_mean": "trace_bench/logprob_difference_mean",
+    "logprob_difference_max": "trace_bench/logprob_difference_max",
+    "seconds": "timing_s/step",
+    "seconds_rollouts": "timing_s/gen",
+    "seconds_update": "timing_s/update_actor",
+    "tokens_per_s": "perf/throughput",
+}
+"""Our names for verl's metrics."""
+
+
+def table(path: Path, split: str, tasks: Sequence[Task]) -> None:
+    """The parquet file that verl reads its tasks from, replaced in one step."""
+    import pyarrow
+    from pyarrow import parquet
+
+    rows = [row(i, split, task, json.dumps(to_json(task))) for i, task in enumerate(tasks)]
+    temporary = path.with_name(f".{path.name}.tmp")
+    parquet.write_table(pyarrow.Table.from_pylist(rows), temporary)
+    temporary.replace(path)
+
+
+def _nobody(which: Sequence[int], ended: Ended) -> None:
+    raise UserError(
+        f"{len(which)} episodes of a finished training are missing from the run folder. Restore "
+        "ledger.jsonl and trajectories.jsonl, or change the setting `run_dir`."
+    )
