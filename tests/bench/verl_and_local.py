@@ -85,7 +85,8 @@ def table(folders: dict[tuple[str, int], Path], seeds: list[int], budget: int) -
         apart = max(m["logprob_difference_mean"] or 0.0 for m in curve(b))
         lines.append(
             f"| {seed} | {base:.3f} | {_mean(left.values()):.3f} | {_mean(right.values()):.3f} "
-            f"| {gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}] | {gap.p_value:.2f} | {late[0]:.3f} | {late[1]:.3f} | {apart:.1e} |"
+            f"| {gap.value:+.3f} [{gap.low:+.3f}, {gap.high:+.3f}] | {gap.p_value:.2f} "
+            f"| {late[0]:.3f} | {late[1]:.3f} | {apart:.1e} |"
         )
     return "\n".join(lines) + "\n"
 

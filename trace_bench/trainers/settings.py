@@ -17,9 +17,9 @@ def _at_least(low: float, high: float = float("inf")) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Recipe:
-    """GRPO with LoRA, whoever runs it. The shape follows TRACE, section 3 (groups of rollouts of one
-    task, standardization within a group, no KL term, linear decay, all linear projections); the
-    sizes are those of the tiny agent: 30B models want a learning rate near 1e-5 and groups of
+    """GRPO with LoRA, whoever runs it. The shape follows TRACE, section 3 (groups of rollouts of
+    one task, standardization within a group, no KL term, linear decay, all linear projections);
+    the sizes are those of the tiny agent: 30B models want a learning rate near 1e-5 and groups of
     16."""
 
     group_size: int = field(default=8, metadata=_at_least(2))  # rollouts of one task

@@ -3,8 +3,10 @@ verl's own merger writes bf16."""
 
 from __future__ import annotations
 
+import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,10 +43,24 @@ def whole(folder: Path) -> dict[str, Tensor]:
             "Checkpoints must be on storage that all machines share: change the setting `run_dir`."
         )
     # These files are this run's own; sharded tensors are more than torch reads without pickle.
-    states = [
-        torch.load(shards[rank], map_location="cpu", weights_only=False) for rank in sorted(shards)
-    ]
+    with _no_mesh_warnings():
+        states = [
+            torch.load(shards[rank], map_location="cpu", weights_only=False)
+            for rank in sorted(shards)
+        ]
     return {name: _joined([state[name] for state in states]) for name in states[0]}
+
+
+@contextmanager
+def _no_mesh_warnings() -> Iterator[None]:
+    """torch warns that there are no process groups here, which none are needed for."""
+    logger = logging.getLogger("torch.distributed.device_mesh")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _joined(parts: list[Any]) -> Tensor:

@@ -1,0 +1,134 @@
+"""What goes wrong while the real verl trains: environments, processes, machines."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+import verl_job as jobs
+
+from trace_bench.store import read_lines
+from trace_bench.trainers.verl.arrivals import Steps
+
+pytestmark = pytest.mark.verl
+pytest.importorskip("verl", reason="verl is not installed")
+HERE = Path(__file__).parent
+
+
+def named(name: str, beneath: int | None = None) -> list[psutil.Process]:
+    """Processes of that Ray class that come from this one's children, or from `beneath`'s."""
+    top = psutil.Process(beneath) if beneath else psutil.Process()
+    return [p for p in top.children(recursive=True) if _title(p).startswith(name)]
+
+
+def _title(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def when(ready: Callable[[], bool], then: Callable[[], object], limit: float = 200.0) -> None:
+    """Does it once in the background, as soon as it is time."""
+
+    def wait() -> None:
+        end = time.monotonic() + limit
+        while time.monotonic() < end:
+            if ready():
+                then()
+                return
+            time.sleep(0.1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def test_environments_break_and_hang_and_a_worker_is_killed(tmp_path: Path) -> None:
+    """A fifth of the episodes raise, some of one task hang, and in the middle the process that
+    plays environments is killed: training finishes, every episode counts once, failures are
+    failures of the environment or of its box."""
+    chosen = jobs.settings(
+        "budget=96",
+        "trainer.gpus=2",
+        "trainer.group_size=8",
+        "trainer.groups=2",
+        "sandbox=process",
+        "sandbox.allow_untrusted=true",
+        "sandbox.deadline=2",
+        "sandbox.retries=0",
+    )
+    lab = jobs.make_lab(tmp_path, chosen)
+    text = (HERE / "verl_faults.txt").read_text()
+    suite = lab.foreign("faults", text, {"FAILING": 0.2})
+    tasks = [suite.synthetic("", seed) for seed in range(4)]  # type: ignore[attr-defined]
+    ledger, killed = tmp_path / "ledger.jsonl", []
+
+    def kill() -> None:
+        for process in named("ray::AgentLoopWorkerTQ"):
+            killed.append(process.pid)
+            process.kill()
+
+    when(lambda: len(read_lines(ledger)) >= 36, kill)
+    agent = lab.trainer.train(jobs.job("faults", chosen, tasks), lab)
+    lab.close()
+    assert killed
+    assert agent.adapters[-1].name == "faults@0006"
+    assert jobs.once_each(tmp_path) == {f"train/faults/iter{i:04d}": 16 for i in range(6)}
+    lines = read_lines(ledger)
+    failed = [x["error"] for x in lines if x["error"]]
+    assert {e.partition(":")[0] for e in failed} <= {"environment", "sandbox"}
+    assert any("the environment broke" in e for e in failed)
+    assert any(e.startswith("sandbox") for e in failed)
+    assert 8 <= len(failed) <= 60
+    assert sum(m["failures"] for m in jobs.metrics(tmp_path)) == len(failed)
+    assert Steps(tmp_path / "adapters/faults/verl").starts() == 2
+
+
+def test_a_killed_run_goes_on(tmp_path: Path) -> None:
+    """The whole program is killed in the middle of an iteration; nothing of it is left running,
+    and the same command finishes with every episode once."""
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "trace_bench", *jobs.CPU, "budget=96", "checkpoints=[]"]
+    command += ["evaluation.limit=4", f"run_dir={folder}"]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + 200
+        while len(read_lines(folder / "ledger.jsonl")) < 40:
+            assert time.monotonic() < end and first.poll() is None
+            time.sleep(0.05)
+        beneath = psutil.Process(first.pid).children(recursive=True)
+    finally:
+        first.kill()
+        first.wait()
+    before = read_lines(folder / "ledger.jsonl")
+    _, alive = psutil.wait_procs(beneath, timeout=30)
+    assert not alive, [_title(p) for p in alive]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    after = read_lines(folder / "ledger.jsonl")
+    assert after[: len(before)] == before
+    assert jobs.once_each(folder) == {f"train/grpo/iter{i:04d}": 32 for i in range(3)}
+    assert (folder / "adapters/grpo/0003/adapter_model.safetensors").exists()
+
+
+def test_settings_that_verl_refuses_cost_nothing(tmp_path: Path) -> None:
+    """verl's own words, before anything is played."""
+    for override, named in (
+        ("trainer.verl=[actor_rollout_ref.actor.no_such_key=1]", "no_such_key"),
+        ("trainer.verl=[actor_rollout_ref.actor.clip_ratio_c=0.5]", "clip_ratio_c"),
+        ("trainer.verl=[actor_rollout_ref.actor.loss_agg_mode=nonsense]", "nonsense"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "trace_bench", *jobs.CPU, override, f"run_dir={tmp_path / 'r'}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 2, done.stderr
+        assert named in done.stderr and "Change the setting `trainer.verl`" in done.stderr
+        assert not (tmp_path / "r" / "evaluation.jsonl").exists()

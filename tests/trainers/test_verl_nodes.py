@@ -1,0 +1,129 @@
+"""verl over two Ray nodes, which both stand on this machine."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+import verl_job as jobs
+
+from trace_bench.store import read_lines
+
+pytestmark = pytest.mark.verl
+pytest.importorskip("verl", reason="verl is not installed")
+
+RAY = [sys.executable, "-m", "ray.scripts.scripts"]
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+class Cluster:
+    """Nodes as a person starts them, one command each."""
+
+    def __init__(self, folder: Path) -> None:
+        self.address = f"127.0.0.1:{free_port()}"
+        self.folder = folder
+        self.nodes: list[subprocess.Popen[bytes]] = []
+
+    def start(self, *which: str) -> subprocess.Popen[bytes]:
+        command = [*RAY, "start", *which, "--num-gpus=1", "--num-cpus=20", "--block"]
+        env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0"}
+        with (self.folder / f"node-{len(self.nodes)}.log").open("wb") as log:
+            node = subprocess.Popen(command, env=env, stdout=log, stderr=log)
+        self.nodes.append(node)
+        return node
+
+    def head(self) -> None:
+        port = self.address.partition(":")[2]
+        node = self.start(
+            "--head",
+            "--node-ip-address=127.0.0.1",
+            f"--port={port}",
+            "--include-dashboard=false",
+        )
+        end = time.monotonic() + 60
+        while time.monotonic() < end and node.poll() is None:
+            with socket.socket() as sock:
+                if sock.connect_ex(("127.0.0.1", int(port))) == 0:
+                    return
+            time.sleep(0.2)
+        raise AssertionError((self.folder / "node-0.log").read_text())
+
+    def join(self) -> subprocess.Popen[bytes]:
+        return self.start(f"--address={self.address}")
+
+    def stop(self) -> None:
+        for node in self.nodes:
+            kill(node)
+
+
+def kill(node: subprocess.Popen[bytes]) -> None:
+    """The node as when its machine is switched off."""
+    try:
+        beneath = psutil.Process(node.pid).children(recursive=True)
+    except psutil.Error:
+        beneath = []
+    for process in [*beneath, psutil.Process(node.pid)] if node.poll() is None else beneath:
+        with suppress(psutil.Error):
+            process.kill()
+    node.wait()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    made = Cluster(tmp_path)
+    try:
+        made.head()
+        yield made
+    finally:
+        made.stop()
+
+
+def test_two_nodes_one_of_which_goes_down(cluster: Cluster, tmp_path: Path) -> None:
+    """Training stops when a node is lost, and says so; with a new node the same command goes on,
+    every episode once."""
+    lost = cluster.join()
+    folder = tmp_path / "run"
+    command = [sys.executable, "-m", "trace_bench", *jobs.CPU, "budget=96", "checkpoints=[]"]
+    command += ["trainer.nnodes=2", f"trainer.ray_address={cluster.address}", "evaluation.limit=4"]
+    command += ["trainer.restarts=0", f"run_dir={folder}"]
+    with (tmp_path / "out.log").open("wb") as out:
+        first = subprocess.Popen(command, stdout=out, stderr=out)
+    try:
+        end = time.monotonic() + 240
+        while len(read_lines(folder / "ledger.jsonl")) < 40:
+            assert time.monotonic() < end, (tmp_path / "out.log").read_text()[-3000:]
+            assert first.poll() is None, (tmp_path / "out.log").read_text()[-3000:]
+            time.sleep(0.05)
+        kill(lost)
+        assert first.wait(120) == 2
+    finally:
+        first.kill()
+    said = (tmp_path / "out.log").read_text()
+    assert "verl stopped" in said and "The same command goes on" in said
+    before = read_lines(folder / "ledger.jsonl")
+    cluster.join()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert read_lines(folder / "ledger.jsonl")[: len(before)] == before
+    assert jobs.once_each(folder) == {f"train/grpo/iter{i:04d}": 32 for i in range(3)}
+
+
+def test_a_dead_address_is_said_at_once(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "trace_bench", *jobs.CPU, f"run_dir={tmp_path / 'run'}"]
+    command += ["trainer.nnodes=2", f"trainer.ray_address=127.0.0.1:{free_port()}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no Ray cluster answers at trainer.ray_address=127.0.0.1:" in done.stderr
