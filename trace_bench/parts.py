@@ -234,8 +234,9 @@ def _context(settings: Settings) -> int:
     return min(int(config.max_position_embeddings), 1024)
 
 
-def check_trainer(settings: Settings) -> None:
-    """What can be known to be wrong with the trainer before anything is played, as UserError."""
+def check_trainer(settings: Settings, new: bool = True) -> None:
+    """What can be known to be wrong with the trainer before anything is played, as UserError. What
+    takes long is looked at for a `new` run only."""
     name = settings.method["name"]
     if name == "sft" and settings.trainer["name"] != "local":
         raise UserError("method=sft trains in this process. Set `trainer` to local.")
@@ -264,6 +265,7 @@ def check_trainer(settings: Settings) -> None:
             max_tokens=facts.max_tokens,
         ),
         own,
+        whole=new,
     )
 
 

@@ -60,6 +60,8 @@ def run(settings: Settings) -> int:
         return 0
     folder, who, mark = locate(settings)
     checkpoints(settings)  # refused now rather than late
+    if stored_summary(folder) is None:
+        check_trainer(settings, new=not folder.exists())
     with only_writer(folder):
         resumed = claim(folder, who, settings)
         summary = stored_summary(folder) if resumed else None
@@ -129,8 +131,6 @@ def _execute(settings: Settings, folder: Path, mark: str, resumed: bool) -> dict
         parts.callback(getattr(suite, "close", lambda: None))
         train = training_tasks(settings, suite)
         check_budget(settings, len(train))
-        if not resumed:
-            check_trainer(settings)
         progress = Progress(settings.budget)
         parts.callback(progress.close)
         policy = parts.enter_context(closing(make_policy(settings, suite)))

@@ -122,8 +122,9 @@ def figure(folders: dict[tuple[str, int], Path], seeds: list[int], path: Path) -
         ax.set_xlabel("training rollouts")
     first = axes if len(seeds) == 1 else axes[0]
     first.set_ylabel("mean reward of an iteration")
-    first.legend(frameon=False)
-    fig.tight_layout()
+    handles, labels = first.get_legend_handles_labels()
+    fig.legend(handles, labels, frameon=False, ncols=2, loc="upper center")
+    fig.tight_layout(rect=(0, 0, 1, 0.92))
     for ending in ("svg", "png"):
         fig.savefig(path.with_suffix(f".{ending}"), dpi=150)
 

@@ -119,9 +119,9 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
 def test_settings_that_verl_refuses_cost_nothing(tmp_path: Path) -> None:
     """verl's own words, before anything is played."""
     for override, named in (
-        ("trainer.verl=[actor_rollout_ref.actor.no_such_key=1]", "no_such_key"),
-        ("trainer.verl=[actor_rollout_ref.actor.clip_ratio_c=0.5]", "clip_ratio_c"),
-        ("trainer.verl=[actor_rollout_ref.actor.loss_agg_mode=nonsense]", "nonsense"),
+        ('trainer.verl=["actor_rollout_ref.actor.no_such_key=1"]', "no_such_key"),
+        ('trainer.verl=["actor_rollout_ref.actor.ppo_mini_batch_size=64"]', "ppo_mini_batch_size"),
+        ('trainer.verl=["actor_rollout_ref.actor.loss_agg_mode=nonsense"]', "nonsense"),
     ):
         done = subprocess.run(
             [sys.executable, "-m", "trace_bench", *jobs.CPU, override, f"run_dir={tmp_path / 'r'}"],

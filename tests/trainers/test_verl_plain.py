@@ -123,7 +123,7 @@ def test_settings_in_hydras_notation(tmp_path: Path) -> None:
     assert "actor_rollout_ref.rollout.name='vllm'" in on_gpu
     assert "actor_rollout_ref.rollout.layered_summon=true" in on_gpu
     assert not any("cpu" in line for line in on_gpu)
-    assert "VERL_PLATFORM" not in environment(VerlSettings(), odd)
+    assert "VERL_PLATFORM" not in environment(s, VerlSettings(), odd)
 
 
 # -- the policy: tokens in, tokens out ------------------------------------------------------------

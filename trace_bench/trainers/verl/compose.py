@@ -9,7 +9,7 @@ from typing import Any
 
 from trace_bench.errors import UserError
 from trace_bench.trainers.settings import VerlSettings
-from trace_bench.trainers.verl.spec import JOB_VARIABLE, JobSpec, read_spec
+from trace_bench.trainers.verl.spec import JOB_VARIABLE, JobSpec
 
 AGGREGATE = {"trajectory": "seq-mean-token-mean", "token": "token-mean"}
 _NO_DUAL_CLIP = 1e9  # verl always clips there; this never does
@@ -18,23 +18,36 @@ _ENGINE = "trace_bench.trainers.verl.engine"
 _PLUGIN = "trace_bench.trainers.verl.cpu.plugin"
 
 
-def overrides(spec: JobSpec, settings: VerlSettings, folder: Path) -> list[str]:
-    """The settings of a job in Hydra's notation; `settings.verl` comes last and wins."""
+def overrides(spec: JobSpec, settings: VerlSettings, folder: Path, start: int = 0) -> list[str]:
+    """The settings of a job's `start`-th start in Hydra's notation; `settings.verl` comes last and
+    wins."""
     values = {
         **_recipe(spec, settings),
         **_model(spec, settings, folder),
         **_rollout(spec, settings, folder),
         **_trainer(spec, settings, folder),
         **(_on_cpu() if settings.device == "cpu" else _on_gpu(settings)),
-        **_ray(settings, folder),
+        **_ray(settings, environment(spec, settings, folder, start)),
     }
     return [f"{key}={_text(value)}" for key, value in values.items()] + list(settings.verl)
 
 
-def environment(settings: VerlSettings, folder: Path) -> dict[str, str]:
+def metrics_file(folder: Path, start: int) -> Path:
+    """verl begins its file anew at every start, so each start has its own."""
+    return folder / f"metrics-{start:03d}.jsonl"
+
+
+def environment(
+    spec: JobSpec, settings: VerlSettings, folder: Path, start: int = 0
+) -> dict[str, str]:
     """What every process of the job finds in its environment, on every machine."""
-    variables = {JOB_VARIABLE: str(folder), "TOKENIZERS_PARALLELISM": "false"}
-    if Path(read_spec(folder).model).is_dir():
+    variables = {
+        JOB_VARIABLE: str(folder),
+        "VERL_FILE_LOGGER_PATH": str(metrics_file(folder, start)),
+        "TOKENIZERS_PARALLELISM": "false",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    if Path(spec.model).is_dir():
         variables["HF_HUB_OFFLINE"] = "1"  # nothing is to be fetched for it
     if settings.device == "cpu":
         variables |= {
@@ -159,7 +172,7 @@ def _trainer(spec: JobSpec, s: VerlSettings, folder: Path) -> dict[str, Any]:
         "trainer.test_freq": s.validate_every if validated else -1,
         "trainer.val_before_train": validated,
         "trainer.resume_mode": "auto",
-        "trainer.max_actor_ckpt_to_keep": 2,
+        "trainer.max_actor_ckpt_to_keep": None,  # trainer.py removes what it has taken
         "trainer.default_local_dir": str(folder / "checkpoints"),
         "trainer.project_name": "trace_bench",
         "trainer.experiment_name": spec.name,
@@ -204,12 +217,10 @@ def _on_cpu() -> dict[str, Any]:
     }
 
 
-def _ray(s: VerlSettings, folder: Path) -> dict[str, Any]:
+def _ray(s: VerlSettings, variables: Mapping[str, str]) -> dict[str, Any]:
     """A cluster that runs has its own resources; one that is started here is told of them."""
     init = "+ray_kwargs.ray_init"
-    values: dict[str, Any] = {
-        f"{init}.runtime_env.env_vars": environment(s, folder),
-    }
+    values: dict[str, Any] = {f"{init}.runtime_env.env_vars": variables}
     if s.ray_address is None:
         values[f"{init}.include_dashboard"] = False
         if s.device == "cpu":

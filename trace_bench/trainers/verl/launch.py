@@ -1,14 +1,17 @@
-"""`python -m trace_bench.trainers.verl.launch FOLDER [--check]`: the process of a training job.
+"""`python -m trace_bench.trainers.verl.launch FOLDER START`: the process of a training job.
 
-It composes and checks verl's settings; with --check that is all. Then it runs verl until the job is
+It composes and checks verl's settings; with --check for START that is all. Then it runs verl until the job is
 done. It ends when the process that started it is gone, and Ray's processes end with it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
+import threading
+import time
 from pathlib import Path
 
 from trace_bench.errors import UserError
@@ -19,6 +22,7 @@ REFUSED = 3
 """The exit code for settings that cannot work; what was printed last says why."""
 
 _PR_SET_PDEATHSIG = 1
+_GRACE = 30.0  # seconds for an orderly end
 
 
 def main(arguments: list[str]) -> int:
@@ -35,7 +39,8 @@ def main(arguments: list[str]) -> int:
             from trace_bench.trainers.verl.cpu.plugin import register_rollout
 
             register_rollout()
-        config = composed(overrides(spec, settings, folder))
+        start = 0 if "--check" in arguments else int(arguments[1])
+        config = composed(overrides(spec, settings, folder, start))
     except UserError as error:
         print(f"refused: {error}", flush=True)
         return REFUSED
@@ -51,8 +56,18 @@ def main(arguments: list[str]) -> int:
 
 def _die_with_parent() -> None:
     """On Linux; elsewhere a killed run leaves its processes to be ended by hand."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if not sys.platform.startswith("linux"):
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # Ray then ends its own processes
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        time.sleep(_GRACE)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 if __name__ == "__main__":

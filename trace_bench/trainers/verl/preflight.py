@@ -20,12 +20,15 @@ TRANSFORMERS = ((5, 5, 3), (5, 11, 0))
 _INSTALL = "pip install 'trace_bench[verl]'"
 
 
-def preflight(spec: JobSpec, settings: VerlSettings) -> None:
-    """Raises UserError with what to change, cheap checks first. `spec`: any job of the run."""
+def preflight(spec: JobSpec, settings: VerlSettings, *, whole: bool = True) -> None:
+    """Raises UserError with what to change, cheap checks first. `spec`: any job of the run;
+    `whole`: ask verl too, which takes as long as importing it."""
     _packages(settings)
     _shape(settings, settings.groups)
     _machines(settings)
     fresh(spec.model, settings.target_modules, settings.rank, 0)
+    if not whole:
+        return
     with tempfile.TemporaryDirectory(prefix="trace_bench-") as folder:
         check_settings(spec, Path(folder))
 

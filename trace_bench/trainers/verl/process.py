@@ -17,6 +17,7 @@ from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.verl.compose import environment
 from trace_bench.trainers.verl.launch import REFUSED
 from trace_bench.trainers.verl.preflight import refusal
+from trace_bench.trainers.verl.spec import read_spec
 
 _GRACE = 20.0  # seconds between asking processes to end and ending them
 
@@ -40,13 +41,10 @@ class Process:
 
     def start(self) -> None:
         """Starts verl; its output goes to verl.log."""
-        env = {**os.environ, **environment(self.settings, self.folder)}
-        env |= {
-            "VERL_FILE_LOGGER_PATH": str(self.metrics(self.attempt)),
-            "RAY_USAGE_STATS_ENABLED": "0",
-            "PYTHONUNBUFFERED": "1",
-        }
+        variables = environment(read_spec(self.folder), self.settings, self.folder, self.attempt)
+        env = {**os.environ, **variables, "PYTHONUNBUFFERED": "1"}
         command = [sys.executable, "-m", "trace_bench.trainers.verl.launch", str(self.folder)]
+        command.append(str(self.attempt))
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(
                 command,
@@ -61,10 +59,6 @@ class Process:
     @property
     def log(self) -> Path:
         return self.folder / "verl.log"
-
-    def metrics(self, attempt: int) -> Path:
-        """verl begins its file anew at every start, so each start has its own."""
-        return self.folder / f"metrics-{attempt:03d}.jsonl"
 
     def progress(self) -> None:
         """Something came: the clock for `trainer.stall` starts anew."""

@@ -3,9 +3,11 @@ iteration's episodes without delay, and stops when they cannot come any more."""
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Sequence
 from pprint import pprint
 from typing import Any
 
@@ -17,22 +19,15 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 _POLL = 0.05  # seconds; verl's own is 2, a step of a small model's
-_WATCH = 5.0  # seconds between looks at whether those who play are alive
+_WATCH = 3.0  # seconds between looks at whether all are alive
 
 
 class Sampler(ReplayBuffer):
     """Waits for an iteration's groups. A group of which fewer than two episodes are left teaches
     nothing and is dropped, as with trainer=local."""
 
-    def __init__(self, *, watch: Callable[[], None], **arguments: Any) -> None:
+    def __init__(self, **arguments: Any) -> None:
         super().__init__(poll_interval=_POLL, **arguments)
-        self._watch, self._seen = watch, time.monotonic()
-
-    def _wait_for_next_poll(self, partition_id: str, last_debug_time: float) -> float:
-        if time.monotonic() - self._seen > _WATCH:
-            self._watch()
-            self._seen = time.monotonic()
-        return super()._wait_for_next_poll(partition_id, last_debug_time)
 
     def _select_prompt_uids(self, partition_id: str, *rest: Any) -> Any:
         if self.failure_keys[partition_id]:
@@ -60,7 +55,6 @@ class StepTrainer(PPOTrainerSync):
     def _build_replay_buffer(self) -> Sampler:
         sampler = self.config.trainer.v1.sampler
         return Sampler(
-            watch=self._alive,
             trainer_mode=self.trainer_mode,
             trainer_config=self.config.trainer.v1.get(self.trainer_mode, {}),
             max_off_policy_threshold=sampler.max_off_policy_threshold,
@@ -69,12 +63,18 @@ class StepTrainer(PPOTrainerSync):
             refill_fn=self._add_prompts_to_generate,
         )
 
-    def _alive(self) -> None:
-        """Raises when a process that plays environments is gone: its episodes would never come."""
-        workers = self.agent_loop_manager.agent_loop_workers
-        ready = [worker.__ray_ready__.remote() for worker in workers]
-        done, _ = ray.wait(ready, num_returns=len(ready), timeout=_WATCH)
-        ray.get(done)
+    def actors(self) -> list[Any]:
+        """Those without whom nothing goes on: they train, sample, or play environments."""
+        servers = [s for replica in self.llm_server_manager.get_replicas() for s in replica.servers]
+        return [
+            *self.actor_rollout_wg.workers,
+            *servers,
+            *self.agent_loop_manager.agent_loop_workers,
+        ]
+
+    def on_train_begin(self) -> None:
+        super().on_train_begin()
+        threading.Thread(target=end_with, args=(self.actors(),), daemon=True).start()
 
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
@@ -96,6 +96,26 @@ class StepTrainer(PPOTrainerSync):
             metrics["trace_bench/logprob_difference_mean"] = apart.mean().item()
             metrics["trace_bench/logprob_difference_max"] = apart.max().item()
         return batch
+
+
+def end_with(actors: Sequence[Any]) -> None:
+    """Ends this process when one of the actors is gone. Whoever waits for it would wait for ever:
+    the others for its part of a sum over all, the trainer for its episodes. An actor that is busy
+    answers later; one that is gone is known to Ray at once."""
+    waiting: dict[Any, Any] = {}
+    while True:
+        for actor in actors:
+            if actor not in waiting.values():
+                waiting[actor.__ray_ready__.remote()] = actor
+        done, _ = ray.wait(list(waiting), num_returns=len(waiting), timeout=_WATCH)
+        for answer in done:
+            del waiting[answer]
+            try:
+                ray.get(answer)
+            except ray.exceptions.RayError as error:
+                print(f"a process of the job is gone: {error}", flush=True)
+                os._exit(1)
+        time.sleep(_WATCH)
 
 
 @ray.remote

@@ -250,19 +250,25 @@ class _Training:
     def fetch(self, version: int, process: Process) -> None:
         """The adapter after an iteration, where verl kept one."""
         target = self.adapters / f"{version:04d}"
-        last = version == self.spec.iterations
-        if target.exists() or not (last or version % self.settings.save_every == 0):
+        taken = [int(old.name) for old in self.adapters.glob("[0-9]*")]
+        if not self.saved(version) or any(n >= version for n in taken):
             return
         from trace_bench.trainers.verl.export import export
 
         steps = Steps(self.folder)
         self.wait(process, lambda: steps.saved() >= version or None)
-        checkpoint = self.folder / "checkpoints" / f"global_step_{version}"
-        if checkpoint.exists():  # verl keeps the last two; an older one was not waited for
-            export(checkpoint, target, self.lora(), self.spec.model)
+        checkpoints = self.folder / "checkpoints"
+        export(checkpoints / f"global_step_{version}", target, self.lora(), self.spec.model)
         for old in sorted(self.adapters.glob("[0-9]*")):
             if int(old.name) < version:
                 shutil.rmtree(old)
+        for old in checkpoints.glob("global_step_*"):  # verl needs the last one only
+            if int(old.name.rpartition("_")[2]) < version:
+                shutil.rmtree(old)
+
+    def saved(self, version: int) -> bool:
+        """Whether verl keeps the adapter after so many iterations."""
+        return version == self.spec.iterations or version % self.settings.save_every == 0
 
     def record(
         self, iteration: int, played: Sequence[Trajectory], verl: Mapping[str, Any]
@@ -290,7 +296,7 @@ class _Training:
     def publish(self, iteration: int, record: Mapping[str, Any]) -> None:
         self.lab.metric(**record)
         agent = self.agent(iteration + 1)
-        if Path(agent.adapters[-1].path).exists():
+        if self.saved(iteration + 1):
             self.lab.checkpoint(self.job.whole(agent) if self.job.whole else agent)
 
     def tidy(self) -> None:
