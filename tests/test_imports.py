@@ -78,4 +78,6 @@ def test_environments_need_no_model_library() -> None:
 def test_only_the_entrance_knows_hydra() -> None:
     for path in PACKAGE.rglob("*.py"):
         if {n.split(".")[0] for n in imported(path)} & {"hydra", "omegaconf"}:
-            assert part(path) in ("config", "run", "__main__"), path
+            # verl's own settings come from Hydra too.
+            verl = path.is_relative_to(PACKAGE / "trainers" / "verl")
+            assert verl or part(path) in ("config", "run", "__main__"), path

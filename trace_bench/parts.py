@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from trace_bench.config import model_path, served_name
+from trace_bench.config import model_path, served_name, validate
 from trace_bench.envs.registry import Ask, suite
+from trace_bench.envs.several import Several
 from trace_bench.errors import UserError, unknown
-from trace_bench.protocols import Method, Policy, Suite, Trainer
+from trace_bench.protocols import Method, Policy, Source, Suite, Trainer
 from trace_bench.schema import RoleSettings, Settings, build
 from trace_bench.trainers.schedule import plan
 from trace_bench.trainers.settings import Recipe, TrainerSettings, VerlSettings, full_iterations
@@ -217,11 +219,27 @@ def verl_facts(settings: Settings, run: str) -> RunFacts:
     return RunFacts(
         mark=run,
         settings=to_json(settings),
+        suites=f"{__name__}:suites_elsewhere",
         context=_context(settings),
         max_turns=settings.policy.max_turns,
         max_tokens=settings.policy.max_tokens,
         validation=lambda lab: lab.suite.tasks(settings.env.dev_split),
     )
+
+
+def suites_elsewhere(
+    settings: Mapping[str, Any], run: str, llm: Path, sources: Sequence[Mapping[str, Any]]
+) -> Several:
+    """The run's suites in another process, from the run's settings as plain data. What models in
+    roles cost there is written to the file `llm`; `sources`: program texts (`protocols.Source`)."""
+    checked = validate(settings)
+    suites = Several(make_suite(checked, run, make_roles(checked, llm).ask))
+    make = foreign_suites(checked, run)
+    for source in (Source(**s) for s in sources):
+        suites.others[f"generated/{source.name}"] = make(
+            source.name, source.text, source.given, source.image
+        )
+    return suites
 
 
 def _context(settings: Settings) -> int:
@@ -254,7 +272,9 @@ def check_trainer(settings: Settings, new: bool = True) -> None:
             reward="similarity",
             model=model_path(settings.model),
             agent={"model": model_path(settings.model), "adapters": ()},
+            trainer=to_json(own),
             settings=facts.settings,
+            suites=facts.suites,
             iterations=1,
             groups=own.groups,
             group_size=own.group_size,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
 import json
 import os
 import queue
@@ -24,12 +25,7 @@ from verl.experimental.agent_loop.agent_loop import (
     AgentLoopOutput,
 )
 
-from trace_bench.config import validate
-from trace_bench.envs.several import Several
-from trace_bench.llm.roles import Roles
-from trace_bench.parts import foreign_suites, make_roles, make_suite
 from trace_bench.policies.chat import Chat
-from trace_bench.protocols import Source
 from trace_bench.rollouts import play
 from trace_bench.store import Lines, read_lines
 from trace_bench.trainers.record import exact
@@ -128,13 +124,11 @@ class Player:
     def __init__(self, folder: Path) -> None:
         self.folder, self.spec = folder, read_spec(folder)
         mine = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:6]}.jsonl"
-        settings = validate(self.spec.settings)
-        self._roles: Roles = make_roles(settings, folder / f"llm-{mine}")
-        self._suites = Several(make_suite(settings, self.spec.run, self._roles.ask))
-        make = foreign_suites(settings, self.spec.run)
-        for source in (Source(**s) for s in self.spec.sources):
-            suite = make(source.name, source.text, source.given, source.image)
-            self._suites.others[f"generated/{source.name}"] = suite
+        module, _, name = self.spec.suites.partition(":")
+        make = getattr(importlib.import_module(module), name)
+        self._suites = make(
+            self.spec.settings, self.spec.run, folder / f"llm-{mine}", self.spec.sources
+        )
         self._known = known_episodes(folder / "episodes", self.spec, resumed_iteration(folder))
         self._played = Lines(folder / "episodes" / mine)
         self._validated = Lines(folder / "validation" / mine)

@@ -1,7 +1,7 @@
 """`python -m trace_bench.trainers.verl.launch FOLDER START`: the process of a training job.
 
-It composes and checks verl's settings; with --check for START that is all. Then it runs verl until the job is
-done. It ends when the process that started it is gone, and Ray's processes end with it.
+It composes and checks verl's settings; with --check for START that is all. Then it runs verl until
+the job is done. It ends when the process that started it is gone, and Ray's processes end with it.
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ _GRACE = 30.0  # seconds for an orderly end
 
 
 def main(arguments: list[str]) -> int:
-    from trace_bench.schema import build
     from trace_bench.trainers.verl.compose import composed, overrides
 
     folder = Path(arguments[0])
     _die_with_parent()
     spec = read_spec(folder)
-    values = {k: v for k, v in spec.settings["trainer"].items() if k != "name"}
-    settings = build(VerlSettings, values, "trainer")
+    settings = VerlSettings(**spec.trainer)
     try:
         if settings.device == "cpu":
             from trace_bench.trainers.verl.cpu.plugin import register_rollout

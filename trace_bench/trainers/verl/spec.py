@@ -28,7 +28,9 @@ TRAIN, VALIDATION = "train", "validation"
 
 @dataclass(frozen=True)
 class JobSpec:
-    """`settings`: the run's, as plain data. `seed`: the run's, from which episodes' seeds follow.
+    """`trainer`: the settings of trainer=verl; `settings`: the run's, as plain data. `suites` names
+    the function that makes the run's suites from them in another process ("module:function"; see
+    `Player`). `seed`: the run's, from which episodes' seeds follow.
     `iterations` of `groups` groups of `group_size` rollouts each, `decay` over them. Iteration i is
     played by adapter version i; version 0 is the base model."""
 
@@ -38,7 +40,9 @@ class JobSpec:
     reward: str
     model: str
     agent: Mapping[str, Any]
+    trainer: Mapping[str, Any]
     settings: Mapping[str, Any]
+    suites: str
     iterations: int
     groups: int
     group_size: int

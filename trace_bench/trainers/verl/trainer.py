@@ -34,11 +34,12 @@ _POLL = 0.2  # seconds between looks at what came
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What a job takes over from its run. `settings`: the run's, as plain data; `validation`: the
+    """What a job takes over from its run. `settings`, `suites`: see `JobSpec`; `validation`: the
     development tasks, for verl's own validation."""
 
     mark: str
     settings: Mapping[str, Any]
+    suites: str
     context: int
     max_turns: int
     max_tokens: int
@@ -79,7 +80,9 @@ def spec_of(job: TrainingJob, lab: Lab, settings: VerlSettings, facts: RunFacts)
         reward=job.reward,
         model=job.agent.model,
         agent=to_json(job.agent),
+        trainer=dataclasses.asdict(settings),
         settings=facts.settings,
+        suites=facts.suites,
         iterations=iterations,
         groups=groups,
         group_size=settings.group_size,
@@ -130,7 +133,7 @@ class _Training:
         for key in ("ray_address", "stall", "restarts", "deadline", "workers"):
             del recipe[key]  # they do not change what is trained
         data = {**to_json(self.spec), "settings": recipe, "tasks": [t.id for t in self.job.tasks]}
-        del data["deadline"]
+        del data["deadline"], data["trainer"]
         mark, path = fingerprint({**data, "job seed": self.job.seed}), self.adapters / "job"
         if path.exists() and path.read_text() != mark:
             raise UserError(
