@@ -138,3 +138,16 @@ def test_the_last_block_counts_and_the_longest_is_code() -> None:
     assert read_block("```\nx\n```\n```python\nlonger = 1\n```") == "longer = 1\n"
     with pytest.raises(Unusable, match="cut off"):
         read_block("```python\nx = 1")
+
+
+def test_what_other_processes_asked_is_counted(tmp_path: Path) -> None:
+    """Workers that play episodes elsewhere write their costs into files of their own."""
+    with replies("Hello.") as server:
+        for name in ("llm.jsonl", "adapters/a/verl/llm-host-1.jsonl"):
+            asked = roles(server, tmp_path / name, "user")
+            asked.ask("user", ASK)
+            asked.close()
+        whole = roles(server, tmp_path / "llm.jsonl", "user")
+        assert whole.usage()["user"]["requests"] == 2
+        assert whole.usage()["user"]["requests"] == 2, "counted once"
+        whole.close()

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from trace_bench.errors import EpisodeError
 from trace_bench.llm.client import JSON, Client, Endpoint, LLMError, Usage
 from trace_bench.llm.structured import Unusable
-from trace_bench.store import Lines, canonical, stable_seed
+from trace_bench.store import Lines, canonical, read_lines, stable_seed
 from trace_bench.types import Boundary, Message
 
 ROLES = ("user", "analyst", "generator", "reflector", "judge")
@@ -130,8 +130,14 @@ class Roles:
         self._write({"role": role, "retract": calls})
 
     def usage(self) -> dict[str, dict[str, int]]:
-        """Requests and tokens of the roles that models play, earlier parts of the run included."""
-        return {name: vars(self._usage.get(name, Usage())) for name in self._players}
+        """Requests and tokens of the roles that models play, earlier parts of the run and other
+        processes that played episodes for it (`llm-*.jsonl` anywhere beneath) included."""
+        usage = {name: Usage(**vars(self._usage.get(name, Usage()))) for name in self._players}
+        for path in sorted(self._lines.path.parent.rglob("llm-*.jsonl")):
+            for line in read_lines(path):
+                if line["role"] in usage:
+                    _count(usage[line["role"]], line)
+        return {name: vars(used) for name, used in usage.items()}
 
     def close(self) -> None:
         for player in self._players.values():
@@ -170,10 +176,13 @@ class Roles:
             for key in gone:
                 del self._known[key]
             return
-        usage = self._usage.setdefault(line["role"], Usage())
-        usage.requests += 1
-        usage.failures += "error" in line
-        usage.prompt_tokens += line.get("prompt_tokens", 0)
-        usage.completion_tokens += line.get("completion_tokens", 0)
+        _count(self._usage.setdefault(line["role"], Usage()), line)
         if "text" in line:
             self._known[line["role"], line["call"], line["digest"]] = line["text"]
+
+
+def _count(usage: Usage, line: Mapping[str, Any]) -> None:
+    usage.requests += 1
+    usage.failures += "error" in line
+    usage.prompt_tokens += line.get("prompt_tokens", 0)
+    usage.completion_tokens += line.get("completion_tokens", 0)

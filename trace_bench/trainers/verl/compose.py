@@ -222,7 +222,8 @@ def _ray(s: VerlSettings, variables: Mapping[str, str]) -> dict[str, Any]:
     init = "+ray_kwargs.ray_init"
     values: dict[str, Any] = {f"{init}.runtime_env.env_vars": variables}
     if s.ray_address is None:
-        values[f"{init}.include_dashboard"] = False
+        # "local" starts one even where another one runs.
+        values |= {f"{init}.address": "local", f"{init}.include_dashboard": False}
         if s.device == "cpu":
             # Ray counts logical resources: processes of a small model share the cores.
             values |= {f"{init}.num_cpus": 16 + 4 * s.gpus + s.workers, f"{init}.num_gpus": s.gpus}

@@ -89,7 +89,7 @@ class CpuServer:
 
     def __init__(self, model_path: str) -> None:
         torch.set_num_threads(1)
-        spec = read_spec(Path(os.environ[JOB_VARIABLE]))
+        self._spec = spec = read_spec(Path(os.environ[JOB_VARIABLE]))
         model, tokenizer = load_model(model_path)
         self._backend = backend_of(model, _SLOTS, spec.context)
         self._engine = Engine(self._backend, _SLOTS, spec.context, tokenizer.eos_token_id)
@@ -114,7 +114,7 @@ class CpuServer:
                 list(prompt_ids),
                 int(sampling_params.get("seed", 0)),
                 float(sampling_params["temperature"]),
-                int(sampling_params["max_tokens"]),
+                int(sampling_params.get("max_tokens", self._spec.max_tokens)),
                 answer,
             )
         )
