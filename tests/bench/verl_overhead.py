@@ -3,7 +3,7 @@ with our loop over the embedded suite, and with verl's stock tool agent and a tr
 
     python tests/bench/verl_overhead.py [STEPS]
 
-Needs verl (`pip install -e '.[verl]'`), no GPU; about three minutes. Prints the medians of what verl
+Needs verl (`pip install -e ".[verl]"`), no GPU; three minutes. Prints the medians of what verl
 says of its steps after the first three, and of their parts per token. The stock loop is given the
 first messages and tools of the same episodes; what follows differs (its tools say "None"), so
 times are compared per token as well.
