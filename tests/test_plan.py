@@ -25,7 +25,7 @@ def test_every_experiment_has_a_plan(
     assert "base evaluation" in said and "in all, at most" in said and "agent: about" in said
     assert not list(tmp_path.iterdir()), "a dry run leaves nothing behind"
     if name in PAPER:
-        assert "http://127.0.0.1:8000/v1" in said and "120 GB fit no GPU" in said
+        assert "http://127.0.0.1:8000/v1" in said and "trainer=verl on 8 GPU(s): 15 GB" in said
     else:
         assert "nothing is missing on this machine" in said
 

@@ -10,13 +10,14 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from trace_bench.config import ACTING, UNTRAINED, model_path, served_name
 from trace_bench.errors import TraceBenchError, UserError
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls, read_key
 from trace_bench.llm.roles import ROLES
-from trace_bench.parts import check_budget, make_suite, make_trainer, trainer_settings
+from trace_bench.parts import check_budget, make_suite, make_trainer, recipe, verl_settings
 from trace_bench.protocols import Suite
 from trace_bench.schema import PolicySettings, RoleSettings, SandboxSettings, Settings
 from trace_bench.types import CHARGED, Purpose
@@ -202,7 +203,9 @@ def _machines(settings: Settings, missing: list[str]) -> list[str]:
     if trains and settings.policy.name in ACTING:
         _found(lambda: _trains(settings), missing)
         where = f"trainer={settings.trainer['name']} on {settings.policy.device}"
-        if size is None:
+        if settings.trainer["name"] == "verl":
+            lines += _verl(settings, size, missing)
+        elif size is None:
             lines.append(f"{where}: the weights in float32 in this process")
         else:
             lines.append(f"{where}: {4 * size:g} GB of weights in float32 in this process")
@@ -214,13 +217,36 @@ def _machines(settings: Settings, missing: list[str]) -> list[str]:
     return lines or ["no GPU is needed"]
 
 
+def _verl(settings: Settings, size: float | None, missing: list[str]) -> list[str]:
+    """What verl takes: weights in float32 shared by all processes, vLLM's in bf16 beside them."""
+    from trace_bench.trainers.verl.preflight import CHECKS
+
+    s = verl_settings(settings)
+    for check in CHECKS:
+        _found(partial(check, s), missing)
+    ranks = s.gpus * s.nnodes
+    where = f"trainer=verl on {ranks} {'GPU(s)' if s.device == 'cuda' else 'processes'}"
+    if size is None:
+        return [f"{where}: the weights in float32, shared by all"]
+    each, served = 4 * size / ranks, 2 * size / s.tensor_parallel
+    if s.device == "cuda" and served > s.gpu_memory * GPU:
+        missing.append(
+            f"vLLM needs {served:g} GB of each GPU for the weights and gets "
+            f"{s.gpu_memory * GPU:g} of {GPU}: raise trainer.tensor_parallel or trainer.gpu_memory"
+        )
+    rest = "in the machine's memory between uses" if s.offload else "all the time"
+    return [f"{where}: {each:.3g} GB of weights each ({rest}), {served:.3g} GB more for vLLM"]
+
+
 def _trains(settings: Settings) -> None:
     """Whether the trainer can be made; the model's weights must be at hand for it."""
     from pathlib import Path
 
     make_trainer(settings)
-    trainer_settings(settings)
+    recipe(settings)
     place = model_path(settings.model)
+    if settings.trainer["name"] == "verl":
+        return  # verl fetches what has a name on the hub
     if settings.policy.name == "openai" and not Path(place).is_dir():
         raise UserError(f"the weights of {place} in a folder here (model.path), for training")
 

@@ -68,9 +68,10 @@ class ModelSettings:
 
 @dataclass(frozen=True)
 class PolicySettings:
-    """How turns are made. `batch`: live episodes. `threads`, `context` and `device` are the local
-    policy's; `base_url` (one or several), `key_env` (the environment variable that holds the key),
-    `deadline` (seconds), `retries` and `extra` (further fields of every request) are openai's."""
+    """How turns are made. `batch`: live episodes. `threads` and `device` are the local policy's,
+    `context` (tokens of an episode) its and trainer=verl's; `base_url` (one or several), `key_env`
+    (the environment variable that holds the key), `deadline` (seconds), `retries` and `extra`
+    (further fields of every request) are openai's."""
 
     name: Literal["local", "openai", "idle", "random", "reference"]
     batch: int = field(default=128, metadata=number(1))

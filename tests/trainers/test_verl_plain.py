@@ -357,6 +357,7 @@ def test_without_verl() -> None:
             "works with transformers from 5.5.3 to below 5.11.0; 5.2.0 is installed",
         ),
         ({"verl": "0.9.1"}, {"device": "cuda"}, "samples with vLLM, which is not installed"),
+        ({"verl": "0.9.1"}, {"alpha": 0.5}, "trainer.alpha=0.5; verl takes whole numbers"),
         ({"verl": "0.9.1"}, {"minibatches": 3}, "trainer.groups=4 cannot be cut into"),
         ({"verl": "0.9.1"}, {"gpus": 5}, "32 rollouts of one optimizer step cannot be shared"),
         ({"verl": "0.9.1"}, {"gpus": 4, "tensor_parallel": 3}, "does not divide 4 GPUs"),

@@ -84,8 +84,12 @@ def composed(given: Sequence[str]) -> Any:
 
 def _instantiated(config: Any) -> None:
     """Every part that has a schema, through that schema."""
+    from omegaconf import OmegaConf
     from verl.utils.config import omega_conf_to_dataclass
+    from verl.workers.config import HFModelConfig
 
+    # To make this one would be to load the model's files; its types can be had without.
+    OmegaConf.merge(OmegaConf.structured(HFModelConfig), config.actor_rollout_ref.model)
     for part in (
         config.actor_rollout_ref.actor,
         config.actor_rollout_ref.rollout,
@@ -128,7 +132,7 @@ def _model(spec: JobSpec, s: VerlSettings, folder: Path) -> dict[str, Any]:
     return {
         f"{model}.path": spec.model,
         f"{model}.lora_rank": s.rank,
-        f"{model}.lora_alpha": s.alpha,
+        f"{model}.lora_alpha": int(s.alpha),  # preflight.py has seen to it that it is whole
         f"{model}.target_modules": list(s.target_modules),
         f"{model}.lora_adapter_path": str(folder / "start"),
         f"{model}.external_lib": _ENGINE,

@@ -23,9 +23,8 @@ _INSTALL = "pip install 'trace_bench[verl]'"
 def preflight(spec: JobSpec, settings: VerlSettings, *, whole: bool = True) -> None:
     """Raises UserError with what to change, cheap checks first. `spec`: any job of the run;
     `whole`: ask verl too, which takes as long as importing it."""
-    _packages(settings)
-    _shape(settings, settings.groups)
-    _machines(settings)
+    for check in CHECKS:
+        check(settings)
     fresh(spec.model, settings.target_modules, settings.rank, 0)
     if not whole:
         return
@@ -63,9 +62,11 @@ def _packages(settings: VerlSettings) -> None:
         )
 
 
-def _shape(settings: VerlSettings, groups: int) -> None:
+def _shape(settings: VerlSettings) -> None:
     """Whether batches can be shared out evenly."""
-    s, ranks = settings, settings.gpus * settings.nnodes
+    s, groups, ranks = settings, settings.groups, settings.gpus * settings.nnodes
+    if s.alpha != int(s.alpha):
+        raise UserError(f"trainer.alpha={s.alpha}; verl takes whole numbers only. Change it.")
     if groups % s.minibatches:
         raise UserError(
             f"trainer.groups={groups} cannot be cut into trainer.minibatches={s.minibatches} equal "
@@ -118,6 +119,10 @@ def _reachable(address: str) -> None:
             f"no Ray cluster answers at trainer.ray_address={address} ({error}). Start it with "
             "`ray start --head`, change the address, or set it to null to start Ray here."
         ) from error
+
+
+CHECKS = (_packages, _shape, _machines)
+"""What can be checked of the settings alone."""
 
 
 def check_settings(spec: JobSpec, folder: Path) -> None:
