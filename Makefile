@@ -19,7 +19,7 @@ smoke:           ## the same road in small
 	$(BIN)/python -m trace_bench experiment=smoke
 
 test:            ## the tests that need seconds to minutes
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
 
 slow:            ## the tests that need many minutes
 	$(BIN)/pytest -m slow

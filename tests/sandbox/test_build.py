@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from trace_bench.errors import UserError
+from trace_bench.sandbox import build
 from trace_bench.sandbox.build import assemble, main, names
 from trace_bench.sandbox.docker import connect
 
@@ -70,3 +71,15 @@ def test_the_context_holds_no_model_and_no_torch(tmp_path: Path) -> None:
     assert "project/trace_bench" in heads and "site/numpy" in heads
     assert not {"site/torch", "site/transformers", "site/docker"} & heads
     assert not [f for f in files if f.suffix == ".safetensors"]
+
+
+def test_a_dry_run_names_a_pin_that_cannot_be_had(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is built and no engine is asked; pip's own words are kept."""
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd" / "Dockerfile").write_text("FROM scratch\n")
+    (tmp_path / "odd" / "requirements.txt").write_text("# pins\n./no-such-package\n")
+    monkeypatch.setattr(build, "containers", lambda: tmp_path)
+    assert build.main(["odd", "--dry-run"]) == 2
+    assert "no-such-package" in capsys.readouterr().err

@@ -4,6 +4,8 @@
     --base IMAGE what the images start from: default python:3.11-slim-bookworm; `debootstrap` makes
                  an equal one with containers/base.sh where no image registry is reachable
     --tag TAG    default latest
+    --dry-run    build nothing: see whether the pins of each image can be had and fit together (no
+                 Docker is needed; for `verl` some minutes)
 
 Packages are gathered on this machine by pip, for the Python 3.11 of the image, from the pins in
 containers/NAME/requirements.txt, and copied into the image with the project's environments: nothing
@@ -54,11 +56,16 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("names", nargs="*", default=["base"])
     parser.add_argument("--base", default=DEFAULT_BASE)
     parser.add_argument("--tag", default="latest")
+    parser.add_argument("--dry-run", action="store_true")
     given = parser.parse_args(arguments)
     try:
         for name in given.names:
             if name not in names():
                 raise unknown("image", name, names(), "NAME")
+        if given.dry_run:
+            for name in given.names:
+                resolve(name)
+            return 0
         client = connect()
         base = base_image(client, given.base)
         for name in given.names:
@@ -67,6 +74,15 @@ def main(arguments: Sequence[str]) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
+
+
+def resolve(name: str) -> None:
+    """Raises UserError when an image's pins cannot be had, or do not fit together."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pins = containers() / name / "requirements.txt"
+    _run([*command, "--dry-run", "--ignore-installed", "-r", str(pins)])
+    count = sum(1 for line in pins.read_text().splitlines() if line and line[0] != "#")
+    print(f"{name}: {count} packages resolve", flush=True)
 
 
 def base_image(client: Any, wanted: str) -> str:
