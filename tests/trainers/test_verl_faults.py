@@ -120,7 +120,10 @@ def test_settings_that_verl_refuses_cost_nothing(tmp_path: Path) -> None:
     """verl's own words, before anything is played."""
     for override, named in (
         ('trainer.verl=["actor_rollout_ref.actor.no_such_key=1"]', "no_such_key"),
-        ('trainer.verl=["actor_rollout_ref.actor.ppo_mini_batch_size=64"]', "ppo_mini_batch_size"),
+        (
+            'trainer.verl=["actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"]',
+            "remove_padding",
+        ),
         ('trainer.verl=["actor_rollout_ref.actor.loss_agg_mode=nonsense"]', "nonsense"),
     ):
         done = subprocess.run(

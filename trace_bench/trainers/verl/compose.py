@@ -4,6 +4,7 @@ that verl does not know is refused, and verl's schema checks it before anything 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,11 @@ def composed(given: Sequence[str]) -> Any:
     try:
         with initialize_config_dir(str(place), version_base=None):
             config = compose("ppo_trainer", list(given))
-        validate_config(config, need_reference_policy(config), need_critic(config))
         _instantiated(config)
+        # The last of these checks asks vLLM itself. Where that is not installed nothing is run on
+        # GPUs (preflight.py), and the settings for them are checked without it.
+        if config.actor_rollout_ref.rollout.name != "vllm" or find_spec("vllm") is not None:
+            validate_config(config, need_reference_policy(config), need_critic(config))
     except (HydraException, OmegaConfBaseException, ValueError, TypeError, AssertionError) as error:
         text = " ".join(str(error).split())
         raise UserError(
@@ -90,8 +94,10 @@ def _instantiated(config: Any) -> None:
 
     # To make this one would be to load the model's files; its types can be had without.
     OmegaConf.merge(OmegaConf.structured(HFModelConfig), config.actor_rollout_ref.model)
+    trainer, model = config.trainer, config.actor_rollout_ref.model
+    actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
+    actor.validate(trainer.nnodes * trainer.n_gpus_per_node, config.data.train_batch_size, model)
     for part in (
-        config.actor_rollout_ref.actor,
         config.actor_rollout_ref.rollout,
         config.actor_rollout_ref.rollout.checkpoint_engine,
         config.algorithm,

@@ -1,0 +1,76 @@
+"""The settings for GPUs through verl's own configuration and schema, without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trace_bench.config import compose
+from trace_bench.parts import verl_facts, verl_settings
+from trace_bench.trainers.verl.spec import JobSpec
+
+pytestmark = pytest.mark.verl
+pytest.importorskip("verl", reason="verl is not installed")
+
+
+def composed(folder: Path, *more: str) -> Any:
+    from trace_bench.trainers.verl import compose as verl
+
+    chosen = compose(["method=grpo", *more])
+    own, facts = verl_settings(chosen), verl_facts(chosen, "tests")
+    spec = JobSpec(
+        name="grpo",
+        run="tests",
+        seed=chosen.seed,
+        reward="similarity",
+        model=chosen.model.name,
+        agent={"model": chosen.model.name, "adapters": ()},
+        trainer={},
+        settings=facts.settings,
+        suites=facts.suites,
+        iterations=10,
+        groups=own.groups,
+        group_size=own.group_size,
+        decay=own.decay,
+        context=facts.context,
+        deadline=own.deadline,
+        max_turns=facts.max_turns,
+        max_tokens=facts.max_tokens,
+    )
+    return verl.composed(verl.overrides(spec, own, folder))
+
+
+@pytest.mark.parametrize(
+    "name", ["paper_tau2", "paper_tau2_heldout", "paper_toolsandbox", "paper_toolsandbox_heldout"]
+)
+def test_the_papers_experiments(name: str, tmp_path: Path) -> None:
+    """Qwen3-30B-A3B on 8 GPUs, as the paper trains."""
+    config = composed(tmp_path, f"experiment={name}")
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    model = config.actor_rollout_ref.model
+    assert model.path == "Qwen/Qwen3-30B-A3B-Instruct-2507"
+    assert (model.lora_rank, model.lora_alpha) == (16, 16)
+    assert list(model.target_modules) == ["q_proj", "k_proj", "v_proj", "o_proj"]
+    assert (rollout.name, rollout.n, rollout.max_model_len) == ("vllm", 16, 32000)
+    assert rollout.layered_summon and rollout.load_format == "safetensors"
+    assert rollout.tensor_model_parallel_size == 2
+    assert (actor.clip_ratio_low, actor.clip_ratio_high) == (0.2, 0.2)
+    assert not actor.use_kl_loss and not config.algorithm.use_kl_in_reward
+    assert actor.loss_agg_mode == "seq-mean-token-mean" and actor.ppo_epochs == 1
+    assert (config.trainer.n_gpus_per_node, config.trainer.nnodes) == (8, 1)
+    assert config.trainer.device == "cuda"
+    assert config.ray_kwargs.ray_init.address == "local"
+
+
+def test_a_setting_of_verl_that_contradicts_is_named(tmp_path: Path) -> None:
+    from trace_bench.errors import UserError
+
+    with pytest.raises(UserError, match=r"remove_padding.*Change the setting `trainer\.verl`"):
+        composed(
+            tmp_path,
+            "experiment=paper_tau2",
+            'trainer.verl=["actor_rollout_ref.actor.ulysses_sequence_parallel_size=2",'
+            '"actor_rollout_ref.model.use_remove_padding=false"]',
+        )
