@@ -1,4 +1,4 @@
-"""verl's stock vLLM rollout, as on a GPU, on a CPU: for the environment that verl_vllm_env.sh makes.
+"""verl's stock vLLM rollout, as on a GPU, on a CPU: in the environment of verl_vllm_env.sh.
 
 tests/trainers/verl_vllm_env.sh DIR       # once; several GB
 TRACE_BENCH_VERL_VLLM=DIR/bin/python pytest -m verl tests/trainers/test_verl_vllm.py
