@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from trace_bench.config import model_path, served_name, validate
+from trace_bench.config import model_path, served_name
 from trace_bench.envs.registry import Ask, suite
-from trace_bench.envs.several import Several
 from trace_bench.errors import UserError, unknown
-from trace_bench.protocols import Method, Policy, Source, Suite, Trainer
+from trace_bench.protocols import Method, Policy, Suite, Trainer
 from trace_bench.schema import RoleSettings, Settings, build
 from trace_bench.trainers.schedule import plan
 from trace_bench.trainers.settings import Recipe, TrainerSettings, VerlSettings, full_iterations
-from trace_bench.types import to_json
 
 if TYPE_CHECKING:
     from trace_bench.lab import Foreign
     from trace_bench.llm.roles import Role, Roles
     from trace_bench.sandbox.choose import Box
-    from trace_bench.trainers.verl.trainer import RunFacts
 
 TRAINING = ("grpo", "trace", "single_capability", "untargeted")
 """Methods that train with the trainer."""
@@ -184,6 +180,7 @@ def make_trainer(settings: Settings, run: str = "unnamed") -> Trainer:
     how = settings.policy
     if settings.trainer["name"] == "verl":
         from trace_bench.trainers.verl.trainer import VerlTrainer
+        from trace_bench.verl_parts import verl_facts
 
         return VerlTrainer(verl_settings(settings), verl_facts(settings, run))
     from trace_bench.trainers.local import LocalTrainer
@@ -205,51 +202,8 @@ def verl_settings(settings: Settings) -> VerlSettings:
 
 def recipe(settings: Settings) -> Recipe:
     """What all trainers' settings have."""
-    return (
-        verl_settings(settings)
-        if settings.trainer["name"] == "verl"
-        else trainer_settings(settings)
-    )
-
-
-def verl_facts(settings: Settings, run: str) -> RunFacts:
-    """What verl's processes take over from the run."""
-    from trace_bench.trainers.verl.trainer import RunFacts
-
-    return RunFacts(
-        mark=run,
-        settings=to_json(settings),
-        suites=f"{__name__}:suites_elsewhere",
-        context=_context(settings),
-        max_turns=settings.policy.max_turns,
-        max_tokens=settings.policy.max_tokens,
-        validation=lambda lab: lab.suite.tasks(settings.env.dev_split),
-    )
-
-
-def suites_elsewhere(
-    settings: Mapping[str, Any], run: str, llm: Path, sources: Sequence[Mapping[str, Any]]
-) -> Several:
-    """The run's suites in another process, from the run's settings as plain data. What models in
-    roles cost there is written to the file `llm`; `sources`: program texts (`protocols.Source`)."""
-    checked = validate(settings)
-    suites = Several(make_suite(checked, run, make_roles(checked, llm).ask))
-    make = foreign_suites(checked, run)
-    for source in (Source(**s) for s in sources):
-        suites.others[f"generated/{source.name}"] = make(
-            source.name, source.text, source.given, source.image
-        )
-    return suites
-
-
-def _context(settings: Settings) -> int:
-    """Tokens of an episode, as the local policy counts them where nothing is said."""
-    if settings.policy.context is not None:
-        return settings.policy.context
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(model_path(settings.model)).get_text_config()
-    return min(int(config.max_position_embeddings), 1024)
+    verl = settings.trainer["name"] == "verl"
+    return verl_settings(settings) if verl else trainer_settings(settings)
 
 
 def check_trainer(settings: Settings, new: bool = True) -> None:
@@ -258,35 +212,10 @@ def check_trainer(settings: Settings, new: bool = True) -> None:
     name = settings.method["name"]
     if name == "sft" and settings.trainer["name"] != "local":
         raise UserError("method=sft trains in this process. Set `trainer` to local.")
-    if settings.trainer["name"] != "verl" or name not in TRAINING:
-        return
-    from trace_bench.trainers.verl.preflight import preflight
-    from trace_bench.trainers.verl.spec import JobSpec
+    if settings.trainer["name"] == "verl" and name in TRAINING:
+        from trace_bench.verl_parts import check_verl
 
-    own, facts = verl_settings(settings), verl_facts(settings, "check")
-    preflight(
-        JobSpec(
-            name="check",
-            run=facts.mark,
-            seed=settings.seed,
-            reward="similarity",
-            model=model_path(settings.model),
-            agent={"model": model_path(settings.model), "adapters": ()},
-            trainer=to_json(own),
-            settings=facts.settings,
-            suites=facts.suites,
-            iterations=1,
-            groups=own.groups,
-            group_size=own.group_size,
-            decay=own.decay,
-            context=facts.context,
-            deadline=own.deadline,
-            max_turns=facts.max_turns,
-            max_tokens=facts.max_tokens,
-        ),
-        own,
-        whole=new,
-    )
+        check_verl(settings, new)
 
 
 def check_budget(settings: Settings, training_tasks: int) -> None:

@@ -27,8 +27,9 @@ import verl_job as jobs
 from pyarrow import parquet
 
 from trace_bench.store import read_lines
+from trace_bench.trainers.verl.job import prepare, spec_of, task_of
 from trace_bench.trainers.verl.process import Process
-from trace_bench.trainers.verl.trainer import VerlTrainer, _Training, spec_of
+from trace_bench.trainers.verl.trainer import VerlTrainer
 from trace_bench.types import Step, Task
 
 TOOL = '''
@@ -80,22 +81,22 @@ def measured(folder: Path, steps: int, plain: bool) -> dict[str, float]:
     settings = trainer.settings
     if plain:
         settings = replace(settings, verl=stock(folder, trivial(tasks, lab.suite)))
-    training = _Training(job, lab, settings, spec_of(job, lab, settings, trainer.facts))
-    training.prepare(trainer.facts)
+    place = folder / "verl"
+    prepare(place, job, spec_of(job, lab, settings, trainer.facts), settings, ())
     if plain:
-        rows = [first_messages(lab.suite, training.task(g), g) for g in range(4 * steps)]
-        parquet.write_table(pyarrow.Table.from_pylist(rows), training.folder / "tasks.parquet")
-    process = Process(training.folder, settings, print)
+        rows = [first_messages(lab.suite, task_of(job, g), g) for g in range(4 * steps)]
+        parquet.write_table(pyarrow.Table.from_pylist(rows), place / "tasks.parquet")
+    process = Process(place, settings, print)
     began = time.time()
     process.start()
     first = None
     while not process.finished:
         process.watch()
-        if first is None and _lines(training.folder):
+        if first is None and _lines(place):
             first = time.time()
         time.sleep(0.2)
     lab.close()
-    lines = _lines(training.folder)
+    lines = _lines(place)
     kept = lines[WARM:]
     assert first is not None
 

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from trace_bench.config import compose
-from trace_bench.parts import verl_facts, verl_settings
+from trace_bench.parts import verl_settings
 from trace_bench.trainers.verl.spec import JobSpec
+from trace_bench.verl_parts import verl_facts
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")

@@ -33,10 +33,10 @@ from trace_bench.trainers.settings import LINEAR, TrainerSettings, VerlSettings,
 from trace_bench.trainers.verl.arrivals import Arrivals, Steps
 from trace_bench.trainers.verl.compose import environment, overrides
 from trace_bench.trainers.verl.export import export
+from trace_bench.trainers.verl.job import spec_of
 from trace_bench.trainers.verl.preflight import preflight
 from trace_bench.trainers.verl.spec import JobSpec, read_spec
 from trace_bench.trainers.verl.tokens import Servers, ServersLost, TokenPolicy
-from trace_bench.trainers.verl.trainer import spec_of
 from trace_bench.types import AdapterRef, AgentSpec, Trajectory
 
 INSTALLED = {d.metadata["Name"] for d in metadata.distributions()}

@@ -10,13 +10,7 @@ from typing import Any
 
 from trace_bench.config import compose
 from trace_bench.lab import RunLab
-from trace_bench.parts import (
-    foreign_suites,
-    make_suite,
-    model_path,
-    verl_facts,
-    verl_settings,
-)
+from trace_bench.parts import foreign_suites, make_suite, model_path, verl_settings
 from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.progress import Progress
 from trace_bench.protocols import TrainingJob
@@ -25,6 +19,7 @@ from trace_bench.store import read_lines
 from trace_bench.trackers import make_tracker
 from trace_bench.trainers.verl.trainer import VerlTrainer
 from trace_bench.types import AgentSpec, Task
+from trace_bench.verl_parts import verl_facts
 
 CPU = [
     "method=grpo",

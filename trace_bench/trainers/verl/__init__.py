@@ -1,6 +1,7 @@
 """`trainer=verl`: the same training over several processes, GPUs and machines, by verl and Ray.
 
-    trainer.py   in the run's process: prepares a folder, starts verl, keeps the ledger
+    trainer.py   in the run's process: starts verl, keeps the ledger
+    job.py       the job's folder, which it prepares
     process.py   verl as a process that is watched and started again
     arrivals.py  what verl's processes write down: episodes, metrics, checkpoints
     preflight.py what can be known to be wrong before anything is played

@@ -8,8 +8,6 @@ advantage of zero, and there is no early stopping.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,30 +18,16 @@ from typing import Any
 
 from trace_bench.errors import UserError, unknown
 from trace_bench.protocols import Ended, Lab, TrainingJob
-from trace_bench.store import fingerprint, read_json, write_json, write_text
+from trace_bench.store import read_json, write_json
 from trace_bench.trainers.record import REWARDS, check_turns, of_rollouts, reward_of
-from trace_bench.trainers.schedule import task_of_group
-from trace_bench.trainers.settings import VerlSettings, full_iterations
+from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.verl.arrivals import Arrivals, Steps
+from trace_bench.trainers.verl.job import RunFacts, claim, lora, prepare, spec_of, task_of
 from trace_bench.trainers.verl.process import Process
-from trace_bench.trainers.verl.spec import TRAIN, VALIDATION, JobSpec, row
-from trace_bench.types import AgentSpec, Purpose, Task, Trajectory, to_json
+from trace_bench.trainers.verl.spec import JobSpec
+from trace_bench.types import AgentSpec, Purpose, Trajectory
 
 _POLL = 0.2  # seconds between looks at what came
-
-
-@dataclass(frozen=True)
-class RunFacts:
-    """What a job takes over from its run. `settings`, `suites`: see `JobSpec`; `validation`: the
-    development tasks, for verl's own validation."""
-
-    mark: str
-    settings: Mapping[str, Any]
-    suites: str
-    context: int
-    max_turns: int
-    max_tokens: int
-    validation: Callable[[Lab], Sequence[Task]]
 
 
 class VerlTrainer:
@@ -64,35 +48,8 @@ class VerlTrainer:
             raise UserError(f"training {job.name!r} has no tasks; check the setting `env`.")
         if any(a.name.partition("@")[0] == job.name for a in job.agent.adapters):
             raise ValueError(f"the agent has an adapter {job.name!r} already; names are used once")
-        return _Training(job, lab, self.settings, spec_of(job, lab, self.settings, self.facts)).run(
-            self.facts
-        )
-
-
-def spec_of(job: TrainingJob, lab: Lab, settings: VerlSettings, facts: RunFacts) -> JobSpec:
-    """What verl's processes are told of a job."""
-    iterations, groups = full_iterations(job.rollouts, settings, job.name)
-    used = {task.env for task in job.tasks}
-    return JobSpec(
-        name=job.name,
-        run=facts.mark,
-        seed=lab.seed,
-        reward=job.reward,
-        model=job.agent.model,
-        agent=to_json(job.agent),
-        trainer=dataclasses.asdict(settings),
-        settings=facts.settings,
-        suites=facts.suites,
-        iterations=iterations,
-        groups=groups,
-        group_size=settings.group_size,
-        decay=settings.decay,
-        context=facts.context,
-        deadline=settings.deadline,
-        max_turns=facts.max_turns,
-        max_tokens=facts.max_tokens,
-        sources=[to_json(s) for s in lab.sources() if f"generated/{s.name}" in used],
-    )
+        spec = spec_of(job, lab, self.settings, self.facts)
+        return _Training(job, lab, self.settings, spec).run(self.facts)
 
 
 @dataclass
@@ -111,11 +68,12 @@ class _Training:
         self.folder = self.adapters / "verl"
 
     def run(self, facts: RunFacts) -> AgentSpec:
-        self.claim()
+        claim(self.adapters, self.job, self.spec, self.settings)
         if (self.adapters / "finished.json").exists():
             self.again()
         else:
-            self.prepare(facts)
+            wanted = facts.validation(self.lab) if self.settings.validate_every else ()
+            prepare(self.folder, self.job, self.spec, self.settings, wanted)
             self.go_on()
         spec, n = self.spec, self.spec.iterations
         spent = n * spec.groups * spec.group_size
@@ -127,21 +85,6 @@ class _Training:
     def agent(self, iteration: int) -> AgentSpec:
         return self.spec.acting(iteration, self.adapters)
 
-    def claim(self) -> None:
-        """Raises UserError when the folder holds another job."""
-        recipe = dataclasses.asdict(self.settings)
-        for key in ("ray_address", "stall", "restarts", "deadline", "workers"):
-            del recipe[key]  # they do not change what is trained
-        data = {**to_json(self.spec), "settings": recipe, "tasks": [t.id for t in self.job.tasks]}
-        del data["deadline"], data["trainer"]
-        mark, path = fingerprint({**data, "job seed": self.job.seed}), self.adapters / "job"
-        if path.exists() and path.read_text() != mark:
-            raise UserError(
-                f"{path} belongs to a training job with other settings, tasks or seed. Change the "
-                "setting `run_dir`, or remove the folder."
-            )
-        write_text(path, mark)
-
     # -- a job that is done ---------------------------------------------------------------------
 
     def again(self) -> None:
@@ -152,30 +95,6 @@ class _Training:
             self.publish(iteration, record)
 
     # -- a job that is not ----------------------------------------------------------------------
-
-    def prepare(self, facts: RunFacts) -> None:
-        """Everything that verl's processes read. Written again at every start: it follows from the
-        job alone."""
-        from trace_bench.trainers.adapters import fresh, write_adapter
-
-        self.spec.write(self.folder)
-        groups = range(self.spec.iterations * self.spec.groups)
-        table(self.folder / "tasks.parquet", TRAIN, [self.task(g) for g in groups])
-        if self.settings.validate_every:
-            tasks = list(facts.validation(self.lab))
-            table(self.folder / "validation.parquet", VALIDATION, tasks)
-        loop = "trace_bench.trainers.verl.episodes.EpisodeLoop"
-        write_text(self.folder / "agent_loop.yaml", f"- name: trace_bench\n  _target_: {loop}\n")
-        s = self.settings
-        layers = fresh(self.spec.model, s.target_modules, s.rank, self.job.seed)
-        write_adapter(self.folder / "start", layers, self.lora(), self.spec.model)
-
-    def task(self, group: int) -> Task:
-        return task_of_group(group, self.job.tasks, self.job.seed)
-
-    def lora(self) -> dict[str, Any]:
-        s = self.settings
-        return {"rank": s.rank, "alpha": s.alpha, "target_modules": s.target_modules}
 
     def go_on(self) -> None:
         """Follows verl until it is done, from wherever it was."""
@@ -234,7 +153,7 @@ class _Training:
     def rollouts(self, iteration: int, by: Any) -> list[Trajectory]:
         """The iteration's episodes, in the ledger; verl's workers play them."""
         first = iteration * self.spec.groups
-        tasks = [self.task(g) for g in range(first, first + self.spec.groups)]
+        tasks = [task_of(self.job, g) for g in range(first, first + self.spec.groups)]
         tasks = [task for task in tasks for _ in range(self.spec.group_size)]
         adapter = self.spec.version(iteration)
         played = self.lab.rollouts(
@@ -261,7 +180,7 @@ class _Training:
         steps = Steps(self.folder)
         self.wait(process, lambda: steps.saved() >= version or None)
         checkpoints = self.folder / "checkpoints"
-        export(checkpoints / f"global_step_{version}", target, self.lora(), self.spec.model)
+        export(checkpoints / f"global_step_{version}", target, lora(self.settings), self.spec.model)
         for old in sorted(self.adapters.glob("[0-9]*")):
             if int(old.name) < version:
                 shutil.rmtree(old)
@@ -321,17 +240,6 @@ METRICS = {
     "tokens_per_s": "perf/throughput",
 }
 """Our names for verl's metrics."""
-
-
-def table(path: Path, split: str, tasks: Sequence[Task]) -> None:
-    """The parquet file that verl reads its tasks from, replaced in one step."""
-    import pyarrow
-    from pyarrow import parquet
-
-    rows = [row(i, split, task, json.dumps(to_json(task))) for i, task in enumerate(tasks)]
-    temporary = path.with_name(f".{path.name}.tmp")
-    parquet.write_table(pyarrow.Table.from_pylist(rows), temporary)
-    temporary.replace(path)
 
 
 def _nobody(which: Sequence[int], ended: Ended) -> None:

@@ -1,0 +1,84 @@
+"""The parts of a run with trainer=verl: what verl's processes are told of the run, and what can be
+checked before it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trace_bench.config import model_path, validate
+from trace_bench.envs.several import Several
+from trace_bench.parts import foreign_suites, make_roles, make_suite, verl_settings
+from trace_bench.protocols import Source
+from trace_bench.schema import Settings
+from trace_bench.trainers.verl.job import RunFacts
+from trace_bench.trainers.verl.preflight import preflight
+from trace_bench.trainers.verl.spec import JobSpec
+from trace_bench.types import to_json
+
+
+def verl_facts(settings: Settings, run: str) -> RunFacts:
+    """What verl's processes take over from the run."""
+    return RunFacts(
+        mark=run,
+        settings=to_json(settings),
+        suites=f"{__name__}:suites_elsewhere",
+        context=_context(settings),
+        max_turns=settings.policy.max_turns,
+        max_tokens=settings.policy.max_tokens,
+        validation=lambda lab: lab.suite.tasks(settings.env.dev_split),
+    )
+
+
+def suites_elsewhere(
+    settings: Mapping[str, Any], run: str, llm: Path, sources: Sequence[Mapping[str, Any]]
+) -> Several:
+    """The run's suites in another process, from the run's settings as plain data. What models in
+    roles cost there is written to the file `llm`; `sources`: program texts (`protocols.Source`)."""
+    checked = validate(settings)
+    suites = Several(make_suite(checked, run, make_roles(checked, llm).ask))
+    make = foreign_suites(checked, run)
+    for source in (Source(**s) for s in sources):
+        suites.others[f"generated/{source.name}"] = make(
+            source.name, source.text, source.given, source.image
+        )
+    return suites
+
+
+def _context(settings: Settings) -> int:
+    """Tokens of an episode, as the local policy counts them where nothing is said."""
+    if settings.policy.context is not None:
+        return settings.policy.context
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(model_path(settings.model)).get_text_config()
+    return min(int(config.max_position_embeddings), 1024)
+
+
+def check_verl(settings: Settings, new: bool) -> None:
+    """Raises UserError for what cannot work; for a `new` run verl is asked too."""
+    own, facts = verl_settings(settings), verl_facts(settings, "check")
+    preflight(
+        JobSpec(
+            name="check",
+            run=facts.mark,
+            seed=settings.seed,
+            reward="similarity",
+            model=model_path(settings.model),
+            agent={"model": model_path(settings.model), "adapters": ()},
+            trainer=to_json(own),
+            settings=facts.settings,
+            suites=facts.suites,
+            iterations=1,
+            groups=own.groups,
+            group_size=own.group_size,
+            decay=own.decay,
+            context=facts.context,
+            deadline=own.deadline,
+            max_turns=facts.max_turns,
+            max_tokens=facts.max_tokens,
+        ),
+        own,
+        whole=new,
+    )
