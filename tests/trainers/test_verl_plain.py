@@ -417,3 +417,23 @@ def test_settings_that_only_local_has() -> None:
     assert TrainerSettings().patience == 5
     with pytest.raises(UserError, match=r"unknown key 'trainer\.patience'"):
         jobs.settings("+trainer.patience=3")
+
+
+def test_a_step_of_which_nothing_was_said(tmp_path: Path) -> None:
+    """verl was killed between keeping a checkpoint and logging the step: nobody waits for that."""
+    from trace_bench.trainers.verl.process import Process, VerlFailed
+    from trace_bench.trainers.verl.trainer import _Training
+
+    said: list[str] = []
+    process = Process(tmp_path, VerlSettings(), said.append, resumed=2)
+    told = _Training.told
+    steps = Steps(tmp_path)
+    for step, expected in ((1, {}), (2, {}), (3, None)):
+        assert told(None, step, steps, process) == expected  # type: ignore[arg-type]
+    line = {"step": 3, "data": {"actor/pg_loss": 0.5}}
+    (tmp_path / "metrics-000.jsonl").write_text(json.dumps(line) + "\n")
+    assert told(None, 3, steps, process) == line["data"]  # type: ignore[arg-type]
+    process.watch()  # nothing runs, and nothing has been missing for long
+    process._progress -= 1000
+    with pytest.raises(VerlFailed, match="verl is done, and something is missing"):
+        process.watch()

@@ -177,11 +177,13 @@ class Player:
 
     def _play(self, call: str, asks: Sequence[Ask]) -> None:
         """Episodes that were played before a kill are answered from disk."""
-        known = self._known.pop(call, {})
+        known = self._known.get(call, {})
+        new = []
         for ask in asks:
-            if ask.index in known:
-                _answer(ask, trajectory_from_json(known[ask.index]))
-        new = [ask for ask in asks if ask.index not in known]
+            if (there := known.pop(ask.index, None)) is None:
+                new.append(ask)
+            else:
+                _answer(ask, trajectory_from_json(there))
         if not new:
             return
         assert self._chat is not None and self._servers is not None

@@ -9,16 +9,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trace_bench.errors import UserError
 from trace_bench.trainers.settings import VerlSettings
+from trace_bench.trainers.verl.arrivals import Steps
 from trace_bench.trainers.verl.compose import environment
 from trace_bench.trainers.verl.launch import REFUSED
 from trace_bench.trainers.verl.preflight import refusal
 from trace_bench.trainers.verl.spec import read_spec
 
+_LATE = 60.0  # seconds in which files of a finished process must have come
 _GRACE = 20.0  # seconds between asking processes to end and ending them
 
 
@@ -36,8 +38,9 @@ class Process:
     say: Callable[[str], None]
     attempt: int = 0
     restarted: int = 0
+    resumed: int = 0  # iterations that were behind verl when it was started last
     _child: subprocess.Popen[bytes] | None = None
-    _progress: float = 0.0
+    _progress: float = field(default_factory=time.monotonic)
 
     def start(self) -> None:
         """Starts verl; its output goes to verl.log."""
@@ -45,6 +48,7 @@ class Process:
         env = {**os.environ, **variables, "PYTHONUNBUFFERED": "1"}
         command = [sys.executable, "-m", "trace_bench.trainers.verl.launch", str(self.folder)]
         command.append(str(self.attempt))
+        self.resumed = Steps(self.folder).saved()
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(
                 command,
@@ -66,11 +70,16 @@ class Process:
 
     def watch(self) -> None:
         """Starts verl again if it has fallen or stands still. Raises UserError for settings that it
-        refuses, VerlFailed when it has been started often enough."""
-        assert self._child is not None
-        code = self._child.poll()
-        still = time.monotonic() - self._progress > self.settings.stall
-        if code == 0 or (code is None and not still):
+        refuses, VerlFailed when it has been started often enough or is done while something of it
+        is still waited for."""
+        code = 0 if self._child is None else self._child.poll()
+        silent = time.monotonic() - self._progress
+        if code == 0 and silent > _LATE:
+            raise VerlFailed(
+                f"verl is done, and something is missing in {self.folder}: episodes, or the last "
+                f"checkpoint. The end of {self.log}:\n{self.tail(25)}"
+            )
+        if code == 0 or (code is None and silent <= self.settings.stall):
             return
         if code == REFUSED:
             raise UserError(refusal(self.tail(40)))

@@ -31,7 +31,7 @@ class Sampler(ReplayBuffer):
 
     def _select_prompt_uids(self, partition_id: str, *rest: Any) -> Any:
         if self.failure_keys[partition_id]:
-            raise RuntimeError("an iteration cannot be played: the servers of tokens are lost")
+            raise RuntimeError("episodes could not be played at all; what was raised stands above")
         return super()._select_prompt_uids(partition_id, *rest)
 
     def _materialize_batch(self, partition_id: str, *rest: Any) -> Any:

@@ -102,25 +102,27 @@ class _Training:
         steps = Steps(self.folder)
         records: list[dict[str, Any]] = []
         process = Process(self.folder, self.settings, self.lab.say, steps.starts())
-        if not self.complete(steps):
+        process.resumed = steps.saved()
+        if process.resumed < self.spec.iterations:
             process.start()
         try:
             for iteration in range(self.spec.iterations):
                 played = self.rollouts(iteration, self.waiting(iteration, arrivals, process))
-                verl = self.wait(process, partial(steps.of, iteration + 1))
+                verl = self.wait(process, partial(self.told, iteration + 1, steps, process))
                 self.fetch(iteration + 1, process)
                 records.append(self.record(iteration, played, verl))
                 self.publish(iteration, records[-1])
-            self.wait(process, lambda: self.complete(steps) or None)
+            self.wait(process, lambda: steps.saved() >= self.spec.iterations or None)
         finally:
             process.stop()
         write_json(self.adapters / "finished.json", records)
         self.tidy()
 
-    def complete(self, steps: Steps) -> bool:
-        """Whether nothing is left for verl to do."""
-        n = self.spec.iterations
-        return steps.saved() >= n and steps.of(n) is not None
+    def told(self, step: int, steps: Steps, process: Process) -> dict[str, Any] | None:
+        """What verl said of a step, once it has. Where it was killed between keeping a checkpoint
+        and saying so it never will."""
+        found = steps.of(step)
+        return {} if found is None and step <= process.resumed else found
 
     def waiting(self, iteration: int, arrivals: Arrivals, process: Process) -> Any:
         """Takes an iteration's episodes as verl's workers write them down."""
@@ -128,6 +130,7 @@ class _Training:
 
         def by(which: Sequence[int], ended: Ended) -> None:
             left = set(which)
+            process.progress()  # the time since then was ours, an evaluation's for instance
             while left:
                 for index, trajectory in arrivals.take(call, left):
                     left.discard(index)
@@ -140,14 +143,14 @@ class _Training:
 
     def wait(self, process: Process, ready: Callable[[], Any]) -> Any:
         """What `ready` gives once it gives something."""
+        process.progress()
         while (value := ready()) is None:
             self.pause(process)
-        process.progress()
         return value
 
     def pause(self, process: Process) -> None:
-        if not process.finished:
-            process.watch()
+        """Waits a moment. Raises VerlFailed when nothing can come any more."""
+        process.watch()
         time.sleep(_POLL)
 
     def rollouts(self, iteration: int, by: Any) -> list[Trajectory]:
