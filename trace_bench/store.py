@@ -114,14 +114,17 @@ class Lines:
             if file.seek(0, os.SEEK_END) > good:
                 file.truncate(good)
 
-    def append(self, value: Any) -> None:
-        """Writes one line. A line that did not fit on the disk is taken back again."""
+    def append(self, value: Any, *, sync: bool = False) -> None:
+        """Writes one line. A line that did not fit on the disk is taken back again. `sync`: it is
+        on the disk when this returns, whatever becomes of the machine."""
         line = (json.dumps(to_json(value), separators=(",", ":"), ensure_ascii=False)).encode()
         with disk_errors(self.path):
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
                 self._file = self.path.open("ab", buffering=0)
             _write_all(self._file, line + b"\n")
+            if sync:
+                os.fsync(self._file.fileno())
 
     def close(self) -> None:
         """Closes the file; a later `append` opens it again."""

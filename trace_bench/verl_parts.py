@@ -3,12 +3,14 @@ checked before it."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trace_bench.config import model_path, validate
 from trace_bench.envs.several import Several
+from trace_bench.errors import UserError
 from trace_bench.parts import foreign_suites, make_roles, make_suite, verl_settings
 from trace_bench.protocols import Source
 from trace_bench.schema import Settings
@@ -36,7 +38,7 @@ def suites_elsewhere(
 ) -> Several:
     """The run's suites in another process, from the run's settings as plain data. What models in
     roles cost there is written to the file `llm`; `sources`: program texts (`protocols.Source`)."""
-    checked = validate(settings)
+    checked, run = validate(settings), f"{run}-{os.getpid()}"  # the others' containers stay
     suites = Several(make_suite(checked, run, make_roles(checked, llm).ask))
     make = foreign_suites(checked, run)
     for source in (Source(**s) for s in sources):
@@ -58,6 +60,11 @@ def _context(settings: Settings) -> int:
 
 def check_verl(settings: Settings, new: bool) -> None:
     """Raises UserError for what cannot work; for a `new` run verl is asked too."""
+    if settings.policy.name != "local" and settings.policy.context is None:
+        raise UserError(
+            "trainer=verl must be told how many tokens an episode may have where the agent is "
+            "behind a server. Set policy.context to what the server has (--max-model-len)."
+        )
     own, facts = verl_settings(settings), verl_facts(settings, "check")
     preflight(
         JobSpec(

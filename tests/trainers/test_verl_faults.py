@@ -55,8 +55,8 @@ def test_environments_break_and_hang_and_a_worker_is_killed(tmp_path: Path) -> N
     chosen = jobs.settings(
         "budget=96",
         "trainer.gpus=2",
-        "trainer.group_size=8",
-        "trainer.groups=2",
+        "trainer.group_size=2",  # many groups lose one of two, and with it their lesson
+        "trainer.groups=8",
         "sandbox=process",
         "sandbox.allow_untrusted=true",
         "sandbox.deadline=2",
@@ -87,6 +87,27 @@ def test_environments_break_and_hang_and_a_worker_is_killed(tmp_path: Path) -> N
     assert 8 <= len(failed) <= 60
     assert sum(m["failures"] for m in jobs.metrics(tmp_path)) == len(failed)
     assert Steps(tmp_path / "adapters/faults/verl").starts() == 2
+
+
+def test_an_iteration_of_which_nothing_is_left(tmp_path: Path) -> None:
+    """Every episode fails: all are counted, nothing is learned, and training goes on."""
+    chosen = jobs.settings(
+        "budget=32",
+        "trainer.group_size=4",
+        "sandbox=process",
+        "sandbox.allow_untrusted=true",
+    )
+    lab = jobs.make_lab(tmp_path, chosen)
+    text = (HERE / "verl_faults.txt").read_text()
+    suite = lab.foreign("broken", text, {"FAILING": 1.0})
+    tasks = [suite.synthetic("", seed) for seed in range(3)]  # type: ignore[attr-defined]
+    agent = lab.trainer.train(jobs.job("broken", chosen, tasks), lab)
+    lab.close()
+    assert jobs.once_each(tmp_path) == {f"train/broken/iter{i:04d}": 16 for i in range(2)}
+    found = jobs.metrics(tmp_path)
+    assert [m["failures"] for m in found] == [16, 16]
+    assert [m["grad_norm"] for m in found] == [0.0, 0.0]
+    assert Path(agent.adapters[-1].path, "adapter_model.safetensors").exists()
 
 
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:

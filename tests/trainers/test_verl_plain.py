@@ -81,6 +81,14 @@ def test_too_few_rollouts() -> None:
         full_iterations(15, VerlSettings(), "grpo")
 
 
+def test_a_small_job_is_still_shared_evenly() -> None:
+    """Three groups of eight cannot be shared by sixteen processes, two can."""
+    assert full_iterations(31, VerlSettings(gpus=16), "grpo") == (1, 2)
+    assert full_iterations(31, VerlSettings(minibatches=2), "grpo") == (1, 2)
+    with pytest.raises(UserError, match="needs at least 32"):
+        full_iterations(31, VerlSettings(gpus=32), "grpo")
+
+
 def test_places_and_seeds_are_those_of_the_lab(tmp_path: Path) -> None:
     """Iteration, index and seed of every episode, as trainer=local would play them."""
     s = spec()
@@ -249,6 +257,14 @@ def test_a_server_that_refuses_fails_the_episodes(
     assert found[0].failure.boundary == "policy" and found[0].score is None
 
 
+def test_a_server_that_breaks_down_is_no_episode(
+    world: tuple[Path, AgentSpec], server: TokenServer
+) -> None:
+    server.broken = RuntimeError("the engine is dead")
+    with pytest.raises(ServersLost, match="the engine is dead"):
+        played(server.policy(), world[1])
+
+
 def test_a_server_that_never_answers(world: tuple[Path, AgentSpec], server: TokenServer) -> None:
     server.delay = 30.0
     found = played(server.policy(deadline=0.2), world[1])
@@ -298,6 +314,30 @@ def test_the_latest_start_says_what_a_step_was(tmp_path: Path) -> None:
     found = steps.of(1)
     assert found is not None and found["actor/pg_loss"] == 0.25
     assert (steps.starts(), steps.saved()) == (2, 4)
+
+
+def test_a_file_of_verl_that_a_kill_left_empty(tmp_path: Path) -> None:
+    steps = Steps(tmp_path)
+    steps.repair()
+    for step, whole in ((1, True), (2, True), (3, False)):
+        folder = tmp_path / "checkpoints" / f"global_step_{step}"
+        folder.mkdir(parents=True)
+        if whole:
+            (folder / "data.pt").write_text("")
+    latest = tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt"
+    latest.write_text("")
+    steps.repair()
+    assert steps.saved() == 2
+    for step in (1, 2):
+        (tmp_path / "checkpoints" / f"global_step_{step}" / "data.pt").unlink()
+    latest.write_text("")
+    steps.repair()
+    assert not latest.exists() and steps.saved() == 0
+
+
+def test_starts_are_numbered_by_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "metrics-001.jsonl").write_text("")
+    assert Steps(tmp_path).starts() == 2
 
 
 def test_a_checkpoint_as_an_adapter(tmp_path: Path, world: tuple[Path, AgentSpec]) -> None:
@@ -403,6 +443,14 @@ def test_a_dead_cluster_and_an_unknown_module(
     model = spec(model=str(world[0]))
     with pytest.raises(UserError, match="unknown LoRA target 'w_proj'"):
         preflight(model, VerlSettings(device="cpu", target_modules=("q_proj", "w_proj")))
+
+
+def test_the_context_of_a_served_agent_must_be_said() -> None:
+    chosen = jobs.settings(
+        "policy=openai", "model=served", "model.name=m", "policy.base_url=http://x"
+    )
+    with pytest.raises(UserError, match=r"Set policy\.context to what"):
+        check_trainer(chosen)
 
 
 def test_fine_tuning_stays_in_this_process() -> None:

@@ -60,8 +60,9 @@ class VerlSettings(Recipe):
     `validate_every` (0: never). `deadline`: seconds for one turn of the agent; `stall`: seconds
     without any progress after which the processes are stopped; `restarts`: how often training is
     taken up again by itself from the last checkpoint. `gpu_memory`: the share of a GPU that vLLM
-    takes; `offload`: weights and optimizer rest in the machine's memory between uses. `verl`:
-    further settings of verl, in Hydra's notation."""
+    takes; `offload`: weights and optimizer rest in the machine's memory between uses;
+    `flash_attention`: on GPUs, packed sequences by the package flash-attn, else padded ones by
+    torch. `verl`: further settings of verl, in Hydra's notation."""
 
     device: Literal["cuda", "cpu"] = "cuda"
     nnodes: int = field(default=1, metadata=_at_least(1))
@@ -76,20 +77,37 @@ class VerlSettings(Recipe):
     restarts: int = field(default=2, metadata=_at_least(0))
     gpu_memory: float = field(default=0.5, metadata=_at_least(0.05, 0.95))
     offload: bool = False
+    flash_attention: bool = False
     verl: tuple[str, ...] = ()
 
 
-def full_iterations(rollouts: int, recipe: Recipe, name: str) -> tuple[int, int]:
-    """(iterations, groups of each) of a trainer whose iterations are all alike: as many full ones
-    as `rollouts` pays for, or one smaller one of at least two groups.
+def full_iterations(rollouts: int, settings: VerlSettings, name: str) -> tuple[int, int]:
+    """(iterations, groups of each) for trainer=verl, whose iterations are all alike: as many full
+    ones as `rollouts` pays for, or one smaller one of at least two groups that its optimizer steps
+    and processes can share evenly.
 
     Raises UserError when not even that fits."""
-    groups = min(recipe.groups, rollouts // recipe.group_size)
-    least = min(2, recipe.groups)
-    if groups < least:
+    s, least = settings, min(2, settings.groups)
+    for groups in range(min(s.groups, rollouts // s.group_size), least - 1, -1):
+        if shared_evenly(s, groups):
+            return rollouts // (groups * s.group_size), groups
+    possible = [n for n in range(least, s.groups + 1) if shared_evenly(s, n)]
+    if not possible:
         raise UserError(
-            f"training {name!r} has {rollouts} rollouts and needs at least "
-            f"{least * recipe.group_size} ({least} groups of {recipe.group_size}). Raise the "
-            "setting `budget`, or lower `trainer.group_size`."
+            f"trainer.groups={s.groups} groups of {s.group_size} cannot be shared evenly by "
+            f"{s.minibatches} optimizer steps and {s.gpus * s.nnodes} processes. Change "
+            "trainer.groups, trainer.minibatches or trainer.gpus."
         )
-    return rollouts // (groups * recipe.group_size), groups
+    needed = f"{possible[0] * s.group_size} ({possible[0]} groups of {s.group_size})"
+    raise UserError(
+        f"training {name!r} has {rollouts} rollouts and needs at least {needed}. Raise the "
+        "setting `budget`, or lower `trainer.group_size`."
+    )
+
+
+def shared_evenly(settings: VerlSettings, groups: int) -> bool:
+    """Whether an iteration of so many groups can be cut into its optimizer steps, and each of them
+    shared by all processes."""
+    step, rest = divmod(groups, settings.minibatches)
+    ranks = settings.gpus * settings.nnodes
+    return rest == 0 and step > 0 and step * settings.group_size % ranks == 0

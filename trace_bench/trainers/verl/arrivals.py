@@ -7,8 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trace_bench.store import read_lines
+from trace_bench.store import read_lines, write_text
 from trace_bench.types import Trajectory, trajectory_from_json
+
+LATEST = "latest_checkpointed_iteration.txt"
 
 
 class Arrivals:
@@ -52,8 +54,9 @@ class Steps:
         self.folder = folder
 
     def starts(self) -> int:
-        """How often verl was started here."""
-        return len(list(self.folder.glob("metrics-*.jsonl")))
+        """How often verl was started here, as far as files tell."""
+        names = [path.stem for path in self.folder.glob("metrics-*.jsonl")]
+        return max((int(name.rpartition("-")[2]) + 1 for name in names), default=0)
 
     def of(self, step: int) -> dict[str, Any] | None:
         """A step's metrics, once there."""
@@ -63,10 +66,26 @@ class Steps:
                     return dict(line["data"])
         return None
 
+    def repair(self) -> None:
+        """verl does not replace the file that names the last checkpoint, it writes it again: a kill
+        may leave it empty, upon which verl would not start. Then the last whole checkpoint is
+        named (its dataloader's state is written last), or none."""
+        if not self._latest.exists() or self.saved():
+            return
+        whole = self._latest.parent.glob("global_step_*/data.pt")
+        steps = [int(path.parent.name.rpartition("_")[2]) for path in whole]
+        if steps:
+            write_text(self._latest, str(max(steps)))
+        else:
+            self._latest.unlink()
+
+    @property
+    def _latest(self) -> Path:
+        return self.folder / "checkpoints" / LATEST
+
     def saved(self) -> int:
         """The step of the last whole checkpoint; 0 when there is none."""
-        path = self.folder / "checkpoints" / "latest_checkpointed_iteration.txt"
         try:
-            return int(path.read_text())
+            return int(self._latest.read_text())
         except (FileNotFoundError, ValueError):  # absent, or being written
             return 0

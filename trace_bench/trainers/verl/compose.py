@@ -112,7 +112,7 @@ def _recipe(spec: JobSpec, s: VerlSettings) -> dict[str, Any]:
         "algorithm.norm_adv_by_std_in_grpo": s.normalize_std,
         "algorithm.use_kl_in_reward": False,
         "data.train_batch_size": batch,
-        f"{actor}.ppo_mini_batch_size": batch // min(s.minibatches, batch),
+        f"{actor}.ppo_mini_batch_size": batch // s.minibatches,
         f"{actor}.ppo_epochs": s.epochs,
         f"{actor}.use_dynamic_bsz": True,
         f"{actor}.ppo_max_token_len_per_gpu": max(s.batch_tokens, spec.context),
@@ -153,6 +153,7 @@ def _rollout(spec: JobSpec, s: VerlSettings, folder: Path) -> dict[str, Any]:
     return {
         f"{rollout}.n": spec.group_size,
         f"{rollout}.temperature": 1.0,
+        f"{rollout}.seed": spec.seed % 2**31,
         f"{rollout}.calculate_log_probs": True,
         f"{rollout}.load_format": "safetensors",
         f"{rollout}.max_model_len": spec.context,
@@ -199,7 +200,10 @@ def _on_gpu(s: VerlSettings) -> dict[str, Any]:
         "actor_rollout_ref.rollout.name": "vllm",
         "actor_rollout_ref.rollout.gpu_memory_utilization": s.gpu_memory,
         "actor_rollout_ref.rollout.layered_summon": True,
-        "actor_rollout_ref.model.use_remove_padding": True,
+        "actor_rollout_ref.model.use_remove_padding": s.flash_attention,
+        "+actor_rollout_ref.model.override_config.attn_implementation": (
+            "flash_attention_2" if s.flash_attention else "sdpa"
+        ),
         "actor_rollout_ref.model.enable_gradient_checkpointing": True,
         f"{engine}.model_dtype": "fp32",
         f"{engine}.param_offload": s.offload,

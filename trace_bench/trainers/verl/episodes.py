@@ -29,7 +29,8 @@ from trace_bench.policies.chat import Chat
 from trace_bench.rollouts import play
 from trace_bench.store import Lines, read_lines
 from trace_bench.trainers.record import exact
-from trace_bench.trainers.verl.spec import JOB_VARIABLE, TRAIN, JobSpec, read_spec
+from trace_bench.trainers.verl.arrivals import Steps
+from trace_bench.trainers.verl.spec import JOB_VARIABLE, NOTHING, TRAIN, JobSpec, read_spec
 from trace_bench.trainers.verl.tokens import Servers, TokenPolicy
 from trace_bench.types import Task, Trajectory, task_from_json, trajectory_from_json
 
@@ -57,8 +58,9 @@ class EpisodeLoop(AgentLoopBase):
         self.servers, self.tokenizer = server_manager, tokenizer
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
-        """The episode as verl's output; an empty list for one that cannot be trained on (failed,
-        or without exact tokens), which thereby leaves its group's baseline.
+        """The episode as verl's output. One that cannot be trained on (failed, or without exact
+        tokens) comes as `nothing`, which `steps.Sampler` takes out, so that it leaves its group's
+        baseline; of a validation it is left out altogether.
 
         Raises only when verl's servers are lost: then nothing was played, and verl's group is
         marked as failed, upon which `steps.Sampler` stops the iteration."""
@@ -74,16 +76,21 @@ class EpisodeLoop(AgentLoopBase):
         task = task_from_json(json.loads(info["task"]))
         answer: asyncio.Future[Trajectory] = asyncio.get_running_loop().create_future()
         player.ask(Ask(call, place, iteration, task, sampling_params["temperature"], answer))
-        return output(await answer, spec.reward, iteration)
+        trajectory = await answer
+        made = output(trajectory, spec.reward, iteration)
+        if made is None:
+            return nothing(self.tokenizer) if info["split"] == TRAIN else []
+        return made
 
 
 def output(trajectory: Trajectory, reward: str, iteration: int) -> Any:
-    """What verl trains on: the first prompt, then everything after it with a mask."""
+    """What verl trains on: the first prompt, then everything after it with a mask. None for an
+    episode that cannot be trained on."""
     score = trajectory.score
     if score is None or trajectory.failure is not None or not trajectory.turns:
-        return []
+        return None
     if not exact(trajectory):
-        return []
+        return None
     ids: list[int] = []
     mask: list[int] = []
     logprobs: list[float] = []
@@ -111,6 +118,26 @@ def output(trajectory: Trajectory, reward: str, iteration: int) -> Any:
     )
 
 
+def nothing(tokenizer: Any) -> Any:
+    """A row to learn nothing from, known by its version, which no adapter has. Where nothing else
+    is left its group has equal rewards, and so no advantage."""
+    end = tokenizer.eos_token_id
+    return AgentLoopOutput(
+        prompt_ids=[end],
+        response_ids=[end],
+        response_mask=[1],
+        response_logprobs=[0.0],
+        reward_score=0.0,
+        num_turns=0,
+        metrics=AgentLoopMetrics(),
+        extra_fields={
+            "reward_extra_info": {"similarity": 0.0, "success": 0.0},
+            "min_global_steps": NOTHING,
+            "max_global_steps": NOTHING,
+        },
+    )
+
+
 @functools.lru_cache(maxsize=1)
 def player_of(folder: str) -> Player:
     """The process's one player: verl makes a new loop for every episode, and environments, their
@@ -129,7 +156,7 @@ class Player:
         self._suites = make(
             self.spec.settings, self.spec.run, folder / f"llm-{mine}", self.spec.sources
         )
-        self._known = known_episodes(folder / "episodes", self.spec, resumed_iteration(folder))
+        self._known = known_episodes(folder / "episodes", self.spec, Steps(folder).saved())
         self._played = Lines(folder / "episodes" / mine)
         self._validated = Lines(folder / "validation" / mine)
         self._asked: queue.SimpleQueue[Ask] = queue.SimpleQueue()
@@ -191,7 +218,8 @@ class Player:
 
         def ended(place: int, trajectory: Trajectory) -> None:
             ask = new[place]
-            lines.append({"call": call, "index": ask.index, "trajectory": trajectory})
+            line = {"call": call, "index": ask.index, "trajectory": trajectory}
+            lines.append(line, sync=True)  # verl trains on it next, and may keep what comes of it
             _answer(ask, trajectory)
 
         adapter = self.spec.version(new[0].iteration)
@@ -220,12 +248,6 @@ def _answer(ask: Ask, what: Trajectory | Exception) -> None:
                 ask.answer.set_result(what)
 
     ask.answer.get_loop().call_soon_threadsafe(hand)
-
-
-def resumed_iteration(folder: Path) -> int:
-    """How many iterations verl's last checkpoint has behind it."""
-    path = folder / "checkpoints" / "latest_checkpointed_iteration.txt"
-    return int(path.read_text()) if path.exists() else 0
 
 
 def known_episodes(

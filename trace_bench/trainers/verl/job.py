@@ -68,7 +68,9 @@ def claim(folder: Path, job: TrainingJob, spec: JobSpec, settings: VerlSettings)
     for key in ELSEWHERE:
         del recipe[key]
     data = {**to_json(spec), "settings": recipe, "tasks": [t.id for t in job.tasks]}
-    del data["deadline"], data["trainer"]
+    for key in ("deadline", "trainer", "suites"):
+        del data[key]
+    data |= {"model": Path(spec.model).name, "agent": job.agent.version}  # folders may move
     mark, path = fingerprint({**data, "job seed": job.seed}), folder / "job"
     if path.exists() and path.read_text() != mark:
         raise UserError(

@@ -55,6 +55,11 @@ def _packages(settings: VerlSettings) -> None:
             f"trainer=verl works with transformers from {_dotted(low)} to below {_dotted(high)}; "
             f"{transformers} is installed: {_INSTALL}."
         )
+    if settings.flash_attention and settings.device == "cuda" and version("flash_attn") is None:
+        raise UserError(
+            "trainer.flash_attention=true needs the package flash-attn, which is not installed: "
+            "pip install 'verl[fsdp]', or set it to false."
+        )
     if settings.device == "cuda" and version("vllm") is None:
         raise UserError(
             "trainer.device=cuda samples with vLLM, which is not installed: pip install "

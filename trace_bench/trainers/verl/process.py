@@ -48,7 +48,9 @@ class Process:
         env = {**os.environ, **variables, "PYTHONUNBUFFERED": "1"}
         command = [sys.executable, "-m", "trace_bench.trainers.verl.launch", str(self.folder)]
         command.append(str(self.attempt))
-        self.resumed = Steps(self.folder).saved()
+        steps = Steps(self.folder)
+        steps.repair()
+        self.resumed = steps.saved()
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(
                 command,

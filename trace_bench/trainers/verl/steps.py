@@ -18,7 +18,10 @@ from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
+from trace_bench.trainers.verl.spec import NOTHING
+
 _POLL = 0.05  # seconds; verl's own is 2, a step of a small model's
+_LEFTOVERS = 60.0  # seconds until Ray has cleared away what a killed run left
 _WATCH = 3.0  # seconds between looks at whether all are alive
 
 
@@ -38,15 +41,19 @@ class Sampler(ReplayBuffer):
         batch = super()._materialize_batch(partition_id, *rest)
         if partition_id == "val":
             return batch
-        members = Counter(key.split("_")[0] for key in batch.keys)
-        alone = [key for key in batch.keys if members[key.split("_")[0]] < 2]
-        if alone:
-            tq.kv_clear(keys=alone, partition_id=partition_id)
-            left = [i for i, key in enumerate(batch.keys) if key not in alone]
-            batch.keys, batch.tags = [batch.keys[i] for i in left], [batch.tags[i] for i in left]
-        if not batch.keys:
-            raise RuntimeError("no group of this iteration has two episodes that can be trained on")
-        return batch
+        rows = list(zip(batch.keys, batch.tags, strict=True))
+        played = [key for key, tag in rows if tag["min_global_steps"] != NOTHING]
+        members = Counter(key.split("_")[0] for key in played)
+        kept = {key for key in played if members[key.split("_")[0]] > 1}
+        # With nothing to learn from, such rows alone make a step whose gradient is zero.
+        kept = kept or {key for key, _ in rows} - set(played)
+        if gone := [key for key, _ in rows if key not in kept]:
+            tq.kv_clear(keys=gone, partition_id=partition_id)
+        return tq.KVBatchMeta(
+            partition_id=partition_id,
+            keys=[key for key, _ in rows if key in kept],
+            tags=[tag for key, tag in rows if key in kept],
+        )
 
 
 class StepTrainer(PPOTrainerSync):
@@ -86,6 +93,8 @@ class StepTrainer(PPOTrainerSync):
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         batch = super()._compute_old_log_prob(batch, metrics)
+        if batch.tags[0]["min_global_steps"] == NOTHING:
+            return batch  # nobody sampled these
         fields = ["response_mask", "rollout_log_probs", "old_log_probs"]
         data = tq.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=fields
@@ -96,6 +105,19 @@ class StepTrainer(PPOTrainerSync):
             metrics["trace_bench/logprob_difference_mean"] = apart.mean().item()
             metrics["trace_bench/logprob_difference_max"] = apart.max().item()
         return batch
+
+
+def alone_on_cluster() -> None:
+    """verl's queue has one name on a cluster: a second run would use the first one's, and end it.
+    What a run leaves that was killed is gone after a while."""
+    end = time.monotonic() + _LEFTOVERS
+    while time.monotonic() < end:
+        try:
+            ray.get_actor("TransferQueueController", namespace="transfer_queue")
+        except ValueError:
+            return
+        time.sleep(_WATCH)
+    raise RuntimeError("another run of verl is on this Ray cluster; one at a time")
 
 
 def end_with(actors: Sequence[Any]) -> None:
@@ -133,6 +155,7 @@ class Runner:
         config.transfer_queue.enable = True
         pprint(OmegaConf.to_container(config, resolve=True))
         OmegaConf.resolve(config)
+        alone_on_cluster()
         tq.init(config.transfer_queue)
         trainer, code = StepTrainer(config=config), 1
         try:

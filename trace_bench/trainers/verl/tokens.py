@@ -151,6 +151,6 @@ class TokenPolicy:
                 f"no answer within {self._servers.deadline:g} s; a longer deadline is the setting "
                 "`trainer.deadline`"
             )
-        if type(error).__module__.startswith("ray.") and "Task" not in type(error).__name__:
-            raise ServersLost(f"{type(error).__name__}: {error}") from error
-        return f"{type(error).__name__}: {error}"
+        if isinstance(error, ValueError):  # Ray's too: what the server will not take
+            return f"{type(error).__name__}: {error}"
+        raise ServersLost(f"{type(error).__name__}: {error}") from error
