@@ -65,27 +65,28 @@ def check_verl(settings: Settings, new: bool) -> None:
             "trainer=verl must be told how many tokens an episode may have where the agent is "
             "behind a server. Set policy.context to what the server has (--max-model-len)."
         )
+    preflight(sample_job(settings), verl_settings(settings), whole=new)
+
+
+def sample_job(settings: Settings) -> JobSpec:
+    """A job as the run would have it, to check settings with."""
     own, facts = verl_settings(settings), verl_facts(settings, "check")
-    preflight(
-        JobSpec(
-            name="check",
-            run=facts.mark,
-            seed=settings.seed,
-            reward="similarity",
-            model=model_path(settings.model),
-            agent={"model": model_path(settings.model), "adapters": ()},
-            trainer=to_json(own),
-            settings=facts.settings,
-            suites=facts.suites,
-            iterations=1,
-            groups=own.groups,
-            group_size=own.group_size,
-            decay=own.decay,
-            context=facts.context,
-            deadline=own.deadline,
-            max_turns=facts.max_turns,
-            max_tokens=facts.max_tokens,
-        ),
-        own,
-        whole=new,
+    return JobSpec(
+        name="check",
+        run=facts.mark,
+        seed=settings.seed,
+        reward="similarity",
+        model=model_path(settings.model),
+        agent={"model": model_path(settings.model), "adapters": ()},
+        trainer=to_json(own),
+        settings=facts.settings,
+        suites=facts.suites,
+        iterations=1,
+        groups=own.groups,
+        group_size=own.group_size,
+        decay=own.decay,
+        context=facts.context,
+        deadline=own.deadline,
+        max_turns=facts.max_turns,
+        max_tokens=facts.max_tokens,
     )

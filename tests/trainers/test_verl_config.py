@@ -9,8 +9,7 @@ import pytest
 
 from trace_bench.config import compose
 from trace_bench.parts import verl_settings
-from trace_bench.trainers.verl.spec import JobSpec
-from trace_bench.verl_parts import verl_facts
+from trace_bench.verl_parts import sample_job
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")
@@ -20,27 +19,7 @@ def composed(folder: Path, *more: str) -> Any:
     from trace_bench.trainers.verl import compose as verl
 
     chosen = compose(["method=grpo", *more])
-    own, facts = verl_settings(chosen), verl_facts(chosen, "tests")
-    spec = JobSpec(
-        name="grpo",
-        run="tests",
-        seed=chosen.seed,
-        reward="similarity",
-        model=chosen.model.name,
-        agent={"model": chosen.model.name, "adapters": ()},
-        trainer={},
-        settings=facts.settings,
-        suites=facts.suites,
-        iterations=10,
-        groups=own.groups,
-        group_size=own.group_size,
-        decay=own.decay,
-        context=facts.context,
-        deadline=own.deadline,
-        max_turns=facts.max_turns,
-        max_tokens=facts.max_tokens,
-    )
-    return verl.composed(verl.overrides(spec, own, folder))
+    return verl.composed(verl.overrides(sample_job(chosen), verl_settings(chosen), folder))
 
 
 @pytest.mark.parametrize(
