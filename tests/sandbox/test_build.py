@@ -64,7 +64,7 @@ def test_a_full_disk_is_said_with_what_to_do(tmp_path: Path) -> None:
 
 
 def test_the_context_holds_no_model_and_no_torch(tmp_path: Path) -> None:
-    assert names() == ["awm", "base", "tau2", "toolsandbox"]
+    assert names() == ["awm", "base", "tau2", "toolsandbox", "verl"]
     assemble(tmp_path, "base")
     files = [p.relative_to(tmp_path / "context") for p in (tmp_path / "context").rglob("*")]
     heads = {"/".join(f.parts[:2]) for f in files}
