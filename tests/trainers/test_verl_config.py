@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,24 @@ def test_the_papers_experiments(name: str, tmp_path: Path) -> None:
     assert config.ray_kwargs.ray_init.address == "local"
 
 
-def test_a_setting_of_verl_that_contradicts_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["actor_rollout_ref.actor.loss_agg_mode=nonsense"], "nonsense"),
+        (["actor_rollout_ref.actor.no_such_key=1"], "no_such_key"),
+        (
+            [
+                "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2",
+                "actor_rollout_ref.model.use_remove_padding=false",
+            ],
+            "remove_padding",
+        ),
+    ],
+)
+def test_what_verl_refuses_is_named(given: list[str], named: str, tmp_path: Path) -> None:
+    """An unknown value, an unknown key, two settings that contradict each other."""
     from trace_bench.errors import UserError
 
-    with pytest.raises(UserError, match=r"remove_padding.*Change the setting `trainer\.verl`"):
-        composed(
-            tmp_path,
-            "experiment=paper_tau2",
-            'trainer.verl=["actor_rollout_ref.actor.ulysses_sequence_parallel_size=2",'
-            '"actor_rollout_ref.model.use_remove_padding=false"]',
-        )
+    override = f"trainer.verl={json.dumps(given)}"
+    with pytest.raises(UserError, match=rf"{named}.*Change the setting `trainer\.verl`"):
+        composed(tmp_path, "experiment=paper_tau2", override)

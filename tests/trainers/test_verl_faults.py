@@ -139,20 +139,13 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
 
 def test_settings_that_verl_refuses_cost_nothing(tmp_path: Path) -> None:
     """verl's own words, before anything is played."""
-    for override, named in (
-        ('trainer.verl=["actor_rollout_ref.actor.no_such_key=1"]', "no_such_key"),
-        (
-            'trainer.verl=["actor_rollout_ref.actor.ulysses_sequence_parallel_size=2"]',
-            "remove_padding",
-        ),
-        ('trainer.verl=["actor_rollout_ref.actor.loss_agg_mode=nonsense"]', "nonsense"),
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "trace_bench", *jobs.CPU, override, f"run_dir={tmp_path / 'r'}"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 2, done.stderr
-        assert named in done.stderr and "Change the setting `trainer.verl`" in done.stderr
-        assert not (tmp_path / "r" / "evaluation.jsonl").exists()
+    override = 'trainer.verl=["actor_rollout_ref.actor.no_such_key=1"]'
+    done = subprocess.run(
+        [sys.executable, "-m", "trace_bench", *jobs.CPU, override, f"run_dir={tmp_path / 'r'}"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    assert "no_such_key" in done.stderr and "Change the setting `trainer.verl`" in done.stderr
+    assert not (tmp_path / "r").exists()
