@@ -4,6 +4,7 @@ checked before it."""
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,8 @@ from trace_bench.trainers.verl.preflight import preflight
 from trace_bench.trainers.verl.spec import JobSpec
 from trace_bench.types import to_json
 
+_LINGER = 6  # seconds
+
 
 def verl_facts(settings: Settings, run: str) -> RunFacts:
     """What verl's processes take over from the run."""
@@ -30,7 +33,26 @@ def verl_facts(settings: Settings, run: str) -> RunFacts:
         max_turns=settings.policy.max_turns,
         max_tokens=settings.policy.max_tokens,
         validation=lambda lab: lab.suite.tasks(settings.env.dev_split),
+        sweep=lambda: _sweep(settings),
     )
+
+
+def _sweep(settings: Settings) -> None:
+    """Removes containers of processes that are gone: verl's are ended, they close nothing."""
+    if settings.sandbox.name not in ("docker", "auto"):
+        return
+    from trace_bench.sandbox.docker import connect, reap
+
+    try:
+        client = connect()
+    except UserError:
+        return  # no engine, so nothing of it is left either
+    try:
+        for _ in range(_LINGER):  # Ray's processes take a moment to end
+            reap(client, "")
+            time.sleep(1.0)
+    finally:
+        client.close()
 
 
 def suites_elsewhere(

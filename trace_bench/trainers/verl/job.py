@@ -24,7 +24,7 @@ ELSEWHERE = ("ray_address", "stall", "restarts", "deadline", "workers")
 @dataclass(frozen=True)
 class RunFacts:
     """What a job takes over from its run. `settings`, `suites`: see `JobSpec`; `validation`: the
-    development tasks, for verl's own validation."""
+    development tasks, for verl's own validation; `sweep`: removes what its processes leave."""
 
     mark: str
     settings: Mapping[str, Any]
@@ -33,6 +33,7 @@ class RunFacts:
     max_turns: int
     max_tokens: int
     validation: Callable[[Lab], Sequence[Task]]
+    sweep: Callable[[], None] = lambda: None
 
 
 def spec_of(job: TrainingJob, lab: Lab, settings: VerlSettings, facts: RunFacts) -> JobSpec:

@@ -74,7 +74,10 @@ class _Training:
         else:
             wanted = facts.validation(self.lab) if self.settings.validate_every else ()
             prepare(self.folder, self.job, self.spec, self.settings, wanted)
-            self.go_on()
+            try:
+                self.go_on()
+            finally:
+                facts.sweep()
         spec, n = self.spec, self.spec.iterations
         spent = n * spec.groups * spec.group_size
         unspent = self.job.rollouts - spent
