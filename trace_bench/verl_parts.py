@@ -15,10 +15,10 @@ from trace_bench.errors import UserError
 from trace_bench.parts import foreign_suites, make_roles, make_suite, verl_settings
 from trace_bench.protocols import Source
 from trace_bench.schema import Settings
-from trace_bench.trainers.verl.job import RunFacts
+from trace_bench.trainers.verl.job import RunFacts, described
 from trace_bench.trainers.verl.preflight import preflight
 from trace_bench.trainers.verl.spec import JobSpec
-from trace_bench.types import to_json
+from trace_bench.types import AgentSpec, to_json
 
 _LINGER = 6  # seconds
 
@@ -71,13 +71,15 @@ def suites_elsewhere(
 
 
 def _context(settings: Settings) -> int:
-    """Tokens of an episode, as the local policy counts them where nothing is said."""
-    if settings.policy.context is not None:
-        return settings.policy.context
+    """As the local policy has it; where a server acts it has been said (`check_verl`)."""
+    wanted = settings.policy.context
+    if settings.policy.name != "local" and wanted is not None:
+        return wanted
     from transformers import AutoConfig
 
-    config = AutoConfig.from_pretrained(model_path(settings.model)).get_text_config()
-    return min(int(config.max_position_embeddings), 1024)
+    from trace_bench.policies.local import context_of
+
+    return context_of(AutoConfig.from_pretrained(model_path(settings.model)), wanted)
 
 
 def check_verl(settings: Settings, new: bool) -> None:
@@ -92,23 +94,13 @@ def check_verl(settings: Settings, new: bool) -> None:
 
 def sample_job(settings: Settings) -> JobSpec:
     """A job as the run would have it, to check settings with."""
-    own, facts = verl_settings(settings), verl_facts(settings, "check")
-    return JobSpec(
+    own = verl_settings(settings)
+    return described(
+        own,
+        verl_facts(settings, "check"),
         name="check",
-        run=facts.mark,
         seed=settings.seed,
         reward="similarity",
-        model=model_path(settings.model),
-        agent={"model": model_path(settings.model), "adapters": ()},
-        trainer=to_json(own),
-        settings=facts.settings,
-        suites=facts.suites,
-        iterations=1,
-        groups=own.groups,
-        group_size=own.group_size,
-        decay=own.decay,
-        context=facts.context,
-        deadline=own.deadline,
-        max_turns=facts.max_turns,
-        max_tokens=facts.max_tokens,
+        agent=AgentSpec(model_path(settings.model)),
+        shape=(1, own.groups),
     )

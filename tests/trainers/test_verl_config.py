@@ -48,7 +48,7 @@ def test_the_papers_experiments(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        (["actor_rollout_ref.actor.loss_agg_mode=nonsense"], "nonsense"),
+        (["actor_rollout_ref.rollout.gpu_memory_utilization=much"], "much"),
         (["actor_rollout_ref.actor.no_such_key=1"], "no_such_key"),
         (
             [

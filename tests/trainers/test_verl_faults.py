@@ -8,13 +8,17 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import verl_job as jobs
 
+from trace_bench.lab import RunLab
+from trace_bench.schema import Settings
 from trace_bench.store import read_lines
 from trace_bench.trainers.verl.arrivals import Steps
+from trace_bench.types import Task
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")
@@ -48,6 +52,13 @@ def when(ready: Callable[[], bool], then: Callable[[], object], limit: float = 2
     threading.Thread(target=wait, daemon=True).start()
 
 
+def faulty(folder: Path, chosen: Settings, share: float, count: int) -> tuple[RunLab, list[Task]]:
+    """A lab with a world that raises in that share of its episodes; the fourth task may hang."""
+    lab = jobs.make_lab(folder, chosen)
+    suite: Any = lab.foreign("faults", (HERE / "verl_faults.txt").read_text(), {"FAILING": share})
+    return lab, [suite.synthetic("", seed) for seed in range(count)]
+
+
 def test_environments_break_and_hang_and_a_worker_is_killed(tmp_path: Path) -> None:
     """A fifth of the episodes raise, some of one task hang, and in the middle the process that
     plays environments is killed: training finishes, every episode counts once, failures are
@@ -62,10 +73,7 @@ def test_environments_break_and_hang_and_a_worker_is_killed(tmp_path: Path) -> N
         "sandbox.deadline=2",
         "sandbox.retries=0",
     )
-    lab = jobs.make_lab(tmp_path, chosen)
-    text = (HERE / "verl_faults.txt").read_text()
-    suite = lab.foreign("faults", text, {"FAILING": 0.2})
-    tasks = [suite.synthetic("", seed) for seed in range(4)]  # type: ignore[attr-defined]
+    lab, tasks = faulty(tmp_path, chosen, 0.2, 4)
     ledger, killed = tmp_path / "ledger.jsonl", []
 
     def kill() -> None:
@@ -97,13 +105,10 @@ def test_an_iteration_of_which_nothing_is_left(tmp_path: Path) -> None:
         "sandbox=process",
         "sandbox.allow_untrusted=true",
     )
-    lab = jobs.make_lab(tmp_path, chosen)
-    text = (HERE / "verl_faults.txt").read_text()
-    suite = lab.foreign("broken", text, {"FAILING": 1.0})
-    tasks = [suite.synthetic("", seed) for seed in range(3)]  # type: ignore[attr-defined]
-    agent = lab.trainer.train(jobs.job("broken", chosen, tasks), lab)
+    lab, tasks = faulty(tmp_path, chosen, 1.0, 3)
+    agent = lab.trainer.train(jobs.job("faults", chosen, tasks), lab)
     lab.close()
-    assert jobs.once_each(tmp_path) == {f"train/broken/iter{i:04d}": 16 for i in range(2)}
+    assert jobs.once_each(tmp_path) == {f"train/faults/iter{i:04d}": 16 for i in range(2)}
     found = jobs.metrics(tmp_path)
     assert [m["failures"] for m in found] == [16, 16]
     assert [m["grad_norm"] for m in found] == [0.0, 0.0]

@@ -17,6 +17,7 @@ from trace_bench.protocols import TrainingJob
 from trace_bench.schema import Settings
 from trace_bench.store import read_lines
 from trace_bench.trackers import make_tracker
+from trace_bench.trainers.verl.spec import JobSpec
 from trace_bench.trainers.verl.trainer import VerlTrainer
 from trace_bench.types import AgentSpec, Task
 from trace_bench.verl_parts import verl_facts
@@ -72,3 +73,27 @@ def once_each(folder: Path) -> Counter[str]:
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
     return [m for m in read_lines(folder / "metrics.jsonl") if m.get("phase") == "training"]
+
+
+def spec(**changes: Any) -> JobSpec:
+    """A small job of nowhere."""
+    plain: dict[str, Any] = {
+        "name": "grpo",
+        "run": "r",
+        "seed": 5,
+        "reward": "similarity",
+        "model": "nowhere",
+        "agent": {"model": "nowhere", "adapters": ()},
+        "trainer": {},
+        "settings": {},
+        "suites": "nowhere:nothing",
+        "iterations": 3,
+        "groups": 4,
+        "group_size": 8,
+        "decay": "linear",
+        "context": 512,
+        "deadline": 60.0,
+        "max_turns": 20,
+        "max_tokens": 24,
+    }
+    return JobSpec(**{**plain, **changes})

@@ -54,7 +54,7 @@ class LocalPolicy:
             torch.set_num_threads(threads)
         model, tokenizer = load_model(model_path, device)
         self.capacity = batch
-        self.context = _context(model, context)
+        self.context = context_of(model.config, context)
         self.chat = Chat(tokenizer, str(model_path))
         self._model = model
         self._backend = backend_of(model, batch, self.context)
@@ -195,8 +195,10 @@ def _no_progress_bars() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _context(model: Any, wanted: int | None) -> int:
-    limit = int(model.config.max_position_embeddings)
+def context_of(config: Any, wanted: int | None) -> int:
+    """Tokens that an episode may have with a model of this configuration: `wanted` if the model
+    can, by default what it can but at most 1024. Raises UserError."""
+    limit = int(config.get_text_config().max_position_embeddings)
     if wanted is not None and not 2 <= wanted <= limit:
         raise UserError(
             f"context is {wanted}; allowed: 2 to {limit} for this model. Set `policy.context`."

@@ -57,7 +57,8 @@ class VerlSettings(Recipe):
     one vLLM server. `ray_address`: a cluster that runs ("host:port"); None starts one here.
     `workers`: processes that play environments. A checkpoint is kept every `save_every` iterations,
     the last one always; verl's own validation on the development tasks runs every
-    `validate_every` (0: never). `deadline`: seconds for one turn of the agent; `stall`: seconds
+    `validate_every` (0: never; its episodes are in `adapters/<name>/verl/validation`, not in the
+    ledger). `deadline`: seconds for one turn of the agent; `stall`: seconds
     without any progress after which the processes are stopped; `restarts`: how often training is
     taken up again by itself from the last checkpoint. `gpu_memory`: the share of a GPU that vLLM
     takes; `offload`: weights and optimizer rest in the machine's memory between uses;

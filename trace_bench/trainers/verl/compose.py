@@ -10,27 +10,45 @@ from typing import Any
 
 from trace_bench.errors import UserError
 from trace_bench.trainers.settings import VerlSettings
-from trace_bench.trainers.verl.spec import JOB_VARIABLE, JobSpec
+from trace_bench.trainers.verl.spec import CPU_ROLLOUT, JOB_VARIABLE, JobSpec
 
 AGGREGATE = {"trajectory": "seq-mean-token-mean", "token": "token-mean"}
 _NO_DUAL_CLIP = 1e9  # verl always clips there; this never does
-_CPU_ROLLOUT = "trace_bench"
+_COUNTS = ("algorithm.filter_groups", "trainer.v1", "trainer.use_v1", "data.gen_batch_size")
+"""Keys of verl that this project leaves alone and that would change what is played."""
 _ENGINE = "trace_bench.trainers.verl.engine"
 _PLUGIN = "trace_bench.trainers.verl.cpu.plugin"
 
 
 def overrides(spec: JobSpec, settings: VerlSettings, folder: Path, start: int = 0) -> list[str]:
-    """The settings of a job's `start`-th start in Hydra's notation; `settings.verl` comes last and
-    wins."""
-    values = {
+    """The settings of a job's `start`-th start in Hydra's notation; `settings.verl` comes last, and
+    wins where it may. Raises UserError where it may not."""
+    decided = {
         **_recipe(spec, settings),
         **_model(spec, settings, folder),
         **_rollout(spec, settings, folder),
         **_trainer(spec, settings, folder),
+    }
+    _refuse_decided(settings.verl, decided)
+    values = {
+        **decided,
         **(_on_cpu() if settings.device == "cpu" else _on_gpu(settings)),
         **_ray(settings, environment(spec, settings, folder, start)),
     }
     return [f"{key}={_text(value)}" for key, value in values.items()] + list(settings.verl)
+
+
+def _refuse_decided(given: Sequence[str], decided: Mapping[str, Any]) -> None:
+    """What is trained, and how many rollouts it takes, follows from the settings of `trainer`: the
+    ledger and the run's fingerprint rest on it. Raises UserError."""
+    own = {key.lstrip("+") for key in decided}
+    for line in given:
+        key = line.partition("=")[0].lstrip("+~").strip()
+        if key in own or key.startswith(_COUNTS):
+            raise UserError(
+                f"trainer.verl has {key!r}, which the other settings of `trainer` decide, or which "
+                "changes how many rollouts are played. Remove it there."
+            )
 
 
 def metrics_file(folder: Path, start: int) -> Path:
@@ -214,7 +232,7 @@ def _on_gpu(s: VerlSettings) -> dict[str, Any]:
 def _on_cpu() -> dict[str, Any]:
     engine = "actor_rollout_ref.actor.fsdp_config"
     return {
-        "actor_rollout_ref.rollout.name": _CPU_ROLLOUT,
+        "actor_rollout_ref.rollout.name": CPU_ROLLOUT,
         "actor_rollout_ref.rollout.free_cache_engine": False,
         "actor_rollout_ref.model.use_remove_padding": False,
         "actor_rollout_ref.model.enable_gradient_checkpointing": False,

@@ -253,11 +253,12 @@ def _answer(ask: Ask, what: Trajectory | Exception) -> None:
 def known_episodes(
     folder: Path, spec: JobSpec, first: int
 ) -> dict[str, dict[int, Mapping[str, Any]]]:
-    """What was played already of the iterations from `first` on, by call and index."""
+    """What was played already of the iterations from `first` on, by call and index. Of an episode
+    that is there twice the first counts, as in `Arrivals`."""
     wanted = {spec.call(i) for i in range(first, spec.iterations)}
     known: dict[str, dict[int, Mapping[str, Any]]] = {}
     for path in sorted(folder.glob("*.jsonl")):
         for line in read_lines(path):
             if line["call"] in wanted:
-                known.setdefault(line["call"], {})[line["index"]] = line["trajectory"]
+                known.setdefault(line["call"], {}).setdefault(line["index"], line["trajectory"])
     return known

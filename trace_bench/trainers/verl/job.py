@@ -15,7 +15,7 @@ from trace_bench.store import fingerprint, write_text
 from trace_bench.trainers.schedule import task_of_group
 from trace_bench.trainers.settings import VerlSettings, full_iterations
 from trace_bench.trainers.verl.spec import TRAIN, VALIDATION, JobSpec, row
-from trace_bench.types import Task, to_json
+from trace_bench.types import AgentSpec, Task, to_json
 
 ELSEWHERE = ("ray_address", "stall", "restarts", "deadline", "workers")
 """Settings that do not change what is trained."""
@@ -38,27 +38,50 @@ class RunFacts:
 
 def spec_of(job: TrainingJob, lab: Lab, settings: VerlSettings, facts: RunFacts) -> JobSpec:
     """What verl's processes are told of a job."""
-    iterations, groups = full_iterations(job.rollouts, settings, job.name)
     used = {task.env for task in job.tasks}
-    return JobSpec(
+    return described(
+        settings,
+        facts,
         name=job.name,
-        run=facts.mark,
         seed=lab.seed,
         reward=job.reward,
-        model=job.agent.model,
-        agent=to_json(job.agent),
+        agent=job.agent,
+        shape=full_iterations(job.rollouts, settings, job.name),
+        sources=[to_json(s) for s in lab.sources() if f"generated/{s.name}" in used],
+    )
+
+
+def described(
+    settings: VerlSettings,
+    facts: RunFacts,
+    *,
+    name: str,
+    seed: int,
+    reward: str,
+    agent: AgentSpec,
+    shape: tuple[int, int],
+    sources: Sequence[Mapping[str, Any]] = (),
+) -> JobSpec:
+    """A job of the run. `shape`: iterations, and groups of each."""
+    return JobSpec(
+        name=name,
+        run=facts.mark,
+        seed=seed,
+        reward=reward,
+        model=agent.model,
+        agent=to_json(agent),
         trainer=dataclasses.asdict(settings),
         settings=facts.settings,
         suites=facts.suites,
-        iterations=iterations,
-        groups=groups,
+        iterations=shape[0],
+        groups=shape[1],
         group_size=settings.group_size,
         decay=settings.decay,
         context=facts.context,
         deadline=settings.deadline,
         max_turns=facts.max_turns,
         max_tokens=facts.max_tokens,
-        sources=[to_json(s) for s in lab.sources() if f"generated/{s.name}" in used],
+        sources=sources,
     )
 
 

@@ -23,6 +23,9 @@ from trace_bench.types import AdapterRef, AgentSpec, Task, agent_from_json
 JOB_VARIABLE = "TRACE_BENCH_VERL_JOB"
 """The environment variable that tells verl's processes where the folder is."""
 
+CPU_ROLLOUT = "trace_bench"
+"""The rollout server on a CPU, by its name in verl's settings."""
+
 NOTHING = -1
 """The version of an episode that cannot be trained on, where verl wants one."""
 

@@ -111,7 +111,7 @@ class _Training:
         try:
             for iteration in range(self.spec.iterations):
                 played = self.rollouts(iteration, self.waiting(iteration, arrivals, process))
-                verl = self.wait(process, partial(self.told, iteration + 1, steps, process))
+                verl = self.wait(process, partial(told, iteration + 1, steps, process))
                 self.fetch(iteration + 1, process)
                 records.append(self.record(iteration, played, verl))
                 self.publish(iteration, records[-1])
@@ -120,12 +120,6 @@ class _Training:
             process.stop()
         write_json(self.adapters / "finished.json", records)
         self.tidy()
-
-    def told(self, step: int, steps: Steps, process: Process) -> dict[str, Any] | None:
-        """What verl said of a step, once it has. Where it was killed between keeping a checkpoint
-        and saying so it never will."""
-        found = steps.of(step)
-        return {} if found is None and step <= process.resumed else found
 
     def waiting(self, iteration: int, arrivals: Arrivals, process: Process) -> Any:
         """Takes an iteration's episodes as verl's workers write them down."""
@@ -231,6 +225,13 @@ class _Training:
         """The episodes are in the run's trajectories; checkpoints are not needed any more."""
         for name in ("checkpoints", "episodes", "start"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
+
+
+def told(step: int, steps: Steps, process: Process) -> dict[str, Any] | None:
+    """What verl said of a step, once it has. Where it was killed between keeping a checkpoint and
+    saying so it never will, and nothing is known."""
+    found = steps.of(step)
+    return {} if found is None and step <= process.resumed else found
 
 
 METRICS = {

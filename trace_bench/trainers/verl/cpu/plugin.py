@@ -8,9 +8,7 @@ from typing import Any
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
 from trace_bench.trainers.verl.cpu.platform import CpuPlatform
-
-NAME = "trace_bench"
-"""The rollout's name in verl's settings (actor_rollout_ref.rollout.name)."""
+from trace_bench.trainers.verl.spec import CPU_ROLLOUT
 
 
 def _replica() -> Any:
@@ -20,18 +18,18 @@ def _replica() -> Any:
 
 
 def register() -> None:
-    """The platform now, since verl asks for it early. The server's registries import most of verl,
-    which must not happen while verl itself is being imported: they are filled when first asked."""
+    """The platform only, since verl asks for it while it is being imported; the registries of
+    rollouts are in parts of verl that are not there yet (`register_rollout`)."""
     PlatformRegistry.register(platform="cpu")(CpuPlatform)
 
 
 def register_rollout() -> None:
-    """Called by whoever has verl whole: `launch.py`, and workers through model.external_lib."""
+    """Called by those who have verl whole and need rollouts: launch.py, steps.Runner, CpuWorker."""
     from verl.workers.rollout.base import _ROLLOUT_REGISTRY
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
-    RolloutReplicaRegistry.register(NAME, _replica)
-    _ROLLOUT_REGISTRY[(NAME, "async")] = "trace_bench.trainers.verl.cpu.server.CpuRollout"
+    RolloutReplicaRegistry.register(CPU_ROLLOUT, _replica)
+    _ROLLOUT_REGISTRY[(CPU_ROLLOUT, "async")] = "trace_bench.trainers.verl.cpu.server.CpuRollout"
 
 
 register()

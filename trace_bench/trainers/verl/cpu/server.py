@@ -7,6 +7,7 @@ import asyncio
 import os
 import queue
 import threading
+import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,6 +147,16 @@ class CpuServer:
     abort_all_requests = resume_generation = start_profile = stop_profile = sleep
 
     def _work(self) -> None:
+        """The engine's thread. An engine that breaks ends this process: verl then starts again
+        from its last checkpoint, while requests to a dead thread would wait for their deadlines
+        and fail episodes one by one."""
+        try:
+            self._serve()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+
+    def _serve(self) -> None:
         number = 0
         while True:
             waiting = [self._asked.get()] if not self._live else []

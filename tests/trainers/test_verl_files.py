@@ -1,0 +1,137 @@
+"""What verl's processes write, read while they write it, and after they were killed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from models import save_model
+from toy import ToySuite, toy_task
+
+from trace_bench.errors import UserError
+from trace_bench.policies.local import backend_of, load_model
+from trace_bench.policies.lora import read_adapter
+from trace_bench.policies.scripted import RandomPolicy
+from trace_bench.rollouts import play
+from trace_bench.trainers.adapters import fresh, insert, restart, write_adapter
+from trace_bench.trainers.settings import LINEAR, VerlSettings
+from trace_bench.trainers.verl.arrivals import Arrivals, Steps
+from trace_bench.trainers.verl.export import export
+from trace_bench.trainers.verl.process import Process, VerlFailed
+from trace_bench.trainers.verl.trainer import told
+from trace_bench.types import AdapterRef, AgentSpec, to_json
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("files") / "model")
+
+
+def test_arrivals_are_given_once(tmp_path: Path) -> None:
+    """Files that grow, a line that is being written, an episode that two processes played."""
+    tasks = [toy_task(i) for i in range(3)]
+    played = play(RandomPolicy(), ToySuite(), AgentSpec("random"), tasks, [1, 2, 3])
+    whole = [to_json(t) for t in played]
+    line = [
+        json.dumps({"call": "c", "index": i, "trajectory": t}) + "\n" for i, t in enumerate(whole)
+    ]
+    arrivals = Arrivals(tmp_path)
+    assert list(arrivals.take("c", {0, 1})) == []
+    (tmp_path / "a.jsonl").write_text(line[0] + line[1][:50])
+    (tmp_path / "b.jsonl").write_text(line[0])
+    assert [i for i, _ in arrivals.take("c", {0, 1, 2})] == [0]
+    assert list(arrivals.take("c", {1, 2})) == []
+    with (tmp_path / "a.jsonl").open("a") as file:
+        file.write(line[1][50:] + line[2])
+    got = dict(arrivals.take("c", {1}))
+    assert list(got) == [1] and to_json(got[1]) == whole[1]
+    assert [i for i, _ in arrivals.take("c", {2})] == [2]
+
+
+def test_the_latest_start_says_what_a_step_was(tmp_path: Path) -> None:
+    steps = Steps(tmp_path)
+    assert (steps.starts(), steps.saved(), steps.of(1)) == (0, 0, None)
+    for start, loss in ((0, 0.5), (1, 0.25)):
+        line = {"step": 1, "data": {"actor/pg_loss": loss}}
+        (tmp_path / f"metrics-{start:03d}.jsonl").write_text(json.dumps(line) + "\n")
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt").write_text("4")
+    found = steps.of(1)
+    assert found is not None and found["actor/pg_loss"] == 0.25
+    assert (steps.starts(), steps.saved()) == (2, 4)
+
+
+def test_a_file_of_verl_that_a_kill_left_empty(tmp_path: Path) -> None:
+    steps = Steps(tmp_path)
+    steps.repair()
+    for step, whole in ((1, True), (2, True), (3, False)):
+        folder = tmp_path / "checkpoints" / f"global_step_{step}"
+        folder.mkdir(parents=True)
+        if whole:
+            (folder / "data.pt").write_text("")
+    latest = tmp_path / "checkpoints" / "latest_checkpointed_iteration.txt"
+    latest.write_text("")
+    steps.repair()
+    assert steps.saved() == 2
+    for step in (1, 2):
+        (tmp_path / "checkpoints" / f"global_step_{step}" / "data.pt").unlink()
+    latest.write_text("")
+    steps.repair()
+    assert not latest.exists() and steps.saved() == 0
+
+
+def test_starts_are_numbered_by_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "metrics-001.jsonl").write_text("")
+    assert Steps(tmp_path).starts() == 2
+
+
+def test_a_checkpoint_as_an_adapter(tmp_path: Path, model: Path) -> None:
+    """Plain tensors under verl's names; a missing rank is said."""
+    layers = fresh(str(model), LINEAR, 4, 3)
+    state: dict[str, torch.Tensor] = {}
+    for name, pair in layers.items():
+        state[f"base_model.model.{name}.lora_A.default.weight"] = pair.a
+        state[f"base_model.model.{name}.lora_B.default.weight"] = pair.b + 1.0
+    actor = tmp_path / "actor"
+    actor.mkdir()
+    torch.save(state, actor / "model_world_size_1_rank_0.pt")
+    lora = {"rank": 4, "alpha": 8.0, "target_modules": LINEAR}
+    export(tmp_path, tmp_path / "out", lora, str(model))
+    loaded, _ = load_model(model)
+    shapes = backend_of(loaded, 2, 64).shapes
+    found = read_adapter(AdapterRef("x", str(tmp_path / "out")), shapes)
+    assert found.weights.keys() == layers.keys()
+    for name, (a, b) in found.weights.items():
+        assert torch.equal(a, layers[name].a) and torch.equal(b, torch.full_like(b, 2.0))
+    (actor / "model_world_size_1_rank_0.pt").rename(actor / "model_world_size_2_rank_0.pt")
+    with pytest.raises(UserError, match=r"the shards of ranks \[0\], of \[2\] ranks"):
+        export(tmp_path, tmp_path / "again", lora, str(model))
+
+
+def test_both_trainers_start_from_the_same_adapter(tmp_path: Path, model: Path) -> None:
+    loaded, _ = load_model(model)
+    layers = insert(loaded, LINEAR, 4, 8.0)
+    restart(layers, 11)
+    lora = {"rank": 4, "alpha": 8.0, "target_modules": LINEAR}
+    write_adapter(tmp_path / "local", layers, lora, str(model))
+    write_adapter(tmp_path / "verl", fresh(str(model), LINEAR, 4, 11), lora, str(model))
+    for name in ("adapter_model.safetensors", "adapter_config.json"):
+        assert (tmp_path / "local" / name).read_bytes() == (tmp_path / "verl" / name).read_bytes()
+
+
+def test_a_step_of_which_nothing_was_said(tmp_path: Path) -> None:
+    """verl was killed between keeping a checkpoint and logging the step: nobody waits for that."""
+    said: list[str] = []
+    process = Process(tmp_path, VerlSettings(), said.append, resumed=2)
+    steps = Steps(tmp_path)
+    for step, expected in ((1, {}), (2, {}), (3, None)):
+        assert told(step, steps, process) == expected
+    line = {"step": 3, "data": {"actor/pg_loss": 0.5}}
+    (tmp_path / "metrics-000.jsonl").write_text(json.dumps(line) + "\n")
+    assert told(3, steps, process) == line["data"]
+    process.watch()  # nothing runs, and nothing has been missing for long
+    process._progress -= 1000
+    with pytest.raises(VerlFailed, match="verl is done, and something is missing"):
+        process.watch()

@@ -1,0 +1,197 @@
+"""What trainer=verl will do, and what it refuses, without verl: iterations, seeds, settings."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pytest
+import verl_job as jobs
+from models import save_model
+from verl_job import spec
+
+from trace_bench.config import identity
+from trace_bench.errors import UserError
+from trace_bench.parts import check_trainer
+from trace_bench.store import stable_seed
+from trace_bench.trainers.schedule import task_of_group
+from trace_bench.trainers.settings import TrainerSettings, VerlSettings, full_iterations
+from trace_bench.trainers.verl.compose import environment, overrides
+from trace_bench.trainers.verl.job import spec_of
+from trace_bench.trainers.verl.preflight import preflight
+from trace_bench.trainers.verl.spec import read_spec
+
+INSTALLED = {d.metadata["Name"] for d in metadata.distributions()}
+
+
+@pytest.mark.parametrize(
+    ("rollouts", "expected"),
+    [(96, (3, 4)), (127, (3, 4)), (32, (1, 4)), (31, (1, 3)), (16, (1, 2))],
+)
+def test_iterations_are_all_alike(rollouts: int, expected: tuple[int, int]) -> None:
+    assert full_iterations(rollouts, VerlSettings(), "grpo") == expected
+
+
+def test_too_few_rollouts() -> None:
+    with pytest.raises(UserError, match="has 15 rollouts and needs at least 16"):
+        full_iterations(15, VerlSettings(), "grpo")
+
+
+def test_a_small_job_is_still_shared_evenly() -> None:
+    """Three groups of eight cannot be shared by sixteen processes, two can."""
+    assert full_iterations(31, VerlSettings(gpus=16), "grpo") == (1, 2)
+    assert full_iterations(31, VerlSettings(minibatches=2), "grpo") == (1, 2)
+    with pytest.raises(UserError, match="needs at least 32"):
+        full_iterations(31, VerlSettings(gpus=32), "grpo")
+
+
+def test_places_and_seeds_are_those_of_the_lab(tmp_path: Path) -> None:
+    """Iteration, index and seed of every episode, as trainer=local would play them."""
+    s = spec()
+    places = [s.place(group, member) for group in range(12) for member in range(8)]
+    assert places == [(f"train/grpo/iter{i:04d}", n) for i in range(3) for n in range(32)]
+    assert s.episode_seed(*places[40]) == stable_seed(5, "train/grpo/iter0001", 8)
+    assert [s.rate(i) for i in range(3)] == pytest.approx([1, 2 / 3, 1 / 3])
+    s.write(tmp_path)
+    assert read_spec(tmp_path).place(5, 2) == s.place(5, 2)
+
+
+def test_a_job_takes_what_the_run_has(tmp_path: Path) -> None:
+    chosen = jobs.settings("budget=100", "trainer.gpus=2")
+    lab = jobs.make_lab(tmp_path, chosen)
+    tasks = list(lab.suite.tasks("train"))[:6]
+    trainer: Any = lab.trainer
+    made = spec_of(jobs.job("grpo", chosen, tasks), lab, trainer.settings, trainer.facts)
+    lab.close()
+    assert (made.iterations, made.groups, made.seed) == (3, 4, chosen.seed)
+    assert made.context == 1024 and made.settings["trainer"]["name"] == "verl"
+    assert task_of_group(0, tasks, 7) in tasks
+
+
+def test_where_it_runs_is_not_what_it_is() -> None:
+    """A run may move to another cluster in the middle; the recipe may not change."""
+    one = identity(jobs.settings("trainer.workers=1"))
+    assert one == identity(jobs.settings("trainer.workers=4", "trainer.ray_address=10.0.0.1:6379"))
+    assert one != identity(jobs.settings("trainer.epochs=1"))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "actor_rollout_ref.rollout.n=2",
+        "trainer.total_training_steps=100",
+        "++data.train_batch_size=64",
+        "~trainer.total_epochs",
+        "algorithm.filter_groups.enable=true",
+        "actor_rollout_ref.actor.optim.lr=1",
+    ],
+)
+def test_what_the_ledger_rests_on_is_not_verls_to_change(line: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="which the other settings of `trainer` decide"):
+        overrides(spec(), VerlSettings(device="cpu", verl=(line,)), tmp_path)
+
+
+def test_settings_in_hydras_notation(tmp_path: Path) -> None:
+    odd = tmp_path / "it's a, folder = here"
+    odd.mkdir()
+    s = replace(spec(), model="a'b")
+    s.write(odd)
+    given = overrides(s, VerlSettings(device="cpu", verl=("trainer.balance_batch=false",)), odd)
+    assert given[-1] == "trainer.balance_batch=false"
+    assert "actor_rollout_ref.model.path='a\\'b'" in given
+    assert "actor_rollout_ref.rollout.n=8" in given and "data.train_batch_size=4" in given
+    assert "trainer.total_training_steps=3" in given
+    on_gpu = overrides(s, VerlSettings(gpus=8, tensor_parallel=2), odd)
+    assert "actor_rollout_ref.rollout.name='vllm'" in on_gpu
+    assert "actor_rollout_ref.rollout.layered_summon=true" in on_gpu
+    assert not any("cpu" in line for line in on_gpu)
+    assert "VERL_PLATFORM" not in environment(s, VerlSettings(), odd)
+
+
+@pytest.mark.skipif("verl" in INSTALLED, reason="verl is installed here")
+def test_without_verl() -> None:
+    with pytest.raises(UserError, match=r"needs the package verl.*trace_bench\[verl\]"):
+        check_trainer(jobs.settings())
+
+
+@pytest.mark.parametrize(
+    ("versions", "settings", "said"),
+    [
+        ({"verl": "0.8.0"}, {}, "works with verl 0.9.1; 0.8.0 is installed"),
+        (
+            {"verl": "0.9.1", "transformers": "5.2.0"},
+            {},
+            "works with transformers from 5.5.3 to below 5.11.0; 5.2.0 is installed",
+        ),
+        ({"verl": "0.9.1"}, {"device": "cuda"}, "samples with vLLM, which is not installed"),
+        ({"verl": "0.9.1"}, {"alpha": 0.5}, "trainer.alpha=0.5; verl takes whole numbers"),
+        ({"verl": "0.9.1"}, {"minibatches": 3}, "trainer.groups=4 cannot be cut into"),
+        ({"verl": "0.9.1"}, {"gpus": 5}, "32 rollouts of one optimizer step cannot be shared"),
+        ({"verl": "0.9.1"}, {"gpus": 4, "tensor_parallel": 3}, "does not divide 4 GPUs"),
+        ({"verl": "0.9.1"}, {"nnodes": 2}, "trainer.nnodes=2 needs a Ray cluster that runs"),
+        ({"verl": "0.9.1"}, {"ray_address": "here"}, "'here' is not an address"),
+        (
+            {"verl": "0.9.1", "vllm": "0.24.0"},
+            {"device": "cuda", "gpus": 16, "groups": 8},
+            "trainer.gpus=16, and this machine has",
+        ),
+    ],
+)
+def test_refusals(
+    monkeypatch: pytest.MonkeyPatch,
+    versions: dict[str, str],
+    settings: dict[str, Any],
+    said: str,
+) -> None:
+    """Versions are looked up where pip keeps them; here they are made up."""
+    real = metadata.version
+
+    def version(name: str) -> str:
+        if name in versions:
+            return versions[name]
+        if name in ("verl", "vllm"):
+            raise metadata.PackageNotFoundError(name)
+        return real(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    with pytest.raises(UserError, match=said.replace("(", r"\(")):
+        preflight(spec(), VerlSettings(**{"device": "cpu", **settings}))
+
+
+def test_a_dead_cluster_and_an_unknown_module(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(metadata, "version", {"verl": "0.9.1", "transformers": "5.10.4"}.get)
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        dead = f"127.0.0.1:{sock.getsockname()[1]}"
+    with pytest.raises(UserError, match="no Ray cluster answers"):
+        preflight(spec(), VerlSettings(device="cpu", ray_address=dead))
+    model = spec(model=str(save_model(tmp_path / "model")))
+    with pytest.raises(UserError, match="unknown LoRA target 'w_proj'"):
+        preflight(model, VerlSettings(device="cpu", target_modules=("q_proj", "w_proj")))
+
+
+def test_the_context_of_a_served_agent_must_be_said() -> None:
+    chosen = jobs.settings(
+        "policy=openai", "model=served", "model.name=m", "policy.base_url=http://x"
+    )
+    with pytest.raises(UserError, match=r"Set policy\.context to what"):
+        check_trainer(chosen)
+
+
+def test_fine_tuning_stays_in_this_process() -> None:
+    chosen = jobs.settings()
+    other = replace(chosen, method={**chosen.method, "name": "sft"})
+    with pytest.raises(UserError, match="method=sft trains in this process"):
+        check_trainer(other)
+
+
+def test_settings_that_only_local_has() -> None:
+    assert "patience" not in VerlSettings.__dataclass_fields__
+    assert TrainerSettings().patience == 5
+    with pytest.raises(UserError, match=r"unknown key 'trainer\.patience'"):
+        jobs.settings("+trainer.patience=3")

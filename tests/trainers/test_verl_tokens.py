@@ -1,0 +1,161 @@
+"""The policy behind verl's rollouts, tokens in, tokens out; the server is this project's engine."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from models import save_adapter, save_model
+from toy import ToySuite, toy_task
+from verl_job import spec
+
+from trace_bench.policies.engine import Engine, Order
+from trace_bench.policies.local import LocalPolicy, backend_of, load_model
+from trace_bench.policies.lora import read_adapter
+from trace_bench.rollouts import play
+from trace_bench.trainers.verl.tokens import Servers, ServersLost, TokenPolicy
+from trace_bench.types import AdapterRef, AgentSpec, Trajectory
+
+
+class TokenServer:
+    """A server as verl's, in this process: this project's engine behind an asyncio loop."""
+
+    def __init__(self, model: Path, adapter: AdapterRef | None, version: int) -> None:
+        loaded, tokenizer = load_model(model)
+        self.backend = backend_of(loaded, 4, 512)
+        self.engine = Engine(self.backend, 4, 512, tokenizer.eos_token_id)
+        self.adapter, self.version, self.count = adapter, version, 0
+        if adapter is not None:
+            self.backend.add(read_adapter(adapter, self.backend.shapes))
+        self.tokenizer = tokenizer
+        self.broken: Exception | None = None
+        self.delay = 0.0
+        self.loop = asyncio.new_event_loop()
+        threading.Thread(target=self.loop.run_forever, daemon=True).start()
+
+    async def generate(
+        self, request: str, *, prompt_ids: list[int], sampling_params: Mapping[str, Any]
+    ) -> Any:
+        await asyncio.sleep(self.delay)
+        if self.broken is not None:
+            raise self.broken
+        self.count += 1
+        name = self.adapter.name if self.adapter else None
+        self.engine.submit(
+            Order(
+                self.count,
+                prompt_ids,
+                name,
+                sampling_params["seed"],
+                sampling_params["temperature"],
+                sampling_params["max_tokens"],
+            )
+        )
+        while not (done := self.engine.step()):
+            pass
+        self.engine.release(self.count)
+        return SimpleNamespace(
+            token_ids=list(done[0].ids),
+            log_probs=list(done[0].logprobs),
+            stop_reason="completed",
+            extra_fields={"global_steps": self.version},
+        )
+
+    def policy(self, deadline: float = 60.0, context: int = 512) -> TokenPolicy:
+        from trace_bench.policies.chat import Chat
+
+        servers = Servers(
+            self.generate, self.loop, spec().version, context, deadline, True, {"top_p": 1}
+        )
+        return TokenPolicy(Chat(self.tokenizer, "m"), servers, 12)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, AgentSpec]:
+    folder = tmp_path_factory.mktemp("tokens")
+    model = save_model(folder / "model")
+    path = save_adapter(model, folder / "grpo@0002")
+    return model, AgentSpec(str(model), adapters=(AdapterRef("grpo@0002", str(path)),))
+
+
+@pytest.fixture
+def server(world: tuple[Path, AgentSpec]) -> Iterator[TokenServer]:
+    model, agent = world
+    made = TokenServer(model, agent.adapters[0], 2)
+    yield made
+    made.loop.call_soon_threadsafe(made.loop.stop)
+
+
+def played(policy: Any, agent: AgentSpec, temperature: float = 1.0) -> list[Trajectory]:
+    tasks = [toy_task(i // 3, patience=2) for i in range(12)]
+    return play(
+        policy,
+        ToySuite(),
+        agent,
+        tasks,
+        [7_000_000_000_000 + i for i in range(12)],
+        temperature=temperature,
+        route=["grpo@0002"] * 12,
+        max_tokens=24,
+    )
+
+
+def test_the_same_episodes_as_the_local_policy(
+    world: tuple[Path, AgentSpec], server: TokenServer
+) -> None:
+    """Token by token, with the adapter, over several turns: nothing is encoded again."""
+    model, agent = world
+    ours = played(server.policy(), agent)
+    theirs = played(LocalPolicy(model, batch=12, context=512), agent)
+    assert any(len(t.turns) > 1 for t in ours)
+    for a, b in zip(ours, theirs, strict=True):
+        assert [t.prompt_ids for t in a.turns] == [t.prompt_ids for t in b.turns]
+        assert [t.token_ids for t in a.turns] == [t.token_ids for t in b.turns]
+        assert [t.adapter for t in a.turns] == [t.adapter for t in b.turns]
+        assert a.score == b.score
+        for left, right in zip(a.turns, b.turns, strict=True):
+            assert left.logprobs == pytest.approx(right.logprobs, abs=1e-4)
+
+
+def test_another_version_of_the_weights_is_no_episode(
+    world: tuple[Path, AgentSpec], server: TokenServer
+) -> None:
+    server.version = 1
+    with pytest.raises(ServersLost, match="hold 'grpo@0001' where 'grpo@0002' is to act"):
+        played(server.policy(), world[1])
+
+
+def test_a_server_that_refuses_fails_the_episodes(
+    world: tuple[Path, AgentSpec], server: TokenServer
+) -> None:
+    server.broken = ValueError("too long")
+    found = played(server.policy(), world[1])
+    assert {str(t.failure) for t in found} == {str(found[0].failure)}
+    assert found[0].failure is not None and "too long" in found[0].failure.error
+    assert found[0].failure.boundary == "policy" and found[0].score is None
+
+
+def test_a_server_that_breaks_down_is_no_episode(
+    world: tuple[Path, AgentSpec], server: TokenServer
+) -> None:
+    server.broken = RuntimeError("the engine is dead")
+    with pytest.raises(ServersLost, match="the engine is dead"):
+        played(server.policy(), world[1])
+
+
+def test_a_server_that_never_answers(world: tuple[Path, AgentSpec], server: TokenServer) -> None:
+    server.delay = 30.0
+    found = played(server.policy(deadline=0.2), world[1])
+    assert all(t.failure and "no answer within 0.2 s" in t.failure.error for t in found)
+
+
+def test_a_full_context_ends_the_episode(
+    world: tuple[Path, AgentSpec], server: TokenServer
+) -> None:
+    found = played(server.policy(context=40), world[1])
+    assert {t.stop for t in found} == {"context_limit"}
