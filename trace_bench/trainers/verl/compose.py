@@ -116,11 +116,15 @@ def _instantiated(config: Any) -> None:
     actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
     actor.validate(trainer.nnodes * trainer.n_gpus_per_node, config.data.train_batch_size, model)
     for part in (
+        config.actor_rollout_ref.actor.optim,
         config.actor_rollout_ref.rollout,
         config.actor_rollout_ref.rollout.checkpoint_engine,
         config.algorithm,
     ):
-        omega_conf_to_dataclass(part)
+        # To make it checks what its author thought of; its fields' types are checked by the merge.
+        schema = type(omega_conf_to_dataclass(part))
+        values = {key: value for key, value in part.items() if key != "_target_"}
+        OmegaConf.merge(OmegaConf.structured(schema), values)
 
 
 def _recipe(spec: JobSpec, s: VerlSettings) -> dict[str, Any]:
