@@ -13,7 +13,7 @@ import pytest
 
 from trace_bench.__main__ import main as run
 from trace_bench.errors import UserError
-from trace_bench.results import tables
+from trace_bench.results import search, tables
 from trace_bench.results.__main__ import main
 from trace_bench.results.compare import (
     Cell,
@@ -205,6 +205,37 @@ def test_tables_hold_every_method_and_say_what_they_are_about() -> None:
     text = compared.latex()
     assert r"\toprule" in text and r"95 \%" not in text and r"80 \%" in text
     assert compared.csv().count("\n") == 4 and compared.markdown().count("\n|") == 5
+
+
+def tried(method: str, rate: float, success: list[float | None], seed: int = 0) -> Record:
+    settings = {**SETTINGS, "evaluation.split": "dev", "trainer.learning_rate": rate}
+    return replace(
+        record(method, success, seed), settings=settings, fingerprint=f"{method}{rate}{seed}"
+    )
+
+
+def test_a_search_shows_every_choice_best_first() -> None:
+    runs = [tried("grpo", 0.1, [1, 0, 0, 0], seed) for seed in (0, 1)]
+    runs += [tried("grpo", 0.2, [1, 1, 1, 0], seed) for seed in (0, 1)]
+    runs += [tried("trace", 0.1, [1, 1, 0, 0])]
+    search.check(runs)
+    rows = search.table(runs, "").rows
+    assert [row[:5] for row in rows] == [
+        ("grpo", "640", "learning_rate 0.2", "2", "0.750"),
+        ("grpo", "640", "learning_rate 0.1", "2", "0.250"),
+        ("trace", "640", "one choice only", "1", "0.500"),
+    ]
+    assert rows[0][5] == "best" and rows[1][5].startswith("0.500 [")
+
+
+def test_a_search_on_held_out_tasks_is_refused() -> None:
+    with pytest.raises(UserError, match=r"on the split test.*evaluation\.split=dev"):
+        search.check([record("grpo", [1, 0])])
+    other = tried("trace", 0.1, [1, 0])
+    other = replace(other, settings={**other.settings, "trainer.rank": 8})
+    with pytest.raises(UserError, match=r"trainer\.rank is 16.* or 8"):
+        given = tried("grpo", 0.1, [1, 0])
+        search.check([replace(given, settings={**given.settings, "trainer.rank": 16}), other])
 
 
 def test_figures_and_tables_are_written_and_repeatable(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
     tables PLACES... --out FOLDER         tables (Markdown, LaTeX, CSV) and figures (PNG, SVG)
     map PLACES... --out FOLDER            over the number of training tasks (env.train_tasks)
     capabilities PLACES... --out FOLDER   over how many capabilities are used at most
+    search PLACES... --out FOLDER         settings that were tried on the development split
     paper [PLACES...] --out FOLDER        the paper's tables with implied intervals, ours beside
     regrade PLACES... rule=RULE --out FOLDER
                                           the tables under another reporting rule, from the
@@ -22,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trace_bench.errors import UserError
-from trace_bench.results import details, rules, tables
+from trace_bench.results import details, rules, search, tables
 from trace_bench.results.compare import cells, check_comparable
 from trace_bench.results.places import Found, find
 from trace_bench.results.records import as_line, training_tasks
@@ -138,6 +139,11 @@ def make_capabilities(found: Found, out: Path) -> list[Path]:
     return written + plots.by_capabilities(records, _title(caption), out / "capabilities")
 
 
+def make_search(found: Found, out: Path) -> list[Path]:
+    search.check(found.records)
+    return _write([search.table(found.records, describe(found.records, found.skipped))], out)
+
+
 def paper(found: Found, out: Path) -> list[Path]:
     from trace_bench.results import plots
     from trace_bench.results.paper import paper_tables, reported
@@ -171,6 +177,7 @@ COMMANDS: dict[str, Callable[[Found, Path], list[Path]]] = {
     "tables": make_tables,
     "map": make_map,
     "capabilities": make_capabilities,
+    "search": make_search,
     "paper": paper,
 }
 
