@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
 import pytest
 import yaml
 
-from trace_bench.config import conf_dir
+from trace_bench.config import compose, conf_dir, identity
 from trace_bench.errors import UserError
 from trace_bench.sweep import main, members, read_sweep
 
@@ -42,8 +43,23 @@ def write(place: Path, **changes: object) -> Path:
 def test_every_command_line_of_every_sweep_composes(path: Path) -> None:
     runs = members(path)
     assert len({m.folder for m in runs}) == len(runs) > 10  # no two are the same run
+
+
+@pytest.mark.parametrize("path", SWEEPS, ids=lambda p: p.stem)
+def test_an_agent_of_wandb_starts_the_same_runs(path: Path) -> None:
+    """Its own rendering of values, and a tracker that reports to it."""
+    utils = pytest.importorskip("wandb.sdk.launch.sweeps.utils")
     data = yaml.safe_load(path.read_text())
-    assert data["command"][-1] == "${args_no_hyphens}"  # what Hydra understands
+    command = data["command"]
+    assert command[:2] == ["${env}", "python"] and command[-1] == "${args_no_hyphens}"
+    assert "tracker=wandb" in command and "tracker.mode=online" in command
+    names = list(data["parameters"])
+    choices = [p["values"] if "values" in p else [p["value"]] for p in data["parameters"].values()]
+    pairs = list(zip(itertools.product(*choices), read_sweep(path), strict=True))
+    for chosen, own in pairs[::13]:
+        given = {n: {"value": v} for n, v in zip(names, chosen, strict=True)}
+        rendered = utils.create_sweep_command_args({"args": given})["args_no_hyphens"]
+        assert identity(compose([*command[4:-1], *rendered])) == identity(compose(own))
 
 
 def test_runs_are_run_once_and_then_skipped(

@@ -30,10 +30,41 @@ def test_a_tracked_run_computes_what_an_untracked_one_does(tmp_path: Path) -> No
     for name in ("evaluation.jsonl", "agent.json"):
         one, two = (tmp_path / kind / name for kind in ("with", "without"))
         assert one.read_bytes() == two.read_bytes()
-    (place,) = (tmp_path / "with" / "wandb").glob("offline-run-*")
-    (record,) = place.glob("*.wandb")
-    content = record.read_bytes()
+    content = record_of(tmp_path / "with")
     assert b"score.success" in content and b"agent-" in content
+
+
+def record_of(folder: Path) -> bytes:
+    """What W&B keeps of a run folder's only W&B run."""
+    (place,) = (folder / "wandb").glob("offline-run-*")
+    (record,) = place.glob("*.wandb")
+    return record.read_bytes()
+
+
+def test_a_whole_trace_is_one_run_to_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The yardstick is trained beside it, and neither mixes into its curves nor ends it."""
+    run = ["experiment=smoke", "policy.threads=1", "tracker=wandb", f"run_dir={tmp_path / 'r'}"]
+    assert main(run) == 0
+    assert "W&B failed" not in capsys.readouterr().err
+    content = record_of(tmp_path / "r")
+    assert b"score.success" in content and b"agent-" in content and b"curve" in content
+    assert b"joint@" not in content
+    assert "joint@" in (tmp_path / "r" / "joint" / "metrics.jsonl").read_text()
+    assert not (tmp_path / "r" / "joint" / "wandb").exists()
+
+
+def test_an_agent_of_a_sweep_hears_of_a_run_that_was_finished_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = [*RUN, f"run_dir={tmp_path / 'r'}"]
+    assert main(run) == 0
+    monkeypatch.setenv("WANDB_RUN_ID", "abc12345")
+    assert main([*run, "tracker=wandb"]) == 0
+    assert b"score.success" in record_of(tmp_path / "r")
+    (place,) = (tmp_path / "r" / "wandb").glob("offline-run-*")
+    assert place.name.endswith("abc12345")
 
 
 def test_a_repeated_run_logs_only_what_is_new(tmp_path: Path) -> None:

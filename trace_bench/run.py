@@ -6,9 +6,10 @@ at once for a finished one.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -44,7 +45,7 @@ from trace_bench.protocols import Policy, Suite
 from trace_bench.schema import Settings
 from trace_bench.store import write_json
 from trace_bench.summary import FLOORS, summarize
-from trace_bench.trackers import make_tracker
+from trace_bench.trackers import JsonlTracker, Tracker, make_tracker
 from trace_bench.types import CHARGED, AgentSpec, Task
 
 
@@ -67,6 +68,7 @@ def run(settings: Settings) -> int:
         summary = stored_summary(folder) if resumed else None
         if summary is not None:
             print("this run is finished; its stored result:", file=sys.stderr)
+            _tell_agent(settings, folder, summary)
         else:
             summary = _execute(settings, folder, mark, resumed)
     print(report.closing(summary))
@@ -74,6 +76,14 @@ def run(settings: Settings) -> int:
         print(large)
     print(f"run: {folder}", flush=True)
     return 0
+
+
+def _tell_agent(settings: Settings, folder: Path, summary: Mapping[str, Any]) -> None:
+    """A W&B agent waits for the score of the run that it started, also where that was finished
+    before."""
+    if settings.tracker.name == "wandb" and "WANDB_RUN_ID" in os.environ:
+        with closing(make_tracker(settings.tracker, folder, identity(settings))) as tracker:
+            tracker.conclude(summary)
 
 
 def _large(settings: Settings) -> str | None:
@@ -242,7 +252,7 @@ def _lab(run: _Run, joint: bool = False) -> RunLab:
         settings={**settings.method, "adapters": "joint"} if joint else settings.method,
         trainer=make_trainer(settings, run.mark),
         policy=run.policy,
-        tracker=make_tracker(settings.tracker, folder, identity(settings)),
+        tracker=_tracker(run, folder, joint),
         progress=run.progress,
         shown=not joint,
         max_turns=settings.policy.max_turns,
@@ -252,6 +262,13 @@ def _lab(run: _Run, joint: bool = False) -> RunLab:
         roles=run.roles,
         foreign=foreign_suites(settings, run.mark),
     )
+
+
+def _tracker(run: _Run, folder: Path, joint: bool) -> Tracker:
+    """The yardstick's metrics stay in its folder: the tracker's curves are the method's own."""
+    if joint:
+        return JsonlTracker(folder / "metrics.jsonl")
+    return make_tracker(run.settings.tracker, folder, identity(run.settings))
 
 
 def _assemble(

@@ -39,14 +39,14 @@ class WandbTracker:
             ) from error
         self._wandb, self._lines, self._folder = wandb, lines, folder
         self._run: Any = None
-        own = None if "WANDB_RUN_ID" in os.environ else fingerprint(config)
+        own = os.environ.get("WANDB_RUN_ID") or fingerprint(config)
         self._try(lambda: self._start(project, mode, own, config))
 
     def _start(
         self,
         project: str,
         mode: Literal["offline", "online"],
-        own: str | None,
+        own: str,
         config: Mapping[str, Any],
     ) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,12 @@ class WandbTracker:
                 self._run.summary[f"{group}.{name}"] = summary[group][name]
         columns: list[str | int] = ["name", "success", "low", "high", "similarity", "n", "failures"]
         rows = [[row[c] for c in columns] for row in summary["table"]]
-        self._run.log({"table": self._wandb.Table(columns=columns, data=rows)})
+        logged = {"table": self._wandb.Table(columns=columns, data=rows)}
+        if summary["curve"]:
+            columns = ["checkpoint", "rollouts", "success", "similarity"]
+            rows = [[point[c] for c in columns] for point in summary["curve"]]
+            logged["curve"] = self._wandb.Table(columns=columns, data=rows)
+        self._run.log(logged)
         agent = self._wandb.Artifact(f"agent-{summary['fingerprint']}", type="agent")
         agent.add_file(str(self._folder / "agent.json"))
         self._run.log_artifact(agent)
