@@ -13,13 +13,14 @@ PACKAGE = Path(__file__).resolve().parents[1] / "trace_bench"
 ALLOWED = {
     "types": set(),
     "errors": set(),
+    "text": set(),
     "protocols": {"types"},
     "store": {"types", "errors"},
     "ledger": {"types", "errors", "store"},
     "envs": {"types", "errors", "protocols", "store"},
-    "llm": {"types", "errors", "store"},
-    "policies": {"types", "errors", "protocols", "store", "llm"},
-    "rollouts": {"types", "errors", "protocols", "policies", "envs"},
+    "llm": {"types", "errors", "store", "text"},
+    "policies": {"types", "errors", "protocols", "store", "llm", "text"},
+    "rollouts": {"types", "errors", "protocols", "policies", "envs", "text"},
     "trainers": {"types", "errors", "protocols", "store", "policies", "rollouts"},
     "evaluate": {"types", "errors", "protocols", "store", "rollouts", "progress"},
     "methods": {

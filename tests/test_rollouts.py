@@ -1,7 +1,8 @@
 import json
+from dataclasses import replace
 
 import pytest
-from toy import ToySuite, toy_task
+from toy import ToyEnv, ToySuite, toy_task
 
 from trace_bench import rollouts
 from trace_bench.policies.scripted import (
@@ -15,6 +16,7 @@ from trace_bench.policies.scripted import (
 )
 from trace_bench.protocols import TurnReply
 from trace_bench.rollouts import play
+from trace_bench.store import Lines, read_lines
 from trace_bench.types import (
     AdapterRef,
     AgentSpec,
@@ -105,6 +107,25 @@ def test_turn_limit_of_the_agent_is_scored_where_the_environment_can():
     assert t.closing[0]["role"] == "tool"
     (t,) = run(FunctionPolicy(lambda r: call_message("add", {"number": 1})), [task], max_steps=4)
     assert (t.stop, len(t.turns), t.score.similarity) == (StopReason.TURN_LIMIT, 4, 0.0)
+
+
+def test_halves_of_characters_reach_neither_the_agent_nor_a_file(tmp_path):
+    class Half(ToyEnv):
+        def step(self, action):
+            step = super().step(action)
+            if not step.done:
+                half = {**step.messages[0], "content": "so \ud83d"}
+                return replace(step, messages=(half,))
+            details = {"said": "\ud83d"}
+            return replace(step, score=replace(step.score, details=details))
+
+    suite = ToySuite()
+    suite.make = Half
+    (t,) = play(ReferencePolicy(ToySuite()), suite, AGENT, [toy_task(1)], [0])
+    assert t.failure is None and "so \ufffd" in [m["content"] for m in t.messages]
+    with Lines(tmp_path / "t.jsonl") as lines:
+        lines.append(t)
+    assert trajectory_from_json(read_lines(tmp_path / "t.jsonl")[0]) == t
 
 
 class OddReplies(IdlePolicy):

@@ -162,7 +162,8 @@ class Evaluator:
             trial = episodes[index][1]
             kept = (call, which[index])
             if keep and self._kept is not None and kept not in self._kept_keys:
-                self._kept.append({"call": kept[0], "index": index, "trajectory": trajectory})
+                self._kept.append({"call": kept[0], "index": kept[1], "trajectory": trajectory})
+                self._kept_keys.add(kept)
             old = found.get((trajectory.task, trial))
             if old is None or old.attempt < attempt:
                 self._write(_from_trajectory(label, trial, trajectory, attempt))

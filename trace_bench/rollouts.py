@@ -18,6 +18,7 @@ from trace_bench.errors import EpisodeError, UserError
 from trace_bench.policies.merge import Mixture, merge
 from trace_bench.policies.routed import make_router
 from trace_bench.protocols import Env, Policy, Router, Suite, TurnReply, TurnRequest
+from trace_bench.text import without_surrogates
 from trace_bench.types import (
     AdapterRef,
     AgentSpec,
@@ -233,9 +234,9 @@ class _Run:
         if isinstance(step, Exception):
             self._fail(episode, Boundary.ENVIRONMENT, step)
         elif episode.opened:
-            self._take(episode, step)
+            self._take(episode, _readable(step))
         else:
-            self._open(episode, step)
+            self._open(episode, _readable(step))
 
     def _open(self, episode: _Episode, step: Step) -> None:
         """The episode's first messages: guidance, tools, and which adapter plays."""
@@ -339,6 +340,13 @@ def _single(env: Env, what: Task | Message) -> Step | Exception:
         return env.reset(what) if isinstance(what, Task) else env.step(what)
     except Exception as error:
         return error
+
+
+def _readable(step: Step) -> Step:
+    """Without halves of characters, which no tokenizer takes."""
+    if all(str(m.get("content") or "").isascii() for m in step.messages):
+        return step
+    return replace(step, messages=tuple(without_surrogates(dict(m)) for m in step.messages))
 
 
 def _close(env: Env) -> None:

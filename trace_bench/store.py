@@ -72,7 +72,16 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Any of the project's values as an indented JSON file, atomically."""
-    write_text(path, json.dumps(to_json(value), indent=2, ensure_ascii=False) + "\n")
+    write_text(path, _encoded(to_json(value), indent=2).decode() + "\n")
+
+
+def _encoded(value: Any, **how: Any) -> bytes:
+    """JSON as it is read best; with escapes where a text holds half a character, which only an
+    escape can express."""
+    try:
+        return json.dumps(value, ensure_ascii=False, **how).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, ensure_ascii=True, **how).encode()
 
 
 def read_json(path: Path) -> Any:
@@ -117,7 +126,7 @@ class Lines:
     def append(self, value: Any, *, sync: bool = False) -> None:
         """Writes one line. A line that did not fit on the disk is taken back again. `sync`: it is
         on the disk when this returns, whatever becomes of the machine."""
-        line = (json.dumps(to_json(value), separators=(",", ":"), ensure_ascii=False)).encode()
+        line = _encoded(to_json(value), separators=(",", ":"))
         with disk_errors(self.path):
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)

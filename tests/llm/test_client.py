@@ -34,6 +34,29 @@ def in_turn(*answers: Answer) -> Script:
     return script
 
 
+@pytest.mark.parametrize("start", [0, 290, 485, 495])
+def test_no_part_of_the_key_comes_back(start: int) -> None:
+    """Also where a server's long complaint is cut off in the middle of it, and in an answer that
+    is a success by its status."""
+    said = "x" * start + KEY
+    with serve(in_turn(Answer({"error": said}), Answer(said, 400), Answer(said, 500))) as server:
+        asking = client(server.url, key=KEY, retries=1)
+        texts = [str(asking.ask("/chat/completions", BODY))]
+        for _ in range(2):
+            with pytest.raises(LLMError) as caught:
+                asking.ask("/chat/completions", BODY)
+            texts.append(str(caught.value))
+        asking.close()
+    assert not [text for text in texts if KEY[:6] in text]
+
+
+def test_halves_of_characters_are_replaced() -> None:
+    with serve(in_turn(Answer('{"a": ["x\\ud83d", "\\ud83d\\ude00"]}'))) as server:
+        asking = client(server.url)
+        assert asking.ask("/x", BODY) == {"a": ["x\ufffd", "\U0001f600"]}
+        asking.close()
+
+
 @pytest.mark.parametrize(
     "trouble",
     [

@@ -69,6 +69,36 @@ def test_tries_end(tmp_path: Path) -> None:
     assert len(server.requests) == 2
 
 
+def test_a_long_answer_is_not_sent_back_whole(tmp_path: Path) -> None:
+    """However often it is asked again, the question stays within what fits."""
+    long = Answer(chat("{" + "x" * 50_000, finish="length").body)
+    with replies(long, long, '{"n": 3}') as server:
+        asked = roles(server, tmp_path / "llm.jsonl")
+        most = asked.role("analyst").characters  # type: ignore[union-attr]
+        question: list[Message] = [{"role": "user", "content": "?" * most}]
+        assert asked.usable("analyst", "count", question, read) == 3
+        asked.close()
+    for body in server.bodies():
+        assert sum(len(m["content"]) for m in body["messages"]) <= 3 * (4000 - 50)
+    assert "cut off" in server.bodies()[2]["messages"][-1]["content"]
+
+
+def test_a_failure_that_the_run_went_on_without_stays_one(tmp_path: Path) -> None:
+    """What was done after it would not fit an answer that comes later; retracted, it is asked."""
+    with replies(Answer({"error": "too long"}, 400), '{"n": 4}') as server:
+        for _ in range(2):
+            asked = roles(server, tmp_path / "llm.jsonl")
+            with pytest.raises(LLMError, match="too long") as caught:
+                asked.usable("analyst", "a", ASK, read)
+            assert caught.value.status == 400 and not caught.value.outage
+            asked.close()
+        assert len(server.requests) == 1
+        asked = roles(server, tmp_path / "llm.jsonl")
+        asked.retract("analyst", "a/")
+        assert asked.usable("analyst", "a", ASK, read) == 4
+        asked.close()
+
+
 def test_answers_are_kept_for_the_next_time(tmp_path: Path) -> None:
     with replies('{"n": 1}', '{"n": 2}', '{"n": 3}') as server:
         for _ in range(2):
@@ -125,7 +155,19 @@ def test_a_user_who_cannot_answer_is_a_failure_of_the_user(tmp_path: Path) -> No
 
 @pytest.mark.parametrize(
     "text",
-    ["", "no braces", "{", '{"n": 1', "```\n```", '{"n": 1.5}', "[]", '{"m": 1}', '"n"', "{}"],
+    [
+        '{"n": ' + "[" * 100_000 + "]" * 100_000 + "}",
+        "",
+        "no braces",
+        "{",
+        '{"n": 1',
+        "```\n```",
+        '{"n": 1.5}',
+        "[]",
+        '{"m": 1}',
+        '"n"',
+        "{}",
+    ],
 )
 def test_useless_texts_say_why(text: str) -> None:
     with pytest.raises(Unusable, match=r"\w"):

@@ -137,6 +137,32 @@ def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:
     assert json.loads((folder / "summary.json").read_text())["score"] == score
 
 
+@pytest.mark.parametrize("role", ["generator", "judge"])
+def test_a_role_out_of_reach_ends_nothing_that_goes_on_later(tmp_path: Path, role: str) -> None:
+    """No capability is given up because a server is down: the same command goes on, and ends as a
+    run in which nothing was down."""
+    modules = {name: [block(BAD["cheat"]), block(GOOD)] for name in FOUND[:2]}
+    quick = [f"llm.{role}.retries=1"]
+    with serve(Writer(modules)) as server:
+        run(settings(server, tmp_path / "whole", *quick))
+
+    def down(asked: str, body: dict[str, Any]) -> Answer | None:
+        again = "was not accepted" in body["messages"][-1]["content"] or role == "judge"
+        return Answer({}, 500) if asked == role and again else None
+
+    with (
+        serve(Writer(modules, down)) as server,
+        pytest.raises(UserError, match=f"the {role} does not answer.*The same command goes on"),
+    ):
+        run(settings(server, tmp_path / "r", *quick))
+    assert not (tmp_path / "r" / "summary.json").exists()
+    with serve(Writer({**modules, FOUND[0]: modules[FOUND[0]][1:]})) as server:
+        run(settings(server, tmp_path / "r", *quick))
+    names = ("agent.json", "ledger.jsonl")
+    one, two = ([(tmp_path / r / n).read_text() for n in names] for r in ("whole", "r"))
+    assert one == [text.replace(f"{tmp_path / 'r'}", f"{tmp_path / 'whole'}") for text in two]
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [("I cannot.", "no JSON object"), ('{"capabilities": []}', "should be non-empty|too short")],

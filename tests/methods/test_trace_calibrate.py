@@ -46,6 +46,14 @@ def test_bands() -> None:
     assert "0.94 (wanted 0.2 to 0.6)" in missed[0]
 
 
+def test_an_environment_that_loses_episodes_is_not_calibrated_by_the_rest():
+    good = [[WIN, LOSE, LOSE, PART]] * 4
+    assert c.outside_bands(c.measure(good, failures=1), TraceSettings()) == ()
+    (said,) = c.outside_bands(c.measure(good, failures=4), TraceSettings())
+    assert said == "4 of 20 episodes were lost to errors"
+    assert "5 of 5" in c.outside_bands(c.measure([], failures=5), TraceSettings())[0]
+
+
 def test_mix_follows_the_difficulty() -> None:
     mix = Mix(0.2)
     easy, hard = c.measure([[WIN] * 4] * 4), c.measure([[LOSE] * 4] * 4)

@@ -9,6 +9,7 @@ with growing pauses; what the server refuses (any other 4xx) is not.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import random
 import re
@@ -21,6 +22,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trace_bench.errors import TraceBenchError, UserError
+from trace_bench.text import without_surrogates
 
 JSON = dict[str, Any]
 LONGEST_PAUSE = 30.0  # seconds
@@ -36,6 +38,18 @@ class LLMError(TraceBenchError):
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
         self.status = status
+
+    @property
+    def outage(self) -> bool:
+        """Whether the same question may well be answered another time: the server was out of
+        reach, overloaded, or did not know the key or the model."""
+        return self.status is None or self.status in (401, 403, 404)
+
+
+class NoUsableAnswer(LLMError):
+    """The model answered, and nothing that it said can be used."""
+
+    outage = False
 
 
 @dataclass(frozen=True)
@@ -144,19 +158,19 @@ class Client:
             return None, f"no answer within {self.endpoint.deadline:g} s", None
         except httpx.HTTPError as error:
             return None, f"{type(error).__name__}: {error}", None
+        text = self._clean(got.text)  # before anything is cut off, or kept
         if got.status_code == 429 or got.status_code >= 500:
-            return None, f"HTTP {got.status_code}: {got.text[:300]}", _seconds(got.headers)
+            return None, f"HTTP {got.status_code}: {text[:300]}", _seconds(got.headers)
         if got.status_code >= 300:
             self.usage.failures += 1
-            text = self._clean(f"{url}: HTTP {got.status_code}: {got.text[:500]}")
-            raise LLMError(text, got.status_code)
+            raise LLMError(f"{url}: HTTP {got.status_code}: {text[:500]}", got.status_code)
         try:
-            reply = got.json()
-        except ValueError:
-            reply = got.text if body is not None and got.text else None  # a plain acknowledgement
+            reply = without_surrogates(json.loads(text))
+        except (ValueError, RecursionError):
+            reply = text if body is not None and text else None  # a plain acknowledgement
             reply = {"text": reply} if reply and not reply.lstrip().startswith(("{", "[")) else None
         if not isinstance(reply, dict):
-            return None, f"the answer is no JSON object: {got.text[:100]!r}", None
+            return None, f"the answer is no JSON object: {text[:100]!r}", None
         return reply, "", None
 
     def _pause(self, attempt: int, wanted: float | None) -> float:

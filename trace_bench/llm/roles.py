@@ -11,17 +11,31 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from trace_bench.errors import EpisodeError
-from trace_bench.llm.client import JSON, Client, Endpoint, LLMError, Usage
+from trace_bench.llm.client import JSON, Client, Endpoint, LLMError, NoUsableAnswer, Usage
 from trace_bench.llm.structured import Unusable
 from trace_bench.store import Lines, canonical, read_lines, stable_seed
 from trace_bench.types import Boundary, Message
 
 ROLES = ("user", "analyst", "generator", "reflector", "judge")
+REPEATED = 2000  # characters of an answer that cannot be used, shown to its author again
+COMPLAINT = 1300  # characters of what was wrong with it
+CUT = " It was cut off where its longest length ends: answer in fewer words."
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What came of a question: a text, or a failure that the run went on without."""
+
+    text: str
+    cut: bool = False  # at max_tokens
+    error: str | None = None
+    status: int | None = None
 
 
 class Role:
@@ -67,8 +81,10 @@ class Role:
 
     @property
     def characters(self) -> int:
-        """How long a question may be: some three characters a token, less room for the answer."""
-        return max(1000, 3 * (self.context - self.max_tokens))
+        """How long a question may be: some three characters a token, less room for the answer and
+        for an answer that is sent back."""
+        room = 3 * (self.context - self.max_tokens) - REPEATED - COMPLAINT - 200
+        return max(1000, room)
 
 
 class Roles:
@@ -78,7 +94,7 @@ class Roles:
         self._players = dict(players)
         self._lines = Lines(path)
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, str, str], str] = {}  # (role, call, digest of the question)
+        self._known: dict[tuple[str, str, str], _Answer] = {}  # (role, call, question's digest)
         self._usage: dict[str, Usage] = {}
         for line in self._lines.existing:
             self._remember(line)
@@ -94,18 +110,21 @@ class Roles:
         if player is None or role != "user":
             raise EpisodeError(Boundary.USER.value, f"nobody plays the role {role!r}")
         try:
-            return self._ask(role, player, messages, None)
+            return self._ask(role, player, messages, None).text
         except LLMError as error:
             raise EpisodeError(Boundary.USER.value, str(error)) from error
 
-    def answer(self, role: str, call: str, messages: Sequence[Message]) -> str:
-        """The answer to a question that has a name, unique for the role. Raises LLMError."""
+    def answer(self, role: str, call: str, messages: Sequence[Message]) -> _Answer:
+        """The answer to a question that has a name, unique for the role. Raises LLMError, and does
+        so again in a resumed run: what came after the failure rests on it (`retract` else)."""
         digest = hashlib.sha256(canonical(list(messages)).encode()).hexdigest()[:16]
         with self._lock:
             known = self._known.get((role, call, digest))
-        if known is not None:
-            return known
-        return self._ask(role, self._players[role], messages, (call, digest))
+        if known is None:
+            return self._ask(role, self._players[role], messages, (call, digest))
+        if known.error is not None:
+            raise LLMError(known.error, known.status)
+        return known
 
     def usable(
         self, role: str, call: str, messages: Sequence[Message], read: Callable[[str], T]
@@ -114,16 +133,17 @@ class Roles:
         and asked again, `tries` times in all; then LLMError."""
         player, talk, why = self._players[role], list(messages), ""
         for attempt in range(player.tries):
-            text = self.answer(role, f"{call}/{attempt}", talk)
+            said = self.answer(role, f"{call}/{attempt}", talk)
             try:
-                return read(text)
+                return read(said.text)
             except Unusable as error:
-                why = str(error)
-            talk += [
-                {"role": "assistant", "content": text},
+                why = str(error)[: COMPLAINT - 200] + (CUT if said.cut else "")
+            talk = [
+                *messages,
+                {"role": "assistant", "content": _shortened(said.text)},
                 {"role": "user", "content": f"This answer cannot be used: {why}\nAnswer again."},
             ]
-        raise LLMError(f"{role}, {call}: no usable answer in {player.tries} tries: {why}")
+        raise NoUsableAnswer(f"{role}, {call}: no usable answer in {player.tries} tries: {why}")
 
     def retract(self, role: str, calls: str) -> None:
         """Answers to questions whose name begins with `calls` are not given again."""
@@ -150,20 +170,22 @@ class Roles:
         player: Role,
         messages: Sequence[Mapping[str, Any]],
         name: tuple[str, str] | None,
-    ) -> str:
+    ) -> _Answer:
         line: JSON = {"role": role}
         if name is not None:
             line |= {"call": name[0], "digest": name[1], "messages": list(messages)}
         try:
             text, reply = player.ask(messages, "" if name is None else name[0])
         except LLMError as error:
-            self._write({**line, "error": str(error)})
+            self._write({**line, "error": str(error), "status": error.status})
             raise
         cost = Usage()
         cost.add(reply)
         tokens = {"prompt_tokens": cost.prompt_tokens, "completion_tokens": cost.completion_tokens}
-        self._write({**line, **({} if name is None else {"text": text}), **tokens})
-        return text
+        answer = _Answer(text, cut=_was_cut(reply))
+        own: JSON = {} if name is None else {"text": text, **({"cut": True} if answer.cut else {})}
+        self._write({**line, **own, **tokens})
+        return answer
 
     def _write(self, line: JSON) -> None:
         with self._lock:
@@ -177,8 +199,24 @@ class Roles:
                 del self._known[key]
             return
         _count(self._usage.setdefault(line["role"], Usage()), line)
-        if "text" in line:
-            self._known[line["role"], line["call"], line["digest"]] = line["text"]
+        if "digest" in line:
+            self._known[line["role"], line["call"], line["digest"]] = _Answer(
+                line.get("text", ""),
+                line.get("cut", False),
+                line.get("error"),
+                line.get("status"),
+            )
+
+
+def _shortened(text: str) -> str:
+    """An answer that is sent back: its beginning and end, so that the question still fits."""
+    half = REPEATED // 2 - 20
+    return text if len(text) <= REPEATED else f"{text[:half]}\n[... cut ...]\n{text[-half:]}"
+
+
+def _was_cut(reply: Mapping[str, Any]) -> bool:
+    choice = reply["choices"][0]
+    return isinstance(choice, dict) and choice.get("finish_reason") == "length"
 
 
 def _count(usage: Usage, line: Mapping[str, Any]) -> None:

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from trace_bench.text import without_surrogates
+
 _FENCE = re.compile(r"```(?:\w+)?\s*\n(.*?)```", re.DOTALL)
 
 
@@ -22,9 +24,11 @@ def read_json(text: str, schema: Mapping[str, Any]) -> Any:
     if not body.strip():
         raise Unusable("there is no JSON object in it.")
     try:
-        data = json.loads(body)
+        data = without_surrogates(json.loads(body))
     except ValueError as error:
         raise Unusable(f"it is not JSON ({error}).") from error
+    except RecursionError as error:
+        raise Unusable("its JSON is nested too deeply.") from error
     import jsonschema
 
     validator = jsonschema.Draft202012Validator(schema)

@@ -9,6 +9,7 @@ from trace_bench.types import Trajectory
 
 ERROR = re.compile(r"^result: \S*(?:Error|Exception)\b")
 _KEPT = 6  # lines at the end that are shortened last
+_CUT = "\n[cut here]\n"
 _GAP = "[{} lines are left out here]"
 
 
@@ -35,29 +36,37 @@ def conversation(trajectory: Trajectory) -> str:
 
 
 def compact(trajectory: Trajectory, most: int) -> str:
-    """At most `most` characters. First long results and texts are cut, ever shorter; then lines in
-    the middle are left out, calls and errors last. The user's request and the end stay, cut too
-    only when nothing else is left. The same trajectory and length always give the same text."""
+    """At most `most` characters. First long results and texts are cut, ever shorter; then lines
+    that are neither calls nor errors are left out, from the middle; then calls and errors are cut
+    shorter, and left out last. The user's request and the end stay to the last, when what is left
+    is cut in between. The same trajectory and length always give the same text."""
     whole = lines(trajectory)
     for width in (None, 400, 160, 60):
         text = "\n".join(_cut(whole, width))
         if len(text) <= most:
             return text
-    short = _cut(whole, 60)
-    for keep in (_telling(short), frozenset[int]()):
-        text = _leave_out(short, keep, most)
+    for width in (60, 30, 15):
+        short = _cut(whole, width)
+        text = _leave_out(short, _telling(short), most)
         if len(text) <= most:
             return text
-    return text[: max(0, most - 20)] + " [cut here]"[: min(11, most)]
+    text = _leave_out(short, frozenset(), most)
+    if len(text) <= most:
+        return text
+    head = most // 3
+    tail = most - head - len(_CUT)
+    return text[:head] + _CUT + text[-tail:] if tail > 0 else text[len(text) - most :]
 
 
 def _cut(whole: Sequence[str], width: int | None) -> list[str]:
-    """Lines cut to `width` characters; calls, errors and the end to four times as many."""
+    """Lines cut to `width` characters; the request, calls, errors and the end to four times as
+    many."""
     if width is None:
         return list(whole)
     out = []
     for n, line in enumerate(whole):
-        telling = line.startswith("call: ") or ERROR.match(line) or n >= len(whole) - _KEPT
+        ends = n == 0 or n >= len(whole) - _KEPT
+        telling = ends or line.startswith("call: ") or ERROR.match(line)
         limit = 4 * width if telling else width
         out.append(line if len(line) <= limit else f"{line[:limit]}...")
     return out
@@ -71,7 +80,11 @@ def _leave_out(short: Sequence[str], keep: frozenset[int], most: int) -> str:
     """Without as many lines from the middle as it takes; those in `keep` stay."""
     middle = len(short) // 2
     fixed = keep | {0} | set(range(len(short) - _KEPT, len(short)))
-    loose = sorted((n for n in range(len(short)) if n not in fixed), key=lambda n: abs(n - middle))
+    telling = _telling(short)
+    loose = sorted(
+        (n for n in range(len(short)) if n not in fixed),
+        key=lambda n: (n in telling, abs(n - middle)),
+    )
     gone: set[int] = set()
     text = ""
     for count in range(len(loose) + 1):

@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trace_bench.errors import UserError
+from trace_bench.text import without_surrogates
 from trace_bench.types import Message, Tool
 
 _BLOCK = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
@@ -229,8 +230,8 @@ def parse_text(text: str, turn: int) -> tuple[Message, str | None]:
 
 def _parse_call(block: str, call_id: str) -> tuple[dict[str, Any] | None, str]:
     try:
-        data = json.loads(block)
-    except ValueError as error:
+        data = without_surrogates(json.loads(block))
+    except (ValueError, RecursionError) as error:
         return None, f"not JSON: {error}"
     if not isinstance(data, dict) or not isinstance(data.get("name"), str):
         return None, 'no string "name"'

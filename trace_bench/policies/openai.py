@@ -236,6 +236,8 @@ def read_message(message: Mapping[str, Any], turn: int) -> tuple[Message, str | 
     for i, call in enumerate(calls):
         function = call.get("function") or {}
         name, arguments = str(function.get("name")), function.get("arguments") or "{}"
+        if not isinstance(arguments, str):  # some servers send the object itself
+            arguments = json.dumps(arguments, ensure_ascii=False)
         fault = _fault(arguments)
         if fault:
             text = f"{content}<tool_call>{json.dumps(name)} {arguments}</tool_call>"
@@ -248,7 +250,7 @@ def read_message(message: Mapping[str, Any], turn: int) -> tuple[Message, str | 
 def _fault(arguments: str) -> str | None:
     try:
         found = json.loads(arguments)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         return f"not JSON: {error}"
     return None if isinstance(found, dict) else '"arguments" is not an object'
 

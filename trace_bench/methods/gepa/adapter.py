@@ -9,6 +9,7 @@ from typing import Any
 
 from trace_bench.errors import TraceBenchError
 from trace_bench.methods.gepa.settings import GepaSettings
+from trace_bench.methods.gepa.writer import ModelReflector
 from trace_bench.methods.transcript import conversation
 from trace_bench.protocols import Lab
 from trace_bench.types import AgentSpec, Purpose, Task, Trajectory
@@ -111,6 +112,8 @@ class Adapter:
                     f"method=gepa: {self.failed} proposals failed one after the other, the last "
                     f"with {self.trouble}"
                 )
+                if isinstance(self.reflector, ModelReflector):
+                    self.reflector.retract()
                 raise self.fatal from error
             self.lab.say(f"a proposal failed: {self.trouble}")
             return dict(candidate)

@@ -35,6 +35,10 @@ class ModelReflector:
             ROLE, f"proposal/{self._asked:04d}", self._question(prompt, records), self._read
         )
 
+    def retract(self) -> None:
+        """Forgets the last answer, so that the same command asks again."""
+        self._lab.retract(ROLE, f"proposal/{self._asked:04d}/")
+
     def _question(self, prompt: str, records: Sequence[Mapping[str, Any]]) -> list[Message]:
         room = self._lab.room(ROLE)
         assert room is not None, "nobody plays the reflector"

@@ -105,9 +105,9 @@ class _Run:
         )
         self.write(generator={"prompt": generate.VERSION})
         made: dict[str, tuple[Task, ...]] = {}
-        for v in chosen:
+        for n, v in enumerate(chosen, start=1):
             wanted = generate.Wanted(v.capability, self.analysis.lacking(v.name))
-            if (tasks := generation.make(wanted)) is not None:
+            if (tasks := generation.make(wanted, len(chosen) - n)) is not None:
                 made[v.name] = tasks
         return made
 

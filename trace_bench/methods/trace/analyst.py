@@ -140,11 +140,12 @@ def label(
     )
     for why in dropped:
         lab.say(why)
-    if len(good) < settings.minimum_runs:
+    least = min(settings.minimum_runs, settings.runs)
+    if len(good) < least:
         lab.retract(ROLE, "label")
         raise UserError(
             f"only {len(good)} of {settings.runs} labelling runs can be used, and "
-            f"{settings.minimum_runs} are needed (method.minimum_runs); the last trouble: "
+            f"{least} are needed (method.minimum_runs); the last trouble: "
             f"{dropped[-1]}. The same command asks again; or change `llm.analyst`."
         )
     keep = math.ceil(settings.keep_runs * len(good) / settings.runs)

@@ -18,6 +18,7 @@ from trace_bench.protocols import Lab
 from trace_bench.types import AgentSpec, Purpose, Task, Trajectory
 
 EPS = 1e-9
+MOST_LOST = 0.1  # share of episodes that may be lost to errors before a calibration says nothing
 
 
 @dataclass(frozen=True)
@@ -94,6 +95,9 @@ def outside_bands(numbers: Numbers, settings: TraceSettings) -> tuple[str, ...]:
         ("all-zero groups", numbers.all_zero, 0.0, settings.band_all_zero),
         ("constant groups", numbers.constant, 0.0, settings.band_constant),
     )
+    played = numbers.rollouts + numbers.failures
+    if numbers.failures > MOST_LOST * played:  # the other numbers say little then
+        return (f"{numbers.failures} of {played} episodes were lost to errors",)
     return tuple(
         f"{name} {value:.2f} (wanted {lo:g} to {hi:g})"
         for name, value, lo, hi in checks

@@ -67,29 +67,48 @@ class Generation:
         self.lab, self.base, self.settings = lab, base, settings
         self.tools, self.leaks, self.pool = tools, leaks, pool
 
-    def make(self, wanted: Wanted) -> tuple[Task, ...] | None:
-        """Training tasks for a capability, or None when no attempt was accepted."""
+    def make(self, wanted: Wanted, waiting: int = 0) -> tuple[Task, ...] | None:
+        """Training tasks for a capability, or None when no attempt was accepted. For each of the
+        `waiting` capabilities that come after it one round of calibration is left."""
         name = wanted.capability.name
         room = self.lab.room(ROLE)
         assert room is not None, "nobody plays the generator"
         first = request(wanted.capability, self.tools, wanted.examples, room, self.settings)
         talk: list[Message] = first
         for number in range(self.settings.generator_rounds):
-            attempt = Attempt(number)
-            try:
-                attempt.code = self.lab.ask(ROLE, f"{name}/{number}", talk, read_block)
-            except LLMError as error:
-                self.lab.say(f"{name}: the generator gave no module: {error}")
+            if self.pool < self.settings.calibration_round * (1 + waiting):
+                self.lab.say(
+                    f"{name} is dropped: no rollouts are left to calibrate another attempt "
+                    "(budget, method.calibration_share)"
+                )
                 return None
-            tasks = self._try(wanted.capability, attempt)
+            attempt = Attempt(number)
+            tasks = None
+            if self._ask(f"{name}/{number}", talk, attempt):
+                tasks = self._try(wanted.capability, attempt)
             self._keep(name, attempt)
             if tasks is not None:
                 self.lab.say(f"{name}, attempt {number + 1}: accepted")
                 return tasks
             self.lab.say(f"{name}, attempt {number + 1}: {attempt.problems[0]}")
-            talk = again(first, attempt.code, attempt.problems)
+            talk = again(first, attempt.code, attempt.problems) if attempt.code else first
         self.lab.say(f"{name} is dropped: no attempt at its environment was accepted")
         return None
+
+    def _ask(self, call: str, talk: Sequence[Message], attempt: Attempt) -> bool:
+        """The attempt's code; False when the model said nothing that can be used. Raises UserError
+        when it is out of reach: no capability is given up for that."""
+        try:
+            attempt.code = self.lab.ask(ROLE, call, talk, read_block)
+        except LLMError as error:
+            if error.outage:
+                self.lab.retract(ROLE, f"{call}/")
+                raise UserError(
+                    f"the generator does not answer: {error}. The same command goes on from here; "
+                    "or change `llm.generator`."
+                ) from error
+            attempt.problems = [f"the generator gave no module: {error}"]
+        return not attempt.problems
 
     def _try(self, capability: Capability, attempt: Attempt) -> tuple[Task, ...] | None:
         """The accepted attempt's training tasks; else None, and what is wrong in `problems`."""
@@ -129,8 +148,6 @@ class Generation:
 
     def _calibrate(self, name: str, attempt: Attempt, suite: Suite) -> list[str]:
         """The bands that the base agent misses, after playing one calibration round."""
-        if self.pool < self.settings.calibration_round:
-            return ["no rollouts are left to calibrate it (budget, method.calibration_share)"]
         self.pool -= self.settings.calibration_round
         seeds = range(CALIBRATION_SEEDS, CALIBRATION_SEEDS + self.settings.calibration_groups)
         size = self.settings.calibration_group_size

@@ -3,6 +3,7 @@ Nobody reads where no model plays the judge."""
 
 from __future__ import annotations
 
+from trace_bench.errors import UserError
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.structured import read_json
 from trace_bench.methods.trace.vocabulary import Capability
@@ -22,7 +23,8 @@ SCHEMA = {
 
 
 def objection(lab: Lab, capability: Capability, name: str, code: str) -> str | None:
-    """Why the environment does not fit; None when it does, or nobody could say."""
+    """Why the environment does not fit; None when it does, or the judge says nothing that can be
+    used. Raises UserError when the judge is out of reach: the same command then asks again."""
     room = lab.room(ROLE)
     if room is None:
         return None
@@ -34,6 +36,12 @@ def objection(lab: Lab, capability: Capability, name: str, code: str) -> str | N
     try:
         said = lab.ask(ROLE, name, messages, lambda answer: read_json(answer, SCHEMA))
     except LLMError as error:
+        if error.outage:
+            lab.retract(ROLE, f"{name}/")
+            raise UserError(
+                f"the judge does not answer: {error}. The same command goes on from here; or "
+                "change `llm.judge`."
+            ) from error
         lab.say(f"{name} is not judged: {error}")
         return None
     return None if said["fits"] else str(said["why"])

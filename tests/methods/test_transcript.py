@@ -1,0 +1,53 @@
+"""Conversations shortened for a reader with little room."""
+
+from __future__ import annotations
+
+import pytest
+
+from trace_bench.methods.transcript import compact, conversation
+from trace_bench.policies.scripted import call_message, text_message
+from trace_bench.types import Score, StopReason, Trajectory, Turn
+
+REQUEST = "Send my sister the address of the restaurant, and " + "then tell me all of it. " * 10
+
+
+def long_one(calls: int = 12) -> Trajectory:
+    """Many calls with long results, one of them an error, and an answer at the end."""
+    turns = []
+    told = ({"role": "user", "content": REQUEST},)
+    for n in range(calls):
+        action = call_message(f"look_up_{n:02d}", {"name": "word " * 20}, 0)
+        turns.append(Turn(told, action))
+        failed = "ValueError: no such place" if n == 4 else f"result {n} " + "x" * 300
+        told = ({"role": "tool", "tool_call_id": "c", "name": "f", "content": failed},)
+    turns.append(Turn(told, text_message("I am DONE now.")))
+    return Trajectory("t", 0, "a", (), tuple(turns), (), StopReason.DONE, Score(0.0, False))
+
+
+def test_what_fits_stays_whole() -> None:
+    whole = conversation(long_one())
+    assert compact(long_one(), len(whole)) == whole
+
+
+@pytest.mark.parametrize("most", [3000, 1500, 800, 460, 300, 120])
+def test_the_beginning_and_the_end_stay(most: int) -> None:
+    text = compact(long_one(), most)
+    assert len(text) <= most and text == compact(long_one(), most)
+    assert text.startswith("user: Send my sister") and text.endswith("agent: I am DONE now.")
+
+
+@pytest.mark.parametrize("most", [3000, 1500, 1300])
+def test_calls_and_errors_stay_when_results_go(most: int) -> None:
+    text = compact(long_one(), most)
+    assert [n for n in range(12) if f"call: look_up_{n:02d}" in text] == list(range(12))
+    assert "ValueError" in text
+
+
+def test_calls_go_last_and_from_the_middle() -> None:
+    text = compact(long_one(), 800)
+    assert "call: look_up_00" in text and "call: look_up_11" in text
+    assert sum(f"call: look_up_{n:02d}" in text for n in range(12)) >= 5
+
+
+def test_no_room_at_all() -> None:
+    assert compact(long_one(), 5) == conversation(long_one())[-5:]
