@@ -16,7 +16,7 @@ def long_one(calls: int = 12) -> Trajectory:
     turns = []
     told = ({"role": "user", "content": REQUEST},)
     for n in range(calls):
-        action = call_message(f"look_up_{n:02d}", {"name": "word " * 20}, 0)
+        action = call_message(f"look_up_{n:02d}", {"name": "word " * 20})
         turns.append(Turn(told, action))
         failed = "ValueError: no such place" if n == 4 else f"result {n} " + "x" * 300
         told = ({"role": "tool", "tool_call_id": "c", "name": "f", "content": failed},)

@@ -110,6 +110,16 @@ def test_calls_that_a_server_leaves_in_the_text_are_read_here() -> None:
     assert json.loads(reply.turn.reply["tool_calls"][0]["function"]["arguments"]) == {"at": 1}
 
 
+def test_arguments_that_a_server_sends_as_an_object_are_taken() -> None:
+    said = {"content": None, "tool_calls": [{"function": {"name": "f", "arguments": {"at": 1}}}]}
+    with answering(chat(said, "m")) as server:
+        acting = policy(server.url)
+        reply = one(acting, TurnRequest(0, HELLO))
+        acting.close()
+    assert reply.turn is not None and reply.turn.malformed is None
+    assert json.loads(reply.turn.reply["tool_calls"][0]["function"]["arguments"]) == {"at": 1}
+
+
 def test_a_cut_off_turn_is_marked() -> None:
     with answering(chat("and then", "m", finish="length")) as server:
         acting = policy(server.url)
@@ -127,9 +137,8 @@ def test_a_cut_off_turn_is_marked() -> None:
         Answer({"error": "bad request"}, 400),
         Answer({}, 500),
         Answer(reset=True),
-        chat("hello", "another"),
     ],
-    ids=["no-choice", "no-message", "empty", "400", "500", "reset", "other-model"],
+    ids=["no-choice", "no-message", "empty", "400", "500", "reset"],
 )
 def test_what_a_server_does_wrong_is_a_failure_of_that_episode_alone(answer: Answer) -> None:
     """Never a failure of the agent, and never the end of the run."""

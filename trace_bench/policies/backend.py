@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -55,6 +56,10 @@ class Backend(Protocol):
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Copies the first `length` cached tokens of a slot to another."""
+        ...
+
+    def alone(self) -> AbstractContextManager[object]:
+        """While it is held, the model itself may be called from any thread, without adapters."""
         ...
 
     def add(self, adapter: Adapter) -> None: ...

@@ -8,7 +8,9 @@ that have one.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +58,7 @@ class HuggingFace:
         }
         self._adapters: dict[str | None, Mapping[str, tuple[Tensor, Tensor]]] = {}
         self._now: _Now | None = None
+        self._lock = threading.Lock()
         self._layers = [_SlotLayer(self, slots, context) for _ in range(text.num_hidden_layers)]
         self._cache = Cache(layers=list(self._layers))
         for name, module in linear.items():
@@ -66,6 +69,9 @@ class HuggingFace:
         """The call at hand."""
         assert self._now is not None
         return self._now
+
+    def alone(self) -> AbstractContextManager[object]:
+        return self._lock
 
     def add(self, adapter: Adapter) -> None:
         at, kind = self._model.device, self._model.dtype
@@ -88,7 +94,11 @@ class HuggingFace:
         single = rows.counts == 1
         for chosen in (np.flatnonzero(single), np.flatnonzero(~single)):
             if len(chosen):
-                out[torch.from_numpy(chosen)] = self._call(rows, chosen).float().cpu()
+                with self._lock:
+                    try:
+                        out[torch.from_numpy(chosen)] = self._call(rows, chosen).float().cpu()
+                    finally:
+                        self._now = None  # who calls the model next may want no adapter
         return out
 
     def _call(self, rows: Rows, chosen: np.ndarray) -> Tensor:
@@ -113,7 +123,7 @@ class HuggingFace:
         )
         last = torch.from_numpy(counts - 1).to(at)
         kept, place = last.unique(return_inverse=True)
-        logits = self._model(
+        logits: Tensor = self._model(
             input_ids=torch.from_numpy(ids).to(at),
             position_ids=self._now.positions,
             attention_mask=mask,

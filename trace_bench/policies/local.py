@@ -117,7 +117,7 @@ class LocalPolicy:
 
         ids = {label: self.chat.token(label) for label in labels}
         prompt = torch.tensor([self.chat.first(messages, ())], device=self._model.device)
-        with torch.inference_mode():
+        with self._backend.alone(), torch.inference_mode():
             scores = self._model(prompt).logits[0, -1].float().log_softmax(-1)
         return {label: float(scores[i]) for label, i in ids.items()}
 

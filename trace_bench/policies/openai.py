@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import json
 import queue
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from trace_bench.errors import UserError
 from trace_bench.llm.client import Client, Endpoint, LLMError
 from trace_bench.policies.chat import parse_text
 from trace_bench.policies.served import Servers
@@ -27,6 +29,7 @@ from trace_bench.types import AgentSpec, Message, Tool, Turn
 
 # What vLLM would else take from the model's generation_config.json.
 PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
+PROBATION = 60.0  # seconds until a server that did not answer is tried again
 TOP = 20  # alternatives of a label that are asked for
 
 
@@ -40,8 +43,9 @@ class _Open:
     history: list[Message] = field(default_factory=list)
     ids: tuple[int, ...] = ()  # all tokens so far
     exact: bool = True  # `ids` is what the server read and sampled
-    tight: bool = False  # the context may not hold the prompt and a whole turn any more
+    tight: bool = False  # the context does not hold the prompt and a whole turn any more
     turns: int = 0
+    reloaded: bool = False  # its adapter had to be loaded again
 
 
 class OpenAIPolicy:
@@ -65,7 +69,7 @@ class OpenAIPolicy:
             raise
         self._open: dict[int, _Open] = {}
         self._load = [0] * len(endpoint.urls)  # live episodes of each server
-        self._silent = [0] * len(endpoint.urls)  # requests in a row that it did not answer
+        self._silent: dict[int, float] = {}  # servers that do not answer, and since when
         self._under_way: dict[int, Future[Any]] = {}
         self._ready: queue.SimpleQueue[tuple[TurnRequest, Future[Any] | TurnReply]]
         self._ready = queue.SimpleQueue()
@@ -120,7 +124,7 @@ class OpenAIPolicy:
         server gives no probabilities."""
         body = {**self._common(self.model, 0.0, 1), "messages": list(messages)}
         body |= {"logprobs": True, "top_logprobs": TOP}
-        reply = self._client.ask("/chat/completions", body)
+        reply = self._client.ask("/chat/completions", body, self._choose())
         try:
             top = reply["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
         except (KeyError, IndexError, TypeError):
@@ -137,14 +141,24 @@ class OpenAIPolicy:
     def _submit(self, request: TurnRequest) -> None:
         episode = self._open.get(request.episode)
         if episode is None:
-            # Not the dead one, which is never busy.
-            order = [(self._silent[i], self._load[i], i) for i in range(len(self._load))]
-            server = min(order)[-1]
+            server = self._choose()
             episode = _Open(server, request.adapter, request.tools)
             self._open[request.episode] = episode
             self._load[server] += 1
         episode.history += self.servers.readable(request.messages)
-        self._send(request, episode, request.max_tokens)
+        self._send(request, episode, None if episode.tight else request.max_tokens)
+
+    def _choose(self) -> int:
+        """The server with the fewest live episodes. One that does not answer is never busy: it gets
+        none, but for one at a time after a while, to see whether it is back."""
+        now = time.monotonic()
+
+        def rank(server: int) -> tuple[bool, int, int]:
+            silent = self._silent.get(server)
+            due = silent is None or (now - silent > PROBATION and not self._load[server])
+            return (not due, self._load[server], server)
+
+        return min(range(len(self._load)), key=rank)
 
     def _send(self, request: TurnRequest, episode: _Open, most: int | None) -> None:
         name = self.servers.name_of(episode.adapter)
@@ -170,10 +184,13 @@ class OpenAIPolicy:
         episode = self._open[request.episode]
         try:
             reply = future.result()
-            self._silent[episode.server] = 0
+            self._silent.pop(episode.server, None)
             return TurnReply(request.episode, self._turn(request, reply))
         except LLMError as error:
-            self._silent[episode.server] += error.status is None
+            if self._loaded_again(request, episode, error):
+                return None
+            if error.outage:
+                self._silent[episode.server] = time.monotonic()
             full = context_is_full(error)
             if full and self.servers.vllm and not episode.tight:
                 episode.tight = True
@@ -184,10 +201,25 @@ class OpenAIPolicy:
             text = f"{type(error).__name__}: {error}"
             return TurnReply(request.episode, None, error=f"the server's answer: {text}")
 
+    def _loaded_again(self, request: TurnRequest, episode: _Open, error: LLMError) -> bool:
+        """Whether the turn is asked again because the server had lost the adapter: it was started
+        anew, or another program that shares it has taken the adapter out."""
+        if error.status != 404 or episode.adapter is None or episode.reloaded:
+            return False
+        episode.reloaded = True
+        try:
+            if not self.servers.restore(episode.server, episode.adapter):
+                return False
+        except (LLMError, UserError):
+            return False
+        self._send(request, episode, None if episode.tight else request.max_tokens)
+        return True
+
     def _turn(self, request: TurnRequest, reply: Mapping[str, Any]) -> Turn:
         episode = self._open[request.episode]
         wanted = self.servers.name_of(episode.adapter)
-        if reply.get("model", wanted) != wanted:
+        # A base model may have another name for itself (a dated one); an adapter's is ours.
+        if episode.adapter is not None and reply.get("model", wanted) != wanted:
             raise ValueError(f"{reply['model']!r} answered where {wanted!r} was asked")
         choice = reply["choices"][0]
         message, malformed = read_message(choice["message"], episode.turns)

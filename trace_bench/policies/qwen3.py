@@ -16,6 +16,7 @@ matrix products is left:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +90,9 @@ class Qwen3:
             self._cache = self._new_cache(_BLOCK)
             self._spread = torch.zeros(slots, self.heads * self.size)
             self._room = torch.zeros(0, self.heads * self.size)
+
+    def alone(self) -> AbstractContextManager[object]:
+        return nullcontext()  # adapters are added here, and not in the model
 
     def add(self, adapter: Adapter) -> None:
         """Merges an adapter into its own set of matrices."""

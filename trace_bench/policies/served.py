@@ -13,6 +13,7 @@ prompt must get other probabilities than from the base model.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,8 @@ from trace_bench.types import AdapterRef, Message
 
 PROBE: Message = {"role": "user", "content": "Name three things that you can do for me."}
 _PROBE_TOKENS = 8
-SAME = 1e-6  # log-probabilities closer than this are equal; rounding differs with the batch
+SAME = 1e-6  # log-probabilities closer than this are equal
+_REPEATS = 3  # how often the base model is asked, to see how much its answers differ by themselves
 WEIGHTS = "adapter_model.safetensors"
 
 
@@ -38,6 +40,8 @@ class Servers:
         self._paths: dict[str, str] = {}
         self._own: list[tuple[int, str]] = []  # what this program loaded: (server, name)
         self._base: dict[int, list[float]] = {}  # the base model's answer to the probe
+        self._noise: dict[int, float] = {}  # and how much it differs from time to time
+        self._probed: dict[tuple[int, str], list[float]] = {}  # the adapters' answers
         kinds = [self._greet(i) for i in range(len(self._urls))]
         self.vllm = all(kinds)
 
@@ -120,9 +124,9 @@ class Servers:
             self._own.append((server, served))
         if served not in self._listed(server):
             raise UserError(f"the server {url} took the adapter {served} and does not list it.")
-        if changes_something(adapter) and self._same_as_base(server, served):
+        if changes_something(adapter) and (other := self._answers_as(server, served)):
             raise UserError(
-                f"the server {url} answers under the name {served} just as the base model does: it "
+                f"the server {url} answers under the name {served} just as {other} does: it "
                 "does not use the adapter's weights. Restart it, or use another one "
                 "(`policy.base_url`)."
             )
@@ -131,13 +135,33 @@ class Servers:
         models = self._client.ask("/models", None, server).get("data") or []
         return [str(m.get("id")) for m in models]
 
-    def _same_as_base(self, server: int, served: str) -> bool:
+    def restore(self, server: int, adapter: str) -> bool:
+        """Loads an adapter again that a server has lost; False when it is not lost there."""
+        served = self._loaded[adapter]
+        if served in self._listed(server):
+            return False
+        self._own = [pair for pair in self._own if pair != (server, served)]
+        self._add(server, served, AdapterRef(adapter, self._paths[adapter]))
+        return True
+
+    def _answers_as(self, server: int, served: str) -> str | None:
+        """Whose probe answer it gives, as far as can be told: the base model's, or that of another
+        adapter. A server's own answers may differ from time to time, by rounding; what differs no
+        more than that is the same."""
         if server not in self._base:
-            self._base[server] = self._probe(server, self._model)
-        base, own = self._base[server], self._probe(server, served)
-        return len(base) == len(own) and all(
-            abs(a - b) < SAME for a, b in zip(base, own, strict=True)
-        )
+            base, *more = [self._probe(server, self._model) for _ in range(_REPEATS)]
+            self._base[server] = base
+            self._noise[server] = max(SAME, *(_distance(base, other) for other in more))
+        own, noise = self._probe(server, served), self._noise[server]
+        if _distance(self._base[server], own) <= noise:
+            return "the base model"
+        content = served.rpartition("+")[2]
+        for (where, name), other in self._probed.items():
+            differs = name.rpartition("+")[2] != content
+            if where == server and differs and _distance(other, own) <= SAME:
+                return name
+        self._probed[server, served] = own
+        return None
 
     def _probe(self, server: int, name: str) -> list[float]:
         """Log-probabilities of a greedy answer and of its alternatives."""
@@ -156,12 +180,20 @@ class Servers:
     def _drop(self, name: str) -> None:
         served = self._loaded.pop(name)
         del self._paths[name]
+        self._probed = {k: v for k, v in self._probed.items() if k[1] != served}
         for server, own in [pair for pair in self._own if pair[1] == served]:
             self._own.remove((server, own))
             try:
                 self._client.ask("/unload_lora_adapter", {"lora_name": own}, server)
             except LLMError:
                 continue  # it is out of reach, or has lost the adapter by a restart
+
+
+def _distance(one: Sequence[float], two: Sequence[float]) -> float:
+    """The largest difference; infinite for answers of other lengths."""
+    if len(one) != len(two):
+        return math.inf
+    return max((abs(a - b) for a, b in zip(one, two, strict=True)), default=0.0)
 
 
 def weights_hash(adapter: AdapterRef) -> str:

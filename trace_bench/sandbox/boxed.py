@@ -100,6 +100,7 @@ class RemoteSuite:
         self.name, self.variant = str(about["name"]), str(about["variant"])
         self._splits, self._about = tuple(about["splits"]), dict(about["about"])
         self.has_reference = bool(about["reference"])
+        self.asks = bool(about["asks"])
         self._tasks: dict[str, tuple[Task, ...]] = {}
 
     def about(self) -> Mapping[str, Any]:

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 from trace_bench.envs.registry import Ask
 from trace_bench.envs.tau2.data import user_guidelines
 from trace_bench.envs.user_faults import CarefulAsk
+from trace_bench.errors import EpisodeError
+from trace_bench.types import Boundary
 
 STOPS = ("###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###")
 PROMPT_VERSION = "2"  # of what is added to the benchmark's guidelines; written into every run
@@ -94,7 +96,10 @@ class AskedUser:
                 return text
             results = [_answer(call, act) for call in calls]
             self._messages.append({"role": "user", "content": "\n".join(results)})
-        return STOPS[2]
+        raise EpisodeError(
+            Boundary.USER.value,
+            f"the user's model made {_MOST_CALLS} rounds of tool calls in a row",
+        )
 
 
 def user_runs(actions: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:

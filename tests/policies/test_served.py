@@ -1,0 +1,163 @@
+"""Adapters behind scripted servers: loaded, lost, loaded again, and told apart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from servers.scripted import Answer, chat, models, serve
+
+from trace_bench.errors import UserError
+from trace_bench.llm.client import Endpoint
+from trace_bench.policies import openai
+from trace_bench.policies.openai import OpenAIPolicy
+from trace_bench.protocols import TurnReply, TurnRequest
+from trace_bench.types import AdapterRef, AgentSpec
+
+HELLO = ({"role": "user", "content": "Hello."},)
+
+
+class Fake:
+    """A vLLM as far as its HTTP goes. `logprob(name, time)` is what it answers a probe with."""
+
+    def __init__(self, logprob: Callable[[str, int], float]) -> None:
+        self.names = ["m"]
+        self.loads = 0
+        self.asked = 0
+        self.logprob = logprob
+        self.signs = lambda name: name
+
+    def __call__(self, path: str, body: dict[str, Any]) -> Answer:
+        if path == "/v1/models":
+            return models(*self.names)
+        if path == "/v1/load_lora_adapter":
+            self.loads += 1
+            self.names.append(body["lora_name"])
+            return Answer("Success")
+        if path == "/v1/unload_lora_adapter":
+            self.names.remove(body["lora_name"])
+            return Answer("Success")
+        if body["model"] not in self.names:
+            return Answer({"error": f"no model {body['model']}"}, 404)
+        self.asked += 1
+        top = [{"token": "A", "logprob": self.logprob(body["model"], self.asked)}]
+        choice = {"logprobs": {"content": [{"top_logprobs": top, "logprob": -0.5}]}}
+        return chat("Hm.", self.signs(body["model"]), choice=choice)
+
+
+def adapter(folder: Path, name: str, value: float) -> AdapterRef:
+    place = folder / name
+    place.mkdir()
+    (place / "adapter_config.json").write_text(json.dumps({"name": name}))
+    save_file({"x.lora_B.weight": torch.full((2,), value)}, place / "adapter_model.safetensors")
+    return AdapterRef(name, str(place))
+
+
+def acting(*urls: str, **more: Any) -> OpenAIPolicy:
+    endpoint = Endpoint(urls, retries=0, pause=0.01, deadline=5.0, **more)
+    return OpenAIPolicy(endpoint, "m", capacity=4, extra=None)
+
+
+def one(policy: OpenAIPolicy, request: TurnRequest) -> TurnReply:
+    policy.submit([request])
+    (reply,) = policy.collect()
+    return reply
+
+
+def by_name(name: str, time: int) -> float:
+    """Every name has its own answer."""
+    return -float(len(name)) - sum(map(ord, name)) / 1000
+
+
+def test_an_adapter_that_the_server_lost_is_loaded_again(tmp_path: Path) -> None:
+    """Another program that shares the server has taken it out, or the server was restarted."""
+    fake = Fake(by_name)
+    with serve(fake) as server:
+        policy = acting(server.url)
+        policy.load(AgentSpec("m", adapters=(adapter(tmp_path, "a", 1.0),)))
+        fake.names[:] = ["m"]
+        reply = one(policy, TurnRequest(0, HELLO, adapter="a"))
+        assert reply.turn is not None and reply.turn.adapter == "a" and fake.loads == 2
+        policy.close()
+    assert fake.names == ["m"]
+
+
+def test_who_answers_under_an_adapters_name_must_be_it(tmp_path: Path) -> None:
+    fake = Fake(by_name)
+    fake.signs = lambda name: "m"
+    with serve(fake) as server:
+        policy = acting(server.url)
+        policy.load(AgentSpec("m", adapters=(adapter(tmp_path, "a", 1.0),)))
+        reply = one(policy, TurnRequest(0, HELLO, adapter="a"))
+        assert reply.turn is None and "'m' answered where 'a+" in str(reply.error)
+        policy.close()
+
+
+def test_a_base_model_may_have_a_longer_name_for_itself() -> None:
+    fake = Fake(by_name)
+    fake.signs = lambda name: f"{name}-2026-01-01"
+    with serve(fake) as server:
+        policy = acting(server.url)
+        assert one(policy, TurnRequest(0, HELLO)).turn is not None
+        policy.close()
+
+
+@pytest.mark.parametrize(
+    ("logprob", "who"),
+    [
+        (lambda name, time: -1.0, "the base model"),
+        # A server's answers differ a little from time to time: no sign of an adapter.
+        (lambda name, time: -1.0 - (time % 2) / 1000, "the base model"),
+        (lambda name, time: -1.0 if name == "m" else -2.0, "a+"),
+    ],
+    ids=["silently the base model", "noise", "another adapter"],
+)
+def test_wrong_weights_are_caught(tmp_path: Path, logprob: Any, who: str) -> None:
+    with serve(Fake(logprob)) as server:
+        policy = acting(server.url)
+        both = (adapter(tmp_path, "a", 1.0), adapter(tmp_path, "b", 2.0))
+        with pytest.raises(UserError, match="just as " + who.replace("+", r"\+")):
+            policy.load(AgentSpec("m", adapters=both))
+        policy.close()
+
+
+def test_a_server_that_comes_back_gets_work_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    down = True
+
+    def moody(path: str, body: dict[str, Any]) -> Answer:
+        return models("m") if path == "/v1/models" else Answer(reset=down) if down else chat("x")
+
+    with serve(moody) as left, serve(Fake(by_name)) as right:
+        policy = acting(left.url, right.url)
+        assert one(policy, TurnRequest(0, HELLO)).turn is None
+        down = False
+        for n in range(1, 4):
+            assert one(policy, TurnRequest(n, HELLO)).turn is not None
+        assert len(left.bodies()) == 1, "nothing is sent to it for a while"
+        policy.release(0)
+        monkeypatch.setattr(openai, "PROBATION", 0.0)
+        assert one(policy, TurnRequest(4, HELLO)).turn is not None
+        assert len(left.bodies()) == 2
+        policy.close()
+
+
+def test_once_the_context_is_nearly_full_the_server_decides_how_long_a_turn_is() -> None:
+    """vLLM refuses a prompt that leaves less than `max_tokens`, also at the turns after that."""
+    full = {"error": {"message": "This model's maximum context length is 100 tokens."}}
+
+    def script(path: str, body: dict[str, Any]) -> Answer:
+        if path == "/v1/models":
+            return models("m", owner="vllm")
+        return Answer(full, 400) if "max_tokens" in body else chat("x", "m")
+
+    with serve(script) as server:
+        policy = acting(server.url)
+        for _ in range(3):
+            assert one(policy, TurnRequest(0, HELLO, max_tokens=50)).turn is not None
+        assert ["max_tokens" in body for body in server.bodies()] == [True, False, False, False]
+        policy.close()
