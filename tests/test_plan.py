@@ -8,6 +8,8 @@ import pytest
 from servers.scripted import models, serve
 
 from trace_bench.config import compose, conf_dir
+from trace_bench.errors import UserError
+from trace_bench.parts import check_budget
 from trace_bench.plan import describe
 from trace_bench.run import run
 
@@ -56,6 +58,24 @@ def test_the_papers_protocol_is_what_the_paper_says() -> None:
         s = compose([f"experiment={name}"])
         assert (s.protocol, s.accounting) == ("held_out", "strict")
         assert s.env.train_split != s.evaluation.split
+
+
+@pytest.mark.parametrize(
+    ("name", "budgets"),
+    [("paper_tau2", (1280, 2560, 3840, 5120)), ("paper_toolsandbox", (640, 1280, 1920, 2560))],
+)
+def test_every_budget_of_the_paper_trains_as_many_adapters_as_it_pays_for(
+    name: str, budgets: tuple[int, ...]
+) -> None:
+    """Analysis and calibration are free there: all of the budget is training."""
+    for budget in budgets:
+        settings = compose([f"experiment={name}", f"budget={budget}"])
+        check_budget(settings, 64)
+        if name == "paper_tau2":
+            assert f"up to {budget // 640} environments" in describe(settings)
+    strict = compose([f"experiment={name}", "budget=640", "accounting=strict"])
+    with pytest.raises(UserError, match="needs at least 928"):
+        check_budget(strict, 64)
 
 
 def test_phases_add_up_and_servers_are_looked_at() -> None:

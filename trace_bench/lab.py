@@ -98,6 +98,10 @@ class RunLab:
         """Rollouts that the calls made so far have left."""
         return self._budget - self._spent
 
+    def charges(self, purpose: Purpose) -> bool:
+        """Whether the budget pays for rollouts of this purpose."""
+        return purpose in self.ledger.charged
+
     @property
     def spent(self) -> int:
         return self._spent

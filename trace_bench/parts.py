@@ -13,6 +13,7 @@ from trace_bench.protocols import Method, Policy, Suite, Trainer
 from trace_bench.schema import RoleSettings, Settings, build
 from trace_bench.trainers.schedule import plan
 from trace_bench.trainers.settings import Recipe, TrainerSettings, VerlSettings, full_iterations
+from trace_bench.types import CHARGED, Purpose
 
 if TYPE_CHECKING:
     from trace_bench.lab import Foreign
@@ -227,7 +228,8 @@ def check_budget(settings: Settings, training_tasks: int) -> None:
         from trace_bench.methods.trace.budget import check_budget as check
         from trace_bench.methods.trace.settings import TraceSettings
 
-        check(settings.budget, TraceSettings.of(settings.method), training_tasks)
+        free = Purpose.ANALYSIS not in CHARGED[settings.accounting]
+        check(settings.budget, TraceSettings.of(settings.method), training_tasks, free, name)
     if name in ("grpo", "untargeted"):
         if settings.trainer["name"] == "verl":
             full_iterations(settings.budget, verl_settings(settings), name)

@@ -136,12 +136,12 @@ def _method(settings: Settings, train: int) -> list[Phase]:
         from trace_bench.methods.trace.settings import TraceSettings
 
         own = TraceSettings.of(settings.method)
-        if budget <= budgets.per_capability(own):
+        if budget < budgets.minimum(own, train, free):
             return []
-        analysis = budgets.analysis_rollouts(budget, own, train)
+        analysis = budgets.analysis_rollouts(budget, own, train, free)
         left = budget if free else budget - analysis
-        many = budgets.affordable(left, own)
-        pool = max(0, budgets.calibration_pool(budget, left, many, own))
+        many = budgets.affordable(left, own, free)
+        pool = max(0, budgets.calibration_pool(budget, left, many, own, free))
         paid = left if free else left - many * own.calibration_round
         return [
             Phase("analysis", analysis),
@@ -160,7 +160,8 @@ def _adapters(settings: Settings) -> int:
     from trace_bench.methods.trace import budget as budgets
     from trace_bench.methods.trace.settings import TraceSettings
 
-    return budgets.affordable(settings.budget, TraceSettings.of(settings.method))
+    free = Purpose.ANALYSIS not in CHARGED[settings.accounting]
+    return budgets.affordable(settings.budget, TraceSettings.of(settings.method), free)
 
 
 def _requests(settings: Settings, rollouts: int, phases: list[Phase]) -> list[str]:

@@ -141,6 +141,7 @@ class Lab(Protocol):
     trainer: Trainer
 
     def budget_left(self) -> int: ...
+    def charges(self, purpose: Purpose) -> bool: ...  # whether the budget pays for it
     def rollouts(
         self,
         call: str,

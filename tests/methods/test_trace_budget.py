@@ -70,6 +70,23 @@ def test_analysis_rollouts(budget: int, n_train: int, want: int) -> None:
     assert b.analysis_rollouts(budget, DEFAULTS, n_train) == want
 
 
+@given(st.integers(64, 20000), st.integers(1, 3000), st.integers(1, 10))
+def test_free_phases_leave_the_whole_budget_to_training(
+    budget: int, n_train: int, selected: int
+) -> None:
+    least = DEFAULTS.minimum_training
+    if budget < least:
+        with pytest.raises(UserError, match=f"at least {least} rollouts"):
+            b.check_budget(budget, DEFAULTS, n_train, free=True)
+        return
+    b.check_budget(budget, DEFAULTS, n_train, free=True)
+    assert b.analysis_rollouts(budget, DEFAULTS, n_train, free=True) >= DEFAULTS.analysis_minimum
+    n = min(selected, b.affordable(budget, DEFAULTS, free=True))
+    assert n == min(selected, DEFAULTS.max_capabilities, budget // least)
+    pool = b.calibration_pool(budget, budget, n, DEFAULTS, free=True)
+    assert pool >= n * DEFAULTS.calibration_round
+
+
 @given(st.integers(160, 20000), st.integers(1, 3000), st.integers(1, 10))
 def test_phases_fit_into_the_budget(budget: int, n_train: int, selected: int) -> None:
     analysis = b.analysis_rollouts(budget, DEFAULTS, n_train)

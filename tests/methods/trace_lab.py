@@ -100,6 +100,9 @@ class MemoryLab:
         self.checkpoints: list[AgentSpec] = []
         self._episodes: dict[tuple[str, frozenset[str]], Trajectory] = {}
 
+    def charges(self, purpose: Purpose) -> bool:
+        return True
+
     def budget_left(self) -> int:
         return self.left
 

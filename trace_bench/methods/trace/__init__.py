@@ -29,7 +29,7 @@ from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.methods.trace.synthesize import generator, opening
 from trace_bench.methods.trace.train import Job, Trained, assemble, jobs, of_tasks, train
 from trace_bench.protocols import Lab
-from trace_bench.types import AgentSpec, Task
+from trace_bench.types import AgentSpec, Purpose, Task
 
 
 class Trace:
@@ -50,14 +50,15 @@ class _Run:
         self.base, self.tasks, self.lab = base, tasks, lab
         self.settings = TraceSettings.of(lab.settings)
         self.budget = lab.budget_left()
-        budgets.check_budget(self.budget, self.settings, len(tasks))
+        self.free = not lab.charges(Purpose.ANALYSIS)
+        budgets.check_budget(self.budget, self.settings, len(tasks), self.free)
         self.written = lab.room(generate.ROLE) is not None  # a model writes the environments
         self.trainable = None if self.written else generator(lab.suite).capabilities()
         self.report: dict[str, Any] = {}
         self.analysis = Analysis(lab, self.settings, self.write)
 
     def fit(self) -> AgentSpec:
-        count = budgets.analysis_rollouts(self.budget, self.settings, len(self.tasks))
+        count = budgets.analysis_rollouts(self.budget, self.settings, len(self.tasks), self.free)
         self.analysis.play(self.base, self.tasks, count)
         verdicts = self.analysis.choose(self.trainable)
         chosen = self.afford(verdicts)
@@ -84,7 +85,7 @@ class _Run:
                 kind = "a control" if v.control else "without a generator"
                 self.lab.say(f"{v.name} is selected but not trained: it is {kind}")
         able = [v for v in selected if self.can_train(v)]
-        most = budgets.affordable(self.lab.budget_left(), self.settings)
+        most = budgets.affordable(self.lab.budget_left(), self.settings, self.free)
         for v in able[most:]:
             self.lab.say(
                 f"{v.name} is selected but not trained: "
@@ -98,7 +99,7 @@ class _Run:
     def generate(self, chosen: Sequence[Verdict]) -> dict[str, tuple[Task, ...]]:
         """Tasks of the environments that a model wrote, for the capabilities where it could."""
         left = self.lab.budget_left()
-        pool = budgets.calibration_pool(self.budget, left, len(chosen), self.settings)
+        pool = budgets.calibration_pool(self.budget, left, len(chosen), self.settings, self.free)
         tools = self.analysis.tools()
         generation = generate.Generation(
             self.lab, self.base, self.settings, tools, self.leaks(), pool
@@ -127,7 +128,7 @@ class _Run:
     def calibrate(self, names: Sequence[str]) -> dict[str, Any]:
         """How to draw the tasks of every capability that is worth training."""
         left = self.lab.budget_left()
-        pool = budgets.calibration_pool(self.budget, left, len(names), self.settings)
+        pool = budgets.calibration_pool(self.budget, left, len(names), self.settings, self.free)
         results = calibrate.calibrate(self.lab, self.base, names, self.settings, pool)
         self.write(calibration=[calibrate.as_json(c) for c in results])
         self.lab.say(calibrate.table(results))
