@@ -41,8 +41,8 @@ def check_budget(
     if budget < need:
         raise UserError(
             f"budget={budget} is too small for method={name}, which needs at least {need} "
-            f"rollouts: analysis {settings.analysis_minimum} (method.analysis_minimum), calibration "
-            f"{settings.calibration_round} (method.calibration_groups x "
+            f"rollouts: analysis {settings.analysis_minimum} (method.analysis_minimum), "
+            f"calibration {settings.calibration_round} (method.calibration_groups x "
             f"method.calibration_group_size), training {settings.minimum_training} "
             f"(method.minimum_training). Raise `budget` or lower one of these."
         )
