@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -72,6 +76,39 @@ def test_runs_are_run_once_and_then_skipped(
     assert "success 1.000" in first and "2 of 2 runs finished" in first
     assert main([str(path)]) == 0
     assert "2 runs: 2 finished, 0 to run" in capsys.readouterr().out
+
+
+def test_an_interrupted_sweep_starts_nothing_more(place: Path) -> None:
+    """Ctrl-C as a terminal sends it: to the sweep and to what it runs."""
+    path = write(place, parameters={
+        "method": {"value": "base"}, "policy": {"value": "reference"},
+        "seed": {"values": list(range(20))},
+    })  # fmt: skip
+    sweep = subprocess.Popen(
+        [sys.executable, "-m", "trace_bench.sweep", str(path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    assert sweep.stdout is not None
+    assert "20 to run" in sweep.stdout.readline()
+    assert "[1/20]" in sweep.stdout.readline()
+    os.killpg(sweep.pid, signal.SIGINT)
+    _, error = sweep.communicate(timeout=60)
+    assert sweep.returncode == 130 and "the same command goes on" in error
+    assert len(list(place.glob("runs/toolsandbox/base/*/summary.json"))) <= 2
+    lines = (place / "runs" / "sweeps" / "small.jsonl").read_text().splitlines()
+    assert all(json.loads(line)["code"] == 0 for line in lines)
+
+
+def test_a_run_whose_summary_is_broken_does_not_stop_the_others(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(place)
+    assert main([str(path)]) == 0
+    (members(path)[0].folder / "summary.json").write_text("{")
+    capsys.readouterr()
+    assert main([str(path)]) == 1
+    said = capsys.readouterr().out
+    assert "1 finished, 1 to run" in said and "failed with exit code" in said
 
 
 def test_a_failed_run_stays_failed_until_it_is_asked_for(

@@ -29,7 +29,10 @@ VERSIONS = (
 )
 FLOORS = ("idle", "random", "reference")
 ROW_NAMES = {"idle": "idle floor", "random": "random floor", "reference": "reference ceiling"}
-HASHED = ("ledger.jsonl", "evaluation.jsonl", "curve.jsonl")
+HASHED = (
+    "ledger.jsonl", "evaluation.jsonl", "curve.jsonl", "metrics.jsonl", "capabilities.json",
+    "trajectories.jsonl", "evaluation_trajectories.jsonl",
+)  # fmt: skip
 
 
 def summarize(

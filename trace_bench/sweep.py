@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,12 @@ class Member:
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """The run's summary; None when it is not finished."""
-        return stored_summary(self.folder)
+        """The run's summary; None when it is not finished, or cannot be read: the run then says
+        what is wrong."""
+        try:
+            return stored_summary(self.folder)
+        except UserError:
+            return None
 
 
 def read_sweep(path: Path) -> list[tuple[str, ...]]:
@@ -111,6 +116,9 @@ def main(arguments: Sequence[str]) -> int:
             print("\n".join(f"python -m trace_bench {m.name}" for m in runs))
             return 0
         return sweep(given.file.stem, runs, given.jobs, given.retry)
+    except KeyboardInterrupt:
+        print("interrupted; the same command goes on with what is left", file=sys.stderr)
+        return 130
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -128,22 +136,25 @@ def sweep(name: str, runs: Sequence[Member], jobs: int, retry: bool) -> int:
     for member in skipped:
         print(f"failed before, skipped (--retry runs it again): {member.name}", flush=True)
     bad, started = len(skipped), time.monotonic()
-    with ThreadPoolExecutor(jobs) as pool:
+    with ThreadPoolExecutor(jobs) as pool, closing(record):
         futures: dict[Future[tuple[int, str]], Member] = {pool.submit(_run, m): m for m in left}
-        for done, future in enumerate(as_completed(futures), start=1):
-            member, (code, error) = futures[future], future.result()
-            record.append(
-                {"folder": str(member.folder), "overrides": list(member.overrides), "code": code,
-                 "error": error}
-            )  # fmt: skip
-            bad += code != 0
-            pace = (time.monotonic() - started) / done
-            print(
-                f"[{done}/{len(left)}] {member.name}: {_outcome(member, code, error)}; "
-                f"{duration(pace * (len(left) - done))} left",
-                flush=True,
-            )
-    record.close()
+        try:
+            for done, future in enumerate(as_completed(futures), start=1):
+                member, (code, error) = futures[future], future.result()
+                record.append(
+                    {"folder": str(member.folder), "overrides": list(member.overrides),
+                     "code": code, "error": error}
+                )  # fmt: skip
+                bad += code != 0
+                pace = (time.monotonic() - started) / done
+                print(
+                    f"[{done}/{len(left)}] {member.name}: {_outcome(member, code, error)}; "
+                    f"{duration(pace * (len(left) - done))} left",
+                    flush=True,
+                )
+        except BaseException:  # above all Ctrl-C, which the runs under way get too
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     print(f"{len(runs) - bad} of {len(runs)} runs finished" + (f", {bad} failed" if bad else ""))
     return 1 if bad else 0
 
@@ -160,7 +171,8 @@ def _outcome(member: Member, code: int, error: str) -> str:
     summary = member.summary
     if code != 0 or summary is None:
         return f"failed with exit code {code}: {error}"
-    return f"success {summary['score']['success']:.3f}"
+    success = summary["score"]["success"]
+    return "no episode has a score" if success is None else f"success {success:.3f}"
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
+from trace_bench import config as config_
 from trace_bench.__main__ import main as run
 from trace_bench.errors import UserError
 from trace_bench.results import search, tables
@@ -26,7 +27,7 @@ from trace_bench.results.compare import (
 from trace_bench.results.paper import paper_tables
 from trace_bench.results.places import find
 from trace_bench.results.records import Record, read_records
-from trace_bench.results.runs import read_run
+from trace_bench.results.runs import NOT_IDENTITY, read_run
 
 SETTINGS = {
     "env.name": "toolsandbox",
@@ -104,6 +105,60 @@ def test_edited_files_are_found(folders: Path, tmp_path: Path) -> None:
         read_run(place)
 
 
+def damaged(folders: Path, place: Path, name: str, content: bytes | None) -> Path:
+    folder = place / "bad"
+    shutil.copytree(folders / "run0", folder)
+    if content is None:
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("config.yaml", b"a: [1"),
+        ("config.yaml", b""),
+        ("config.yaml", b"\xff\xfe\x00"),
+        ("config.yaml", None),
+        ("summary.json", b"[]"),
+        ("summary.json", b'{"complete": true}'),
+        ("summary.json", b"\xff\xfe"),
+        ("summary.json", b"{"),
+        ("evaluation.jsonl", b""),
+        ("metrics.jsonl", b'{"phase": "training"}\n'),
+    ],
+)
+def test_a_damaged_folder_is_skipped_named_and_counted(
+    folders: Path, tmp_path: Path, name: str, content: bytes | None
+) -> None:
+    folder = damaged(folders, tmp_path, name, content)
+    (tmp_path / "empty").mkdir()
+    found = find([tmp_path, folders / "run1"])
+    assert [r.seed for r in found.records] == [1]
+    assert len(found.skipped) == 2 and all(str(tmp_path) in text for text in found.skipped)
+    assert str(folder) in found.skipped[0] and "no run (no config.yaml)" in found.skipped[1]
+    assert "could not be used: 2" in tables.describe(found.records, found.skipped)
+
+
+def test_a_run_that_is_named_twice_is_one_seed(folders: Path, tmp_path: Path) -> None:
+    assert main(["collect", str(folders), "--out", str(tmp_path / "r.jsonl")]) == 0
+    found = find([folders, tmp_path / "r.jsonl", folders / "run0"])
+    assert [r.seed for r in found.records] == [0, 1]
+    assert sum("is there already, counted once" in text for text in found.skipped) == 3
+
+
+def test_settings_that_were_edited_are_found(folders: Path, tmp_path: Path) -> None:
+    config = (folders / "run0" / "config.yaml").read_text()
+    changed = config.replace("protocol: held_out", "protocol: paper").encode()
+    assert changed != config.encode()
+    damaged(folders, tmp_path, "config.yaml", changed)
+    (said,) = find([tmp_path]).skipped
+    assert "config.yaml is not the one that the run was made with" in said
+    assert set(NOT_IDENTITY) == set(config_.NOT_IDENTITY)
+
+
 def test_a_ledger_that_does_not_match_is_refused(folders: Path, tmp_path: Path) -> None:
     place = tmp_path / "run"
     shutil.copytree(folders / "run0", place)
@@ -167,9 +222,13 @@ def test_holm_against_a_worked_example() -> None:
 
 
 def test_the_detectable_difference_has_the_power_it_says() -> None:
-    """Simulated: differences of that size are significant in about 80 % of the draws."""
+    """Simulated: differences of that size are significant in about 80 % of the draws; for more
+    comparisons they must be larger."""
     n, spread = 100, 0.5
-    size = detectable(spread, n)
+    size = detectable(spread / n**0.5)
+    assert detectable(spread / n**0.5, 13) == pytest.approx(
+        size * (2.891 + 0.842) / 2.802, rel=0.01
+    )
     rng = np.random.default_rng(2)
     z = rng.normal(size, spread, (4000, n)).mean(1) / (spread / n**0.5)
     share = float((np.abs(z) > NormalDist().inv_cdf(0.975)).mean())
@@ -202,6 +261,14 @@ def test_tables_hold_every_method_and_say_what_they_are_about() -> None:
     assert [row[1:3] for row in compared.rows] == [("2", "600")] * 3
     assert compared.rows[0][5] == "" and compared.rows[1][5].startswith("+")
     assert "Holm-corrected over 3 comparisons" in compared.caption
+    certain = [record("base", [0.0] * 60), record("trace", [1.0, 0.9] * 30)]
+    assert tables.comparison(cells(certain), 640, "").rows[1][6] in ("<5e-05", "<0.0001")
+    uneven = tables.describe([*records, replace(records[0], seed=7)])
+    assert "2 to 3 seeds" in uneven
+    dirty = {"commit": "abcdef1234", "changed": True}
+    assert "Code of the 13 runs: abcdef1; in 1 of them files were changed since." in (
+        tables.describe([*records, replace(records[0], git=dirty)])
+    )
     text = compared.latex()
     assert r"\toprule" in text and r"95 \%" not in text and r"80 \%" in text
     assert compared.csv().count("\n") == 4 and compared.markdown().count("\n|") == 5

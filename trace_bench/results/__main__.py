@@ -92,9 +92,10 @@ def make_tables(found: Found, out: Path) -> list[Path]:
     check_comparable(found.records)
     grouped, caption = cells(found.records), describe(found.records, found.skipped)
     budgets = sorted({budget for _, budget in grouped})
+    at = {b: [r for r in found.records if r.budget == b] for b in budgets}
     made: list[Table | None] = [
         tables.rollout_scaling(grouped, caption),
-        *(tables.comparison(grouped, budget, caption) for budget in budgets),
+        *(tables.comparison(grouped, b, describe(at[b], found.skipped)) for b in budgets),
         details.routing(found.records, caption),
         details.selection(found.records, caption),
         details.reliability(grouped, caption),
@@ -148,7 +149,7 @@ def paper(found: Found, out: Path) -> list[Path]:
     from trace_bench.results import plots
     from trace_bench.results.paper import paper_tables, reported
 
-    written = _write(paper_tables(found.records), out)
+    written = _write(paper_tables(found.records, found.skipped), out)
     scaling = reported()["toolsandbox"]["rollouts"]
     measured = cells(found.records)
     return written + plots.paper_scaling(scaling, measured, out / "paper_rollout_scaling")

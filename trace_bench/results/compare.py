@@ -164,10 +164,18 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return out
 
 
-def detectable(spread: float, n: int, *, level: float = 0.05, power: float = 0.8) -> float:
-    """The smallest true difference that n paired tasks would show with this power: (z_{1-level/2} +
-    z_{power}) spread / sqrt(n), with `spread` the standard deviation of the paired differences."""
+def detectable(
+    error: float, comparisons: int = 1, *, level: float = 0.05, power: float = 0.8
+) -> float:
+    """The smallest true difference that would be found with this power when `comparisons` are made:
+    (z_{1-level/(2 comparisons)} + z_{power}) error, with `error` the standard error of a measured
+    difference."""
     from statistics import NormalDist
 
     z = NormalDist().inv_cdf
-    return float((z(1 - level / 2) + z(power)) * spread / np.sqrt(n))
+    return float((z(1 - level / (2 * max(1, comparisons))) + z(power)) * error)
+
+
+def standard_error(found: Difference) -> float:
+    """Of a difference over tasks and seeds, from the width of its 95 % interval."""
+    return (found.interval.high - found.interval.low) / (2 * 1.96)

@@ -11,6 +11,8 @@ from trace_bench.results.records import Record, read_records
 from trace_bench.results.rules import DEFAULT
 from trace_bench.results.runs import read_run
 
+RUN_FILES = ("summary.json", "ledger.jsonl", "evaluation.jsonl")
+
 
 @dataclass(frozen=True)
 class Found:
@@ -24,22 +26,32 @@ def find(places: Sequence[Path], rule: str | None = None) -> Found:
     """Records of all run folders at or below `places`, and of record files (*.jsonl) named there.
     `rule` None is the default rule for folders, and for files the one that they were made by.
 
-    A folder that is unfinished, damaged or edited is skipped and named. UserError for a place that
-    does not exist, and for a record file of another rule: it does not hold the attempts."""
-    records: list[Record] = []
+    A folder that is unfinished, damaged or edited is skipped and named, and so is a run that was
+    there before: two copies are not two seeds. UserError for a place that does not exist, and for a
+    record file of another rule: it does not hold the attempts."""
+    found: dict[str, Record] = {}
     skipped: list[str] = []
+
+    def take(record: Record, place: Path) -> None:
+        key = record.fingerprint or f"unnamed {len(found)}"
+        if found.setdefault(key, record) is not record:
+            skipped.append(f"{place}: run {record.fingerprint} is there already, counted once")
+
     for place in places:
         if not place.exists():
             raise UserError(f"{place} does not exist; name run folders or record files.")
         if place.is_file():
-            records += _of_rule(read_records(place), rule, place)
+            for record in _of_rule(read_records(place), rule, place):
+                take(record, place)
             continue
-        for folder in _folders(place):
+        for folder in _folders(place, skipped):
             try:
-                records.append(read_run(folder, rule or DEFAULT))
+                take(read_run(folder, rule or DEFAULT), folder)
             except UserError as error:
                 skipped.append(str(error))
-    return Found(tuple(records), tuple(skipped))
+            except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+                skipped.append(f"{folder}: damaged ({type(error).__name__}: {error})")
+    return Found(tuple(found.values()), tuple(skipped))
 
 
 def _of_rule(records: list[Record], rule: str | None, place: Path) -> list[Record]:
@@ -52,10 +64,16 @@ def _of_rule(records: list[Record], rule: str | None, place: Path) -> list[Recor
     return records
 
 
-def _folders(place: Path) -> Iterator[Path]:
-    """Run folders, in order; what lies inside a run folder is not searched."""
+def _folders(place: Path, skipped: list[str]) -> Iterator[Path]:
+    """Run folders, in order; what lies inside a run folder is not searched. Folders that should be
+    one are named in `skipped`: empty ones, and those with a run's files and no settings."""
     if (place / "config.yaml").is_file():
         yield place
         return
-    for child in sorted(p for p in place.iterdir() if p.is_dir()):
-        yield from _folders(child)
+    inside = sorted(place.iterdir())
+    if not inside or any(p.name in RUN_FILES for p in inside):
+        skipped.append(f"{place}: no run (no config.yaml)")
+        return
+    for child in inside:
+        if child.is_dir():
+            yield from _folders(child, skipped)

@@ -18,7 +18,7 @@ from typing import Any
 from trace_bench.errors import UserError
 from trace_bench.results.records import Record
 from trace_bench.results.rules import DEFAULT, counted, drops
-from trace_bench.store import read_json, read_lines
+from trace_bench.store import fingerprint, read_json, read_lines
 from trace_bench.types import Boundary, Purpose, charged
 
 # Settings in which runs of one table may differ without harm to the comparison.
@@ -26,6 +26,9 @@ FREE = (
     "method", "budget", "seed", "checkpoints", "run_dir", "tracker", "experiment", "sandbox",
     "evaluation.joint",
 )  # fmt: skip
+# As config.NOT_IDENTITY, which this part of the package does not import.
+NOT_IDENTITY = ("run_dir", "tracker", "experiment", "sandbox", "dry_run")
+CHECKED = ("metrics.jsonl", "capabilities.json")  # also read here; older runs have no hash of them
 FLOORS = ("idle", "random", "reference")
 _TOKENS = re.compile(rb'"tokens":(\d+)')
 _FEW = 200  # points of a training curve that are kept
@@ -33,17 +36,15 @@ _FEW = 200  # points of a training curve that are kept
 
 def read_run(folder: Path, rule: str = DEFAULT) -> Record:
     """The record of one run folder. Raises UserError naming the folder and what is wrong."""
-    import yaml
-
     summary = _summary(folder)
+    config = _config(folder, summary)
+    for name in CHECKED:
+        if name in summary["hashes"]:
+            _checked_bytes(folder, name, summary)
     ledger = _checked_bytes(folder, "ledger.jsonl", summary)
     evaluation = _checked_bytes(folder, "evaluation.jsonl", summary)
     _check_ledger(folder, ledger, summary)
     lines = _by_agent(evaluation, ("final", "base", *FLOORS))
-    config = yaml.load(
-        (folder / "config.yaml").read_text(encoding="utf-8"),
-        Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),
-    )
     final = counted(lines["final"], rule)
     tasks = sorted({o["task"] for o in final})
     trials = int(config["evaluation"]["trials"])
@@ -62,7 +63,7 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         rule=rule,
         drops={**drops(lines["final"], rule), "rollouts_lost": _lost(ledger)},
         passes=_passes(final, tasks) if trials > 1 else [],
-        routing=summary["routing"],
+        routing=summary["routing"] if rule == DEFAULT or not _ever_lost(evaluation) else None,
         capabilities=tuple(summary["capabilities"]),
         votes=_votes(folder),
         adapters=tuple(summary["adapters"]),
@@ -84,6 +85,29 @@ def _summary(folder: Path) -> Mapping[str, Any]:
     if not summary.get("complete"):
         raise UserError(f"{folder}: not finished")
     return dict(summary)
+
+
+def _config(folder: Path, summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings, which must be those that the run's fingerprint was made of."""
+    import yaml
+
+    try:
+        config = yaml.load(
+            (folder / "config.yaml").read_text(encoding="utf-8"),
+            Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),
+        )
+    except yaml.YAMLError as error:
+        raise UserError(f"{folder}: config.yaml cannot be read ({error})") from error
+    who = {key: value for key, value in dict(config).items() if key not in NOT_IDENTITY}
+    if fingerprint(who) != summary["fingerprint"]:
+        raise UserError(f"{folder}: config.yaml is not the one that the run was made with")
+    return dict(config)
+
+
+def _ever_lost(evaluation: bytes) -> bool:
+    """Whether any held-out episode was lost: only then do the reporting rules differ, and what the
+    summary says of routing is by the default one."""
+    return b'"score":null' in evaluation
 
 
 def _checked_bytes(folder: Path, name: str, summary: Mapping[str, Any]) -> bytes:

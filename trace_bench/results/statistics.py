@@ -74,6 +74,10 @@ def wilson_interval(successes: float, n: int, *, level: float = 0.95) -> Interva
     return Interval(share, max(0.0, centre - half), min(1.0, centre + half))
 
 
+FINEST_P = 1 / (RESAMPLES * 2 + 1)
+"""The least that `permutation_p` says by Monte Carlo: no flip of signs reached the observed."""
+
+
 def permutation_p(
     differences: Sequence[float], *, resamples: int = RESAMPLES * 2, seed: int = 0
 ) -> float:

@@ -5,29 +5,57 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
-
-from trace_bench.results.compare import Cell, Difference, cells, detectable, difference, holm
+from trace_bench.results.compare import (
+    Cell,
+    Difference,
+    cells,
+    detectable,
+    difference,
+    holm,
+    standard_error,
+)
 from trace_bench.results.records import Record, training_tasks
 from trace_bench.results.rules import RULES
+from trace_bench.results.statistics import FINEST_P
 from trace_bench.results.table import Table
 
 
 def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
     """Suite, split, protocol, how many of what, drops: what every caption says."""
     first = records[0].settings
-    seeds = {r.seed for r in records}
     trials = first.get("evaluation.trials", 1)
     text = (
         f"{first['env.name']}/{first['env.suite']}, split {first['evaluation.split']}, protocol "
         f"{first['protocol']}, accounting {first.get('accounting', 'strict')}, "
-        f"{len(records[0].success)} tasks, {_many(len(seeds), 'seed')}, "
+        f"{len(records[0].success)} tasks, {_seeds(records)}, "
         f"{_many(int(trials), 'trial')}. Floor (idle) {_bound(records[0], 'idle')}, ceiling "
-        f"(reference) {_bound(records[0], 'reference')}. {_drops(records)}"
+        f"(reference) {_bound(records[0], 'reference')}. {_drops(records)} {_code(records)}"
     )
     if skipped:
         text += f" Run folders that could not be used: {len(skipped)}."
     return text
+
+
+def _seeds(records: Sequence[Record]) -> str:
+    """How many seeds a cell has; two numbers where not all have the same."""
+    counts = {
+        len({r.seed for r in cell.records if training_tasks(r) == size})
+        for size in {training_tasks(r) for r in records}
+        for cell in cells([r for r in records if training_tasks(r) == size]).values()
+    }
+    low, high = min(counts), max(counts)
+    return _many(high, "seed") if low == high else f"{low} to {high} seeds"
+
+
+def _code(records: Sequence[Record]) -> str:
+    """What computed the runs: commits, and how many runs had files that were changed since."""
+    known = [r.git for r in records if r.git]
+    if not known:
+        return ""
+    commits = dict.fromkeys(str(g["commit"])[:7] for g in known)
+    changed = sum(bool(g["changed"]) for g in known)
+    text = f"Code of the {len(records)} runs: {', '.join(commits)}"
+    return text + (f"; in {changed} of them files were changed since." if changed else ".")
 
 
 def _bound(record: Record, name: str) -> str:
@@ -109,17 +137,14 @@ def comparison(found: Mapping[tuple[str, int], Cell], budget: int, caption: str)
                 *_difference(against_trace.get(method), corrected.get(f"{method}/trace")),
             )
         )
-    spread = (
-        max((_spread(cell, at["base"]) for m, cell in at.items() if m != "base"), default=0.0)
-        if "base" in at
-        else 0.0
-    )
-    n = next(iter(at.values())).matrix.shape[1]
+    errors = [standard_error(d) for d in (*against_base.values(), *against_trace.values())]
+    size = detectable(max(errors, default=0.0), len(corrected))
     text = (
         f"All methods at {budget} rollouts. {caption} Differences are paired by task; p by sign "
         f"flips over tasks for the seeds that were run, Holm-corrected over {len(corrected)} "
-        f"comparisons; intervals are over tasks and seeds, the wider statement. A true difference "
-        f"of {detectable(spread, n):.3f} would be found with a power of 80 %."
+        f"comparisons; intervals are over tasks and seeds, the wider statement: where they hold "
+        f"0, a small p speaks of these seeds only. A true difference of {size:.3f} would be found "
+        "with a power of 80 % over tasks and seeds, in the noisiest of these comparisons."
     )
     header = (
         "method", "runs", "rollouts", "success", "similarity", "vs base", "p", "vs trace", "p",
@@ -133,15 +158,13 @@ def _against(at: Mapping[str, Cell], control: str) -> dict[str, Difference]:
     return {m: difference(cell, at[control]) for m, cell in at.items() if m != control}
 
 
-def _spread(cell: Cell, control: Cell) -> float:
-    return float(np.nanstd(cell.per_task - control.per_task))
-
-
 def _difference(found: Difference | None, p: float | None) -> tuple[str, str]:
     if found is None or p is None:
         return "", ""
     d = found.interval
     text = f"{d.value:+.3f} [{d.low:+.3f}, {d.high:+.3f}]"
+    if found.p <= FINEST_P:  # no flips at all reached it: the correction multiplies that bound
+        return text, f"<{p:.1g}" if p >= 0.0001 else "<0.0001"
     return text, "<0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
