@@ -35,8 +35,16 @@ def test_a_point_equals_a_run_of_its_own(method: list[str], tmp_path: Path) -> N
     long = run(tmp_path / "long", *method, "budget=128", "checkpoints=[64,100,128]")
     short = run(tmp_path / "short", *method, "budget=64", "checkpoints=[64]")
     points = {p["checkpoint"]: p for p in long["curve"]}
-    assert points[64] == short["curve"][0] and long["curve_caveat"] is None
+    assert points[64] == short["curve"][0]
     assert points[100]["rollouts"] <= 100  # never an agent that spent more than the point says
+
+
+@pytest.mark.parametrize("method", ["grpo", "untargeted"])
+def test_points_between_iterations_are_not_called_equal(method: str) -> None:
+    given = [f"method={method}", "trainer.decay=constant", "budget=1000"]
+    assert curve_caveat(compose([*given, "checkpoints=[320,960,1000]"])) is None
+    between = curve_caveat(compose([*given, "checkpoints=[250,1000]"]))
+    assert between is not None and "between iterations of 32 rollouts" in between
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trace_bench.config import model_path, served_name
+from trace_bench.config import UNTRAINED, model_path, served_name
 from trace_bench.envs.registry import Ask, suite
 from trace_bench.errors import UserError, unknown
 from trace_bench.protocols import Method, Policy, Suite, Trainer
@@ -250,12 +250,35 @@ def check_budget(settings: Settings, training_tasks: int) -> None:
 
 def curve_caveat(settings: Settings) -> str | None:
     """Why a point of the curve is not what a run with that smaller budget gives; None where it is:
-    whoever trains at a constant rate does the same in every run as long as it goes."""
+    whoever trains at a constant rate does the same in every run as long as it goes, and is looked
+    at where an iteration ends."""
     name = settings.method["name"]
     if name in ("trace", "single_capability", "prompt_only"):
         return "its phases are shares of the whole budget"
     if name == "gepa":
         return "a run stops where the next proposal might not fit its budget"
-    if name in ("grpo", "untargeted") and recipe(settings).decay == "linear":
-        return "the learning rate falls over the whole budget (trainer.decay=linear)"
+    if name in ("grpo", "untargeted"):
+        train = recipe(settings)
+        if train.decay == "linear":
+            return "the learning rate falls over the whole budget (trainer.decay=linear)"
+        size = train.group_size * train.groups
+        if any(point % size for point in checkpoints(settings) if point < settings.budget):
+            return (
+                f"between iterations of {size} rollouts it is the agent of the iteration before, "
+                "where a run of that budget may train on part of one more"
+            )
     return None
+
+
+def checkpoints(settings: Settings) -> list[int]:
+    """The rollout counts of the curve's points, ascending; by default the quarters of the budget,
+    and none for a method that changes nothing."""
+    if settings.checkpoints is None:
+        quarters = [settings.budget * n // 4 for n in (1, 2, 3, 4)]
+        return [] if settings.method["name"] in UNTRAINED else quarters
+    if late := [c for c in settings.checkpoints if c > settings.budget]:
+        raise UserError(
+            f"checkpoints={late} lie beyond budget={settings.budget}; allowed: 0 to "
+            f"{settings.budget}. Change `checkpoints`."
+        )
+    return sorted(set(settings.checkpoints))

@@ -32,6 +32,7 @@ from trace_bench.llm.roles import Roles
 from trace_bench.parts import (
     check_budget,
     check_trainer,
+    checkpoints,
     foreign_suites,
     make_method,
     make_policy,
@@ -365,17 +366,3 @@ def _routing(run: _Run, agent: AgentSpec, outcomes: dict[str, list[Outcome]]) ->
         label = f"adapter:{adapter.name}"
         choices[adapter.name] = run.held_out.evaluate(label, spec, run.plan, run.policy)
     return routing(choices, outcomes["final"])
-
-
-def checkpoints(settings: Settings) -> list[int]:
-    """The rollout counts of the curve's points, ascending; by default the quarters of the budget,
-    and none for a method that changes nothing."""
-    if settings.checkpoints is None:
-        quarters = [settings.budget * n // 4 for n in (1, 2, 3, 4)]
-        return [] if settings.method["name"] in UNTRAINED else quarters
-    if late := [c for c in settings.checkpoints if c > settings.budget]:
-        raise UserError(
-            f"checkpoints={late} lie beyond budget={settings.budget}; allowed: 0 to "
-            f"{settings.budget}. Change `checkpoints`."
-        )
-    return sorted(set(settings.checkpoints))

@@ -145,8 +145,8 @@ def versions() -> dict[str, str | None]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Commit of the checkout that the code comes from, and whether files were changed since; None
-    outside a checkout."""
+    """Commit of the checkout that the code comes from, and whether code or settings were changed
+    since; None outside a checkout."""
     home = Path(__file__).resolve().parent
 
     def git(*arguments: str) -> str:
@@ -158,6 +158,7 @@ def git_state() -> dict[str, Any] | None:
     try:
         if not git("ls-files", "__main__.py"):
             return None
-        return {"commit": git("rev-parse", "HEAD"), "changed": bool(git("status", "--porcelain"))}
+        changed = git("status", "--porcelain", "--", ".", "../conf", "../pyproject.toml")
+        return {"commit": git("rev-parse", "HEAD"), "changed": bool(changed)}
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -20,10 +20,11 @@ from pathlib import Path
 import yaml
 
 from trace_bench.config import compose, identity
-from trace_bench.store import file_hash
+from trace_bench.store import file_hash, fingerprint
 
 METHODS = ("base", "grpo", "gepa", "trace", "prompt_only", "untargeted", "single_capability", "sft")
 BUDGETS = 5
+HASHED = ("ledger.jsonl", "evaluation.jsonl", "metrics.jsonl", "capabilities.json")
 AGENTS = ("base", "idle", "random", "reference", "final", *(f"adapter:a{n}" for n in range(6)))
 TASKS = [f"toolsandbox/embedded/test/{n:04d}" for n in range(387)]
 
@@ -34,6 +35,16 @@ def generate(folder: Path, method: str, seed: int, lines: int) -> None:
     folder.mkdir(parents=True)
     who = {**identity(compose([f"method={method}"])), "budget": lines, "seed": seed}
     (folder / "config.yaml").write_text(yaml.safe_dump(who, sort_keys=False))
+    point = (
+        '{"rollouts":%d,"phase":"training","adapter":"x@0001","reward":0.5,"zero_share":0.1,'
+        '"constant_share":0.3,"steps":2}\n'
+    )
+    (folder / "metrics.jsonl").write_text("".join(point % n for n in range(0, lines, 32)))
+    run = {"coverage": 0.1, "gap": 0.3, "labels": {f"T{n:03d}": "PRESENT" for n in range(64)}}
+    found = [
+        {"name": f"c{n}", "votes": 8, "selected": n < 6, "runs": [run] * 10} for n in range(12)
+    ]
+    (folder / "capabilities.json").write_text(json.dumps({"candidates": found}))
     entry = (
         '{"call":"train/x/iter0001","index":%d,"purpose":"training","task":"toolsandbox/embedded/'
         'train/0003","seed":4989408586575525252,"agent":"base+x@0001","adapter":"x@0001",'
@@ -63,8 +74,8 @@ def generate(folder: Path, method: str, seed: int, lines: int) -> None:
         "wall_s": {"method": 1.0},
         "versions": {},
         "git": None,
-        "fingerprint": f"{method}{lines}{seed}",
-        "hashes": {n: file_hash(folder / n) for n in ("ledger.jsonl", "evaluation.jsonl")},
+        "fingerprint": fingerprint(who),
+        "hashes": {n: file_hash(folder / n) for n in HASHED},
     }
     (folder / "summary.json").write_text(json.dumps(summary))
 

@@ -269,6 +269,10 @@ def test_tables_hold_every_method_and_say_what_they_are_about() -> None:
     assert "Code of the 13 runs: abcdef1; in 1 of them files were changed since." in (
         tables.describe([*records, replace(records[0], git=dirty)])
     )
+    every = tables.pairs(cells(records), 640, caption)
+    assert every.header == ("method", "base", "grpo") and every.rows[0][1:] == ("", "")
+    assert every.rows[2][1].startswith("+") and every.rows[2][1].endswith("]*")
+    assert "all 3 pairs" in every.caption
     text = compared.latex()
     assert r"\toprule" in text and r"95 \%" not in text and r"80 \%" in text
     assert compared.csv().count("\n") == 4 and compared.markdown().count("\n|") == 5

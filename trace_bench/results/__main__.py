@@ -96,6 +96,7 @@ def make_tables(found: Found, out: Path) -> list[Path]:
     made: list[Table | None] = [
         tables.rollout_scaling(grouped, caption),
         *(tables.comparison(grouped, b, describe(at[b], found.skipped)) for b in budgets),
+        *(tables.pairs(grouped, b, describe(at[b], found.skipped)) for b in budgets),
         details.routing(found.records, caption),
         details.selection(found.records, caption),
         details.reliability(grouped, caption),

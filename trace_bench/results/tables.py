@@ -152,6 +152,31 @@ def comparison(found: Mapping[tuple[str, int], Cell], budget: int, caption: str)
     return Table(f"comparison_{budget}", text, header, tuple(rows))
 
 
+def pairs(found: Mapping[tuple[str, int], Cell], budget: int, caption: str) -> Table:
+    """Every method against every other at one budget: row less column."""
+    at = {method: cell for (method, b), cell in found.items() if b == budget}
+    names = list(at)
+    differences = {
+        (one, two): difference(at[one], at[two]) for i, one in enumerate(names) for two in names[:i]
+    }
+    corrected = holm({f"{one}/{two}": d.p for (one, two), d in differences.items()})
+
+    def shown(one: str, two: str) -> str:
+        if (one, two) not in differences:
+            return ""
+        d = differences[one, two].interval
+        clear = corrected[f"{one}/{two}"] < 0.05 and not d.low <= 0 <= d.high
+        return f"{d.value:+.3f} [{d.low:+.3f}, {d.high:+.3f}]{'*' if clear else ''}"
+
+    text = (
+        f"Success at {budget} rollouts: row less column, paired by task, with 95 % intervals over "
+        "tasks and seeds. A star: the interval leaves out 0, and p by sign flips over tasks, "
+        f"Holm-corrected over all {len(corrected)} pairs, is below 0.05. {caption}"
+    )
+    rows = tuple((one, *(shown(one, two) for two in names[:-1])) for one in names)
+    return Table(f"pairs_{budget}", text, ("method", *names[:-1]), rows)
+
+
 def _against(at: Mapping[str, Cell], control: str) -> dict[str, Difference]:
     if control not in at:
         return {}
