@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -70,7 +70,7 @@ class Cell:
     budget: int
     records: tuple[Record, ...]
 
-    @property
+    @cached_property
     def matrix(self) -> np.ndarray:
         """[seeds, tasks]"""
         return np.array(
@@ -81,12 +81,19 @@ class Cell:
     def value(self) -> float:
         return float(np.nanmean(self.matrix))
 
-    @property
+    @cached_property
     def per_task(self) -> np.ndarray:
         """Mean over seeds [tasks]; NaN where every seed was lost."""
         matrix = self.matrix
         known = (~np.isnan(matrix)).sum(0)
         return np.where(known > 0, np.nansum(matrix, 0) / np.maximum(known, 1), np.nan)
+
+    def draws(self, seed: int, what: str) -> np.ndarray:
+        """Means over tasks and seeds drawn anew (see `_means`); kept, for every comparison."""
+        known: dict[tuple[int, str], np.ndarray] = self.__dict__.setdefault("_draws", {})
+        if (seed, what) not in known:
+            known[seed, what] = _means(self.matrix, seed, what)
+        return known[seed, what]
 
     def similarity(self) -> Interval:
         """Mean over seeds of the mean similarity, with its range over seeds."""
@@ -95,7 +102,9 @@ class Cell:
 
     def interval(self, level: float = 0.95, seed: int = 0) -> Interval:
         """Percentile bootstrap over tasks and seeds together: both are resampled."""
-        return _bootstrap(self.matrix, level, seed)
+        draws = self.draws(seed, "seeds")
+        low, high = np.nanquantile(draws, [(1 - level) / 2, (1 + level) / 2])
+        return Interval(float(np.nanmean(self.matrix)), float(low), float(high))
 
 
 def cells(records: Sequence[Record]) -> dict[tuple[str, int], Cell]:
@@ -129,7 +138,7 @@ def difference(treated: Cell, control: Cell, seed: int = 0) -> Difference:
     interval also resamples seeds, so it is the wider statement."""
     per_task = treated.per_task - control.per_task
     known = per_task[~np.isnan(per_task)]
-    draws = _means(treated.matrix, seed, "treated") - _means(control.matrix, seed, "control")
+    draws = treated.draws(seed, "treated") - control.draws(seed, "control")
     low, high = np.nanquantile(draws, [0.025, 0.975])
     return Difference(
         Interval(float(known.mean()), float(low), float(high)), permutation_p(known.tolist())
@@ -145,12 +154,6 @@ def _means(matrix: np.ndarray, seed: int, what: str) -> np.ndarray:
     counts = ((rows @ known.astype(float)) * columns).sum(1)
     with np.errstate(invalid="ignore"):
         return np.asarray(totals / counts)
-
-
-def _bootstrap(matrix: np.ndarray, level: float, seed: int) -> Interval:
-    means = _means(matrix, seed, "seeds")
-    low, high = np.nanquantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(np.nanmean(matrix)), float(low), float(high))
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:

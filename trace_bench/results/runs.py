@@ -18,7 +18,7 @@ from typing import Any
 from trace_bench.errors import UserError
 from trace_bench.results.records import Record
 from trace_bench.results.rules import DEFAULT, counted, drops
-from trace_bench.store import fingerprint, read_json, read_lines
+from trace_bench.store import fingerprint, read_json
 from trace_bench.types import Boundary, Purpose, charged
 
 # Settings in which runs of one table may differ without harm to the comparison.
@@ -187,12 +187,14 @@ def _votes(folder: Path) -> dict[str, list[int]]:
 def _training(folder: Path) -> list[list[Any]]:
     """Points of the learning curves, at most `_FEW` of them, evenly chosen."""
     path = folder / "metrics.jsonl"
-    lines = [m for m in read_lines(path) if m["phase"] == "training"] if path.exists() else []
-    step = -(-len(lines) // _FEW) or 1
+    data = path.read_bytes() if path.exists() else b""
+    found = [line for line in data.splitlines() if b'"phase":"training"' in line]
+    step = -(-len(found) // _FEW) or 1
+    lines = json.loads(b"[" + b",".join(found[::step]) + b"]")  # at once: faster than each
     return [
         [m["rollouts"], m["adapter"].partition("@")[0], _round(m["reward"]),
          _round(m["zero_share"]), _round(m["constant_share"])]
-        for m in lines[::step]
+        for m in lines
     ]  # fmt: skip
 
 

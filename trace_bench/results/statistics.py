@@ -103,10 +103,12 @@ def permutation_p(
         return float((np.abs(sums) >= bound).mean())
     rng = np.random.default_rng(seed)
     hits = 0
+    width, total = -(-changed.size // 8), float(sizes.sum())
     for start in range(0, resamples, 1000):
         rows = min(1000, resamples - start)
-        signs = rng.integers(0, 2, size=(rows, changed.size)) * 2 - 1
-        hits += int((np.abs(signs @ sizes) >= bound).sum())
+        drawn = np.frombuffer(rng.bytes(rows * width), np.uint8).reshape(rows, width)
+        kept = np.unpackbits(drawn, axis=1)[:, : changed.size].astype(float)
+        hits += int((np.abs(2 * (kept @ sizes) - total) >= bound).sum())
     return (hits + 1) / (resamples + 1)
 
 
