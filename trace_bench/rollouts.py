@@ -207,14 +207,20 @@ class _Run:
                     self._stepped(episode, step)
             elif getattr(suite, "asks", False):
                 for episode, what in group:
-                    self.thinking[self._pool().submit(_single, episode.env, what)] = episode
+                    future = self._aside(_single, episode.env, what)
+                    self.thinking[future] = episode
             else:
                 for episode, what in group:
                     self._stepped(episode, _single(episode.env, what))
 
-    def _pool(self) -> ThreadPoolExecutor:
+    def _aside(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Begins what waits for somebody's words in a thread of its own. A policy that can be woken
+        is, at its end, so that nobody waits for another episode's turn."""
         self.threads = self.threads or ThreadPoolExecutor(self.policy.capacity)
-        return self.threads
+        future = self.threads.submit(function, *arguments)
+        if (wake := getattr(self.policy, "wake", None)) is not None:
+            future.add_done_callback(lambda _: wake())
+        return future
 
     def _gather(self) -> None:
         """Takes what the threads have finished."""
@@ -246,7 +252,7 @@ class _Run:
         if self.router is None:
             self._begin(episode, step, first, episode.adapter)
         elif getattr(self.router, "slow", False):
-            future = self._pool().submit(self.router.route, first, step.tools)
+            future = self._aside(self.router.route, first, step.tools)
             self.routing[future] = (episode, step, first)
         else:
             self._begin(episode, step, first, self.router.route(first, step.tools))

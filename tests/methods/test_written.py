@@ -12,7 +12,7 @@ from writer import BAD, GOOD, leaking
 from trace_bench.envs.registry import suite
 from trace_bench.errors import SourceError, UserError
 from trace_bench.methods.trace.generate.accept import examine
-from trace_bench.methods.trace.generate.leaks import Leaks, texts_of
+from trace_bench.methods.trace.generate.leaks import Leaks, quoted, texts_of
 from trace_bench.methods.trace.generate.rules import broken_rules
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.methods.trace.synthesize import opening, self_test
@@ -101,6 +101,14 @@ def test_words_of_a_held_out_task_are_found() -> None:
     entity = sorted(leaks.entities)[0]
     (said,) = verdict(leaking(f"Mind {entity}."))
     assert entity in said
+
+
+def test_names_and_texts_in_the_program_count_too() -> None:
+    leaks = Leaks.of([["Write to Fredrik Thordendal in New York."]], [["New York is far."]])
+    assert leaks.found(["met fredrik", "In New York"]) == []
+    assert leaks.found(quoted("def f():\n    return {'to': 'Fredrik Thordendal'}\n")) == [
+        "'fredrik thordendal'"
+    ]
 
 
 def test_what_training_tasks_say_is_no_leak() -> None:

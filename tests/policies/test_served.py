@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,13 +13,15 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from servers.scripted import Answer, chat, models, serve
+from toy import ToyEnv, ToySuite
 
 from trace_bench.errors import UserError
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies import openai
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.protocols import TurnReply, TurnRequest
-from trace_bench.types import AdapterRef, AgentSpec
+from trace_bench.rollouts import play
+from trace_bench.types import AdapterRef, AgentSpec, Task
 
 HELLO = ({"role": "user", "content": "Hello."},)
 
@@ -161,3 +165,37 @@ def test_once_the_context_is_nearly_full_the_server_decides_how_long_a_turn_is()
             assert one(policy, TurnRequest(0, HELLO, max_tokens=50)).turn is not None
         assert ["max_tokens" in body for body in server.bodies()] == [True, False, False, False]
         policy.close()
+
+
+def test_nobody_waits_for_the_turn_of_another_episode() -> None:
+    """An episode whose environment has answered goes on while another one's turn is still due."""
+    came = threading.Event()
+    told = []
+
+    def script(path: str, body: dict[str, Any]) -> Answer:
+        if path == "/v1/models":
+            return models("m")
+        slow = any("Add 1, 2" in str(m["content"]) for m in body["messages"])
+        if slow:
+            told.append(came.wait(3))  # less than the deadline
+        elif len(body["messages"]) > 2:
+            came.set()
+        return chat("Hm.", "m")
+
+    class Asking(ToySuite):
+        asks = True
+
+    class Slow(ToyEnv):
+        def step(self, action: Any) -> Any:
+            time.sleep(0.2)  # somebody's words
+            return super().step(action)
+
+    suite = Asking()
+    suite.make = Slow  # type: ignore[method-assign,assignment]
+    late, other = {"add": [1, 2]}, {"add": [3], "patience": 2}
+    tasks = [Task("toy/1", "toy", "train", 0, late), Task("toy/2", "toy", "train", 0, other)]
+    with serve(script) as server:
+        policy = acting(server.url)
+        play(policy, suite, AgentSpec("m"), tasks, [0, 0])
+        policy.close()
+    assert told == [True]

@@ -153,6 +153,8 @@ class Roles:
         """Requests and tokens of the roles that models play, earlier parts of the run and other
         processes that played episodes for it (`llm-*.jsonl` anywhere beneath) included."""
         usage = {name: Usage(**vars(self._usage.get(name, Usage()))) for name in self._players}
+        for name, player in self._players.items():
+            usage[name].retries = player.client.usage.retries  # since this program was started
         for path in sorted(self._lines.path.parent.rglob("llm-*.jsonl")):
             for line in read_lines(path):
                 if line["role"] in usage:

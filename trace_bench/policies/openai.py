@@ -71,7 +71,7 @@ class OpenAIPolicy:
         self._load = [0] * len(endpoint.urls)  # live episodes of each server
         self._silent: dict[int, float] = {}  # servers that do not answer, and since when
         self._under_way: dict[int, Future[Any]] = {}
-        self._ready: queue.SimpleQueue[tuple[TurnRequest, Future[Any] | TurnReply]]
+        self._ready: queue.SimpleQueue[tuple[TurnRequest, Future[Any] | TurnReply] | None]
         self._ready = queue.SimpleQueue()
         self.rewritten = 0
 
@@ -91,10 +91,13 @@ class OpenAIPolicy:
                 self._ready.put((request, TurnReply(request.episode, None, error=text)))
 
     def collect(self) -> list[TurnReply]:
-        """Waits for one turn, and takes what else is ready."""
+        """Waits for one turn, and takes what else is ready. Empty when it was woken."""
         out: list[TurnReply] = []
         while not out or not self._ready.empty():
-            request, what = self._ready.get()
+            item = self._ready.get()
+            if item is None:
+                break
+            request, what = item
             if isinstance(what, TurnReply):
                 out.append(what)
             elif self._under_way.get(request.episode) is what:  # else it was released meanwhile
@@ -102,6 +105,10 @@ class OpenAIPolicy:
                 if (reply := self._reply(request, what)) is not None:
                     out.append(reply)
         return out
+
+    def wake(self) -> None:
+        """Ends a `collect` that waits, from any thread: there is something else to do."""
+        self._ready.put(None)
 
     def release(self, episode: int) -> None:
         if (future := self._under_way.pop(episode, None)) is not None:

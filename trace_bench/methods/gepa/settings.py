@@ -21,7 +21,8 @@ class GepaSettings:
     lines: int = field(default=4, metadata={"low": 1})
     """Most lines of the prompt (the program reflector's)."""
     merge: bool = False
-    """Whether two candidates of the Pareto front may be merged (the package's default: no)."""
+    """Whether two candidates of the Pareto front may be merged (the package's default: no). The
+    package merges by component, and the agent has one, its prompt: here it finds nothing to do."""
     temperature: float = field(default=1.0, metadata={"low": 0, "high": 2})
     """Sampling temperature of all its rollouts, as in training."""
     reward: Literal["similarity", "success"] = "similarity"

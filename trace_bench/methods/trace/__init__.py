@@ -31,6 +31,8 @@ from trace_bench.methods.trace.train import Job, Trained, assemble, jobs, of_tas
 from trace_bench.protocols import Lab
 from trace_bench.types import AgentSpec, Purpose, Task
 
+UNSPENT = "the last adapter ended early, or the rest was too little for another iteration"
+
 
 class Trace:
     """`protocols.Method`. Settings come with the lab (`lab.settings`)."""
@@ -151,7 +153,8 @@ class _Run:
 
         done = train(self.lab, self.base, work, self.settings, self.agent, after)
         unspent = self.lab.budget_left()
-        self.write(outcome={"trained": [t.job.name for t in done], "unspent": unspent})
+        why = {"reason": UNSPENT} if unspent else {}
+        self.write(outcome={"trained": [t.job.name for t in done], "unspent": unspent, **why})
         return self.agent(done)
 
     def agent(self, done: Sequence[Trained]) -> AgentSpec:

@@ -17,13 +17,13 @@ from trace_bench.errors import EpisodeError, SourceError, UserError
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.structured import read_block
 from trace_bench.methods.trace import calibrate
-from trace_bench.methods.trace.generate.accept import examine
+from trace_bench.methods.trace.generate.accept import examine, repeated
 from trace_bench.methods.trace.generate.judge import objection
-from trace_bench.methods.trace.generate.leaks import Leaks
+from trace_bench.methods.trace.generate.leaks import Leaks, quoted, texts_of
 from trace_bench.methods.trace.generate.prompt import VERSION, again, request
 from trace_bench.methods.trace.generate.rules import broken_rules
 from trace_bench.methods.trace.settings import TraceSettings
-from trace_bench.methods.trace.synthesize import self_test
+from trace_bench.methods.trace.synthesize import opening, self_test
 from trace_bench.methods.trace.vocabulary import Capability
 from trace_bench.protocols import Lab, Suite
 from trace_bench.types import AgentSpec, Message, Purpose, Task, Tool, Trajectory
@@ -113,6 +113,8 @@ class Generation:
     def _try(self, capability: Capability, attempt: Attempt) -> tuple[Task, ...] | None:
         """The accepted attempt's training tasks; else None, and what is wrong in `problems`."""
         attempt.problems = broken_rules(attempt.code)
+        if not attempt.problems and (found := self.leaks.found(quoted(attempt.code))):
+            attempt.problems = [repeated("the module", found)]
         if attempt.problems:
             return None
         name = f"{capability.name}@{attempt.number}"
@@ -172,6 +174,8 @@ class Generation:
             if len(kept) == count:
                 break
             wrong = self_test(suite, task)
+            if found := self.leaks.found([*texts_of(task), opening(suite, task)[0]]):
+                wrong = repeated("it", found)
             if wrong is None:
                 kept.append(task)
             else:

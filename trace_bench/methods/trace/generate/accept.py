@@ -67,9 +67,13 @@ def _tools(suite: Suite, tasks: Sequence[Task], tools: Mapping[str, Tool]) -> li
 def _leaks(suite: Suite, tasks: Sequence[Task], leaks: Leaks) -> list[str]:
     for task in tasks:
         if found := leaks.found([*texts_of(task), opening(suite, task)[0]]):
-            shown = ", ".join(found[:3])
-            return [f"{task.id} repeats a task that is held out: {shown}. Make up your own."]
+            return [repeated(task.id, found)]
     return []
+
+
+def repeated(what: str, found: Sequence[str]) -> str:
+    """What is said of a text that holds something of held-out tasks."""
+    return f"{what} repeats a task that is held out: {', '.join(found[:3])}. Make up your own."
 
 
 def _conformance(suite: Suite, tasks: Sequence[Task]) -> list[str]:

@@ -3,6 +3,7 @@ have. What training tasks have too is no leak: the model was shown it."""
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -13,8 +14,11 @@ from trace_bench.types import Task
 
 SHINGLE = 6  # words in a row that count as the same wording
 _WORD = re.compile(r"[a-z0-9']+")
-# Identifiers, addresses, numbers of five digits and more: what a person would not make up twice.
-_ENTITY = re.compile(r"\S+@\S+\.\w+|\+?\d[\d\- ]{5,}\d|#?\b(?=\w*\d)\w{5,}\b")
+# Identifiers, addresses, numbers of five digits and more, names of two words: what a person would
+# not make up twice.
+_ENTITY = re.compile(
+    r"\S+@\S+\.\w+|\+?\d[\d\- ]{5,}\d|#?\b(?=\w*\d)\w{5,}\b|\b[A-Z][a-z]+ [A-Z][a-z]+\b"
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,15 @@ class Leaks:
         shingles, entities = _collect([texts])
         out = [f"the wording {s!r}" for s in sorted(shingles & self.shingles)]
         return out + [f"{e!r}" for e in sorted(entities & self.entities)]
+
+
+def quoted(code: str) -> list[str]:
+    """All texts that stand in a program. Its syntax must be right."""
+    return [
+        node.value
+        for node in ast.walk(ast.parse(code))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    ]
 
 
 def texts_of(task: Task) -> list[str]:
