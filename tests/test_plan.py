@@ -28,6 +28,9 @@ def test_every_experiment_has_a_plan(
     assert not list(tmp_path.iterdir()), "a dry run leaves nothing behind"
     if name in PAPER:
         assert "http://127.0.0.1:8000/v1" in said and "trainer=verl on 8 GPU(s): 15 GB" in said
+        who = ("analyst", "user", "generator", "router") if "tau2" in name else ("generator",)
+        assert all(f"\n{role}: up to " in said for role in who)
+        assert "completion tokens\ngenerator: up to" in said
     else:
         assert "nothing is missing on this machine" in said
 

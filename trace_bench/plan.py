@@ -187,7 +187,16 @@ def _requests(settings: Settings, rollouts: int, phases: list[Phase]) -> list[st
     for name in ROLES:
         role: RoleSettings = getattr(settings.llm, name)
         if role.by == "endpoint" and counts[name]:
-            lines.append(f"{name}: up to {counts[name]} requests to {role.model}")
+            asked = counts[name] * (1 if name == "user" else role.tries)
+            read = asked * max(0, role.context - role.max_tokens)
+            lines.append(
+                f"{name}: up to {asked} requests to {role.model}, at most {_short(read)} prompt and "
+                f"{_short(asked * role.max_tokens)} completion tokens"
+            )
+    if own.get("route") in ("zero_shot", "both") and many:
+        chosen = ("final evaluation", "points of the curve", "routing on the dev split")
+        routed = sum(p.rollouts for p in phases if p.name in chosen)
+        lines.append(f"router: up to {routed} requests to the agent's base model, a token each")
     return lines
 
 

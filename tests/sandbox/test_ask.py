@@ -37,6 +37,7 @@ def test_many_episodes_are_answered_side_by_side() -> None:
         return "###STOP###" if said.startswith("Answer") else f"I heard: {said}"
 
     suite = boxed(ask)
+    assert suite.asks, "whoever resets its tasks must know that somebody is asked"
     tasks = suite.tasks("test")[:count]
     envs = [suite.make() for _ in tasks]
     openings = suite.act(list(zip(envs, tasks, strict=True)))
