@@ -337,6 +337,16 @@ def test_the_paper_stands_beside_what_was_measured_and_nothing_else() -> None:
     assert "1 seed, 1 trial" in beside["paper_toolsandbox"].caption
 
 
+def test_the_paper_can_be_made_without_any_run(tmp_path: Path) -> None:
+    """Every table and figure of it, and nothing beside the reported figures."""
+    assert main(["paper", "--out", str(tmp_path)]) == 0
+    names = {p.name for p in tmp_path.iterdir()}
+    assert {"paper_tau2.png", "paper_tau2.svg", "paper_rollout_scaling.png"} <= names
+    for path in tmp_path.glob("*.md"):
+        rows = [line for line in path.read_text().splitlines() if line.startswith("|")][2:]
+        assert rows and all(row.endswith("| not run |") for row in rows), path
+
+
 def test_bad_places_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tables", str(tmp_path / "none"), "--out", str(tmp_path)]) == 2
     assert "does not exist" in capsys.readouterr().err

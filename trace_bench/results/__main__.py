@@ -153,7 +153,8 @@ def paper(found: Found, out: Path) -> list[Path]:
     written = _write(paper_tables(found.records, found.skipped), out)
     scaling = reported()["toolsandbox"]["rollouts"]
     measured = cells(found.records)
-    return written + plots.paper_scaling(scaling, measured, out / "paper_rollout_scaling")
+    written += plots.paper_scaling(scaling, measured, out / "paper_rollout_scaling")
+    return written + plots.paper_tau2({**reported()["tau2"], "tasks": 164}, out / "paper_tau2")
 
 
 def _title(caption: str) -> str:

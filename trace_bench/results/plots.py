@@ -9,7 +9,7 @@ from typing import Any
 
 from trace_bench.results.compare import Cell, cells
 from trace_bench.results.records import Record, training_tasks
-from trace_bench.results.statistics import Interval
+from trace_bench.results.statistics import Interval, wilson_interval
 
 COLOURS = {
     "base": "#555555",
@@ -224,3 +224,42 @@ def _world(found: Mapping[tuple[str, int], Cell]) -> str:
     first = next(iter(found.values())).records[0]
     suite, tasks = first.settings["env.suite"], len(first.success)
     return f"{suite} suite, {first.settings.get('model.name')} model, {tasks} tasks, range of seeds"
+
+
+def paper_tau2(data: Mapping[str, Any], path: Path) -> list[Path]:
+    """τ²-bench as reported, with the intervals that 164 tasks imply: pass rate over the budget and
+    over the number of capabilities, and the router against the oracle. Nothing of ours is in it."""
+    figure, (left, middle, right) = _pyplot().subplots(1, 3, figsize=(9.6, 3.2))
+
+    def implied(percent: float) -> Interval:
+        return wilson_interval(percent / 100 * data["tasks"], data["tasks"])
+
+    scaling = data["rollouts"]
+    for method in ("grpo", "gepa", "trace"):
+        points = zip(scaling["budget"], scaling[method], strict=True)
+        _line(left, method, [(b, implied(v)) for b, v in points])
+    _doubling(left, scaling["budget"], "training rollouts")
+    for method in ("prompt_only", "trace"):
+        curve = data["capabilities"][method]
+        _line(middle, method, [(int(n), implied(v)) for n, v in curve.items()])
+    _doubling(middle, [1, 2, 4, 8, 16], "capabilities")
+    routing = data["routing"]
+    for name, marker, style in (("oracle_tasks", "D", "--"), ("router_correct", "o", "-")):
+        label = {"oracle_tasks": "some adapter solves it", "router_correct": "routed to such a one"}
+        right.plot(
+            routing["capabilities"], routing[name], marker=marker, linestyle=style, color=_OTHER,
+            label=label[name], linewidth=1.4, markersize=5,
+        )  # fmt: skip
+    _doubling(right, routing["capabilities"], "capabilities")
+    left.set_ylabel("pass rate")
+    right.set_ylabel(f"tasks, of {data['tasks']}")
+    for axes in (left, middle, right):
+        axes.legend(frameon=False, fontsize=7)
+    middle.set_title(
+        f"reported: τ²-bench, {data['tasks']} tasks, 1 seed, 1 trial; ours: nothing was run",
+        fontsize=8,
+    )
+    figure.tight_layout()
+    saved = _save(figure, path)
+    _pyplot().close(figure)
+    return saved
