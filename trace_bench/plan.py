@@ -190,8 +190,8 @@ def _requests(settings: Settings, rollouts: int, phases: list[Phase]) -> list[st
             asked = counts[name] * (1 if name == "user" else role.tries)
             read = asked * max(0, role.context - role.max_tokens)
             lines.append(
-                f"{name}: up to {asked} requests to {role.model}, at most {_short(read)} prompt and "
-                f"{_short(asked * role.max_tokens)} completion tokens"
+                f"{name}: up to {asked} requests to {role.model}, at most {_short(read)} prompt "
+                f"and {_short(asked * role.max_tokens)} completion tokens"
             )
     if own.get("route") in ("zero_shot", "both") and many:
         chosen = ("final evaluation", "points of the curve", "routing on the dev split")
