@@ -130,6 +130,20 @@ def test_wrong_weights_are_caught(tmp_path: Path, logprob: Any, who: str) -> Non
         policy.close()
 
 
+def test_what_only_some_servers_took_is_taken_out_again(tmp_path: Path) -> None:
+    def refusing(path: str, body: dict[str, Any]) -> Answer:
+        return models("m") if path == "/v1/models" else Answer({"error": "no LoRA"}, 400)
+
+    fake = Fake(by_name)
+    with serve(fake) as left, serve(refusing) as right:
+        policy = acting(left.url, right.url)
+        with pytest.raises(UserError, match="did not load the adapter a"):
+            policy.load(AgentSpec("m", adapters=(adapter(tmp_path, "a", 1.0),)))
+        assert len(fake.names) == 2
+        policy.close()
+    assert fake.names == ["m"]
+
+
 def test_a_server_that_comes_back_gets_work_again(monkeypatch: pytest.MonkeyPatch) -> None:
     down = True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,12 @@ def test_a_run_becomes_a_bundle_that_explains_itself(folder: Path, tmp_path: Pat
     assert dropped["file"] == "record/evaluation.jsonl" and dropped["error"] == "sandbox: gone"
     with pytest.raises(UserError, match="exists already"):
         export(folder, out)
+    other = tmp_path / "edited"
+    shutil.copytree(folder, other)
+    with (other / "evaluation_trajectories.jsonl").open("a") as file:
+        file.write("{}\n")
+    with pytest.raises(UserError, match=r"trajectories.* is not the file"):
+        export(other, tmp_path / "none")
 
 
 def test_pass_hat_has_known_answers() -> None:

@@ -77,6 +77,9 @@ class Servers:
         """Takes out what this program loaded. A server that is gone has nothing left to unload."""
         for name in list(self._loaded):
             self._drop(name)
+        for server, served in self._own:  # of an adapter that not all servers took
+            self._forget(server, served)
+        self._own = []
 
     def readable(self, messages: Sequence[Message]) -> list[Message]:
         """Messages as the servers take them: others than vLLM refuse the result of a call that
@@ -183,10 +186,13 @@ class Servers:
         self._probed = {k: v for k, v in self._probed.items() if k[1] != served}
         for server, own in [pair for pair in self._own if pair[1] == served]:
             self._own.remove((server, own))
-            try:
-                self._client.ask("/unload_lora_adapter", {"lora_name": own}, server)
-            except LLMError:
-                continue  # it is out of reach, or has lost the adapter by a restart
+            self._forget(server, own)
+
+    def _forget(self, server: int, served: str) -> None:
+        try:
+            self._client.ask("/unload_lora_adapter", {"lora_name": served}, server)
+        except LLMError:
+            return  # it is out of reach, or has lost the adapter by a restart
 
 
 def _distance(one: Sequence[float], two: Sequence[float]) -> float:
