@@ -118,6 +118,30 @@ def test_evaluation_is_written_and_answered_from_disk(tmp_path: Path) -> None:
     assert len((tmp_path / "kept.jsonl").read_text().splitlines()) == 8
 
 
+class Server(ReferencePolicy):
+    repeatable = False
+
+
+def test_kept_episodes_have_their_own_places_after_a_kill(tmp_path: Path) -> None:
+    """Also with a server, whose answers are not asked for again, and for attempts that are made
+    again: every kept trajectory is that of its place in the plan."""
+    suite = ToySuite()
+    tasks = (toy_task(0), toy_task(1, "step"), toy_task(2), toy_task(3, "step"))
+    plan = Plan(tasks)
+    server = Server(suite)
+    for kept in (2, 3, None):  # lines that survive a kill
+        evaluator = make(tmp_path, suite)
+        evaluator.evaluate("base", AgentSpec("reference"), plan, server, keep=True)
+        evaluator.close()
+        lines = read_lines(tmp_path / "kept.jsonl")
+        places = [(line["call"], line["index"]) for line in lines]
+        assert len(set(places)) == len(places) == 6  # four, and two that were lost once more
+        assert all(line["trajectory"]["task"] == tasks[line["index"]].id for line in lines)
+        for name in ("kept.jsonl", "evaluation.jsonl") if kept else ():
+            whole = (tmp_path / name).read_bytes().splitlines(keepends=True)
+            (tmp_path / name).write_bytes(b"".join(whole[:kept]))
+
+
 def test_agents_are_compared_on_the_same_draws(tmp_path: Path) -> None:
     suite, plan = ToySuite(), Plan(tuple(toy_task(i) for i in range(4)))
     evaluator = make(tmp_path, suite)

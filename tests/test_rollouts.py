@@ -119,9 +119,11 @@ def test_halves_of_characters_reach_neither_the_agent_nor_a_file(tmp_path):
             details = {"said": "\ud83d"}
             return replace(step, score=replace(step.score, details=details))
 
-    suite = ToySuite()
-    suite.make = Half
-    (t,) = play(ReferencePolicy(ToySuite()), suite, AGENT, [toy_task(1)], [0])
+    class Halves(ToySuite):
+        def make(self):
+            return Half()
+
+    (t,) = play(ReferencePolicy(ToySuite()), Halves(), AGENT, [toy_task(1)], [0])
     assert t.failure is None and "so \ufffd" in [m["content"] for m in t.messages]
     with Lines(tmp_path / "t.jsonl") as lines:
         lines.append(t)

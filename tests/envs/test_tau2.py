@@ -25,7 +25,7 @@ from trace_bench.envs.tau2.data import load
 from trace_bench.envs.tau2.shared import Shared
 from trace_bench.envs.tau2.suite import Tau2Suite
 from trace_bench.envs.tau2.world import AGENT, Toolbox
-from trace_bench.errors import UserError
+from trace_bench.errors import EpisodeError, UserError
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy, plausible
 from trace_bench.rollouts import play
 from trace_bench.types import AgentSpec, to_json
@@ -194,6 +194,20 @@ def test_ids_that_a_tool_draws_are_the_same_in_every_replay(suites: dict[str, Ta
 
 
 # -- users ----------------------------------------------------------------------------------------
+
+
+def test_a_user_who_never_speaks_is_a_failure_of_the_user() -> None:
+    """Not of the agent, which would be scored for a conversation that nobody ended."""
+    call = '<tool_call>{"name": "toggle_data_saver_mode", "arguments": {}}</tool_call>'
+    said = iter(["My data is slow."])
+    suite = find(
+        "tau2", "telecom", options={"user": "llm"}, ask=lambda role, messages: next(said, call)
+    )
+    env = suite.make()
+    env.reset(suite.tasks("base")[0])
+    with pytest.raises(EpisodeError, match="rounds of tool calls in a row") as caught:
+        env.step({"role": "assistant", "content": "Please switch it off and on."})
+    assert caught.value.boundary == "user"
 
 
 def test_whoever_answers_for_the_user_is_told_the_scenario_and_can_act() -> None:

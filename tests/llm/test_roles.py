@@ -74,8 +74,9 @@ def test_a_long_answer_is_not_sent_back_whole(tmp_path: Path) -> None:
     long = Answer(chat("{" + "x" * 50_000, finish="length").body)
     with replies(long, long, '{"n": 3}') as server:
         asked = roles(server, tmp_path / "llm.jsonl")
-        most = asked.role("analyst").characters  # type: ignore[union-attr]
-        question: list[Message] = [{"role": "user", "content": "?" * most}]
+        player = asked.role("analyst")
+        assert player is not None
+        question: list[Message] = [{"role": "user", "content": "?" * player.characters}]
         assert asked.usable("analyst", "count", question, read) == 3
         asked.close()
     for body in server.bodies():

@@ -54,6 +54,17 @@ def rollouts(policy, agent, count=18, *, temperature=1.0, route=None, max_tokens
     )
 
 
+def test_the_base_model_is_asked_for_labels_whatever_acted_before(world):
+    """Of the model's own modules, to which some backends add the adapters."""
+    model, agent, _ = world
+    policy = LocalPolicy(model, batch=4)
+    policy.load(agent)
+    question = [{"role": "user", "content": "A or B?"}]
+    before = policy.label_logprobs(question, ["A", "B"])
+    rollouts(policy, agent, 6, route=["a@0001"] * 6)
+    assert policy.label_logprobs(question, ["A", "B"]) == before
+
+
 def flat(trajectory):
     """(ids, whether sampled, log-probabilities) of a trajectory."""
     ids, mine, logprobs = [], [], []

@@ -196,16 +196,18 @@ def test_nobody_waits_for_the_turn_of_another_episode() -> None:
             came.set()
         return chat("Hm.", "m")
 
-    class Asking(ToySuite):
-        asks = True
-
     class Slow(ToyEnv):
         def step(self, action: Any) -> Any:
             time.sleep(0.2)  # somebody's words
             return super().step(action)
 
+    class Asking(ToySuite):
+        asks = True
+
+        def make(self) -> ToyEnv:
+            return Slow()
+
     suite = Asking()
-    suite.make = Slow  # type: ignore[method-assign,assignment]
     late, other = {"add": [1, 2]}, {"add": [3], "patience": 2}
     tasks = [Task("toy/1", "toy", "train", 0, late), Task("toy/2", "toy", "train", 0, other)]
     with serve(script) as server:

@@ -114,7 +114,7 @@ class Roles:
         except LLMError as error:
             raise EpisodeError(Boundary.USER.value, str(error)) from error
 
-    def answer(self, role: str, call: str, messages: Sequence[Message]) -> _Answer:
+    def _answer(self, role: str, call: str, messages: Sequence[Message]) -> _Answer:
         """The answer to a question that has a name, unique for the role. Raises LLMError, and does
         so again in a resumed run: what came after the failure rests on it (`retract` else)."""
         digest = hashlib.sha256(canonical(list(messages)).encode()).hexdigest()[:16]
@@ -133,7 +133,7 @@ class Roles:
         and asked again, `tries` times in all; then LLMError."""
         player, talk, why = self._players[role], list(messages), ""
         for attempt in range(player.tries):
-            said = self.answer(role, f"{call}/{attempt}", talk)
+            said = self._answer(role, f"{call}/{attempt}", talk)
             try:
                 return read(said.text)
             except Unusable as error:

@@ -173,9 +173,7 @@ class Generation:
         for task in _draw(suite, range(2 * count)):
             if len(kept) == count:
                 break
-            wrong = self_test(suite, task)
-            if found := self.leaks.found([*texts_of(task), opening(suite, task)[0]]):
-                wrong = repeated("it", found)
+            wrong = self_test(suite, task) or self._leaked(suite, task)
             if wrong is None:
                 kept.append(task)
             else:
@@ -183,6 +181,10 @@ class Generation:
         if len(kept) < count:
             raise SourceError(f"only {len(kept)} of {2 * count} tasks pass the test: {why}")
         return tuple(kept)
+
+    def _leaked(self, suite: Suite, task: Task) -> str | None:
+        found = self.leaks.found([*texts_of(task), opening(suite, task)[0]])
+        return repeated("it", found) if found else None
 
     def _keep(self, name: str, attempt: Attempt) -> None:
         place = f"generated/{name}/{attempt.number}"
