@@ -20,9 +20,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from trace_bench.core.types import Message, Step, Task
 from trace_bench.envs.registry import suite as find
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
-from trace_bench.types import Message, Step, Task
 
 DATABASES = ("SETTING", "CONTACT", "MESSAGING", "REMINDER")
 TEXTS = ("sender", "recipient", "content")

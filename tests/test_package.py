@@ -41,7 +41,11 @@ def test_code_and_data_are_in_the_package(built: Path, pattern: str) -> None:
 
 
 def test_the_built_package_finds_its_settings(built: Path, tmp_path: Path) -> None:
-    code = "import trace_bench.config as c; print(c.conf_dir()); print(c.compose(['method=base']))"
+    code = (
+        "import trace_bench.settings.compose as c\n"
+        "print(c.conf_dir())\n"
+        "print(c.compose(['method=base']))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trace_bench.__main__ import main
-from trace_bench.ledger import read_ledger
+from trace_bench.runner.ledger import read_ledger
 from trace_bench.show import main as show
 
 ARGUMENTS = ["experiment=smoke", "policy.threads=1"]

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trace_bench.config import compose, conf_dir, identity
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
+from trace_bench.settings.compose import compose, conf_dir, identity
 from trace_bench.sweep import main, members, read_sweep
 
 SWEEPS = sorted((conf_dir().parent / "sweeps").glob("*.yaml"))

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from trace_bench.errors import EpisodeError
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import Message, Score, Step, StopReason, Task
 from trace_bench.policies.scripted import call_message, text_message
-from trace_bench.store import stable_seed
-from trace_bench.types import Message, Score, Step, StopReason, Task
 
 TOOLS = (
     {

@@ -6,9 +6,9 @@ import os
 import sys
 from collections.abc import Sequence
 
-from trace_bench.config import launch
-from trace_bench.errors import UserError
-from trace_bench.schema import Settings
+from trace_bench.core.errors import UserError
+from trace_bench.settings.compose import launch
+from trace_bench.settings.schema import Settings
 
 INTERRUPTED = 130
 WRONG_INPUT = 2
@@ -17,7 +17,7 @@ WRONG_INPUT = 2
 def _job(settings: Settings) -> int:
     # The thread count belongs to the run: it is set before the numeric libraries read it.
     os.environ.setdefault("OMP_NUM_THREADS", str(settings.policy.threads))
-    from trace_bench.run import run
+    from trace_bench.runner.pipeline import run
 
     return run(settings)
 

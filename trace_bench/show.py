@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trace_bench.errors import UserError
-from trace_bench.store import read_json, read_lines
-from trace_bench.types import Message, Task, Trajectory, trajectory_from_json
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import read_json, read_lines
+from trace_bench.core.types import Message, Task, Trajectory, trajectory_from_json
 
 FILES = ("trajectories.jsonl", "evaluation_trajectories.jsonl")
 WIDTH = 100

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trace_bench.config import compose
-from trace_bench.errors import UserError, unknown
-from trace_bench.folder import locate, stored_summary
-from trace_bench.progress import duration
-from trace_bench.store import Lines
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.store import Lines
+from trace_bench.runner.folder import locate, stored_summary
+from trace_bench.runner.progress import duration
+from trace_bench.settings.compose import compose
 
 KEYS = (
     "program", "command", "method", "metric", "parameters",

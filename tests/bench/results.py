@@ -19,8 +19,8 @@ from pathlib import Path
 
 import yaml
 
-from trace_bench.config import compose, identity
-from trace_bench.store import file_hash, fingerprint
+from trace_bench.core.store import file_hash, fingerprint
+from trace_bench.settings.compose import compose, identity
 
 METHODS = ("base", "grpo", "gepa", "trace", "prompt_only", "untargeted", "single_capability", "sft")
 BUDGETS = 5

@@ -34,7 +34,7 @@ class FixedEnv:
         self.turns = turns
 
     def reset(self, task: Any) -> Any:
-        from trace_bench.types import Step
+        from trace_bench.core.types import Step
 
         self.left = self.turns
         # A shared beginning of about 60 tokens and an own end of about 30, byte by byte.
@@ -42,7 +42,7 @@ class FixedEnv:
         return Step((system, {"role": "user", "content": f"{task.seed:030d}"[:30]}))
 
     def step(self, action: Any) -> Any:
-        from trace_bench.types import Score, Step, StopReason
+        from trace_bench.core.types import Score, Step, StopReason
 
         self.left -= 1
         if self.left == 0:
@@ -59,7 +59,7 @@ class FixedSuite:
         return FixedEnv()
 
     def tasks(self, split: str) -> list[Any]:
-        from trace_bench.types import Task
+        from trace_bench.core.types import Task
 
         return [Task(f"fixed/{i}", "fixed", split, i) for i in range(4096)]
 
@@ -86,8 +86,8 @@ class GeneratePolicy:
     def collect(self) -> list[Any]:
         import torch
 
-        from trace_bench.protocols import TurnReply
-        from trace_bench.types import Turn
+        from trace_bench.core.protocols import TurnReply
+        from trace_bench.core.types import Turn
 
         request = self.requests.pop(0)
         before = self.ids.get(request.episode)
@@ -139,8 +139,8 @@ def random_model(folder: Path) -> Path:
 
 def timed(policy: Any, suite: Any, tasks: Sequence[Any], first: int, **options: Any) -> Any:
     """Plays `tasks`; (seconds, trajectories)."""
-    from trace_bench.rollouts import play
-    from trace_bench.types import AgentSpec
+    from trace_bench.core.types import AgentSpec
+    from trace_bench.play.rollouts import play
 
     start = time.perf_counter()
     seeds = range(first, first + len(tasks))

@@ -14,19 +14,19 @@ import argparse
 import statistics
 import time
 
+from trace_bench.core.protocols import Policy, Suite
+from trace_bench.core.types import AgentSpec, Task
+from trace_bench.play.rollouts import play
 from trace_bench.policies.scripted import ReferencePolicy
-from trace_bench.protocols import Policy, Suite
-from trace_bench.rollouts import play
 from trace_bench.sandbox.choose import Box, Wanted, boxed_suite
-from trace_bench.types import AgentSpec, Task
 
 ROUNDS = 3
 
 
 def policy_of(agent: str, suite: Suite, live: int) -> tuple[Policy, AgentSpec]:
     if agent == "tiny":
-        from trace_bench.config import compose, model_path
         from trace_bench.policies.local import LocalPolicy
+        from trace_bench.settings.compose import compose, model_path
 
         path = model_path(compose([]).model)
         return LocalPolicy(path, batch=live, threads=1), AgentSpec(path)

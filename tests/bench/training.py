@@ -20,17 +20,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import AgentSpec
 from trace_bench.envs.registry import suite
+from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.rollouts import play
-from trace_bench.store import stable_seed
 from trace_bench.trainers.adapters import restart
 from trace_bench.trainers.grpo import Advantages, group_advantages, policy_loss, token_weights
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.settings import TrainerSettings
 from trace_bench.trainers.tree import Tokens, sequence_of
 from trace_bench.trainers.update import minibatches, update
-from trace_bench.types import AgentSpec
 
 
 def rollouts(model: str, settings: TrainerSettings) -> tuple[list[Tokens], Advantages]:

@@ -16,8 +16,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.store import read_json, read_lines
 from trace_bench.results.statistics import paired_difference
-from trace_bench.store import read_json, read_lines
 
 TRAINERS = {
     "local": ["trainer=local", "trainer.patience=100000"],

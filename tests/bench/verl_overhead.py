@@ -27,11 +27,11 @@ import pyarrow
 import verl_job as jobs
 from pyarrow import parquet
 
-from trace_bench.store import read_lines
+from trace_bench.core.store import read_lines
+from trace_bench.core.types import Step, Task
 from trace_bench.trainers.verl.job import prepare, spec_of, task_of
 from trace_bench.trainers.verl.process import Process
 from trace_bench.trainers.verl.trainer import VerlTrainer
-from trace_bench.types import Step, Task
 
 TOOL = '''
 

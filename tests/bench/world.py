@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from trace_bench.core.types import Step
 from trace_bench.envs.registry import suite
-from trace_bench.types import Step
 
 ROUNDS = 5
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trace_bench.types import Task
+from trace_bench.core.types import Task
 
 NOW = 1_700_000_000  # Tuesday 14 November 2023, 22:13:20 UTC
 

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from trace_bench.envs.toolsandbox.augment import AUGMENTATIONS, distractors, offer
-from trace_bench.envs.toolsandbox.catalog import catalog
+from trace_bench.envs.toolsandbox.tools.augment import AUGMENTATIONS, distractors, offer
+from trace_bench.envs.toolsandbox.tools.catalog import catalog
 
 TOOLS = ("search_stock", "get_wifi_status")
 

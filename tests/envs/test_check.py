@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from phone_world import wifi_task
 
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import Env
+from trace_bench.core.types import Message, Score, Step, Task
 from trace_bench.envs.check import Report, check, main
 from trace_bench.envs.registry import suite
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
-from trace_bench.errors import UserError
-from trace_bench.protocols import Env
-from trace_bench.types import Message, Score, Step, Task
 
 REFERENCE: list[Message] = [
     {

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
+from trace_bench.core.errors import UserError
+from trace_bench.core.types import AgentSpec, Message, to_json
 from trace_bench.envs.check import check
-from trace_bench.errors import UserError
+from trace_bench.play.rollouts import play
 from trace_bench.policies.scripted import IdlePolicy, RandomPolicy, call_message, text_message
-from trace_bench.rollouts import play
 from trace_bench.sandbox.boxed import BoxedSuite
 from trace_bench.sandbox.choose import Box, Wanted, boxed_suite
-from trace_bench.types import AgentSpec, Message, to_json
 
 SOURCE, PYTHON = os.environ.get("TOOLSANDBOX_SOURCE"), os.environ.get("TOOLSANDBOX_PYTHON")
 needs_checkout = pytest.mark.skipif(

@@ -6,7 +6,8 @@ from collections import Counter
 
 import pytest
 
-from trace_bench.envs.toolsandbox.augment import AUGMENTATIONS
+from trace_bench.core.errors import UserError
+from trace_bench.core.types import Score, Task
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite, synthetic_task
 from trace_bench.envs.toolsandbox.scenarios.build import build
@@ -14,8 +15,7 @@ from trace_bench.envs.toolsandbox.scenarios.play import play
 from trace_bench.envs.toolsandbox.scenarios.pools import POOLS, Pool
 from trace_bench.envs.toolsandbox.scenarios.program import Mind
 from trace_bench.envs.toolsandbox.scenarios.shapes import shapes
-from trace_bench.errors import UserError
-from trace_bench.types import Score, Task
+from trace_bench.envs.toolsandbox.tools.augment import AUGMENTATIONS
 
 SUITE = EmbeddedSuite()
 SHAPES = {shape.name: shape for shape in shapes()}

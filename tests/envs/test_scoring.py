@@ -11,9 +11,9 @@ import pytest
 
 from trace_bench.envs.toolsandbox.conversation import AGENT, ENVIRONMENT, SYSTEM, USER, Entry
 from trace_bench.envs.toolsandbox.databases import Snapshot
-from trace_bench.envs.toolsandbox.goals import Goal, read_goal
-from trace_bench.envs.toolsandbox.milestones import score_episode
-from trace_bench.envs.toolsandbox.scoring import (
+from trace_bench.envs.toolsandbox.scoring.assignment import score_episode
+from trace_bench.envs.toolsandbox.scoring.goals import Goal, read_goal
+from trace_bench.envs.toolsandbox.scoring.similarity import (
     Similarities,
     column_similarity,
     rouge_l,

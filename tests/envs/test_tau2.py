@@ -16,7 +16,8 @@ import pytest
 
 pytest.importorskip("inspect_evals", reason="the extra tau2 is not installed")
 
-from trace_bench.config import compose
+from trace_bench.core.errors import EpisodeError, UserError
+from trace_bench.core.types import AgentSpec, to_json
 from trace_bench.envs.check import check
 from trace_bench.envs.registry import suite as find
 from trace_bench.envs.tau2 import data as tau2_data
@@ -25,10 +26,9 @@ from trace_bench.envs.tau2.data import load
 from trace_bench.envs.tau2.shared import Shared
 from trace_bench.envs.tau2.suite import Tau2Suite
 from trace_bench.envs.tau2.world import AGENT, Toolbox
-from trace_bench.errors import EpisodeError, UserError
+from trace_bench.play.rollouts import play
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy, plausible
-from trace_bench.rollouts import play
-from trace_bench.types import AgentSpec, to_json
+from trace_bench.settings.compose import compose
 
 DOMAINS = ("airline", "retail", "telecom")
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from phone_world import wifi_task
 
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.types import Message, Step, StopReason, Task, to_json
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
-from trace_bench.errors import EpisodeError
-from trace_bench.types import Message, Step, StopReason, Task, to_json
 
 OFF = '{"on": false}'
 

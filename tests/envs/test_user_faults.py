@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from servers.scripted import Answer, chat, serve
 
-from trace_bench.config import compose
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.types import Boundary
 from trace_bench.envs.registry import suite as find
 from trace_bench.envs.user_faults import invented
-from trace_bench.errors import EpisodeError
-from trace_bench.run import run
-from trace_bench.types import Boundary
+from trace_bench.runner.pipeline import run
+from trace_bench.settings.compose import compose
 
 STOP = "###STOP###"
 

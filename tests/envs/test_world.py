@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from phone_world import NOW, START, start
 
-from trace_bench.envs.toolsandbox.catalog import catalog
 from trace_bench.envs.toolsandbox.databases import ToolFault
+from trace_bench.envs.toolsandbox.tools.catalog import catalog
 from trace_bench.envs.toolsandbox.world import World
 
 NEW_YORK = {"latitude": 40.7128, "longitude": -74.006}

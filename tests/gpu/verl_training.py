@@ -17,9 +17,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-from trace_bench.config import model_path
-from trace_bench.schema import ModelSettings
-from trace_bench.store import read_lines
+from trace_bench.core.store import read_lines
+from trace_bench.settings.compose import model_path
+from trace_bench.settings.schema import ModelSettings
 
 SHOWN = (
     "timing_s/step",

@@ -25,12 +25,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from servers.vllm import serve
 
-from trace_bench.config import model_path
+from trace_bench.core.protocols import TurnReply, TurnRequest
+from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.openai import OpenAIPolicy
-from trace_bench.protocols import TurnReply, TurnRequest
-from trace_bench.schema import ModelSettings
-from trace_bench.types import AdapterRef, AgentSpec
+from trace_bench.settings.compose import model_path
+from trace_bench.settings.schema import ModelSettings
 
 RANK, REQUESTS, TOKENS = 16, 384, 64
 DRIFT = 0.05  # of a log-probability, in bfloat16 with other rows in the batch

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from servers.scripted import Answer, Script, chat, serve
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_extra, check_urls, read_key
 
 KEY = "sk-planted-1234567890"

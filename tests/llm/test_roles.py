@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from servers.scripted import Answer, Server, chat, serve
 
-from trace_bench.errors import EpisodeError
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.types import Message
 from trace_bench.llm.client import Endpoint, LLMError
 from trace_bench.llm.roles import Role, Roles
 from trace_bench.llm.structured import Unusable, read_block, read_json
-from trace_bench.types import Message
 
 SCHEMA = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
 ASK: list[Message] = [{"role": "user", "content": "How many?"}]

@@ -12,14 +12,14 @@ from awm_folder import ASK, CODE, write
 
 pytest.importorskip("fastapi", reason="the format's programs need fastapi and sqlalchemy")
 
-from trace_bench.config import compose
-from trace_bench.errors import EpisodeError, UserError
+from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.methods.awm import read
 from trace_bench.methods.untargeted import SOURCE
 from trace_bench.policies.scripted import call_message, text_message
-from trace_bench.run import run
+from trace_bench.runner.pipeline import run
 from trace_bench.sandbox.choose import Box
 from trace_bench.sandbox.foreign import generated_suite
+from trace_bench.settings.compose import compose
 
 SEND = ("send_message_with_phone_number", {"phone_number": "+15550001111", "content": "hello"})
 

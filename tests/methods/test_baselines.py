@@ -7,12 +7,12 @@ from typing import Any
 
 from trace_lab import BASE, MemoryLab
 
-from trace_bench.config import compose
+from trace_bench.core.types import AgentSpec, Purpose
 from trace_bench.methods import method
-from trace_bench.methods.trace.vocabulary import VOCABULARY
-from trace_bench.rollouts import with_guidance
+from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY
+from trace_bench.play.rollouts import with_guidance
+from trace_bench.settings.compose import compose
 from trace_bench.tiny.demos import GUIDANCE
-from trace_bench.types import AgentSpec, Purpose
 
 HABITS = {"recovers_from_errors": 0.7, "asks_when_information_is_missing": 0.7}
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_lab import BASE, MemoryLab, ScriptedTrainer
 
-from trace_bench.config import compose
 from trace_bench.methods import METHODS, method
+from trace_bench.settings.compose import compose
 
 HABITS = {"recovers_from_errors": 0.6, "completes_all_parts": 0.5, "disambiguates": 0.7}
 PLAYING = sorted(set(METHODS) - {"base", "saved", "sft"})  # they play nothing by themselves

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from trace_lab import BASE, MemoryLab
 
-from trace_bench.config import compose
-from trace_bench.errors import TraceBenchError, UserError
+from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory, to_json
 from trace_bench.methods.gepa import Gepa
 from trace_bench.methods.gepa.adapter import Adapter, conversation, feedback
 from trace_bench.methods.gepa.advice import (
@@ -25,8 +25,8 @@ from trace_bench.methods.gepa.advice import (
 )
 from trace_bench.methods.gepa.reflector import ProgramReflector, symptoms
 from trace_bench.methods.gepa.settings import GepaSettings
-from trace_bench.methods.trace.vocabulary import VOCABULARY
-from trace_bench.types import AgentSpec, Purpose, Task, Trajectory, to_json
+from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY
+from trace_bench.settings.compose import compose
 
 ADVICE = {c.advice: c.name for c in VOCABULARY if c.advice}
 HABITS = {"recovers_from_errors": 0.9, "completes_all_parts": 0.9}

@@ -14,9 +14,9 @@ import pytest
 from servers.scripted import Answer, Server, chat, serve
 from writer import BAD, FOUND, GOOD, Writer, block
 
-from trace_bench.config import compose
-from trace_bench.errors import TraceBenchError, UserError
-from trace_bench.run import run
+from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.runner.pipeline import run
+from trace_bench.settings.compose import compose
 
 KEY = "sk-planted-0987654321"
 WIDE = [  # bands that every environment is in: the tiny agent is not what is tested here

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import TrainingJob
+from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods import METHODS, method
-from trace_bench.protocols import TrainingJob
-from trace_bench.types import AgentSpec, Task
 
 TASKS = [Task(str(i), "e", "train", i) for i in range(3)]
 BASE = AgentSpec("model")

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
+from trace_bench.core.types import AgentSpec
 from trace_bench.methods.sft import Sft, _Tuning, tokens_of
 from trace_bench.methods.sft.data import conversation, own, read
 from trace_bench.methods.sft.settings import SftSettings
@@ -19,7 +20,6 @@ from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.tiny.template import render
 from trace_bench.trainers.local import LocalTrainer
 from trace_bench.trainers.settings import TrainerSettings
-from trace_bench.types import AgentSpec
 
 BASE = AgentSpec(model=str(MODEL_FOLDER))
 TALK = {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 from trace_bench.methods.trace import budget as b
 from trace_bench.methods.trace.settings import TraceSettings
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from trace_lab import BASE, MemoryLab
 
+from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.types import Purpose
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite
-from trace_bench.errors import TraceBenchError, UserError
-from trace_bench.methods.trace import calibrate as c
 from trace_bench.methods.trace.settings import TraceSettings
-from trace_bench.methods.trace.synthesize import Mix, draw, generator, self_test
-from trace_bench.types import Purpose
+from trace_bench.methods.trace.synthesis import calibrate as c
+from trace_bench.methods.trace.synthesis.draw import Mix, draw, generator, self_test
 
 DEFAULTS = TraceSettings()
 WIN, LOSE, PART = (1.0, True), (0.0, False), (0.6, False)

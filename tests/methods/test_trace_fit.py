@@ -7,12 +7,12 @@ from collections import Counter
 import pytest
 from trace_lab import BASE, MemoryLab, ScriptedTrainer
 
+from trace_bench.core.errors import UserError
+from trace_bench.core.types import AgentSpec, Purpose, Score, to_json
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
-from trace_bench.errors import UserError
 from trace_bench.methods.trace import Trace
-from trace_bench.methods.trace.route import oracle_route
-from trace_bench.policies.routed import make_router
-from trace_bench.types import AgentSpec, Purpose, Score, to_json
+from trace_bench.methods.trace.routing import oracle_route
+from trace_bench.policies.routing.router import make_router
 
 HABITS = {
     "recovers_from_errors": 0.7,

@@ -13,14 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_lab import SHAPES, act_out
 
+from trace_bench.core.types import Message, Score, StopReason, Task, Trajectory, Turn
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
-from trace_bench.methods.trace.case import View, parts, view_of
-from trace_bench.methods.trace.evidence import read
-from trace_bench.methods.trace.label import label
-from trace_bench.methods.trace.vocabulary import VOCABULARY, Label
-from trace_bench.types import Message, Score, StopReason, Task, Trajectory, Turn
+from trace_bench.methods.trace.analysis.case import View, parts, view_of
+from trace_bench.methods.trace.analysis.evidence import read
+from trace_bench.methods.trace.analysis.label import label
+from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY, Label
 
 NA, PRESENT, LACKING = Label.NA, Label.PRESENT, Label.LACKING
 HIDDEN = ("requires", "shape", "kinds")

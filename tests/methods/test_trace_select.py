@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from trace_bench.methods.trace.select import (
+from trace_bench.methods.trace.analysis.select import (
     Counts,
     Labelled,
     Verdict,
@@ -17,8 +17,8 @@ from trace_bench.methods.trace.select import (
     table,
     votes_for,
 )
+from trace_bench.methods.trace.analysis.vocabulary import BY_NAME, Label
 from trace_bench.methods.trace.settings import TraceSettings
-from trace_bench.methods.trace.vocabulary import BY_NAME, Label
 
 NA, PRESENT, LACKING = Label.NA, Label.PRESENT, Label.LACKING
 NAME = "disambiguates"

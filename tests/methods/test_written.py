@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from writer import BAD, GOOD, leaking
 
+from trace_bench.core.errors import SourceError, UserError
+from trace_bench.core.types import Task, Tool
 from trace_bench.envs.registry import suite
-from trace_bench.errors import SourceError, UserError
-from trace_bench.methods.trace.generate.accept import examine
-from trace_bench.methods.trace.generate.leaks import Leaks, quoted, texts_of
-from trace_bench.methods.trace.generate.rules import broken_rules
 from trace_bench.methods.trace.settings import TraceSettings
-from trace_bench.methods.trace.synthesize import opening, self_test
+from trace_bench.methods.trace.synthesis.draw import opening, self_test
+from trace_bench.methods.trace.synthesis.generate.accept import examine
+from trace_bench.methods.trace.synthesis.generate.leaks import Leaks, quoted, texts_of
+from trace_bench.methods.trace.synthesis.generate.rules import broken_rules
 from trace_bench.sandbox.choose import Box
 from trace_bench.sandbox.foreign import generated_suite
-from trace_bench.types import Task, Tool
 
 BY_READING = {
     "syntax": "not Python",

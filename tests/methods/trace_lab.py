@@ -13,6 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.errors import BudgetExceeded
+from trace_bench.core.protocols import TrainingJob
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Task, Trajectory, Turn
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.envs.toolsandbox.scenarios.build import build
@@ -20,10 +24,6 @@ from trace_bench.envs.toolsandbox.scenarios.play import Record, play
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
 from trace_bench.envs.toolsandbox.scenarios.program import Mind
 from trace_bench.envs.toolsandbox.scenarios.shapes import shapes
-from trace_bench.errors import BudgetExceeded
-from trace_bench.protocols import TrainingJob
-from trace_bench.store import stable_seed
-from trace_bench.types import AdapterRef, AgentSpec, Purpose, Task, Trajectory, Turn
 
 SHAPES = {shape.name: shape for shape in shapes()}
 BASE = AgentSpec(model="scripted")

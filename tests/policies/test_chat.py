@@ -4,7 +4,7 @@ import pytest
 from models import TEMPLATE, byte_tokenizer
 from toy import TOOLS
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 from trace_bench.policies.chat import Chat, parse_text
 
 START = [{"role": "system", "content": "Use the tool."}, {"role": "user", "content": "Add 3."}]

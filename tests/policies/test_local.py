@@ -10,15 +10,15 @@ import torch
 from models import save_adapter, save_model
 from toy import TOOLS, ToySuite, toy_task
 
-from trace_bench.errors import UserError
-from trace_bench.policies import engine as engine_module
-from trace_bench.policies.hf import HuggingFace
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import TurnRequest
+from trace_bench.core.types import AdapterRef, AgentSpec, StopReason, Task
+from trace_bench.play.rollouts import play
+from trace_bench.policies.engine import scheduler as engine_module
+from trace_bench.policies.engine.hf import HuggingFace
+from trace_bench.policies.engine.qwen3 import Qwen3
+from trace_bench.policies.engine.sampling import sample, uniforms
 from trace_bench.policies.local import LocalPolicy, load_model
-from trace_bench.policies.qwen3 import Qwen3
-from trace_bench.policies.sampling import sample, uniforms
-from trace_bench.protocols import TurnRequest
-from trace_bench.rollouts import play
-from trace_bench.types import AdapterRef, AgentSpec, StopReason, Task
 
 NAMES = ("a@0001", "b@0001")
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from trace_bench.config import model_path
+from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.envs.registry import suite
+from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.policies.merge import Mixture, merge, mixture
-from trace_bench.rollouts import play
-from trace_bench.schema import ModelSettings
-from trace_bench.types import AdapterRef, AgentSpec
+from trace_bench.policies.routing.merge import Mixture, merge, mixture
+from trace_bench.settings.compose import model_path
+from trace_bench.settings.schema import ModelSettings
 
 MODEL = model_path(ModelSettings("tiny"))
 PLACE = "base_model.model.model.layers.0.self_attn"
@@ -107,7 +107,9 @@ def test_an_episode_is_played_with_a_sum(tmp_path: Path, monkeypatch: pytest.Mon
     logprobs["one@1"] = [turn.logprobs for t in alone for turn in t.turns]
     for weights in ((1.0, 0.0), (0.5, 0.5)):
         wanted = Mixture((("one@1", weights[0]), ("two@1", weights[1])))
-        monkeypatch.setattr("trace_bench.rollouts.make_router", lambda a, p, w=wanted: Undecided(w))
+        monkeypatch.setattr(
+            "trace_bench.play.rollouts.make_router", lambda a, p, w=wanted: Undecided(w)
+        )
         played = play(policy, world, agent, tasks, [0] * 6, temperature=0.0)
         assert {t.adapter for t in played} == {wanted.name}
         logprobs[wanted.name] = [turn.logprobs for t in played for turn in t.turns]

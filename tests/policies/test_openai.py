@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from servers.scripted import Answer, chat, models, serve
 
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import TurnReply, TurnRequest
+from trace_bench.core.types import AdapterRef, AgentSpec, Boundary, StopReason
 from trace_bench.envs.registry import suite
-from trace_bench.errors import UserError
 from trace_bench.llm.client import Endpoint
+from trace_bench.play.rollouts import play
 from trace_bench.policies.openai import OpenAIPolicy
-from trace_bench.protocols import TurnReply, TurnRequest
-from trace_bench.rollouts import play
-from trace_bench.types import AdapterRef, AgentSpec, Boundary, StopReason
 
 HELLO = ({"role": "system", "content": "S."}, {"role": "user", "content": "Hello."})
 TOOL = {

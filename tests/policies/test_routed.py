@@ -1,9 +1,9 @@
 import pytest
 
-from trace_bench.errors import UserError
-from trace_bench.policies.retrieval import RetrievalRouter, first_message
-from trace_bench.policies.routed import make_router
-from trace_bench.types import AdapterRef, AgentSpec
+from trace_bench.core.errors import UserError
+from trace_bench.core.types import AdapterRef, AgentSpec
+from trace_bench.policies.routing.retrieval import RetrievalRouter, first_message
+from trace_bench.policies.routing.router import make_router
 
 EXAMPLES = [
     ["text Anna that I am late", "send@1"],

@@ -15,13 +15,13 @@ from safetensors.torch import save_file
 from servers.scripted import Answer, chat, models, serve
 from toy import ToyEnv, ToySuite
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import TurnReply, TurnRequest
+from trace_bench.core.types import AdapterRef, AgentSpec, Task
 from trace_bench.llm.client import Endpoint
+from trace_bench.play.rollouts import play
 from trace_bench.policies import openai
 from trace_bench.policies.openai import OpenAIPolicy
-from trace_bench.protocols import TurnReply, TurnRequest
-from trace_bench.rollouts import play
-from trace_bench.types import AdapterRef, AgentSpec, Task
 
 HELLO = ({"role": "user", "content": "Hello."},)
 

@@ -15,17 +15,17 @@ import torch
 from safetensors.torch import load_file, save_file
 from servers.vllm import VARIABLE, serve
 
-from trace_bench.config import compose, model_path
+from trace_bench.core.errors import UserError
+from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory, agent_from_json
 from trace_bench.envs.registry import suite
-from trace_bench.errors import UserError
 from trace_bench.llm.client import Endpoint
+from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.served import weights_hash
-from trace_bench.rollouts import play
-from trace_bench.run import run
-from trace_bench.schema import ModelSettings
-from trace_bench.types import AdapterRef, AgentSpec, Trajectory, agent_from_json
+from trace_bench.runner.pipeline import run
+from trace_bench.settings.compose import compose, model_path
+from trace_bench.settings.schema import ModelSettings
 
 pytestmark = [
     pytest.mark.vllm,
@@ -160,7 +160,7 @@ def test_an_adapter_that_the_server_cannot_read_is_said(url: str, tmp_path: Path
 
 
 def test_a_prompt_beyond_the_context_is_a_stop_and_not_a_failure(url: str) -> None:
-    from trace_bench.protocols import TurnRequest
+    from trace_bench.core.protocols import TurnRequest
 
     acting = policy(url)
     long = ({"role": "user", "content": "word " * 3000},)

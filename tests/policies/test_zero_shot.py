@@ -11,17 +11,17 @@ import torch
 from safetensors.torch import save_file
 from servers.scripted import Answer, chat, models, serve
 
-from trace_bench.config import model_path
+from trace_bench.core.errors import UserError
+from trace_bench.core.types import AdapterRef, AgentSpec, Boundary, Message
 from trace_bench.envs.registry import suite
-from trace_bench.errors import UserError
 from trace_bench.llm.client import Endpoint
+from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
-from trace_bench.policies.routed import make_router
+from trace_bench.policies.routing.router import make_router
 from trace_bench.policies.scripted import IdlePolicy
-from trace_bench.rollouts import play
-from trace_bench.schema import ModelSettings
-from trace_bench.types import AdapterRef, AgentSpec, Boundary, Message
+from trace_bench.settings.compose import model_path
+from trace_bench.settings.schema import ModelSettings
 
 ADAPTERS = (AdapterRef("wifi@1", "w"), AdapterRef("mail@1", "m"))
 SKILLS = [["wifi@1", "repairs the wifi"], ["mail@1", "sends mail"]]

@@ -11,9 +11,8 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from trace_bench import config as config_
 from trace_bench.__main__ import main as run
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 from trace_bench.results import search, tables
 from trace_bench.results.__main__ import main
 from trace_bench.results.compare import (
@@ -28,6 +27,7 @@ from trace_bench.results.paper import paper_tables
 from trace_bench.results.places import find
 from trace_bench.results.records import Record, read_records
 from trace_bench.results.runs import NOT_IDENTITY, read_run
+from trace_bench.settings import compose as config_
 
 SETTINGS = {
     "env.name": "toolsandbox",

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from trace_bench.__main__ import main as run
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import file_hash, read_lines
 from trace_bench.results.__main__ import main
 from trace_bench.results.card import export
 from trace_bench.results.places import find
 from trace_bench.results.rules import RULES, check, counted, drops
 from trace_bench.results.runs import read_run
 from trace_bench.results.statistics import pass_hat
-from trace_bench.store import file_hash, read_lines
 
 
 def line(task: str, success: bool | None, attempt: int = 0, trial: int = 0) -> dict[str, Any]:

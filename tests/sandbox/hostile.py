@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from trace_bench.errors import EpisodeError
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.types import Message, Step, Task
 from trace_bench.sandbox.boxed import BoxedSuite
 from trace_bench.sandbox.choose import Box
 from trace_bench.sandbox.docker import Limits
 from trace_bench.sandbox.foreign import untrusted_suite
-from trace_bench.types import Message, Step, Task
 
 DEADLINE = 3.0
 SMALL = Limits(memory=256, cpus=1.0, processes=48, scratch=16, files=128)
@@ -18,7 +18,7 @@ ACTION: Message = {"role": "assistant", "content": "go"}
 
 _TEMPLATE = '''
 import ctypes, errno, gc, json, os, resource, signal, socket, stat, subprocess, sys, threading, time
-from trace_bench.types import Score, Step, Task
+from trace_bench.core.types import Score, Step, Task
 
 libc = ctypes.CDLL(None, use_errno=True)
 

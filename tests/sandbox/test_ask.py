@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("inspect_evals", reason="the extra tau2 is not installed")
 
-from trace_bench.errors import EpisodeError
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.types import Step
 from trace_bench.sandbox.boxed import BoxedSuite
 from trace_bench.sandbox.choose import Box, Wanted, boxed_suite
-from trace_bench.types import Step
 
 TELECOM = Wanted("tau2", "telecom", "none", {"user": "llm", "solo": "false"})
 

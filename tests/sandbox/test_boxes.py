@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from trace_bench.__main__ import main
+from trace_bench.core.errors import EpisodeError, UserError
+from trace_bench.core.types import AgentSpec, Message, Step, Task, to_json
 from trace_bench.envs.check import check
 from trace_bench.envs.registry import suite as in_process
-from trace_bench.errors import EpisodeError, UserError
+from trace_bench.play.rollouts import play
 from trace_bench.policies.scripted import ReferencePolicy
-from trace_bench.rollouts import play
 from trace_bench.sandbox.boxed import BoxedSuite
 from trace_bench.sandbox.choose import Box, Wanted, boxed_suite
 from trace_bench.sandbox.docker import LABEL, connect
 from trace_bench.sandbox.foreign import untrusted_suite
-from trace_bench.types import AgentSpec, Message, Step, Task, to_json
 
 PHONE = Wanted("toolsandbox", "embedded")
 KINDS = ["process", pytest.param("docker", marks=pytest.mark.docker)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 from trace_bench.sandbox import build
 from trace_bench.sandbox.build import assemble, main, names
 from trace_bench.sandbox.docker import connect

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from trace_bench.core.protocols import Suite
+from trace_bench.core.types import AgentSpec, Purpose, Trajectory, to_json
 from trace_bench.envs.registry import suite as in_process
-from trace_bench.ledger import read_ledger
 from trace_bench.policies.scripted import ReferencePolicy
-from trace_bench.protocols import Suite
+from trace_bench.runner.ledger import read_ledger
 from trace_bench.sandbox.choose import Box, Wanted, boxed_suite
 from trace_bench.sandbox.docker import LABEL, connect
-from trace_bench.types import AgentSpec, Purpose, Trajectory, to_json
 
 pytestmark = pytest.mark.docker
 
@@ -51,10 +51,10 @@ class Unlucky(ReferencePolicy):
 
 
 def test_killed_containers_change_nothing(tmp_path: Path) -> None:
-    from trace_bench.lab import RunLab
-    from trace_bench.progress import Progress
-    from trace_bench.schema import TrackerSettings
-    from trace_bench.trackers import make_tracker
+    from trace_bench.runner.lab import RunLab
+    from trace_bench.runner.progress import Progress
+    from trace_bench.settings.schema import TrackerSettings
+    from trace_bench.trackers.jsonl import make_tracker
 
     inline = in_process("toolsandbox", "embedded")
     pool = list(inline.tasks("dev"))

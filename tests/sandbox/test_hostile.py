@@ -110,7 +110,7 @@ def _matches(why: str, error: str) -> bool:
 
 REFUSED = {
     "writing to /etc": "open('/etc/x', 'w')",
-    "writing to the program": "open('/opt/project/trace_bench/types.py', 'a')",
+    "writing to the program": "open('/opt/project/trace_bench/core/types.py', 'a')",
     "writing to /proc/sys": "open('/proc/sys/kernel/core_pattern', 'w').write('x')",
     "pressing sysrq": "open('/proc/sysrq-trigger', 'w').write('b')",
     "mounting": "syscall(libc.mount, b'none', b'/tmp', b'tmpfs', 0, None)",

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.lab import RunLab
+from trace_bench.core.protocols import TrainingJob
+from trace_bench.core.types import AgentSpec, Message, Score, Step, StopReason, Task
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.progress import Progress
-from trace_bench.protocols import TrainingJob
-from trace_bench.schema import TrackerSettings
-from trace_bench.trackers import make_tracker
+from trace_bench.runner.lab import RunLab
+from trace_bench.runner.progress import Progress
+from trace_bench.settings.schema import TrackerSettings
+from trace_bench.trackers.jsonl import make_tracker
 from trace_bench.trainers.local import LocalTrainer, TrainerSettings
-from trace_bench.types import AgentSpec, Message, Score, Step, StopReason, Task
 
 SETTINGS = TrainerSettings(
     group_size=6, groups=2, learning_rate=0.1, rank=4, alpha=8.0, minibatches=2

@@ -13,11 +13,11 @@ import torch
 from letters import SETTINGS, LettersSuite, job, make_lab, task
 from models import save_model
 
-from trace_bench.errors import TraceBenchError, UserError
-from trace_bench.store import read_lines
-from trace_bench.trackers import CLOCK_WORDS
+from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.store import read_lines
+from trace_bench.core.types import AgentSpec
+from trace_bench.trackers.jsonl import CLOCK_WORDS
 from trace_bench.trainers.local import LocalTrainer, TrainerSettings
-from trace_bench.types import AgentSpec
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +196,7 @@ def test_nothing_to_learn_stops_early(model, tmp_path) -> None:
 
 
 def replace_score():
-    from trace_bench.types import Score
+    from trace_bench.core.types import Score
 
     return Score(1.0, True)
 

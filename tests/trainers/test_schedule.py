@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
+from trace_bench.core.types import Task
 from trace_bench.trainers.schedule import plan, task_of_group
 from trace_bench.trainers.settings import TrainerSettings
-from trace_bench.types import Task
 
 S = TrainerSettings(group_size=8, groups=4, learning_rate=1.0)
 

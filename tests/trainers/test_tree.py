@@ -9,10 +9,10 @@ import pytest
 import torch
 from models import save_model
 
+from trace_bench.core.types import StopReason, Trajectory, Turn
 from trace_bench.trainers.adapters import restart
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.tree import Tokens, build, sequence_of
-from trace_bench.types import StopReason, Trajectory, Turn
 
 
 def tokens(ids: list[int], sampled: list[int]) -> Tokens:

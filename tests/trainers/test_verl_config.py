@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from trace_bench.config import compose
-from trace_bench.parts import verl_settings
-from trace_bench.verl_parts import sample_job
+from trace_bench.runner.build import verl_settings
+from trace_bench.runner.verl import sample_job
+from trace_bench.settings.compose import compose
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")
@@ -61,7 +61,7 @@ def test_the_papers_experiments(name: str, tmp_path: Path) -> None:
 )
 def test_what_verl_refuses_is_named(given: list[str], named: str, tmp_path: Path) -> None:
     """An unknown value, an unknown key, two settings that contradict each other."""
-    from trace_bench.errors import UserError
+    from trace_bench.core.errors import UserError
 
     override = f"trainer.verl={json.dumps(given)}"
     with pytest.raises(UserError, match=rf"{named}.*Change the setting `trainer\.verl`"):

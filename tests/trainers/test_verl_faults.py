@@ -14,11 +14,11 @@ import psutil
 import pytest
 import verl_job as jobs
 
-from trace_bench.lab import RunLab
-from trace_bench.schema import Settings
-from trace_bench.store import read_lines
+from trace_bench.core.store import read_lines
+from trace_bench.core.types import Task
+from trace_bench.runner.lab import RunLab
+from trace_bench.settings.schema import Settings
 from trace_bench.trainers.verl.arrivals import Steps
-from trace_bench.types import Task
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")

@@ -10,18 +10,18 @@ import torch
 from models import save_model
 from toy import ToySuite, toy_task
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
+from trace_bench.core.types import AdapterRef, AgentSpec, to_json
+from trace_bench.play.rollouts import play
+from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.local import backend_of, load_model
-from trace_bench.policies.lora import read_adapter
 from trace_bench.policies.scripted import RandomPolicy
-from trace_bench.rollouts import play
 from trace_bench.trainers.adapters import fresh, insert, restart, write_adapter
 from trace_bench.trainers.settings import LINEAR, VerlSettings
 from trace_bench.trainers.verl.arrivals import Arrivals, Steps
 from trace_bench.trainers.verl.export import export
 from trace_bench.trainers.verl.process import Process, VerlFailed
 from trace_bench.trainers.verl.trainer import told
-from trace_bench.types import AdapterRef, AgentSpec, to_json
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import verl_job as jobs
 
-from trace_bench.store import read_lines
+from trace_bench.core.store import read_lines
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")

@@ -13,10 +13,10 @@ import verl_job as jobs
 from models import save_model
 from verl_job import spec
 
-from trace_bench.config import identity
-from trace_bench.errors import UserError
-from trace_bench.parts import check_trainer
-from trace_bench.store import stable_seed
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import stable_seed
+from trace_bench.runner.build import check_trainer
+from trace_bench.settings.compose import identity
 from trace_bench.trainers.schedule import task_of_group
 from trace_bench.trainers.settings import TrainerSettings, VerlSettings, full_iterations
 from trace_bench.trainers.verl.compose import environment, overrides

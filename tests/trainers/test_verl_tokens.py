@@ -14,12 +14,12 @@ from models import save_adapter, save_model
 from toy import ToySuite, toy_task
 from verl_job import spec
 
-from trace_bench.policies.engine import Engine, Order
+from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
+from trace_bench.play.rollouts import play
+from trace_bench.policies.engine.lora import read_adapter
+from trace_bench.policies.engine.scheduler import Engine, Order
 from trace_bench.policies.local import LocalPolicy, backend_of, load_model
-from trace_bench.policies.lora import read_adapter
-from trace_bench.rollouts import play
 from trace_bench.trainers.verl.tokens import Servers, ServersLost, TokenPolicy
-from trace_bench.types import AdapterRef, AgentSpec, Trajectory
 
 
 class TokenServer:

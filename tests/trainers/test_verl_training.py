@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import verl_job as jobs
 
-from trace_bench.methods.trace.synthesize import Mix, draw
+from trace_bench.core.store import read_lines
+from trace_bench.core.types import AgentSpec, Task
+from trace_bench.methods.trace.synthesis.draw import Mix, draw
 from trace_bench.results.statistics import paired_difference
-from trace_bench.store import read_lines
-from trace_bench.types import AgentSpec, Task
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")
@@ -86,8 +86,8 @@ def test_sampler_and_trainer_agree(trained: Trained) -> None:
 
 
 def test_the_local_policy_scores_what_verl_reported(trained: Trained) -> None:
+    from trace_bench.play.rollouts import play
     from trace_bench.policies.local import LocalPolicy
-    from trace_bench.rollouts import play
 
     chosen = jobs.settings()
     policy = LocalPolicy(trained.agent.model, threads=1)

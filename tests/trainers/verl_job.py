@@ -8,19 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trace_bench.config import compose
-from trace_bench.lab import RunLab
-from trace_bench.parts import foreign_suites, make_suite, model_path, verl_settings
+from trace_bench.core.protocols import TrainingJob
+from trace_bench.core.store import read_lines
+from trace_bench.core.types import AgentSpec, Task
 from trace_bench.policies.scripted import IdlePolicy
-from trace_bench.progress import Progress
-from trace_bench.protocols import TrainingJob
-from trace_bench.schema import Settings
-from trace_bench.store import read_lines
-from trace_bench.trackers import make_tracker
+from trace_bench.runner.build import foreign_suites, make_suite, model_path, verl_settings
+from trace_bench.runner.lab import RunLab
+from trace_bench.runner.progress import Progress
+from trace_bench.runner.verl import verl_facts
+from trace_bench.settings.compose import compose
+from trace_bench.settings.schema import Settings
+from trace_bench.trackers.jsonl import make_tracker
 from trace_bench.trainers.verl.spec import JobSpec
 from trace_bench.trainers.verl.trainer import VerlTrainer
-from trace_bench.types import AgentSpec, Task
-from trace_bench.verl_parts import verl_facts
 
 CPU = [
     "method=grpo",

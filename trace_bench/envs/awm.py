@@ -21,7 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trace_bench.types import Message, Score, Step, StopReason, Task, Tool
+from trace_bench.core.types import Message, Score, Step, StopReason, Task, Tool
 
 SYSTEM = "You work on a platform through its tools. Do what the user asks, then tell the result."
 VERIFY = "verify_task_completion"

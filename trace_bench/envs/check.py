@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.protocols import Env, Suite
+from trace_bench.core.types import Message, Step, StopReason, Task, to_json
 from trace_bench.envs.registry import suite as find_suite
-from trace_bench.errors import UserError, unknown
-from trace_bench.protocols import Env, Suite
-from trace_bench.types import Message, Step, StopReason, Task, to_json
 
 _MAX_STEPS = 200  # an episode that is longer has no end
 _DEFAULTS = {"env": "toolsandbox", "suite": "embedded", "split": "train", "limit": "16"}

@@ -4,7 +4,7 @@
     reference(data)    the assistant messages that earn the full reward, in order
     Env                a class as protocols.Env wants it: reset(task) and step(action) give a Step
 
-and may import nothing but `trace_bench.types` and plain modules of the standard library. It is
+and may import nothing but `trace_bench.core.types` and plain modules of the standard library. It is
 foreign code: it belongs in a box (sandbox/foreign.py).
 """
 
@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trace_bench.protocols import Env
-from trace_bench.types import Message, Task
+from trace_bench.core.protocols import Env
+from trace_bench.core.types import Message, Task
 
 NAMES = ("make_task", "reference", "Env")
 SPLIT = "seeds"

@@ -7,8 +7,8 @@ from importlib import import_module
 from types import MappingProxyType
 from typing import Any
 
-from trace_bench.errors import unknown
-from trace_bench.protocols import Suite
+from trace_bench.core.errors import unknown
+from trace_bench.core.protocols import Suite
 
 Ask = Callable[[str, Sequence[Mapping[str, Any]]], str]
 """(role, messages) -> text: whoever plays a role in an environment, such as the simulated user."""

@@ -12,9 +12,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.types import Boundary
 from trace_bench.envs.registry import Ask
-from trace_bench.errors import EpisodeError
-from trace_bench.types import Boundary
 
 SECOND_CHANCES = 2
 # What nobody makes up by accident: addresses, order and reservation numbers, user ids, phone

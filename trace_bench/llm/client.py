@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from trace_bench.errors import TraceBenchError, UserError
-from trace_bench.text import without_surrogates
+from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.text import without_surrogates
 
 JSON = dict[str, Any]
 LONGEST_PAUSE = 30.0  # seconds

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trace_bench.errors import EpisodeError
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.store import Lines, canonical, read_lines, stable_seed
+from trace_bench.core.types import Boundary, Message
 from trace_bench.llm.client import JSON, Client, Endpoint, LLMError, NoUsableAnswer, Usage
 from trace_bench.llm.structured import Unusable
-from trace_bench.store import Lines, canonical, read_lines, stable_seed
-from trace_bench.types import Boundary, Message
 
 ROLES = ("user", "analyst", "generator", "reflector", "judge")
 REPEATED = 2000  # characters of an answer that cannot be used, shown to its author again

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trace_bench.text import without_surrogates
+from trace_bench.core.text import without_surrogates
 
 _FENCE = re.compile(r"```(?:\w+)?\s*\n(.*?)```", re.DOTALL)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from trace_bench.errors import unknown
-from trace_bench.protocols import Method
+from trace_bench.core.errors import unknown
+from trace_bench.core.protocols import Method
 
 METHODS = {
     "base": "trace_bench.methods.base:Base",

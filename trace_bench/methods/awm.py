@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 
 TASKS, VERIFIERS = "gen_tasks.jsonl", "gen_verifier.pure_code.jsonl"
 PARTS = {

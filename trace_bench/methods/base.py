@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trace_bench.protocols import Lab
-from trace_bench.types import AgentSpec, Task
+from trace_bench.core.protocols import Lab
+from trace_bench.core.types import AgentSpec, Task
 
 
 class Base:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trace_bench.protocols import Lab, TrainingJob
-from trace_bench.store import stable_seed
-from trace_bench.types import AgentSpec, Task
+from trace_bench.core.protocols import Lab, TrainingJob
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import AgentSpec, Task
 
 
 class Grpo:

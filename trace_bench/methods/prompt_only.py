@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from trace_bench.methods.trace.analysis import Analysis
+from trace_bench.core.protocols import Lab
+from trace_bench.core.types import AgentSpec, Task
+from trace_bench.methods.trace.analysis.phase import Analysis
 from trace_bench.methods.trace.settings import TraceSettings
-from trace_bench.protocols import Lab
-from trace_bench.types import AgentSpec, Task
 
 
 class PromptOnly:

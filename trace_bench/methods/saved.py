@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trace_bench.errors import UserError
-from trace_bench.protocols import Lab
-from trace_bench.store import file_hash, read_json
-from trace_bench.types import AgentSpec, Task, agent_from_json
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import Lab
+from trace_bench.core.store import file_hash, read_json
+from trace_bench.core.types import AgentSpec, Task, agent_from_json
 
 FILE = "agent.json"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from trace_bench.types import Trajectory
+from trace_bench.core.types import Trajectory
 
 ERROR = re.compile(r"^result: \S*(?:Error|Exception)\b")
 _KEPT = 6  # lines at the end that are shortened last

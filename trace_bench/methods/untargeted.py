@@ -15,13 +15,13 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from trace_bench.errors import EpisodeError, UserError
+from trace_bench.core.errors import EpisodeError, UserError
+from trace_bench.core.protocols import Lab, TrainingJob
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods import awm
-from trace_bench.methods.trace.synthesize import FULL, IDLE, Mix, draw, generator, play
-from trace_bench.methods.trace.train import interleave
-from trace_bench.protocols import Lab, TrainingJob
-from trace_bench.store import stable_seed
-from trace_bench.types import AgentSpec, Task
+from trace_bench.methods.trace.synthesis.draw import FULL, IDLE, Mix, draw, generator, play
+from trace_bench.methods.trace.training import interleave
 
 BOX, IMAGE = "awm", "awm"
 SOURCE = """

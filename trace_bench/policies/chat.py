@@ -20,9 +20,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
-from trace_bench.errors import UserError
-from trace_bench.text import without_surrogates
-from trace_bench.types import Message, Tool
+from trace_bench.core.errors import UserError
+from trace_bench.core.text import without_surrogates
+from trace_bench.core.types import Message, Tool
 
 _BLOCK = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _SENTINEL = "zqxsentinelxqz"

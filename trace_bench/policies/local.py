@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trace_bench.errors import UserError, unknown
-from trace_bench.policies.backend import Backend
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.protocols import TurnReply, TurnRequest
+from trace_bench.core.types import AgentSpec, Message, Turn
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.engine import Engine, Order, Sampled
-from trace_bench.policies.lora import read_adapter
-from trace_bench.protocols import TurnReply, TurnRequest
-from trace_bench.types import AgentSpec, Message, Turn
+from trace_bench.policies.engine.backend import Backend
+from trace_bench.policies.engine.lora import read_adapter
+from trace_bench.policies.engine.scheduler import Engine, Order, Sampled
 
 
 @dataclass
@@ -207,7 +207,7 @@ def context_of(config: Any, wanted: int | None) -> int:
 
 
 def backend_of(model: Any, slots: int, context: int) -> Backend:
-    from trace_bench.policies import hf, qwen3
+    from trace_bench.policies.engine import hf, qwen3
 
     if qwen3.supports(model):
         return qwen3.Qwen3(model, slots, context)

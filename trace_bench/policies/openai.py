@@ -19,13 +19,13 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import TurnReply, TurnRequest
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import AgentSpec, Message, Tool, Turn
 from trace_bench.llm.client import Client, Endpoint, LLMError
 from trace_bench.policies.chat import parse_text
 from trace_bench.policies.served import Servers
-from trace_bench.protocols import TurnReply, TurnRequest
-from trace_bench.store import stable_seed
-from trace_bench.types import AgentSpec, Message, Tool, Turn
 
 # What vLLM would else take from the model's generation_config.json.
 PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}

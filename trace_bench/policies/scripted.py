@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from trace_bench.protocols import Suite, TurnReply, TurnRequest
-from trace_bench.store import stable_seed
-from trace_bench.types import AgentSpec, Message, Task, Tool, Turn
+from trace_bench.core.protocols import Suite, TurnReply, TurnRequest
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import AgentSpec, Message, Task, Tool, Turn
 
 
 def call_message(name: str, arguments: dict[str, Any], call_id: str = "call_0") -> Message:

@@ -18,9 +18,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.errors import UserError, unknown
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.types import AdapterRef, Message
 from trace_bench.llm.client import Client, LLMError
-from trace_bench.types import AdapterRef, Message
 
 PROBE: Message = {"role": "user", "content": "Name three things that you can do for me."}
 _PROBE_TOKENS = 8

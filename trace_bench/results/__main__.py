@@ -22,14 +22,14 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import write_text
 from trace_bench.results import details, rules, search, tables
 from trace_bench.results.compare import cells, check_comparable
 from trace_bench.results.places import Found, find
 from trace_bench.results.records import as_line, training_tasks
 from trace_bench.results.table import Table
 from trace_bench.results.tables import describe
-from trace_bench.store import write_text
 
 
 def main(arguments: Sequence[str]) -> int:

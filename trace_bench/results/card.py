@@ -14,10 +14,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import file_hash, read_json, read_lines, write_json, write_text
 from trace_bench.results.rules import DEFAULT, RULES, counted, drops
 from trace_bench.results.runs import read_run
-from trace_bench.store import file_hash, read_json, read_lines, write_json, write_text
 
 FORMAT = 1
 STANDARD = "Rollout Cards, arXiv 2605.12131"

@@ -8,7 +8,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 from trace_bench.results.records import Record
 from trace_bench.results.statistics import Interval, permutation_p
 

@@ -12,13 +12,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import read_json
 from trace_bench.results.compare import Cell, cells, check_comparable
 from trace_bench.results.records import Record
 from trace_bench.results.statistics import wilson_interval
 from trace_bench.results.table import Table
 from trace_bench.results.tables import describe
-from trace_bench.store import read_json
 
 OURS = {"adp": "sft", "awm": "untargeted"}  # the paper's names for what we call otherwise
 NOT_RUN = "not run"

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 from trace_bench.results.records import Record, read_records
 from trace_bench.results.rules import DEFAULT
 from trace_bench.results.runs import read_run

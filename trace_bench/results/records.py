@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trace_bench.errors import UserError
-from trace_bench.store import read_lines
-from trace_bench.types import charged
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import read_lines
+from trace_bench.core.types import charged
 
 FORMAT = 1
 _LISTS = ("success", "base", "capabilities", "adapters")

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from trace_bench.errors import unknown
+from trace_bench.core.errors import unknown
 
 DEFAULT = "retry"
 RULES = {

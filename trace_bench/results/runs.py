@@ -15,11 +15,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import fingerprint, read_json
+from trace_bench.core.types import Boundary, Purpose, charged
 from trace_bench.results.records import Record
 from trace_bench.results.rules import DEFAULT, counted, drops
-from trace_bench.store import fingerprint, read_json
-from trace_bench.types import Boundary, Purpose, charged
 
 # Settings in which runs of one table may differ without harm to the comparison.
 FREE = (

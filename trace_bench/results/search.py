@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 from trace_bench.results.compare import Cell, check_comparable, difference, method_order
 from trace_bench.results.records import Record
 from trace_bench.results.table import Table

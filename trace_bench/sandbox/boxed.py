@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trace_bench.errors import EpisodeError, UserError
-from trace_bench.protocols import Env, Suite
+from trace_bench.core.errors import EpisodeError, UserError
+from trace_bench.core.protocols import Env, Suite
+from trace_bench.core.types import Boundary, Message, Score, Step, Task, task_from_json
 from trace_bench.sandbox.pool import Box, Pool, Result
 from trace_bench.sandbox.protocol import Violation, score_from_json, step_from_json
-from trace_bench.types import Boundary, Message, Score, Step, Task, task_from_json
 
 
 class BoxedEnv:

@@ -26,13 +26,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.errors import UserError, unknown
+from trace_bench.core.errors import UserError, unknown
 from trace_bench.sandbox.docker import connect
 from trace_bench.sandbox.protocol import code_hash
 
 DEFAULT_BASE, OWN_BASE = "python:3.11-slim-bookworm", "trace-bench/python:3.11"
 # What an environment may import of this project (tests/test_imports.py sees to it).
-PARTS = ("__init__.py", "types.py", "errors.py", "protocols.py", "store.py", "envs", "sandbox")
+PARTS = ("__init__.py", "core", "envs", "sandbox")
 
 
 def containers() -> Path:

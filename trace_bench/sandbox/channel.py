@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trace_bench.core.types import Tool
 from trace_bench.sandbox.protocol import MAX_LINE, Violation, decode, encode
 from trace_bench.sandbox.transport import Gone, Transport
-from trace_bench.types import Tool
 
 
 class Lost(Exception):

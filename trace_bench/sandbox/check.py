@@ -12,8 +12,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from trace_bench.core.errors import UserError, unknown
 from trace_bench.envs.check import check
-from trace_bench.errors import UserError, unknown
 from trace_bench.sandbox.choose import Box, Wanted, boxed_suite
 
 _DEFAULTS = {

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import Suite
 from trace_bench.envs.registry import Ask
 from trace_bench.envs.registry import suite as in_process
-from trace_bench.errors import UserError
-from trace_bench.protocols import Suite
 from trace_bench.sandbox.boxed import BoxedSuite, RemoteSuite
 from trace_bench.sandbox.docker import DockerTransport, Limits, connect, reap
 from trace_bench.sandbox.pool import Pool

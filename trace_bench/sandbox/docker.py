@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 from trace_bench.sandbox.transport import CHUNK, TAIL, Gone, ended, write_all
 
 LABEL, OWNER = "trace_bench", "trace_bench.host"

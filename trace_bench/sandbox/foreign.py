@@ -6,13 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trace_bench.errors import SourceError, UserError
-from trace_bench.protocols import Suite
+from trace_bench.core.errors import SourceError, UserError
+from trace_bench.core.protocols import Suite
+from trace_bench.core.types import Task, task_from_json
 from trace_bench.sandbox.boxed import BoxedSuite, RemoteSuite
 from trace_bench.sandbox.choose import Box, Say, make_pool
 from trace_bench.sandbox.docker import connect
 from trace_bench.sandbox.pool import Pool
-from trace_bench.types import Task, task_from_json
 
 
 class GeneratedRemote(RemoteSuite):

@@ -16,8 +16,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.envs.registry import Ask
-from trace_bench.errors import EpisodeError, UserError
 from trace_bench.sandbox.channel import Lost, Worker
 from trace_bench.sandbox.protocol import PROTOCOL, Violation, code_hash, learn_tools
 from trace_bench.sandbox.transport import Transport

@@ -25,7 +25,7 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from trace_bench.types import Message, Score, Step, StopReason, Tool, to_json
+from trace_bench.core.types import Message, Score, Step, StopReason, Tool, to_json
 
 PROTOCOL = 1
 MAX_LINE = 16 * 2**20  # bytes; a step of 20 messages has some tens of kilobytes
@@ -151,7 +151,11 @@ def _no_constant(name: str) -> Any:
 def code_hash() -> str:
     """What host and worker must have in common: the environments and this protocol."""
     package = Path(__file__).resolve().parents[1]
-    files = [package / "types.py", package / "errors.py", Path(__file__).resolve()]
+    files = [
+        package / "core" / "types.py",
+        package / "core" / "errors.py",
+        Path(__file__).resolve(),
+    ]
     files += [package / "sandbox" / "worker.py", *package.glob("envs/**/*.py")]
     files += package.glob("envs/**/*.json")
     digest = hashlib.sha256()

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 
 TAIL = 2000  # characters of stderr that are kept
 CHUNK = 2**16

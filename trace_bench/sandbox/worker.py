@@ -19,7 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from trace_bench import __version__
-from trace_bench.errors import EpisodeError
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.types import Boundary, task_from_json
 from trace_bench.sandbox.protocol import (
     MAX_LINE,
     PROTOCOL,
@@ -29,7 +30,6 @@ from trace_bench.sandbox.protocol import (
     encode,
     step_to_json,
 )
-from trace_bench.types import Boundary, task_from_json
 
 SIDE_BY_SIDE = 64
 FOREIGN = ("source", "generated")  # suites that come as a program text

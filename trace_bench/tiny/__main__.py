@@ -13,8 +13,8 @@ import sys
 import time
 from pathlib import Path
 
-from trace_bench.errors import UserError
-from trace_bench.store import read_json, write_json, write_text
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import read_json, write_json, write_text
 from trace_bench.tiny import MODEL_FOLDER
 
 COMMANDS = ("build", "measure")
@@ -22,8 +22,8 @@ COMMANDS = ("build", "measure")
 
 def build(folder: Path) -> None:
     """The whole recipe; prints what it does."""
+    from trace_bench.core.types import to_json
     from trace_bench.tiny.train import Recipe, encode, make_tokenizer, train
-    from trace_bench.types import to_json
 
     recipe = Recipe()
     folder.mkdir(parents=True, exist_ok=True)

@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+from trace_bench.core.types import Message, Tool
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.play import play
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
 from trace_bench.envs.toolsandbox.scenarios.program import Mind, Redraw
 from trace_bench.envs.toolsandbox.scenarios.shapes import Shape, shapes
-from trace_bench.rollouts import with_guidance
+from trace_bench.play.rollouts import with_guidance
 from trace_bench.tiny.template import render
-from trace_bench.types import Message, Tool
 
 # Share of demonstrations that exercise a capability where it is called for. Others: always.
 RIGHT = {

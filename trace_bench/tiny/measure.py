@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trace_bench.envs.toolsandbox.augment import AUGMENTATIONS
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import AgentSpec, Task, Trajectory
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
+from trace_bench.envs.toolsandbox.tools.augment import AUGMENTATIONS
+from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.results.statistics import wilson_interval
-from trace_bench.rollouts import play
-from trace_bench.store import stable_seed
 from trace_bench.tiny.demos import GUIDANCE, IRRELEVANT, RIGHT
-from trace_bench.types import AgentSpec, Task, Trajectory
 
 SAMPLES = 128  # synthetic tasks for each capability and each kind of guidance
 

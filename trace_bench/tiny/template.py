@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from trace_bench.types import Message, Tool
+from trace_bench.core.types import Message, Tool
 
 START, END = "<|im_start|>", "<|im_end|>"
 PAD = "<|endoftext|>"

@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from trace_bench.core.types import Tool
 from trace_bench.tiny.template import CHAT_TEMPLATE, END, PAD, START, signature
-from trace_bench.types import Tool
 
 WORDS = r"\d{1,2}| ?[a-z]+|[A-Z]+(?![a-z])|[A-Z][a-z]*|[^A-Za-z0-9]"
 # A run of JSON punctuation around a key, as it stands between two values.

@@ -19,8 +19,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from trace_bench.errors import UserError, unknown
-from trace_bench.store import disk_errors, stable_seed, write_text
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.store import disk_errors, stable_seed, write_text
 
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"

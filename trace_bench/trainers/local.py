@@ -16,14 +16,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trace_bench.errors import UserError, unknown
-from trace_bench.protocols import Lab, TrainingJob
-from trace_bench.store import fingerprint, stable_seed
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.protocols import Lab, TrainingJob
+from trace_bench.core.store import fingerprint, stable_seed
+from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Task, Trajectory
 from trace_bench.trainers.record import REWARDS, check_turns, exact, of_rollouts, reward_of
 from trace_bench.trainers.schedule import Schedule, plan, task_of_group
 from trace_bench.trainers.settings import TrainerSettings
 from trace_bench.trainers.tree import sequence_of
-from trace_bench.types import AdapterRef, AgentSpec, Purpose, Task, Trajectory
 
 if TYPE_CHECKING:
     import torch

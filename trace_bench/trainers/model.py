@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 from trace_bench.policies.local import load_model
 from trace_bench.trainers.adapters import insert
 from trace_bench.trainers.tree import Tree

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from trace_bench.errors import TraceBenchError
-from trace_bench.types import Trajectory
+from trace_bench.core.errors import TraceBenchError
+from trace_bench.core.types import Trajectory
 
 if TYPE_CHECKING:
     from trace_bench.trainers.grpo import Advantages

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 from trace_bench.trainers.adapters import restart, write_bytes
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.settings import TrainerSettings

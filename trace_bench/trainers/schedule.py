@@ -6,10 +6,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trace_bench.errors import UserError
-from trace_bench.store import stable_seed
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import Task
 from trace_bench.trainers.settings import TrainerSettings
-from trace_bench.types import Task
 
 
 @dataclass(frozen=True)

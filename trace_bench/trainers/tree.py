@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trace_bench.types import Trajectory
+from trace_bench.core.types import Trajectory
 
 _PADDED = 16  # tokens of padding that are always accepted
 

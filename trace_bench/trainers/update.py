@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trace_bench.store import stable_seed
+from trace_bench.core.store import stable_seed
 from trace_bench.trainers.grpo import Advantages, policy_loss, token_weights
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.settings import TrainerSettings

@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 
 PACKAGE, VERSION = "inspect-evals", "0.26.0"
 DOMAINS = ("airline", "retail", "telecom")

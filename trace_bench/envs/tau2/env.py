@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task, Tool
 from trace_bench.envs.registry import Ask
 from trace_bench.envs.tau2.data import policy_text
 from trace_bench.envs.tau2.score import Call, score
 from trace_bench.envs.tau2.user import STOPS, AskedUser, ScriptedUser, User
 from trace_bench.envs.tau2.world import AGENT, USER, Toolbox, World
-from trace_bench.errors import EpisodeError
-from trace_bench.types import Boundary, Message, Score, Step, StopReason, Task, Tool
 
 DONE: Tool = {
     "type": "function",

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trace_bench.core.types import Score
 from trace_bench.envs.tau2.world import AGENT, USER, Toolbox, World, environment
-from trace_bench.types import Score
 
 NOT_ON_THE_DATABASE = ("calculate", "transfer_to_human_agents")
 

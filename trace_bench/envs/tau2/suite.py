@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.types import Message, Task
 from trace_bench.envs.registry import Ask
 from trace_bench.envs.tau2.data import DOMAINS, DomainData, load
 from trace_bench.envs.tau2.env import Tau2Env
 from trace_bench.envs.tau2.score import gold_changes
 from trace_bench.envs.tau2.user import PROMPT_VERSION
 from trace_bench.envs.tau2.world import Toolbox
-from trace_bench.errors import UserError, unknown
-from trace_bench.types import Message, Task
 
 USERS = ("scripted", "llm")
 

@@ -7,11 +7,11 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.types import Boundary
 from trace_bench.envs.registry import Ask
 from trace_bench.envs.tau2.data import user_guidelines
 from trace_bench.envs.user_faults import CarefulAsk
-from trace_bench.errors import EpisodeError
-from trace_bench.types import Boundary
 
 STOPS = ("###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###")
 PROMPT_VERSION = "2"  # of what is added to the benchmark's guidelines; written into every run

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trace_bench.core.types import Tool
 from trace_bench.envs.tau2.data import DomainData, _read
 from trace_bench.envs.tau2.shared import Shared
-from trace_bench.types import Tool
 
 USER, AGENT = "user", "assistant"
 _IDS: contextvars.ContextVar[random.Random] = contextvars.ContextVar("ids")

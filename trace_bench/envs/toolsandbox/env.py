@@ -6,15 +6,15 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from trace_bench.envs.toolsandbox.augment import offer
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task
 from trace_bench.envs.toolsandbox.conversation import AGENT, ENVIRONMENT, SYSTEM, USER, Entry
 from trace_bench.envs.toolsandbox.databases import ToolFault
-from trace_bench.envs.toolsandbox.goals import read_goal
-from trace_bench.envs.toolsandbox.milestones import score_episode
+from trace_bench.envs.toolsandbox.scoring.assignment import score_episode
+from trace_bench.envs.toolsandbox.scoring.goals import read_goal
+from trace_bench.envs.toolsandbox.tools.augment import offer
 from trace_bench.envs.toolsandbox.user import ScriptedUser
 from trace_bench.envs.toolsandbox.world import World
-from trace_bench.errors import EpisodeError
-from trace_bench.types import Boundary, Message, Score, Step, StopReason, Task
 
 _MAX_MESSAGES = 30
 _MAX_CALLS = 16  # of one assistant message; no request needs as many

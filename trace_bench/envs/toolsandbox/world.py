@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trace_bench.envs.toolsandbox.catalog import catalog
 from trace_bench.envs.toolsandbox.databases import Databases, ToolFault
-from trace_bench.envs.toolsandbox.spec import check_arguments
+from trace_bench.envs.toolsandbox.tools.catalog import catalog
+from trace_bench.envs.toolsandbox.tools.spec import check_arguments
 
 
 class World(Databases):

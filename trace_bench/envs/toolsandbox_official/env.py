@@ -8,11 +8,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task, Tool
 from trace_bench.envs.registry import Ask
 from trace_bench.envs.toolsandbox_official.stage import Stage
 from trace_bench.envs.user_faults import CarefulAsk
-from trace_bench.errors import EpisodeError
-from trace_bench.types import Boundary, Message, Score, Step, StopReason, Task, Tool
 
 MOST_CALLS = 4  # in one message: the package tries them in every order, which grows as n!
 _ADDRESS = re.compile(r"at 0x[0-9A-Fa-f]+")

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 
 COMMIT = "165848b"
 CLOCK = "2024-06-12 10:00:00"  # UTC; a Wednesday

@@ -7,11 +7,11 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.types import Message, Task
 from trace_bench.envs.registry import Ask
 from trace_bench.envs.toolsandbox_official.env import OfficialEnv
 from trace_bench.envs.toolsandbox_official.stage import COMMIT, RAPID_KEY, SUFFIXES, Stage
-from trace_bench.errors import UserError, unknown
-from trace_bench.types import Message, Task
 
 SPLITS = ("train", "dev", "test", "base")
 USERS = ("scripted", "llm")

@@ -17,13 +17,13 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+from trace_bench.core.protocols import Lab
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.gepa.adapter import COMPONENT, Adapter, Reflector
 from trace_bench.methods.gepa.reflector import ProgramReflector
 from trace_bench.methods.gepa.settings import GepaSettings
 from trace_bench.methods.gepa.writer import ROLE, ModelReflector
-from trace_bench.protocols import Lab
-from trace_bench.store import stable_seed
-from trace_bench.types import AgentSpec, Task
 
 
 class Gepa:

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trace_bench.errors import TraceBenchError
+from trace_bench.core.errors import TraceBenchError
+from trace_bench.core.protocols import Lab
+from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
 from trace_bench.methods.gepa.settings import GepaSettings
 from trace_bench.methods.gepa.writer import ModelReflector
 from trace_bench.methods.transcript import conversation
-from trace_bench.protocols import Lab
-from trace_bench.types import AgentSpec, Purpose, Task, Trajectory
 
 COMPONENT = "guidance"
 Reflector = Callable[[str, Sequence[Mapping[str, Any]]], str]

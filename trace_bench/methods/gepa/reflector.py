@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trace_bench.core.store import stable_seed
 from trace_bench.methods.gepa.advice import (
     ANY,
     CONDITION,
@@ -26,7 +27,6 @@ from trace_bench.methods.gepa.advice import (
     UNTOLD,
     VALUES,
 )
-from trace_bench.store import stable_seed
 
 Record = Mapping[str, Any]  # {"Conversation": str, "Feedback": str, "Score": float}
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 
 
 @dataclass(frozen=True)

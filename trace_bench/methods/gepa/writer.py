@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trace_bench.core.protocols import Lab
+from trace_bench.core.types import Message
 from trace_bench.llm.structured import Unusable, read_block
-from trace_bench.protocols import Lab
-from trace_bench.types import Message
 
 ROLE = "reflector"
 MOST = 300  # characters of a line

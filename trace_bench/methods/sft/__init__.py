@@ -14,12 +14,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import Lab
+from trace_bench.core.store import fingerprint, stable_seed
+from trace_bench.core.types import AdapterRef, AgentSpec, Task
 from trace_bench.methods.sft.data import Conversation, own, read
 from trace_bench.methods.sft.settings import SftSettings
-from trace_bench.protocols import Lab
-from trace_bench.store import fingerprint, stable_seed
-from trace_bench.types import AdapterRef, AgentSpec, Task
 
 if TYPE_CHECKING:
     from trace_bench.policies.chat import Chat

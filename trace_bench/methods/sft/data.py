@@ -15,8 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from trace_bench.errors import UserError
-from trace_bench.types import Message, Tool
+from trace_bench.core.errors import UserError
+from trace_bench.core.types import Message, Tool
 
 Conversation = tuple[Sequence[Message], Sequence[Tool]]
 KINDS = ("text_observation", "message_action", "api_action")

@@ -19,17 +19,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from trace_bench.core.protocols import Lab
+from trace_bench.core.types import AgentSpec, Purpose, Task
 from trace_bench.methods.trace import budget as budgets
-from trace_bench.methods.trace import calibrate, generate
-from trace_bench.methods.trace.analysis import Analysis
-from trace_bench.methods.trace.generate.leaks import Leaks, texts_of
-from trace_bench.methods.trace.route import describe
-from trace_bench.methods.trace.select import Verdict
+from trace_bench.methods.trace.analysis.phase import Analysis
+from trace_bench.methods.trace.analysis.select import Verdict
+from trace_bench.methods.trace.routing import describe
 from trace_bench.methods.trace.settings import TraceSettings
-from trace_bench.methods.trace.synthesize import generator, opening
-from trace_bench.methods.trace.train import Job, Trained, assemble, jobs, of_tasks, train
-from trace_bench.protocols import Lab
-from trace_bench.types import AgentSpec, Purpose, Task
+from trace_bench.methods.trace.synthesis import calibrate, generate
+from trace_bench.methods.trace.synthesis.draw import generator, opening
+from trace_bench.methods.trace.synthesis.generate.leaks import Leaks, texts_of
+from trace_bench.methods.trace.training import Job, Trained, assemble, jobs, of_tasks, train
 
 UNSPENT = "the last adapter ended early, or the rest was too little for another iteration"
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 from trace_bench.methods.trace.settings import TraceSettings
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trace_bench.errors import UserError, unknown
+from trace_bench.core.errors import UserError, unknown
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "order_by": ("delta", "coverage"),

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trace_bench.store import read_lines, write_text
-from trace_bench.types import Trajectory, trajectory_from_json
+from trace_bench.core.store import read_lines, write_text
+from trace_bench.core.types import Trajectory, trajectory_from_json
 
 LATEST = "latest_checkpointed_iteration.txt"
 

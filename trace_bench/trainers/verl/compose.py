@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.verl.spec import CPU_ROLLOUT, JOB_VARIABLE, JobSpec
 

@@ -25,14 +25,14 @@ from verl.experimental.agent_loop.agent_loop import (
     AgentLoopOutput,
 )
 
+from trace_bench.core.store import Lines, read_lines
+from trace_bench.core.types import Task, Trajectory, task_from_json, trajectory_from_json
+from trace_bench.play.rollouts import play
 from trace_bench.policies.chat import Chat
-from trace_bench.rollouts import play
-from trace_bench.store import Lines, read_lines
 from trace_bench.trainers.record import exact
 from trace_bench.trainers.verl.arrivals import Steps
 from trace_bench.trainers.verl.spec import JOB_VARIABLE, NOTHING, TRAIN, JobSpec, read_spec
 from trace_bench.trainers.verl.tokens import Servers, TokenPolicy
-from trace_bench.types import Task, Trajectory, task_from_json, trajectory_from_json
 
 _TOGETHER = 0.03  # seconds to wait for more episodes of an iteration, which come all at once
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 from trace_bench.trainers.adapters import Pair, write_adapter
 
 _SHARD = re.compile(r"model_world_size_(\d+)_rank_(\d+)\.pt")

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trace_bench.errors import UserError
-from trace_bench.protocols import Lab, TrainingJob
-from trace_bench.store import fingerprint, write_text
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import Lab, TrainingJob
+from trace_bench.core.store import fingerprint, write_text
+from trace_bench.core.types import AgentSpec, Task, to_json
 from trace_bench.trainers.schedule import task_of_group
 from trace_bench.trainers.settings import VerlSettings, full_iterations
 from trace_bench.trainers.verl.spec import TRAIN, VALIDATION, JobSpec, row
-from trace_bench.types import AgentSpec, Task, to_json
 
 ELSEWHERE = ("ray_address", "stall", "restarts", "deadline", "workers")
 """Settings that do not change what is trained."""

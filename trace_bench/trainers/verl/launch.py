@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.verl.spec import read_spec
 

@@ -9,7 +9,7 @@ import tempfile
 from importlib import metadata
 from pathlib import Path
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 from trace_bench.trainers.adapters import fresh
 from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.verl.launch import REFUSED

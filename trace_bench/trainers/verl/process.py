@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trace_bench.errors import UserError
+from trace_bench.core.errors import UserError
 from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.verl.arrivals import Steps
 from trace_bench.trainers.verl.compose import environment

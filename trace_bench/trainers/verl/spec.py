@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trace_bench.store import read_json, stable_seed, write_json
-from trace_bench.types import AdapterRef, AgentSpec, Task, agent_from_json
+from trace_bench.core.store import read_json, stable_seed, write_json
+from trace_bench.core.types import AdapterRef, AgentSpec, Task, agent_from_json
 
 JOB_VARIABLE = "TRACE_BENCH_VERL_JOB"
 """The environment variable that tells verl's processes where the folder is."""

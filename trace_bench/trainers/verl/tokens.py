@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
-from trace_bench.errors import TraceBenchError
+from trace_bench.core.errors import TraceBenchError
+from trace_bench.core.protocols import TurnReply, TurnRequest
+from trace_bench.core.types import AgentSpec, Message, Turn
 from trace_bench.policies.chat import Chat
-from trace_bench.protocols import TurnReply, TurnRequest
-from trace_bench.types import AgentSpec, Message, Turn
 
 Generate = Callable[..., Awaitable[Any]]
 """verl's `LLMServerClient.generate(request_id, prompt_ids=, sampling_params=)`."""

@@ -16,16 +16,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trace_bench.errors import UserError, unknown
-from trace_bench.protocols import Ended, Lab, TrainingJob
-from trace_bench.store import read_json, write_json
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.protocols import Ended, Lab, TrainingJob
+from trace_bench.core.store import read_json, write_json
+from trace_bench.core.types import AgentSpec, Purpose, Trajectory
 from trace_bench.trainers.record import REWARDS, check_turns, of_rollouts, reward_of
 from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.verl.arrivals import Arrivals, Steps
 from trace_bench.trainers.verl.job import RunFacts, claim, lora, prepare, spec_of, task_of
 from trace_bench.trainers.verl.process import Process
 from trace_bench.trainers.verl.spec import JobSpec
-from trace_bench.types import AgentSpec, Purpose, Trajectory
 
 _POLL = 0.2  # seconds between looks at what came
 

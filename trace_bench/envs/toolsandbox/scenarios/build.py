@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from trace_bench.core.types import Task
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.kinds import Draw
 from trace_bench.envs.toolsandbox.scenarios.play import Record, play
@@ -24,8 +25,7 @@ from trace_bench.envs.toolsandbox.scenarios.program import (
 )
 from trace_bench.envs.toolsandbox.scenarios.shapes import INSUFFICIENT, Shape, Turns
 from trace_bench.envs.toolsandbox.scenarios.wording import belongs, sentence
-from trace_bench.envs.toolsandbox.tools_search import data as search_data
-from trace_bench.types import Task
+from trace_bench.envs.toolsandbox.tools.search import data as search_data
 
 SYSTEM = "You are a phone assistant. Use the tools."
 FALLBACK = "I don't know."

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from trace_bench.core.types import Message, Step, Task
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.program import (
     Begin,
@@ -17,7 +18,6 @@ from trace_bench.envs.toolsandbox.scenarios.program import (
     Say,
     solve,
 )
-from trace_bench.types import Message, Step, Task
 
 # The columns of a changed row that the task is about; ids and clocks of new rows are not.
 _ADDED = {

@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from trace_bench.envs.toolsandbox.tools_search import data
+from trace_bench.envs.toolsandbox.tools.search import data
 
 POOLS = ("demo", "train", "dev", "test", "synthetic")
 # Shares of every list, in tenths: demonstrations need variety, the small splits do not.

@@ -6,6 +6,8 @@ import random
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.types import Message, Task
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.play import assistant
@@ -13,8 +15,6 @@ from trace_bench.envs.toolsandbox.scenarios.pools import Pool
 from trace_bench.envs.toolsandbox.scenarios.program import CAPABILITIES
 from trace_bench.envs.toolsandbox.scenarios.shapes import Shape, shapes
 from trace_bench.envs.toolsandbox.scenarios.synthetic import synthetic_task
-from trace_bench.errors import UserError, unknown
-from trace_bench.types import Message, Task
 
 PREFIX = "toolsandbox/embedded"
 # Number of tasks and the pool of wordings and entities. `train_large` shares the pool of `train`.

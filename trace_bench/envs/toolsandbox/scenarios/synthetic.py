@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
+from trace_bench.core.errors import unknown
+from trace_bench.core.types import Task
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
 from trace_bench.envs.toolsandbox.scenarios.program import CAPABILITIES, EXACT, TELL
 from trace_bench.envs.toolsandbox.scenarios.shapes import SINGLE, Shape, shapes
-from trace_bench.errors import unknown
-from trace_bench.types import Task
 
 CONTRAST_SHARE = 0.2
 _ACT, _TELL = 0.6, 0.4

@@ -18,9 +18,9 @@ import torch
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
-from trace_bench.policies.engine import Engine, Order, Sampled
+from trace_bench.policies.engine.lora import adapter_of
+from trace_bench.policies.engine.scheduler import Engine, Order, Sampled
 from trace_bench.policies.local import backend_of, load_model
-from trace_bench.policies.lora import adapter_of
 from trace_bench.trainers.verl.spec import JOB_VARIABLE, read_spec
 
 _SLOTS = 128  # sequences at once; more wait

@@ -1,0 +1,128 @@
+import errno
+import json
+import subprocess
+import sys
+
+import pytest
+
+from trace_bench.core import store
+from trace_bench.core.errors import UserError
+from trace_bench.core.types import Score
+
+
+def test_seeds_are_the_same_in_every_process():
+    here = store.stable_seed("run", 3, "train/grpo/iter0001", 7)
+    code = (
+        "from trace_bench.core.store import stable_seed as s\n"
+        "print(s('run', 3, 'train/grpo/iter0001', 7))"
+    )
+    there = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONHASHSEED": "1"}
+    )
+    assert here == int(there.stdout)
+    assert here == 3057428230788123393 and 0 <= here < 2**63
+
+
+def test_seeds_tell_parts_apart():
+    assert store.stable_seed("a", "b") != store.stable_seed("ab")
+    assert store.stable_seed("a", 1) != store.stable_seed("a", 11)
+
+
+def test_fingerprint_ignores_order_and_sees_values():
+    one = {"method": "grpo", "budget": {"rollouts": 640, "dev": 2}}
+    two = {"budget": {"dev": 2, "rollouts": 640}, "method": "grpo"}
+    assert store.fingerprint(one) == store.fingerprint(two)
+    assert store.fingerprint(one) != store.fingerprint({**one, "method": "trace"})
+    assert len(store.fingerprint(one)) == 12
+
+
+def test_json_files_are_replaced_whole(tmp_path):
+    path = tmp_path / "deep" / "summary.json"
+    store.write_json(path, {"score": Score(0.5, False)})
+    store.write_json(path, {"score": Score(1.0, True, {"m": [1]})})
+    assert store.read_json(path)["score"] == {
+        "similarity": 1.0,
+        "success": True,
+        "details": {"m": [1]},
+    }
+    assert [p.name for p in path.parent.iterdir()] == ["summary.json"]
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "agent.json"
+    store.write_text(path, "old")
+
+    def full(_descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(store.os, "fsync", full)
+    with pytest.raises(UserError, match=r"disk is full.*agent\.json.*run_dir"):
+        store.write_text(path, "new")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["agent.json"]
+
+
+def test_lines_come_back(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    with store.Lines(path) as lines:
+        lines.append({"n": 1, "text": "Zoë\n"})
+        lines.append({"n": 2})
+        assert path.read_bytes().count(b"\n") == 2  # flushed before close
+    assert store.Lines(path).existing == [{"n": 1, "text": "Zoë\n"}, {"n": 2}]
+
+
+@pytest.mark.parametrize("torn", [b'{"n": 3', b"{", b'{"n": 3}', b"\xff\xfe"])
+def test_a_torn_last_line_is_removed(tmp_path, torn):
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(b'{"n": 1}\n{"n": 2}\n' + torn)
+    assert [line["n"] for line in store.read_lines(path)] == [1, 2]
+    with store.Lines(path) as lines:
+        assert [line["n"] for line in lines.existing] == [1, 2]
+        lines.append({"n": 3})
+    assert [line["n"] for line in store.read_lines(path)] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("bad", [b"{oops}", b"[1]", b"", b"\xff"])
+def test_a_corrupt_line_is_named(tmp_path, bad):
+    path = tmp_path / "ledger.jsonl"
+    content = b'{"n": 1}\n' + bad + b'\n{"n": 3}\n'
+    path.write_bytes(content)
+    for read in (store.Lines, store.read_lines):
+        with pytest.raises(UserError, match=r"ledger\.jsonl, line 2 is corrupt.*Remove that line"):
+            read(path)
+    assert path.read_bytes() == content
+
+
+def test_missing_and_broken_json_are_user_errors(tmp_path):
+    with pytest.raises(UserError, match=r"none\.json does not exist"):
+        store.read_json(tmp_path / "none.json")
+    (tmp_path / "bad.json").write_text('{"a": 1,\n}')
+    with pytest.raises(UserError, match=r"bad\.json is not JSON \(line 2"):
+        store.read_json(tmp_path / "bad.json")
+
+
+def test_a_full_disk_is_said_in_words_and_leaves_whole_lines(tmp_path):
+    """A real file that may not grow: the shell's limit on file sizes stands for the disk's end."""
+    path = tmp_path / "ledger.jsonl"
+    code = f"""
+import errno, resource, signal, pathlib
+from trace_bench.core import store
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+lines = store.Lines(pathlib.Path({str(path)!r}))
+try:
+    for n in range(100):
+        lines.append({{"n": n, "text": "x" * 100}})
+except OSError as error:
+    print(error.errno == errno.EFBIG, n)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.stdout.split() == ["True", "8"], ran.stderr
+    assert [json.loads(line)["n"] for line in path.read_text().splitlines()] == list(range(8))
+
+
+def test_only_a_full_disk_becomes_a_user_error(tmp_path):
+    with pytest.raises(UserError, match="disk is full"), store.disk_errors(tmp_path):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    with pytest.raises(PermissionError), store.disk_errors(tmp_path):
+        raise PermissionError(errno.EACCES, "no")

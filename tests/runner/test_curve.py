@@ -1,0 +1,62 @@
+"""One run gives its whole curve: a point is what a run with that budget gives, or it says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trace_bench.__main__ import main
+from trace_bench.runner.build import curve_caveat
+from trace_bench.settings.compose import compose
+
+SMALL = ["evaluation.limit=4", "evaluation.joint=false", "env.dev_split=train"]
+PAPER = [*SMALL, "protocol=paper"]  # the dev split is the small training split here, for speed
+
+
+def run(folder: Path, *settings: str) -> dict[str, Any]:
+    assert main([*PAPER, f"run_dir={folder}", *settings]) == 0
+    return json.loads((folder / "summary.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        ["method=grpo", "trainer.decay=constant"],
+        ["method=untargeted", "trainer.decay=constant", "method.synthetic_tasks=8"],
+        ["method=sft", "method.demonstrations=16", "method.epochs=1"],
+        ["method=base"],
+    ],
+    ids=["grpo", "untargeted", "sft", "base"],
+)
+def test_a_point_equals_a_run_of_its_own(method: list[str], tmp_path: Path) -> None:
+    long = run(tmp_path / "long", *method, "budget=128", "checkpoints=[64,100,128]")
+    short = run(tmp_path / "short", *method, "budget=64", "checkpoints=[64]")
+    points = {p["checkpoint"]: p for p in long["curve"]}
+    assert points[64] == short["curve"][0]
+    assert points[100]["rollouts"] <= 100  # never an agent that spent more than the point says
+
+
+@pytest.mark.parametrize("method", ["grpo", "untargeted"])
+def test_points_between_iterations_are_not_called_equal(method: str) -> None:
+    given = [f"method={method}", "trainer.decay=constant", "budget=1000"]
+    assert curve_caveat(compose([*given, "checkpoints=[320,960,1000]"])) is None
+    between = curve_caveat(compose([*given, "checkpoints=[250,1000]"]))
+    assert between is not None and "between iterations of 32 rollouts" in between
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        ("trace", "shares of the whole budget"),
+        ("single_capability", "shares of the whole budget"),
+        ("prompt_only", "shares of the whole budget"),
+        ("gepa", "might not fit"),
+        ("grpo", "trainer.decay=linear"),
+        ("untargeted", "trainer.decay=linear"),
+    ],
+)
+def test_where_it_does_not_hold_it_says_so(method: str, why: str) -> None:
+    assert why in (curve_caveat(compose([f"method={method}"])) or "")

@@ -1,0 +1,99 @@
+"""`dry_run=true`: every experiment says what it would do and what is missing, and does nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from servers.scripted import models, serve
+
+from trace_bench.core.errors import UserError
+from trace_bench.runner.build import check_budget
+from trace_bench.runner.forecast import describe
+from trace_bench.runner.pipeline import run
+from trace_bench.settings.compose import compose, conf_dir
+
+EXPERIMENTS = sorted(p.stem for p in (conf_dir() / "experiment").glob("*.yaml"))
+PAPER = [name for name in EXPERIMENTS if name.startswith("paper_")]
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_has_a_plan(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(compose([f"experiment={name}", "dry_run=true"])) == 0
+    said = capsys.readouterr().out
+    assert "base evaluation" in said and "in all, at most" in said and "agent: about" in said
+    assert not list(tmp_path.iterdir()), "a dry run leaves nothing behind"
+    if name in PAPER:
+        assert "http://127.0.0.1:8000/v1" in said and "trainer=verl on 8 GPU(s): 15 GB" in said
+        who = ("analyst", "user", "generator", "router") if "tau2" in name else ("generator",)
+        assert all(f"\n{role}: up to " in said for role in who)
+        assert "completion tokens\ngenerator: up to" in said
+    else:
+        assert "nothing is missing on this machine" in said
+
+
+@pytest.mark.parametrize("name", PAPER)
+@pytest.mark.parametrize(
+    "method", ["base", "grpo", "gepa", "single_capability", "prompt_only", "untargeted", "sft"]
+)
+def test_the_papers_experiments_compose_with_every_method(name: str, method: str) -> None:
+    settings = compose([f"experiment={name}", f"method={method}"])
+    assert settings.method["name"] == method and settings.experiment == name
+
+
+def test_the_papers_protocol_is_what_the_paper_says() -> None:
+    for name in ("paper_tau2", "paper_toolsandbox"):
+        s = compose([f"experiment={name}"])
+        assert (s.protocol, s.accounting, s.seed) == ("paper", "paper", 42)
+        assert (s.policy.max_turns, s.policy.eval_temperature) == (50, 0.0)
+        assert s.llm.user.by == "endpoint" and s.llm.user.model == s.model.name
+        assert (s.llm.user.temperature, s.llm.user.context) == (0.0, 32000)
+        trainer = s.trainer
+        assert (trainer["group_size"], trainer["rank"], trainer["learning_rate"]) == (16, 16, 1e-5)
+        method = s.method
+        assert (method["coverage"], method["gap"], method["keep_runs"]) == (0.10, 0.20, 8)
+    assert compose(["experiment=paper_tau2"]).budget == 5120
+    assert compose(["experiment=paper_toolsandbox"]).budget == 2560
+    for name in ("paper_tau2_heldout", "paper_toolsandbox_heldout"):
+        s = compose([f"experiment={name}"])
+        assert (s.protocol, s.accounting) == ("held_out", "strict")
+        assert s.env.train_split != s.evaluation.split
+
+
+@pytest.mark.parametrize(
+    ("name", "budgets"),
+    [("paper_tau2", (1280, 2560, 3840, 5120)), ("paper_toolsandbox", (640, 1280, 1920, 2560))],
+)
+def test_every_budget_of_the_paper_trains_as_many_adapters_as_it_pays_for(
+    name: str, budgets: tuple[int, ...]
+) -> None:
+    """Analysis and calibration are free there: all of the budget is training."""
+    for budget in budgets:
+        settings = compose([f"experiment={name}", f"budget={budget}"])
+        check_budget(settings, 64)
+        if name == "paper_tau2":
+            assert f"up to {budget // 640} environments" in describe(settings)
+    strict = compose([f"experiment={name}", "budget=640", "accounting=strict"])
+    with pytest.raises(UserError, match="needs at least 928"):
+        check_budget(strict, 64)
+
+
+def test_phases_add_up_and_servers_are_looked_at() -> None:
+    with serve(lambda path, body: models("m")) as server:
+        there = [f"policy.base_url={server.url}", "policy=openai", "model.name=tiny"]
+        text = describe(compose(["method=grpo", "budget=320", "checkpoints=[]", *there]))
+    numbers = {line[:34].strip(): line[34:].split()[-1] for line in text.splitlines()[3:8] if line}
+    assert numbers["base evaluation"] == numbers["final evaluation"] == "387"
+    assert numbers["training"] == "320" and numbers["in all, at most"] == str(2 * 387 + 320)
+    assert "nothing is missing" in text
+    gone = ["policy=openai", "policy.base_url=http://127.0.0.1:1/v1", "model.name=tiny"]
+    text = describe(compose(["method=base", *gone, "policy.key_env=NO_SUCH_VARIABLE"]))
+    assert "the environment variable NO_SUCH_VARIABLE is empty" in text
+
+
+def test_a_budget_that_is_too_small_is_listed() -> None:
+    text = describe(compose(["method=trace", "budget=50"]))
+    assert "budget=50 is too small for method=trace" in text

@@ -1,0 +1,204 @@
+"""The lab: budget, names, and an interrupted run that ends as an undisturbed one."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+from pathlib import Path
+
+import pytest
+from toy import ToySuite
+
+from trace_bench.core.errors import BudgetExceeded, UserError
+from trace_bench.core.protocols import TurnRequest
+from trace_bench.core.types import AgentSpec, Message, Purpose
+from trace_bench.policies.scripted import RandomPolicy
+from trace_bench.runner.lab import RunLab
+from trace_bench.runner.progress import Progress
+from trace_bench.trackers.jsonl import JsonlTracker
+
+BASE = AgentSpec(model="random")
+FILES = ("ledger.jsonl", "trajectories.jsonl", "metrics.jsonl")
+
+
+class CountingPolicy(RandomPolicy):
+    """Counts the turns it is asked for, to see what was really played."""
+
+    def __init__(self) -> None:
+        super().__init__(calls=2)
+        self.asked = 0
+
+    def submit(self, requests) -> None:
+        self.asked += len(requests)
+        super().submit(requests)
+
+
+def make(folder: Path, budget: int = 40) -> RunLab:
+    return RunLab(
+        folder,
+        seed=3,
+        budget=budget,
+        suite=ToySuite(),
+        settings={},
+        trainer=None,  # type: ignore[arg-type]
+        policy=CountingPolicy(),
+        tracker=JsonlTracker(folder / "metrics.jsonl"),
+        progress=Progress(budget, stream=io.StringIO()),
+        max_turns=8,
+        max_tokens=16,
+    )
+
+
+def scenario(lab: RunLab) -> list[int]:
+    """Two calls whose size depends on the budget that is left, as methods do it."""
+    tasks = lab.suite.tasks("train")
+    left = []
+    lab.rollouts("one", BASE, tasks[:10], purpose=Purpose.ANALYSIS)
+    lab.metric(phase="one", wall_s=1.0)
+    left.append(lab.budget_left())
+    lab.rollouts("two", BASE, tasks[: lab.budget_left() // 3], purpose=Purpose.TRAINING)
+    lab.metric(phase="two", wall_s=2.0)
+    left.append(lab.budget_left())
+    lab.close()
+    return left
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+def test_budget_is_charged_per_call(tmp_path: Path) -> None:
+    lab = make(tmp_path)
+    assert scenario(lab) == [30, 20]
+    assert lab.ledger.by_purpose() == {"analysis": 10, "training": 10}
+
+
+def test_a_call_beyond_the_budget_plays_nothing(tmp_path: Path) -> None:
+    lab = make(tmp_path, budget=5)
+    with pytest.raises(BudgetExceeded, match="asks for 6 rollouts; 5 of 5 are left"):
+        lab.rollouts("all", BASE, lab.suite.tasks("train")[:6], purpose=Purpose.TRAINING)
+    assert lab.policy.asked == 0  # type: ignore[attr-defined]
+    assert not (tmp_path / "ledger.jsonl").exists()
+
+
+def test_names_are_unique_and_evaluation_is_not_the_methods_business(tmp_path: Path) -> None:
+    lab = make(tmp_path)
+    tasks = lab.suite.tasks("train")[:1]
+    lab.rollouts("one", BASE, tasks, purpose=Purpose.ANALYSIS)
+    with pytest.raises(ValueError, match="'one' was made before"):
+        lab.rollouts("one", BASE, tasks, purpose=Purpose.ANALYSIS)
+    with pytest.raises(ValueError, match="outside the lab"):
+        lab.rollouts("two", BASE, tasks, purpose=Purpose.EVALUATION)
+
+
+def test_a_finished_call_is_answered_from_disk(tmp_path: Path) -> None:
+    scenario(make(tmp_path))
+    before = contents(tmp_path)
+    lab = make(tmp_path)
+    assert scenario(lab) == [30, 20]
+    assert lab.policy.asked == 0  # type: ignore[attr-defined]
+    assert contents(tmp_path) == before
+
+
+def test_the_same_trajectories_come_back(tmp_path: Path) -> None:
+    first, again = make(tmp_path), None
+    tasks = first.suite.tasks("train")[:6]
+    played = first.rollouts("one", BASE, tasks, purpose=Purpose.ANALYSIS)
+    first.close()
+    again = make(tmp_path).rollouts("one", BASE, tasks, purpose=Purpose.ANALYSIS)
+    assert again == played
+    assert len({t.seed for t in played}) == 6
+
+
+@pytest.mark.parametrize("ledger_lines", [0, 1, 4, 9, 10, 13, 19])
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_a_killed_run_ends_like_an_undisturbed_one(
+    tmp_path: Path, ledger_lines: int, ahead: int
+) -> None:
+    """Cut where a kill can cut: the trajectory is written first, the last line may be torn."""
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    scenario(make(whole))
+    expected = contents(whole)
+    cut.mkdir()
+    for name, count in (
+        ("ledger.jsonl", ledger_lines),
+        ("trajectories.jsonl", ledger_lines + ahead),
+    ):
+        lines = [*expected[name].splitlines(keepends=True), b""]
+        (cut / name).write_bytes(b"".join(lines[:count]) + lines[count][: len(lines[count]) // 2])
+    assert scenario(make(cut)) == [30, 20]
+    assert contents(cut) == expected
+
+
+def test_lines_of_another_program_version_are_refused(tmp_path: Path) -> None:
+    lab = make(tmp_path)
+    lab.rollouts("one", BASE, lab.suite.tasks("train")[:2], purpose=Purpose.ANALYSIS)
+    lab.close()
+    with pytest.raises(UserError, match=r"another version .* `run_dir`"):
+        make(tmp_path).rollouts(
+            "one", BASE, lab.suite.tasks("train")[2:4], purpose=Purpose.ANALYSIS
+        )
+
+
+def test_metrics_that_differ_in_their_clock_only_are_one_line(tmp_path: Path) -> None:
+    for wall in (1.0, 2.0):
+        tracker = JsonlTracker(tmp_path / "metrics.jsonl")
+        tracker.log({"step": 1, "wall_s": wall})
+        tracker.log({"step": 2, "loss": float("nan"), "tokens_per_s": wall})
+        tracker.close()
+    assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 2
+
+
+def test_progress_says_phase_budget_reward_and_time() -> None:
+    now = [0.0]
+    stream = io.StringIO()
+    progress = Progress(100, stream=stream, clock=lambda: now[0], every=5.0)
+    progress.phase("method")
+    for _ in range(20):
+        now[0] += 1.0
+        progress.episode(0.5, charged=True)
+    assert progress.line() == "method | rollouts 20/100 | reward 0.50 | 1 min 20 s left"
+    assert len(stream.getvalue().splitlines()) == 5
+    progress.phase("evaluation of base", total=40)
+    for _ in range(10):
+        now[0] += 1.0
+        progress.episode(None, charged=False)
+    assert progress.line() == ("evaluation of base | 10/40 episodes | rollouts 20/100 | 30 s left")
+
+
+class MoodyPolicy(CountingPolicy):
+    """Never says the same twice, as a server would."""
+
+    repeatable = False
+
+    def reply(self, request: TurnRequest) -> Message:
+        said = super().reply(request)
+        return {**said, "content": f"{said['content']} {random.random()}"}
+
+
+@pytest.mark.parametrize("cut", [0, 1, 4])
+def test_with_a_policy_that_would_not_repeat_itself_only_what_is_missing_is_played(
+    tmp_path: Path, cut: int
+) -> None:
+    """Killed after some episodes, `cut` of them without their ledger line."""
+    first = make(tmp_path)
+    first.policy = MoodyPolicy()
+    tasks = first.suite.tasks("train")[:10]
+    played = first.rollouts("one", BASE, tasks, purpose=Purpose.ANALYSIS)
+    first.close()
+    for name, kept in (("trajectories.jsonl", 6), ("ledger.jsonl", 6 - cut)):
+        lines = (tmp_path / name).read_bytes().splitlines(keepends=True)
+        (tmp_path / name).write_bytes(b"".join(lines[:kept]) + lines[kept][:15])
+    again = make(tmp_path)
+    again.policy = acting = MoodyPolicy()
+    second = again.rollouts("one", BASE, tasks, purpose=Purpose.ANALYSIS)
+    again.close()
+    kept_tasks = {t.task for t in second if t in played}
+    assert len(kept_tasks) == 6 and acting.asked == sum(
+        len(t.turns) for t in second if t.task not in kept_tasks
+    )
+    entries = (tmp_path / "ledger.jsonl").read_text().splitlines()
+    assert len(entries) == 10 and len({json.loads(line)["index"] for line in entries}) == 10
+    third = make(tmp_path).rollouts("one", BASE, tasks, purpose=Purpose.ANALYSIS)
+    assert third == second

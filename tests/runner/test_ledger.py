@@ -1,0 +1,113 @@
+import dataclasses
+
+import pytest
+
+from trace_bench.core.errors import BudgetExceeded, UserError
+from trace_bench.core.types import (
+    Boundary,
+    Failure,
+    Purpose,
+    Score,
+    StopReason,
+    Trajectory,
+    Turn,
+)
+from trace_bench.runner.ledger import Ledger, entry, read_ledger
+
+SCORED = Trajectory(
+    task="toy/tests/train/0001",
+    seed=7,
+    agent="grpo@0003",
+    tools=(),
+    turns=(Turn((), {"role": "assistant", "content": "x"}, (1, 2), (3,), (-0.5,)),),
+    closing=(),
+    stop=StopReason.DONE,
+    score=Score(0.25, False),
+    adapter="grpo@0003",
+)
+FAILED = dataclasses.replace(
+    SCORED,
+    score=None,
+    stop=StopReason.ERROR,
+    failure=Failure(Boundary.ENVIRONMENT, "ValueError: no"),
+)
+
+
+def fill(ledger, call, indices, purpose=Purpose.TRAINING, trajectory=SCORED):
+    return [ledger.record(entry(call, i, purpose, trajectory)) for i in indices]
+
+
+def test_a_line_holds_what_an_episode_was(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.jsonl", 10)
+    fill(ledger, "train/a", [0])
+    fill(ledger, "train/a", [1], trajectory=FAILED)
+    good, bad = read_ledger(ledger.path)
+    assert (good.similarity, good.success, good.tokens, good.turns) == (0.25, False, 3, 1)
+    assert (good.task, good.seed, good.agent) == ("toy/tests/train/0001", 7, "grpo@0003")
+    assert good.adapter == "grpo@0003" and good.purpose is Purpose.TRAINING
+    assert good.stop is StopReason.DONE and good.error is None
+    assert (bad.similarity, bad.success, bad.stop) == (None, None, StopReason.ERROR)
+    assert bad.error == "environment: ValueError: no"
+
+
+def test_evaluation_is_written_and_not_charged(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.jsonl", 3)
+    fill(ledger, "train", range(2))
+    fill(ledger, "dev", range(5), Purpose.EVALUATION)
+    ledger.check("test", 1000, Purpose.EVALUATION)
+    assert (ledger.spent, ledger.left) == (2, 1)
+    assert ledger.by_purpose() == {"training": 2, "evaluation": 5}
+    assert len(read_ledger(ledger.path)) == 7
+
+
+def test_the_budget_cannot_be_exceeded(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.jsonl", 4)
+    fill(ledger, "a", range(3))
+    with pytest.raises(BudgetExceeded, match=r"'b' asks for 2 more.*1 of 4.*`budget`"):
+        ledger.check("b", 2, Purpose.ANALYSIS)
+    ledger.check("b", 1, Purpose.ANALYSIS)
+    fill(ledger, "b", [0], Purpose.ANALYSIS)
+    with pytest.raises(BudgetExceeded):
+        fill(ledger, "b", [1], Purpose.ANALYSIS)
+    assert len(read_ledger(ledger.path)) == 4
+
+
+def test_resuming_counts_lines_once(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    first = Ledger(path, 4)
+    fill(first, "a", [0, 2])
+    first.close()
+    with path.open("ab") as file:
+        file.write(b'{"call": "a", "ind')  # killed here
+    again = Ledger(path, 4)
+    assert again.spent == 2 and sorted(again.call("a")) == [0, 2]
+    again.check("a", 4, Purpose.TRAINING)  # two of the four are there already
+    assert fill(again, "a", range(4)) == [False, True, False, True]
+    assert again.left == 0
+    assert sorted(e.index for e in read_ledger(path)) == [0, 1, 2, 3]
+
+
+def test_a_call_keeps_its_purpose(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.jsonl", 4)
+    fill(ledger, "a", [0])
+    with pytest.raises(ValueError, match="'a' is training"):
+        ledger.check("a", 2, Purpose.EVALUATION)
+
+
+@pytest.mark.parametrize(
+    "line", ['{"call": "a"}', '{"purpose": "fun"}', '{"purpose": "training", "stop": "done"}']
+)
+def test_a_line_that_is_not_ours_is_named(tmp_path, line):
+    ledger = Ledger(tmp_path / "ledger.jsonl", 4)
+    fill(ledger, "a", [0])
+    ledger.close()
+    with ledger.path.open("a") as file:
+        file.write(line + "\n")
+    for read in (lambda: Ledger(ledger.path, 4), lambda: read_ledger(ledger.path)):
+        with pytest.raises(UserError, match=r"ledger\.jsonl, line 2 is not a ledger line"):
+            read()
+
+
+def test_a_negative_budget_is_refused(tmp_path):
+    with pytest.raises(UserError, match=r"budget is -1.*`budget`"):
+        Ledger(tmp_path / "ledger.jsonl", -1)

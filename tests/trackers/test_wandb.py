@@ -1,0 +1,119 @@
+"""A real W&B, offline: it listens, and changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from servers.scripted import Answer, models, serve
+
+from trace_bench.__main__ import main
+
+pytest.importorskip("wandb", reason="the tracker needs wandb, which is not installed")
+
+from trace_bench.trackers.jsonl import JsonlTracker
+from trace_bench.trackers.wandb import WandbTracker
+
+RUN = ["method=base", "policy=reference", "evaluation.limit=4"]
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WANDB_RUN_ID", "WANDB_SWEEP_ID", "WANDB_API_KEY", "WANDB_MODE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_tracked_run_computes_what_an_untracked_one_does(tmp_path: Path) -> None:
+    assert main([*RUN, "tracker=wandb", f"run_dir={tmp_path / 'with'}"]) == 0
+    assert main([*RUN, f"run_dir={tmp_path / 'without'}"]) == 0
+    for name in ("evaluation.jsonl", "agent.json"):
+        one, two = (tmp_path / kind / name for kind in ("with", "without"))
+        assert one.read_bytes() == two.read_bytes()
+    content = record_of(tmp_path / "with")
+    assert b"score.success" in content and b"agent-" in content
+
+
+def record_of(folder: Path) -> bytes:
+    """What W&B keeps of a run folder's only W&B run."""
+    (place,) = (folder / "wandb").glob("offline-run-*")
+    (record,) = place.glob("*.wandb")
+    return record.read_bytes()
+
+
+def test_a_whole_trace_is_one_run_to_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The yardstick is trained beside it, and neither mixes into its curves nor ends it."""
+    run = ["experiment=smoke", "policy.threads=1", "tracker=wandb", f"run_dir={tmp_path / 'r'}"]
+    assert main(run) == 0
+    assert "W&B failed" not in capsys.readouterr().err
+    content = record_of(tmp_path / "r")
+    assert b"score.success" in content and b"agent-" in content and b"curve" in content
+    assert b"joint@" not in content
+    assert "joint@" in (tmp_path / "r" / "joint" / "metrics.jsonl").read_text()
+    assert not (tmp_path / "r" / "joint" / "wandb").exists()
+
+
+def test_an_agent_of_a_sweep_hears_of_a_run_that_was_finished_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = [*RUN, f"run_dir={tmp_path / 'r'}"]
+    assert main(run) == 0
+    monkeypatch.setenv("WANDB_RUN_ID", "abc12345")
+    assert main([*run, "tracker=wandb"]) == 0
+    assert b"score.success" in record_of(tmp_path / "r")
+    (place,) = (tmp_path / "r" / "wandb").glob("offline-run-*")
+    assert place.name.endswith("abc12345")
+
+
+def test_a_repeated_run_logs_only_what_is_new(tmp_path: Path) -> None:
+    for _ in range(2):
+        tracker = WandbTracker(
+            JsonlTracker(tmp_path / "metrics.jsonl"), "p", "offline", tmp_path, {"seed": 1}
+        )
+        new = [tracker.log({"step": step, "reward": 0.5, "loss": None}) for step in range(3)]
+        tracker.close()
+    assert new == [False, False, False]
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+    runs = sorted((tmp_path / "wandb").glob("offline-run-*"))
+    assert len(runs) == 2 and len({run.name.split("-")[3] for run in runs}) == 1  # one id
+
+
+def test_an_outage_is_said_once_and_the_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tracker = WandbTracker(
+        JsonlTracker(tmp_path / "metrics.jsonl"), "p", "offline", tmp_path, {"seed": 2}
+    )
+    tracker._run.finish()  # as if the service had gone away
+    for step in range(3):
+        assert tracker.log({"step": step})
+    tracker.conclude({})
+    tracker.close()
+    assert capsys.readouterr().err.count("W&B failed") == 1
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 3
+
+
+def test_no_key_gets_into_anything_that_a_run_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A server that repeats the key in its refusals, W&B listening."""
+    key = "sk-planted-5551234567"
+    monkeypatch.setenv("SOME_KEY", key)
+
+    def script(path: str, body: dict[str, Any]) -> Answer:
+        if path == "/v1/models":
+            return models("m")
+        return Answer({"error": f"{key} may not do this"}, 403)
+
+    with serve(script) as server:
+        acting = ["policy=openai", f"policy.base_url={server.url}", "policy.key_env=SOME_KEY"]
+        more = ["model=served", "model.name=m", "tracker=wandb", f"run_dir={tmp_path / 'r'}"]
+        assert main(["method=base", "evaluation.limit=4", *acting, *more]) == 0
+        assert all(h["Authorization"] == f"Bearer {key}" for h in server.headers)
+    written = [f for f in tmp_path.rglob("*") if f.is_file()]
+    assert any(b"*** may not do this" in f.read_bytes() for f in written)
+    assert not [f for f in written if key.encode() in f.read_bytes()]
+    said = capfd.readouterr()
+    assert key not in said.out + said.err

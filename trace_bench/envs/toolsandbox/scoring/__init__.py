@@ -1,0 +1,1 @@
+"""Milestones and minefields: what an episode of the phone world is worth."""

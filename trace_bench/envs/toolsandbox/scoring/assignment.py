@@ -1,0 +1,149 @@
+"""The score of an episode: the best assignment of milestones to messages.
+
+Milestones are matched to messages so that along every edge of their DAG the messages do not
+decrease, which is the same as non-decreasing messages over some topological order. The assignment
+with the largest weighted sum is found exactly by dynamic programming over the messages; its states
+are the sets of milestones already placed, so a chain of n has n + 1 of them. Milestones that
+others refer to ("since") add the snapshot at which they were placed to the state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trace_bench.core.types import Score
+from trace_bench.envs.toolsandbox.conversation import Entry
+from trace_bench.envs.toolsandbox.databases import Snapshot
+from trace_bench.envs.toolsandbox.scoring.goals import Goal, Milestone
+from trace_bench.envs.toolsandbox.scoring.similarity import Similarities
+
+_PERFECT = 1 - 1e-6
+_TIE = 1e-12  # sums that differ by less are equal
+
+# A state: the placed milestones as a bit set, and the snapshots of those referred to, in order.
+State = tuple[int, tuple[int, ...]]
+# How it was reached: weighted sum, and the chain of (milestone, message, score) placements.
+Chain = tuple[int, int, float, Any]
+
+
+def score_episode(
+    milestones: Goal,
+    minefields: Goal,
+    log: Sequence[Entry],
+    snapshots: Sequence[Snapshot],
+    first: int = 1,
+) -> Score:
+    """The scenario score in [0, 1]: weighted mean over milestones, 0 once a minefield is hit; no
+    milestones count as 1. `log[first]` is the first message that can be matched.
+
+    `details` has {"score", "message"} for each milestone and minefield, the message being the
+    earliest index into the log that the best assignment allows, None where nothing matched.
+    """
+    similarities = Similarities(log, snapshots)
+    mean, reached = _match(milestones, similarities, first)
+    mined, hits = _match(minefields, similarities, first)
+    similarity = mean if milestones.milestones else 1.0
+    if minefields.milestones and mined > 0.0:
+        similarity = 0.0
+    details = {"milestones": reached, "minefields": hits}
+    return Score(similarity, similarity >= _PERFECT, details)
+
+
+def _match(
+    goal: Goal, similarities: Similarities, first: int
+) -> tuple[float, list[dict[str, Any]]]:
+    if not goal.milestones:
+        return 0.0, []
+    total, chain = _best(goal, similarities, first)
+    found: list[dict[str, Any]] = [{"score": 0.0, "message": None} for _ in goal.milestones]
+    while chain is not None:
+        milestone, message, score, chain = chain
+        if score > 0.0:
+            found[milestone] = {"score": score, "message": message}
+    return min(1.0, total / sum(goal.weights)), found
+
+
+def _best(goal: Goal, similarities: Similarities, first: int) -> tuple[float, Chain | None]:
+    """The largest weighted sum and its placements. Of equal sums the one found first stays, so
+    milestones are matched as early as they can be."""
+    count = len(goal.milestones)
+    messages = range(first, len(similarities.log))
+    referred = _referred(goal)
+    score = _Lookup(goal, similarities, messages, referred)
+    if not any(goal.before):
+        return _each_alone(goal, score, messages)
+    states: dict[State, tuple[float, Chain | None]] = {(0, (0,) * len(referred)): (0.0, None)}
+    for message in messages:
+        # A state made at this message may grow at the same message: the messages need not rise.
+        fresh = list(states)
+        while fresh:
+            grown: dict[State, None] = {}
+            for state in fresh:
+                placed, moments = state
+                total, chain = states[state]
+                for i in range(count):
+                    if placed >> i & 1 or goal.before[i] & ~placed:
+                        continue
+                    value = score(i, message, moments)
+                    target = (placed | 1 << i, score.moments(i, message, moments))
+                    reached = total + goal.weights[i] * value
+                    if target not in states or reached > states[target][0] + _TIE:
+                        states[target] = (reached, (i, message, value, chain))
+                        grown[target] = None
+            fresh = list(grown)
+    every = (1 << count) - 1
+    complete = (entry for (placed, _), entry in states.items() if placed == every)
+    return max(complete, key=lambda entry: entry[0])
+
+
+def _referred(goal: Goal) -> list[int]:
+    return sorted({since for m in goal.milestones for since in _references(m)})
+
+
+def _references(milestone: Milestone) -> list[int]:
+    """The earlier milestones that one refers to."""
+    found = [c.since for c in milestone.constraints] + [g.since for g in milestone.guards]
+    return [since for since in found if since is not None]
+
+
+def _each_alone(goal: Goal, score: _Lookup, messages: range) -> tuple[float, Chain | None]:
+    """Milestones without an order, which includes a single one: each takes its best message."""
+    total = 0.0
+    chain: Chain | None = None
+    for i, weight in enumerate(goal.weights):
+        values = [score(i, message, ()) for message in messages]
+        value = max(values)
+        total += weight * value
+        chain = (i, messages[values.index(value)], value, chain)
+    return total, chain
+
+
+class _Lookup:
+    """Scores of milestones at messages; those that refer to no other come from a table."""
+
+    def __init__(
+        self, goal: Goal, similarities: Similarities, messages: range, referred: list[int]
+    ) -> None:
+        self._goal = goal
+        self._similarities = similarities
+        self._slots = {milestone: i for i, milestone in enumerate(referred)}
+        self._table: list[dict[int, float] | None] = [
+            None if _references(m) else {j: similarities.milestone(m, j, {}) for j in messages}
+            for m in goal.milestones
+        ]
+
+    def __call__(self, i: int, message: int, moments: tuple[int, ...]) -> float:
+        table = self._table[i]
+        if table is not None:
+            return table[message]
+        at = {milestone: moments[slot] for milestone, slot in self._slots.items()}
+        return self._similarities.milestone(self._goal.milestones[i], message, at)
+
+    def moments(self, i: int, message: int, moments: tuple[int, ...]) -> tuple[int, ...]:
+        """The snapshots of the milestones referred to, once `i` is placed at `message`."""
+        slot = self._slots.get(i)
+        if slot is None:
+            return moments
+        snapshot = self._similarities.log[message].snapshot
+        return (*moments[:slot], snapshot, *moments[slot + 1 :])

@@ -1,0 +1,157 @@
+"""Similarities, from a column up to a milestone at one message (ToolSandbox, section on
+evaluation): columns to rows and rows to databases by geometric means, rows paired by the
+Hungarian method, databases that are guarded by a factor of 0 or 1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import permutations
+from typing import Any
+
+from trace_bench.envs.toolsandbox.conversation import Entry
+from trace_bench.envs.toolsandbox.databases import Row, Snapshot
+from trace_bench.envs.toolsandbox.scoring.goals import SANDBOX, Constraint, Measure, Milestone
+
+Columns = Sequence[tuple[str, Any, Measure]]
+
+
+@lru_cache(maxsize=1)
+def _rouge_scorer() -> Any:
+    from rouge_score import rouge_scorer
+
+    return rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True)
+
+
+@lru_cache(maxsize=4096)
+def rouge_l(target: str, text: str) -> float:
+    """Rouge-L F measure with stemming, 0 to 1."""
+    return float(_rouge_scorer().score(target=target, prediction=text)["rougeL"].fmeasure)
+
+
+def column_similarity(measure: Measure, value: Any, target: Any) -> float:
+    """0 to 1. Numbers are equal across int and float; true is not 1."""
+    if value is None or target is None:
+        return float(value is target)
+    if measure == "rouge_l":
+        return rouge_l(target, value) if isinstance(value, str) else 0.0
+    numbers = _is_number(value) and _is_number(target)
+    if isinstance(measure, Mapping):
+        return float(numbers and abs(value - target) <= measure["tolerance"])
+    if measure != "exact":
+        raise ValueError(f"no measure {measure!r}; there are: exact, rouge_l, tolerance")
+    if numbers:
+        return float(math.isclose(value, target, rel_tol=1e-9, abs_tol=1e-9))
+    return float(type(value) is type(target) and value == target)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def row_similarity(columns: Columns, row: Mapping[str, Any]) -> float:
+    """Geometric mean over the listed columns; one that the row lacks scores 0."""
+    product = 1.0
+    for name, target, measure in columns:
+        product *= column_similarity(measure, row[name], target) if name in row else 0.0
+        if product == 0.0:
+            return 0.0
+    return product if product == 1.0 else product ** (1 / len(columns))
+
+
+def rows_similarity(targets: Sequence[Columns], rows: Sequence[Mapping[str, Any]]) -> float:
+    """Best geometric mean over one-to-one pairings; 0 when the counts differ, 1 for no rows."""
+    count = len(targets)
+    if count != len(rows):
+        return 0.0
+    if count == 0:
+        return 1.0
+    if count == 1:
+        return row_similarity(targets[0], rows[0])
+    table = [[row_similarity(columns, row) for row in rows] for columns in targets]
+    if count <= 3:
+        best = max(math.prod(map(_at, table, order)) for order in permutations(range(count)))
+    else:
+        best = math.prod(map(_at, table, _hungarian(table)))
+    return best if best in (0.0, 1.0) else best ** (1 / count)
+
+
+def _at(line: Sequence[float], position: int) -> float:
+    return line[position]
+
+
+def _hungarian(table: Sequence[Sequence[float]]) -> list[int]:
+    """The pairing with the largest product: the smallest sum of negative logarithms."""
+    from scipy.optimize import linear_sum_assignment
+
+    never = 1e6  # stands for an infinite cost, which the solver refuses
+    costs = [[-math.log(value) if value > 0 else never for value in line] for line in table]
+    return [int(i) for i in linear_sum_assignment(costs)[1]]
+
+
+def _difference(kind: str, now: tuple[Row, ...], then: tuple[Row, ...]) -> list[Row] | None:
+    """The rows that `kind` speaks of, None when the databases differ in another way, too."""
+    fresh = [row for row in now if row not in then]
+    gone = [row for row in then if row not in now]
+    if kind == "added":
+        return None if gone else fresh
+    if kind == "removed":
+        return None if fresh else gone
+    return fresh if len(now) == len(then) else None
+
+
+class Similarities:
+    """Scores milestones at messages of one finished episode; every comparison is made once."""
+
+    def __init__(self, log: Sequence[Entry], snapshots: Sequence[Snapshot]) -> None:
+        self.log = log
+        self.snapshots = snapshots
+        self._known: dict[tuple[int, int, int], float] = {}
+
+    def milestone(self, milestone: Milestone, message: int, moments: Mapping[int, int]) -> float:
+        """Geometric mean of the constraints at a message, times the guards. `moments` gives the
+        snapshots at which earlier milestones were matched."""
+        snapshot = self.log[message].snapshot
+        state = self.snapshots[snapshot]
+        for guard in milestone.guards:
+            then = self.snapshots[0 if guard.since is None else moments[guard.since]]
+            now, before = state[guard.database], then[guard.database]
+            if now is not before and now != before:
+                return 0.0
+        product = 1.0
+        for constraint in milestone.constraints:
+            reference = 0 if constraint.since is None else moments[constraint.since]
+            at = message if constraint.database == SANDBOX else snapshot
+            key = (id(constraint), at, reference)
+            if key not in self._known:
+                self._known[key] = self._constraint(constraint, at, reference)
+            product *= self._known[key]
+            if product == 0.0:
+                return 0.0
+        return product if product == 1.0 else product ** (1 / len(milestone.constraints))
+
+    def _constraint(self, constraint: Constraint, at: int, then: int) -> float:
+        if constraint.kind == "tool_trace":
+            return self._trace(constraint, self.log[at].trace)
+        if constraint.database == SANDBOX:
+            entry = self.log[at]
+            row = {c: getattr(entry, c) for c in ("sender", "recipient", "content")}
+            return rows_similarity(constraint.columns, (row,))
+        now = self.snapshots[at][constraint.database]
+        rows: Sequence[Row] | None = now
+        if constraint.kind != "snapshot":
+            reference = self.snapshots[then][constraint.database]
+            rows = _difference(constraint.kind, now, reference)
+        return 0.0 if rows is None else rows_similarity(constraint.columns, rows)
+
+    @staticmethod
+    def _trace(constraint: Constraint, trace: Mapping[str, Any] | None) -> float:
+        if trace is None:
+            return 0.0
+        scores = (
+            row_similarity(columns, trace["arguments"])
+            for name, columns in zip(constraint.names, constraint.columns, strict=True)
+            if name == trace["name"]
+        )
+        return max(scores, default=0.0)

@@ -1,0 +1,1 @@
+"""The phone world's tools and how they are shown to an agent."""

@@ -1,0 +1,105 @@
+"""The tools as an agent sees them: ToolSandbox's eight augmentations.
+
+The four scramblings come on top of three distractors, as in the benchmark.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
+
+from trace_bench.core.types import Tool
+from trace_bench.envs.toolsandbox.tools.catalog import catalog
+
+# Augmentation -> number of distractors, None for all tools.
+_DISTRACTORS: Mapping[str, int | None] = MappingProxyType(
+    {
+        "none": 0,
+        "distractors_3": 3,
+        "distractors_10": 10,
+        "all_tools": None,
+        "scrambled_names": 3,
+        "scrambled_descriptions": 3,
+        "scrambled_arg_descriptions": 3,
+        "scrambled_arg_types": 3,
+    }
+)
+AUGMENTATIONS = tuple(_DISTRACTORS)
+
+
+def offer(
+    tools: Sequence[str], augmentation: str, seed: int, withheld: Sequence[str] = ()
+) -> tuple[tuple[Tool, ...], Mapping[str, str]]:
+    """The schemas to show and the map from shown names to tools. `withheld` tools are never among
+    the distractors: the scenario is about their absence. The schemas are shared between
+    episodes: read them, never change them. ValueError for an unknown tool or augmentation.
+
+    The tools keep their order, but with distractors among them all are shuffled by `seed`, so
+    that their place gives nothing away.
+    """
+    return _offer(tuple(tools), augmentation, seed, tuple(withheld))
+
+
+@lru_cache(maxsize=1024)
+def _offer(
+    tools: tuple[str, ...], augmentation: str, seed: int, withheld: tuple[str, ...]
+) -> tuple[tuple[Tool, ...], Mapping[str, str]]:
+    if augmentation not in _DISTRACTORS:
+        raise ValueError(f"no augmentation {augmentation!r}; allowed: {', '.join(AUGMENTATIONS)}")
+    for name in tools:
+        if name not in catalog():
+            raise ValueError(f"no tool {name!r}; see trace_bench.envs.toolsandbox.tools.catalog")
+    names = list(tools)
+    extra = _DISTRACTORS[augmentation]
+    if extra != 0:
+        names += distractors(tools, extra, withheld)
+        random.Random(seed).shuffle(names)
+    shown = {
+        name: _shown_name(name) if augmentation == "scrambled_names" else name for name in names
+    }
+    schemas = tuple(_scramble(catalog()[name].schema, augmentation, shown[name]) for name in names)
+    return schemas, MappingProxyType({alias: name for name, alias in shown.items()})
+
+
+def distractors(tools: Sequence[str], count: int | None, withheld: Sequence[str] = ()) -> list[str]:
+    """Tools that are not wanted: first those of the same modules, then by similar names.
+    `count` None gives all that are left."""
+    from rapidfuzz import fuzz
+
+    modules = {catalog()[name].module for name in tools}
+
+    def rank(name: str) -> tuple[bool, float]:
+        likeness = max((fuzz.ratio(name, other) for other in tools), default=0.0)
+        return (catalog()[name].module not in modules, -likeness)
+
+    rest = [name for name in catalog() if name not in tools and name not in withheld]
+    return sorted(rest, key=rank)[:count]
+
+
+def _shown_name(name: str) -> str:
+    """Module and number of the tool in it: "setting_8"."""
+    module = catalog()[name].module
+    siblings = [other for other, spec in catalog().items() if spec.module == module]
+    return f"{module}_{siblings.index(name)}"
+
+
+def _scramble(schema: Tool, augmentation: str, shown_name: str) -> Tool:
+    function = schema["function"]
+    parameters = function["parameters"]
+    properties: dict[str, Any] = parameters["properties"]
+    if augmentation == "scrambled_names":
+        return {**schema, "function": {**function, "name": shown_name}}
+    if augmentation == "scrambled_descriptions":
+        return {**schema, "function": {**function, "description": ""}}
+    dropped = {"scrambled_arg_descriptions": "description", "scrambled_arg_types": "type"}
+    if augmentation not in dropped:
+        return schema
+    left = {
+        name: {key: value for key, value in about.items() if key != dropped[augmentation]}
+        for name, about in properties.items()
+    }
+    changed = {**parameters, "properties": left}
+    return {**schema, "function": {**function, "parameters": changed}}

@@ -1,0 +1,198 @@
+"""Tools with a web service behind them, answered from the frozen data that ships with the package.
+
+Places, prices, rates and weather are invented for tasks: city positions are real, nothing else is
+meant to be true of the world.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+from trace_bench.envs.toolsandbox.databases import Databases, ToolFault
+from trace_bench.envs.toolsandbox.tools.matching import LATITUDES, LONGITUDES, similarity, tidy
+from trace_bench.envs.toolsandbox.tools.setting import current_location, need_wifi
+from trace_bench.envs.toolsandbox.tools.spec import Parameter, ToolSpec, may, need, tool
+from trace_bench.envs.toolsandbox.tools.utilities import distance_km
+
+_REACH_KM = 200.0  # farther than this from every city there is no address
+_CONDITIONS = ("Sunny", "Cloudy", "Rain", "Wind", "Fog")
+
+
+@lru_cache(maxsize=8)
+def data(name: str) -> Any:
+    """One frozen data set: cities, places, stocks or currencies. Callers must not change it."""
+    folder = resources.files("trace_bench.envs.toolsandbox") / "data"
+    return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def _mix(*parts: object) -> int:
+    """A stable pseudo-random number from plain values."""
+    return zlib.crc32("|".join(map(str, parts)).encode())
+
+
+@lru_cache(maxsize=1024)
+def nearest_city(latitude: float, longitude: float) -> tuple[dict[str, Any], float]:
+    """The nearest city of the data set and its distance in km."""
+    distances = (
+        (distance_km(latitude, longitude, city["latitude"], city["longitude"]), i)
+        for i, city in enumerate(data("cities"))
+    )
+    distance, i = min(distances)
+    return data("cities")[i], distance
+
+
+def _address(latitude: float, longitude: float) -> str | None:
+    city, distance = nearest_city(latitude, longitude)
+    if distance > _REACH_KM:
+        return None
+    streets = data("places")["streets"]
+    number = _mix(round(latitude, 3), round(longitude, 3))
+    return f"{1 + number % 98} {streets[number // 98 % len(streets)]}, {city['name']}"
+
+
+def _point(world: Databases, latitude: float | None, longitude: float | None) -> tuple[Any, Any]:
+    if latitude is None or longitude is None:
+        return current_location(world)
+    return latitude, longitude
+
+
+def search_lat_lon(world: Databases, latitude: float, longitude: float) -> str | None:
+    need_wifi(world)
+    return _address(latitude, longitude)
+
+
+def search_location_around_lat_lon(
+    world: Databases,
+    location: str,
+    latitude: float | None = None,
+    longitude: float | None = None,
+) -> list[dict[str, Any]]:
+    need_wifi(world)
+    here = _point(world, latitude, longitude)
+    return [dict(place) for place in _find_places(location, *here)]
+
+
+@lru_cache(maxsize=1024)
+def _find_places(location: str, latitude: float, longitude: float) -> tuple[dict[str, Any], ...]:
+    for city in data("cities"):
+        if city["name"].lower() == location.strip().lower():
+            return ({key: city[key] for key in ("name", "latitude", "longitude")},)
+    names = [
+        (max(similarity(location, kind), similarity(location, name)), -i, name)
+        for i, (kind, name) in enumerate(
+            (kind, name) for kind, names in data("places")["kinds"].items() for name in names
+        )
+    ]
+    best = sorted((entry for entry in names if entry[0] >= 80), reverse=True)[:2]
+    city, distance = nearest_city(latitude, longitude)
+    if distance > _REACH_KM:
+        return ()
+    streets = data("places")["streets"]
+    found = []
+    for _, _, name in best:
+        number = _mix(name, city["name"])
+        street = streets[number // 98 % len(streets)]
+        found.append({"name": name, "address": f"{1 + number % 98} {street}, {city['name']}"})
+    return tuple(found)
+
+
+def search_weather_around_lat_lon(
+    world: Databases,
+    days: int = 0,
+    latitude: float | None = None,
+    longitude: float | None = None,
+) -> dict[str, Any]:
+    need_wifi(world)
+    city, _ = nearest_city(*_point(world, latitude, longitude))
+    day = datetime.fromtimestamp(world.now, UTC) + timedelta(days=days)
+    ordinal, year_day = day.toordinal(), day.timetuple().tm_yday
+    number = _mix("weather", city["name"], ordinal)
+    # Colder towards the poles and in the hemisphere's winter, then some noise of the day.
+    season = -math.cos((year_day - 20) / 365.25 * 2 * math.pi) * math.copysign(1, city["latitude"])
+    mean = 28 - 0.35 * abs(city["latitude"]) + 0.2 * abs(city["latitude"]) * season
+    temperature = round(mean + (number % 101 - 50) / 10, 1)
+    condition = _CONDITIONS[number // 101 % len(_CONDITIONS)]
+    if condition == "Rain" and temperature <= 0:
+        condition = "Snow"
+    return {"condition": condition, "temperature": tidy(temperature, 1), "unit": "celsius"}
+
+
+def search_stock(world: Databases, query: str) -> dict[str, Any] | None:
+    need_wifi(world)
+    found = _find_stock(query)
+    return None if found is None else dict(found)
+
+
+@lru_cache(maxsize=1024)
+def _find_stock(query: str) -> dict[str, Any] | None:
+    stocks = data("stocks")
+    for stock in stocks:
+        if stock["symbol"] == query.strip().upper():
+            return dict(stock)
+    score, i = max((similarity(query, stock["name"]), -i) for i, stock in enumerate(stocks))
+    return dict(stocks[-i]) if score >= 80 else None
+
+
+def convert_currency(
+    world: Databases, amount: float, from_currency_code: str, to_currency_code: str
+) -> float:
+    need_wifi(world)
+    rates = data("currencies")
+    try:
+        source, target = rates[from_currency_code.upper()], rates[to_currency_code.upper()]
+    except KeyError:
+        raise ToolFault("ValueError", "Unknown currency code") from None
+    return tidy(amount / source * target)
+
+
+def _place() -> tuple[Parameter, Parameter]:
+    return (
+        may("latitude", "number", "latitude, here if left out", LATITUDES, nullable=True),
+        may("longitude", "number", "longitude, here if left out", LONGITUDES, nullable=True),
+    )
+
+
+def tools() -> tuple[ToolSpec, ...]:
+    return (
+        tool(
+            "search",
+            search_lat_lon,
+            "Address of a point. Needs wifi.",
+            need("latitude", "number", "latitude", LATITUDES),
+            need("longitude", "number", "longitude", LONGITUDES),
+        ),
+        tool(
+            "search",
+            search_location_around_lat_lon,
+            "Places near a point by name or kind. Needs wifi.",
+            need("location", "string", "name or kind of place, such as pharmacy"),
+            *_place(),
+        ),
+        tool(
+            "search",
+            search_weather_around_lat_lon,
+            "Weather near a point, today or some days ahead. Needs wifi.",
+            may("days", "integer", "days from today, 0 to 14", (0, 14)),
+            *_place(),
+        ),
+        tool(
+            "search",
+            search_stock,
+            "Price in US dollars of a stock by company or symbol. Needs wifi.",
+            need("query", "string", "company name or ticker symbol"),
+        ),
+        tool(
+            "search",
+            convert_currency,
+            "Convert an amount of money. Needs wifi.",
+            need("amount", "number", "amount in the first currency"),
+            need("from_currency_code", "string", "code of the currency given, such as USD"),
+            need("to_currency_code", "string", "code of the currency wanted, such as EUR"),
+        ),
+    )

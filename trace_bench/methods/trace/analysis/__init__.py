@@ -1,0 +1,1 @@
+"""TRACE, step 1: which capabilities the agent lacks."""

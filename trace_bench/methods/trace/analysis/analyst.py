@@ -1,0 +1,239 @@
+"""A language model as the analyst (method, step 1): one discovery, then N isolated labelling runs.
+
+Every run sees the trajectories in an order of its own and knows nothing of the others. An answer
+that breaks its schema goes back with what is wrong; a run that still cannot be used is dropped and
+said so. K of N scales with the runs that are left, and below a minimum there is no selection.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import Lab
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import Message, Task, Trajectory
+from trace_bench.llm.client import LLMError
+from trace_bench.llm.structured import Unusable, read_json
+from trace_bench.methods.trace.analysis.vocabulary import Capability, Label
+from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.transcript import compact
+
+ROLE = "analyst"
+FEWEST, MOST = 4, 10  # capabilities proposed (published)
+BATCH = 8  # trajectories labelled in one answer
+LEAST_TEXT = 500  # characters of a trajectory below which it says too little
+
+DISCOVER = """\
+You study how an agent works with tools. Below are episodes: what the user wanted, what the agent
+said and called, what came back, and whether the task was solved.
+
+Find {fewest} to {most} capabilities whose lack explains failures. A capability is something that an
+agent does in an episode and that some of the tasks need: general, not tied to one tool or one
+topic, such as "puts right the cause of a failed call and repeats it". Prefer those that the solved
+episodes show and the failed ones lack.
+
+Answer with one JSON object and nothing else:
+{{"capabilities": [{{"name": "short_snake_case", "description": "one sentence: what an agent that
+has it does", "episodes": ["T001", "T007"]}}]}}
+`episodes` names 2 to 4 episodes in which it matters."""
+
+LABEL = """\
+You label episodes of an agent that works with tools. For each episode and each capability say
+  NA       the episode never came to a situation that needs it
+  PRESENT  it was needed and shown, or you are unsure
+  LACKING  it was needed and not shown, or shown wrongly
+Judge each pair by itself; a failed episode need not lack anything in the list.
+
+Capabilities:
+{capabilities}
+
+Answer with one JSON object and nothing else, with every episode and every capability:
+{{"labels": {{"T001": {{"capability_name": "NA"}}}}}}"""
+
+DISCOVERED: dict[str, Any] = {
+    "type": "object",
+    "required": ["capabilities"],
+    "properties": {
+        "capabilities": {
+            "type": "array",
+            "minItems": FEWEST,
+            "maxItems": MOST,
+            "items": {
+                "type": "object",
+                "required": ["name", "description", "episodes"],
+                "properties": {
+                    "name": {"type": "string", "pattern": "^[a-z][a-z0-9_]{2,50}$"},
+                    "description": {"type": "string", "minLength": 10, "maxLength": 500},
+                    "episodes": {"type": "array", "minItems": 1, "items": {"type": "string"}},
+                },
+            },
+        }
+    },
+}
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An episode with the name under which the analyst is shown it."""
+
+    name: str
+    task: Task
+    trajectory: Trajectory
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The labelling runs that can be used: for each, labels of every episode in order."""
+
+    labels: tuple[tuple[Mapping[str, Label], ...], ...]
+    keep: int  # runs that must select a capability
+    dropped: tuple[str, ...]  # why runs were
+
+
+def number(episodes: Sequence[tuple[Task, Trajectory, bool]]) -> list[Seen]:
+    return [Seen(f"T{n:03d}", *episode) for n, episode in enumerate(episodes, start=1)]
+
+
+def discover(lab: Lab, seen: Sequence[Seen]) -> list[Capability]:
+    """The candidates. Raises UserError when the analyst gives none that can be used."""
+    shown = _fitting(seen, _room(lab))
+    rules = DISCOVER.format(fewest=FEWEST, most=MOST)
+    known = {s.name for s in shown}
+
+    def read(text: str) -> list[Capability]:
+        found = read_json(text, DISCOVERED)["capabilities"]
+        names = [c["name"] for c in found]
+        if len(set(names)) < len(names):
+            raise Unusable(f"a name stands twice in {names}.")
+        if strange := {e for c in found for e in c["episodes"]} - known:
+            raise Unusable(f"there are no episodes {sorted(strange)[:5]}.")
+        return [Capability(c["name"], " ".join(c["description"].split())) for c in found]
+
+    try:
+        return lab.ask(ROLE, "discover", _messages(rules, shown, _room(lab)), read)
+    except LLMError as error:
+        lab.retract(ROLE, "discover")
+        raise UserError(
+            f"the analyst proposed no capabilities that can be used: {error}. The same command "
+            "asks again; or change `llm.analyst`."
+        ) from error
+
+
+def label(
+    lab: Lab, seen: Sequence[Seen], candidates: Sequence[Capability], settings: TraceSettings
+) -> Runs:
+    """N labelling runs side by side. Raises UserError when too few can be used."""
+    with ThreadPoolExecutor(settings.runs) as threads:
+        outcomes = list(threads.map(lambda n: _run(lab, seen, candidates, n), range(settings.runs)))
+    good = tuple(o for o in outcomes if not isinstance(o, LLMError))
+    dropped = tuple(
+        f"labelling run {n} is dropped: {o}"
+        for n, o in enumerate(outcomes)
+        if isinstance(o, LLMError)
+    )
+    for why in dropped:
+        lab.say(why)
+    least = min(settings.minimum_runs, settings.runs)
+    if len(good) < least:
+        lab.retract(ROLE, "label")
+        raise UserError(
+            f"only {len(good)} of {settings.runs} labelling runs can be used, and "
+            f"{least} are needed (method.minimum_runs); the last trouble: "
+            f"{dropped[-1]}. The same command asks again; or change `llm.analyst`."
+        )
+    keep = math.ceil(settings.keep_runs * len(good) / settings.runs)
+    return Runs(good, keep, dropped)
+
+
+def majority(runs: Runs, episode: int) -> dict[str, Label]:
+    """What most runs say of one episode; PRESENT where none has the most."""
+    out = {}
+    for name in runs.labels[0][episode]:
+        said = [run[episode][name] for run in runs.labels]
+        best = max(Label, key=said.count)
+        tied = sum(said.count(other) == said.count(best) for other in Label) > 1
+        out[name] = Label.PRESENT if tied else best
+    return out
+
+
+def _run(
+    lab: Lab, seen: Sequence[Seen], candidates: Sequence[Capability], run: int
+) -> tuple[Mapping[str, Label], ...] | LLMError:
+    order = list(seen)
+    random.Random(stable_seed(lab.seed, "trace", "labelling", run)).shuffle(order)
+    found: dict[str, Mapping[str, Label]] = {}
+    rules = LABEL.format(capabilities="\n".join(f"  {c.name}: {c.description}" for c in candidates))
+    try:
+        for n in range(0, len(order), BATCH):
+            batch = order[n : n + BATCH]
+            found |= lab.ask(
+                ROLE,
+                f"label/{run}/{n // BATCH}",
+                _messages(rules, batch, _room(lab)),
+                _reader(batch, candidates),
+            )
+    except LLMError as error:
+        return error
+    return tuple(found[s.name] for s in seen)
+
+
+def _reader(batch: Sequence[Seen], candidates: Sequence[Capability]) -> Any:
+    names = [c.name for c in candidates]
+    one = {
+        "type": "object",
+        "required": names,
+        "properties": {name: {"enum": [v.value for v in Label]} for name in names},
+    }
+    schema = {
+        "type": "object",
+        "required": ["labels"],
+        "properties": {
+            "labels": {
+                "type": "object",
+                "required": [s.name for s in batch],
+                "properties": {s.name: one for s in batch},
+            }
+        },
+    }
+
+    def read(text: str) -> dict[str, dict[str, Label]]:
+        labels = read_json(text, schema)["labels"]
+        return {s.name: {name: Label(labels[s.name][name]) for name in names} for s in batch}
+
+    return read
+
+
+def _messages(rules: str, shown: Sequence[Seen], room: int) -> list[Message]:
+    each = (room - len(rules)) // max(1, len(shown)) - 40
+    texts = [
+        f"== {s.name}: {'solved' if s.passed else 'failed'}\n{compact(s.trajectory, each)}"
+        for s in shown
+    ]
+    return [
+        {"role": "system", "content": rules},
+        {"role": "user", "content": "\n\n".join(texts)},
+    ]
+
+
+def _fitting(seen: Sequence[Seen], room: int) -> list[Seen]:
+    """As many episodes as fit with a telling length each: failed and solved ones in turn."""
+    most = max(2, room // LEAST_TEXT)
+    failed = [s for s in seen if not s.passed]
+    solved = [s for s in seen if s.passed]
+    half = most // 2
+    chosen = failed[: max(half, most - len(solved))]
+    chosen += solved[: most - len(chosen)]
+    return sorted(chosen, key=lambda s: s.name)
+
+
+def _room(lab: Lab) -> int:
+    room = lab.room(ROLE)
+    assert room is not None, "nobody plays the analyst"
+    return room

@@ -1,0 +1,207 @@
+"""Analysis: play the training tasks, label what happened, say which capabilities are missing.
+
+Step 1 of the method; `prompt_only` stops after it. Who labels is the role `analyst`: the program of
+this project (label.py), or a language model (analyst.py).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+
+from trace_bench.core.protocols import Lab
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import AgentSpec, Purpose, Task, Tool, Trajectory
+from trace_bench.methods.trace.analysis import analyst, select
+from trace_bench.methods.trace.analysis.case import view_of
+from trace_bench.methods.trace.analysis.label import label
+from trace_bench.methods.trace.analysis.select import Labelled, Verdict
+from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY, Capability, Label
+from trace_bench.methods.trace.routing import Known
+from trace_bench.methods.trace.settings import TraceSettings
+
+CALL = "analysis"  # the name of the analysis call
+
+
+@dataclass(frozen=True)
+class Episode:
+    """One analysis rollout; `labels` is None when the infrastructure lost the episode."""
+
+    task: Task
+    trajectory: Trajectory
+    passed: bool
+    labels: dict[str, Label] | None
+
+
+@dataclass
+class Analysis:
+    """`write` takes parts of the report (capabilities.json) by name."""
+
+    lab: Lab
+    settings: TraceSettings
+    write: Callable[..., None]
+    episodes: list[Episode] = field(default_factory=list)
+    candidates: list[Capability] = field(default_factory=list)
+    runs: list[list[Labelled]] = field(default_factory=list)
+    keep: int = 0  # runs that must select a capability
+
+    def play(self, agent: AgentSpec, tasks: Sequence[Task], count: int) -> None:
+        """Plays `count` episodes of the training tasks and labels what happened."""
+        plan = self._plan(tasks, count)
+        temperature = self.settings.analysis_temperature
+        played = self.lab.rollouts(
+            CALL, agent, plan, purpose=Purpose.ANALYSIS, temperature=temperature
+        )
+        if self.lab.room(analyst.ROLE) is None:
+            self._by_program(plan, played)
+        else:
+            self._by_model(plan, played)
+        self._report()
+
+    def _by_program(self, plan: Sequence[Task], played: Sequence[Trajectory]) -> None:
+        unique = {task.id: task for task in plan}
+        views = {task_id: view_of(self.lab.suite, task) for task_id, task in unique.items()}
+        self.episodes = [
+            Episode(task, t, _passed(t), label(views[task.id], t) if _scored(t) else None)
+            for task, t in zip(plan, played, strict=True)
+        ]
+        rows = self._rows()
+        self.candidates = [
+            c for c in VOCABULARY if any(r.labels[c.name] is not Label.NA for r in rows)
+        ]
+        self.runs = select.resamples(rows, self.settings.runs, self.lab.seed)
+        self.keep = self.settings.keep_runs
+
+    def _by_model(self, plan: Sequence[Task], played: Sequence[Trajectory]) -> None:
+        both = list(zip(plan, played, strict=True))
+        scored = [(task, t, _passed(t)) for task, t in both if _scored(t)]
+        if all(passed for *_, passed in scored):
+            self.episodes = [
+                Episode(task, t, _passed(t), {} if _scored(t) else None) for task, t in both
+            ]
+            self.keep, self.runs = self.settings.keep_runs, [[]] * self.settings.runs
+            return  # nothing failed, so there is nothing to ask about
+        seen = analyst.number(scored)
+        self.lab.say(f"the analyst reads {len(seen)} episodes")
+        self.candidates = analyst.discover(self.lab, seen)
+        names = ", ".join(c.name for c in self.candidates)
+        self.lab.say(f"it proposes {names}, and labels them in {self.settings.runs} runs")
+        runs = analyst.label(self.lab, seen, self.candidates, self.settings)
+        self.keep = runs.keep
+        self.runs = [
+            [Labelled(s.passed, labels) for s, labels in zip(seen, run, strict=True)]
+            for run in runs.labels
+        ]
+        said = iter([analyst.majority(runs, n) for n in range(len(seen))])
+        self.episodes = [
+            Episode(task, t, _passed(t), next(said) if _scored(t) else None) for task, t in both
+        ]
+
+    def _report(self) -> None:
+        passed = sum(e.passed for e in self.episodes)
+        lost = sum(e.labels is None for e in self.episodes)
+        counts = {
+            "rollouts": len(self.episodes),
+            "tasks": len({e.task.id for e in self.episodes}),
+            "passed": passed,
+            "failed": len(self.episodes) - passed - lost,
+            "lost": lost,
+        }
+        labelled = [(i, e, e.labels) for i, e in enumerate(self.episodes) if e.labels is not None]
+        self.write(
+            analysis=counts,
+            labels=[
+                {
+                    "call": CALL,
+                    "index": i,
+                    "task": e.task.id,
+                    "passed": e.passed,
+                    "labels": {name: found.value for name, found in labels.items()},
+                }
+                for i, e, labels in labelled
+            ],
+        )
+
+    def _plan(self, tasks: Sequence[Task], count: int) -> list[Task]:
+        """`count` tasks: all of them as often as they fit, then a seeded sample."""
+        rounds, rest = divmod(count, len(tasks))
+        rng = random.Random(stable_seed(self.lab.seed, "trace", "analysis"))
+        extra = sorted(rng.sample(range(len(tasks)), rest))
+        return [*list(tasks) * rounds, *(tasks[i] for i in extra)]
+
+    def _rows(self) -> list[Labelled]:
+        return [Labelled(e.passed, e.labels) for e in self.episodes if e.labels is not None]
+
+    def choose(self, trainable: Collection[str] | None) -> list[Verdict]:
+        """Verdicts on every candidate. `trainable`: those that environments can be made for, which
+        only the report needs to know; None: for all that are no controls."""
+        verdicts = select.select(self.runs, self.candidates, self.settings, self.keep)
+        self.write(
+            thresholds={
+                "coverage": self.settings.coverage,
+                "gap": self.settings.gap,
+                "minimum_support": self.settings.minimum_support,
+                "runs": len(self.runs),
+                "keep_runs": self.keep,
+            },
+            candidates=[
+                {
+                    **select.as_json(v),
+                    "trainable": not v.control if trainable is None else v.name in trainable,
+                    "examples": self._examples(v.name),
+                }
+                for v in verdicts
+            ],
+        )
+        self.lab.say(select.table(verdicts, self.settings, self.keep, len(self.runs)))
+        return verdicts
+
+    def _examples(self, name: str) -> list[str]:
+        """Up to four task ids that show the capability, those that lack it first."""
+        order = (Label.LACKING, Label.PRESENT)
+        seen = [e.task.id for w in order for e in self.episodes if e.labels and e.labels[name] is w]
+        return list(dict.fromkeys(seen))[:4]
+
+    def tools(self) -> dict[str, Tool]:
+        """All tools that the training tasks offer, by name."""
+        return {t["function"]["name"]: t for e in self.episodes for t in e.trajectory.tools}
+
+    def lacking(self, name: str) -> list[Trajectory]:
+        """Failed episodes that lack a capability."""
+        return [
+            e.trajectory
+            for e in self.episodes
+            if not e.passed and e.labels and e.labels[name] is Label.LACKING
+        ]
+
+    def known(self, names: Sequence[str]) -> list[Known]:
+        """What the analysis says about every training task: solved in most of its rollouts, or
+        which of the capabilities `names` its failures lacked, the first in that order."""
+        by_task: dict[str, list[Episode]] = {}
+        for e in self.episodes:
+            if e.labels is not None:
+                by_task.setdefault(e.task.id, []).append(e)
+        out: list[Known] = []
+        for group in by_task.values():
+            solved = 2 * sum(e.passed for e in group) > len(group)
+            failed = [e.labels for e in group if not e.passed and e.labels]
+            lacking = (n for n in names if any(found.get(n) is Label.LACKING for found in failed))
+            text, tools = _opening(group[0].trajectory)
+            out.append(Known(text, tools, solved, next(lacking, None)))
+        return out
+
+
+def _opening(trajectory: Trajectory) -> tuple[str, tuple[str, ...]]:
+    """The user's first message and the names of the tools at hand."""
+    said = (m for m in trajectory.messages if m["role"] == "user")
+    names = tuple(tool["function"]["name"] for tool in trajectory.tools)
+    return str(next(said, {}).get("content") or ""), names
+
+
+def _scored(trajectory: Trajectory) -> bool:
+    return trajectory.score is not None and trajectory.failure is None
+
+
+def _passed(trajectory: Trajectory) -> bool:
+    return trajectory.score is not None and trajectory.score.success

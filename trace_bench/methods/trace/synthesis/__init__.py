@@ -1,0 +1,1 @@
+"""TRACE, step 2: training environments for them."""

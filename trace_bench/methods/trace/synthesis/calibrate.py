@@ -1,0 +1,228 @@
+"""Calibration of synthetic environments on the base agent, within the budget (method, step 2).
+
+Only tasks that need the capability are measured: contrast cases are easy by design and would count
+as "always succeeds". The rollouts are by the base agent, so a trainer could use them as its first
+iteration; that reuse is left out on purpose, because a trainer that starts from foreign groups
+would no longer be the same trainer that the other methods use.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from trace_bench.core.protocols import Lab
+from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
+from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.trace.synthesis.draw import MAX_LEVEL, Mix, draw
+
+EPS = 1e-9
+MOST_LOST = 0.1  # share of episodes that may be lost to errors before a calibration says nothing
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What one round measured. Shares are of groups, rates of rollouts."""
+
+    groups: int
+    rollouts: int
+    mean_reward: float
+    success: float
+    std: float
+    all_success: float
+    all_zero: float
+    constant: float
+    informative: float
+    failures: int  # episodes that the infrastructure lost; not in any other number
+
+
+@dataclass(frozen=True)
+class Round:
+    mix: Mix
+    numbers: Numbers
+    outside: tuple[str, ...]  # the bands that are missed, in words
+
+
+@dataclass
+class Calibration:
+    """One capability's rounds. `outcome` is "in bands", "kept with a warning" or "dropped"."""
+
+    name: str
+    mix: Mix
+    rounds: list[Round] = field(default_factory=list)
+    outcome: str = ""
+
+    @property
+    def settled(self) -> bool:
+        return bool(self.rounds) and not self.rounds[-1].outside
+
+
+def measure(groups: Sequence[Sequence[tuple[float, bool]]], failures: int = 0) -> Numbers:
+    """Numbers of groups of (reward, success) pairs; empty groups are left out."""
+    full = [list(g) for g in groups if g]
+    rewards = [r for g in full for r, _ in g]
+    n = len(rewards)
+    mean = sum(rewards) / n if n else 0.0
+    std = math.sqrt(sum((r - mean) ** 2 for r in rewards) / n) if n else 0.0
+
+    def share(test: Sequence[bool]) -> float:
+        return sum(test) / len(test) if test else 0.0
+
+    constant = share([max(r for r, _ in g) - min(r for r, _ in g) <= EPS for g in full])
+    return Numbers(
+        groups=len(full),
+        rollouts=n,
+        mean_reward=mean,
+        success=share([s for g in full for _, s in g]),
+        std=std,
+        all_success=share([all(s for _, s in g) for g in full]),
+        all_zero=share([all(r <= EPS for r, _ in g) for g in full]),
+        constant=constant,
+        informative=1.0 - constant if full else 0.0,
+        failures=failures,
+    )
+
+
+def outside_bands(numbers: Numbers, settings: TraceSettings) -> tuple[str, ...]:
+    """The bands that `numbers` miss, each as "name value (wanted ...)"; () when all are met."""
+    low, high = settings.band_low, settings.band_high
+    checks = (
+        ("mean reward", numbers.mean_reward, low, high),
+        ("success", numbers.success, low, high),
+        ("std", numbers.std, settings.band_std, math.inf),
+        ("all-success groups", numbers.all_success, 0.0, settings.band_all_success),
+        ("all-zero groups", numbers.all_zero, 0.0, settings.band_all_zero),
+        ("constant groups", numbers.constant, 0.0, settings.band_constant),
+    )
+    played = numbers.rollouts + numbers.failures
+    if numbers.failures > MOST_LOST * played:  # the other numbers say little then
+        return (f"{numbers.failures} of {played} episodes were lost to errors",)
+    return tuple(
+        f"{name} {value:.2f} (wanted {lo:g} to {hi:g})"
+        for name, value, lo, hi in checks
+        if not lo - EPS <= value <= hi + EPS
+    )
+
+
+def next_mix(mix: Mix, numbers: Numbers, settings: TraceSettings) -> Mix:
+    """Longer tasks after a round that was too easy, shorter ones after one that was too hard, else
+    the same mix with new seeds."""
+    middle = (settings.band_low + settings.band_high) / 2
+    step = 0
+    if numbers.success > settings.band_high or numbers.all_success > settings.band_all_success:
+        step = 1
+    if numbers.success < settings.band_low or numbers.all_zero > settings.band_all_zero:
+        step = -1 if numbers.success < middle else step
+    return replace(mix, level=max(-MAX_LEVEL, min(MAX_LEVEL, mix.level + step)))
+
+
+def calibrate(
+    lab: Lab, base: AgentSpec, names: Sequence[str], settings: TraceSettings, pool: int
+) -> list[Calibration]:
+    """Calibrates every capability in `names` with at most `pool` rollouts; one result each, in
+    order. All capabilities of a round share one call, so that they run in one batch."""
+    results = [Calibration(name, Mix(settings.contrast_share)) for name in names]
+    for number in range(settings.calibration_rounds):
+        due = [c for c in results if not c.settled][: pool // settings.calibration_round]
+        if not due:
+            break
+        pool -= len(due) * settings.calibration_round
+        measured = _play_round(lab, base, due, settings, number)
+        for calibration, found in zip(due, measured, strict=True):
+            calibration.rounds.append(Round(calibration.mix, found, outside_bands(found, settings)))
+            calibration.mix = next_mix(calibration.mix, found, settings)
+    for calibration in results:
+        _conclude(calibration)
+    return results
+
+
+def _play_round(
+    lab: Lab, base: AgentSpec, due: Sequence[Calibration], settings: TraceSettings, number: int
+) -> list[Numbers]:
+    """One round of all capabilities that are due, in one call."""
+    size = settings.calibration_group_size
+    tasks: list[Task] = []
+    for c in due:
+        mix = replace(c.mix, contrast=0.0)
+        label = f"calibration/{number}"
+        drawn = draw(lab.suite, c.name, settings.calibration_groups, mix, lab.seed, label)
+        tasks.extend(task for task in drawn.tasks for _ in range(size))
+    played = lab.rollouts(
+        f"calibration/{number}",
+        base,
+        tasks,
+        purpose=Purpose.CALIBRATION,
+        temperature=settings.calibration_temperature,
+    )
+    per = settings.calibration_round
+    return [numbers(played[i * per : (i + 1) * per], settings) for i in range(len(due))]
+
+
+def numbers(played: Sequence[Trajectory], settings: TraceSettings) -> Numbers:
+    """Numbers of one capability's episodes, in groups of `calibration_group_size`."""
+    size = settings.calibration_group_size
+    groups = [
+        [
+            (
+                t.score.similarity if settings.reward == "similarity" else float(t.score.success),
+                t.score.success,
+            )
+            for t in played[at : at + size]
+            if t.score is not None and t.failure is None
+        ]
+        for at in range(0, len(played), size)
+    ]
+    return measure(groups, failures=len(played) - sum(map(len, groups)))
+
+
+def _conclude(calibration: Calibration) -> None:
+    """Sets outcome and mix: the round with the fewest missed bands is the one to train on."""
+    if not calibration.rounds:
+        calibration.outcome = "kept with a warning"
+        return
+    best = min(calibration.rounds, key=lambda r: len(r.outside))
+    calibration.mix = best.mix
+    if not best.outside:
+        calibration.outcome = "in bands"
+    elif all(r.numbers.groups and r.numbers.all_success >= 1.0 for r in calibration.rounds):
+        calibration.outcome = "dropped"  # the base agent always succeeds: nothing to learn
+    else:
+        calibration.outcome = "kept with a warning"
+
+
+def as_json(calibration: Calibration) -> dict[str, object]:
+    """Every number of a calibration, JSON-safe."""
+    return {
+        "name": calibration.name,
+        "outcome": calibration.outcome,
+        "mix": vars(calibration.mix),
+        "rounds": [
+            {"mix": vars(r.mix), **vars(r.numbers), "outside": list(r.outside)}
+            for r in calibration.rounds
+        ],
+    }
+
+
+def table(calibrations: Sequence[Calibration]) -> str:
+    """The calibrations as a text table, one line a round, with the missed bands below it."""
+    lines = [
+        f"{'capability':<36}{'round':>6}{'level':>6}{'reward':>8}{'success':>8}{'std':>6}"
+        f"{'all-1':>7}{'all-0':>7}{'const':>7}{'inform':>7}"
+    ]
+    for c in calibrations:
+        for number, r in enumerate(c.rounds):
+            n = r.numbers
+            lines.append(
+                f"{c.name:<36}{number:>6}{r.mix.level:>6}{n.mean_reward:8.2f}{n.success:8.2f}"
+                f"{n.std:6.2f}{n.all_success:7.2f}{n.all_zero:7.2f}{n.constant:7.2f}"
+                f"{n.informative:7.2f}"
+            )
+        outside = "; ".join(c.rounds[-1].outside) if c.rounds else "no rollouts left for it"
+        lines.append(f"    {c.outcome}" + (f": {outside}" if c.outcome != "in bands" else ""))
+    return "\n".join(lines)
+
+
+def kept(calibrations: Sequence[Calibration]) -> Mapping[str, Mix]:
+    """The capabilities to train and how their tasks are drawn."""
+    return {c.name: c.mix for c in calibrations if c.outcome != "dropped"}

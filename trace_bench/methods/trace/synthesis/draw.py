@@ -1,0 +1,153 @@
+"""Synthetic tasks of a capability, self-tested before use (method, step 2).
+
+The suite brings the generator: the target's own world, tool schemas and conversation, with a
+reward for the capability only. This module draws seeds from it, keeps the wanted share of contrast
+cases, and throws away what fails the self-test: the reference must earn the full reward, doing
+nothing must not. No rollout is spent here, since no agent acts.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.protocols import Suite
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import Message, Score, Step, Task
+
+FULL = 1.0 - 1e-6  # the environments' own tolerance for a perfect score
+IDLE: Message = {"role": "assistant", "content": ""}
+MAX_STEPS = 200  # ends the self-test of an environment that never says done
+MAX_LEVEL = 3
+
+
+@runtime_checkable
+class Generator(Protocol):
+    """What a suite offers besides `Suite` when capabilities can be trained on it."""
+
+    def capabilities(self) -> tuple[str, ...]: ...
+    def synthetic(self, capability: str, seed: int) -> Task: ...
+
+
+@dataclass(frozen=True)
+class Mix:
+    """How seeds are chosen. `contrast`: share of contrast cases. `level` in -3 ... 3 makes the
+    tasks longer or shorter: of 2^|level| draws the one with the longest (or shortest) reference is
+    taken. It changes which tasks come up, never their rules."""
+
+    contrast: float
+    level: int = 0
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Accepted tasks and how many seeds the self-test refused."""
+
+    tasks: tuple[Task, ...]
+    refused: int
+
+
+def generator(suite: Suite) -> Generator:
+    """The suite's generator of synthetic tasks; UserError if it has none."""
+    if not isinstance(suite, Generator):
+        raise UserError(
+            f"method=trace cannot synthesize tasks for {suite.name}/{suite.variant}: that "
+            "suite has no generator of synthetic tasks. Change `env` or `method`."
+        )
+    return suite
+
+
+def play(suite: Suite, task: Task, replies: Sequence[Message], then: Message) -> Score | None:
+    """Score of an episode in which the agent says `replies` and then `then` until the end; None
+    if the episode never ends."""
+    env = suite.make()
+    try:
+        step = env.reset(task)
+        for n in range(MAX_STEPS):
+            if step.done:
+                return step.score
+            step = env.step(replies[n] if n < len(replies) else then)
+        return None
+    finally:
+        env.close()
+
+
+def self_test(suite: Suite, task: Task) -> str | None:
+    """None when the task is fit for use, else what is wrong with it."""
+    reference = play(suite, task, suite.reference(task), IDLE)
+    if reference is None or reference.similarity < FULL or not reference.success:
+        return f"the reference earns {reference and reference.similarity}"
+    idle = play(suite, task, (), IDLE)
+    if idle is None or idle.similarity >= FULL:
+        return f"doing nothing earns {idle and idle.similarity}"
+    return None
+
+
+def draw(suite: Suite, capability: str, count: int, mix: Mix, seed: int, label: str) -> Drawn:
+    """`count` accepted tasks in a seeded order. `label` names the stream of seeds ("train",
+    "calibration/1"): different labels give different tasks, the same label the same ones.
+
+    Raises TraceBenchError naming the last defect when more seeds are refused than accepted.
+    """
+    source = generator(suite)
+    want = {True: round(count * mix.contrast), False: count - round(count * mix.contrast)}
+    kept: dict[bool, list[Task]] = {True: [], False: []}
+    refused, last, seen = 0, "", set[str]()
+    pools: dict[bool, list[Task]] = {True: [], False: []}
+    for n in range(200 + 100 * count):
+        if all(len(kept[side]) >= want[side] for side in want):
+            break
+        number = stable_seed(seed, "trace", "synthetic", capability, label, n) % 2**31
+        task = source.synthetic(capability, number)
+        side = bool(task.data.get("contrast", False))
+        if task.id in seen or len(kept[side]) >= want[side]:
+            continue
+        seen.add(task.id)
+        pools[side].append(task)
+        if len(pools[side]) < 2 ** abs(mix.level):
+            continue
+        chosen, pools[side] = _by_length(pools[side], mix.level), []
+        wrong = self_test(suite, chosen)
+        if wrong is None:
+            kept[side].append(chosen)
+        else:
+            refused, last = refused + 1, f"{chosen.id}: {wrong}"
+            if refused > count:
+                break
+    tasks = kept[False] + kept[True]
+    if len(tasks) < count:
+        raise TraceBenchError(
+            f"only {len(tasks)} of {count} synthetic tasks of {capability} "
+            f"({want[True]} contrast cases) could be made; refused by the self-test: {refused} "
+            f"({last or 'none'})"
+        )
+    random.Random(stable_seed(seed, "trace", "order", capability, label)).shuffle(tasks)
+    return Drawn(tuple(tasks), refused)
+
+
+def _by_length(pool: Sequence[Task], level: int) -> Task:
+    """The task with the longest (level > 0) or shortest reference; the first one on ties."""
+    if level >= 0:
+        return max(pool, key=lambda t: len(t.data.get("reference", ())))
+    return min(pool, key=lambda t: len(t.data.get("reference", ())))
+
+
+def opening(suite: Suite, task: Task) -> tuple[str, tuple[str, ...]]:
+    """What is known before the first turn: the user's first message ("" if there is none) and the
+    names of the tools at hand."""
+    first = first_step(suite, task)
+    said = (m for m in first.messages if m.get("role") == "user")
+    text = str(next(said, {}).get("content") or "")
+    return text, tuple(tool["function"]["name"] for tool in first.tools)
+
+
+def first_step(suite: Suite, task: Task) -> Step:
+    """What a reset gives."""
+    env = suite.make()
+    try:
+        return env.reset(task)
+    finally:
+        env.close()

@@ -1,0 +1,143 @@
+"""The checks that a written environment must pass before any rollout is spent on it."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+
+from trace_bench.core.errors import EpisodeError, UserError
+from trace_bench.core.protocols import Suite
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import Message, Task, Tool, to_json
+from trace_bench.envs.check import first_fault
+from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.trace.synthesis.draw import IDLE, opening, play
+from trace_bench.methods.trace.synthesis.generate.leaks import Leaks, texts_of
+from trace_bench.policies.scripted import call_message, plausible, text_message
+
+TASKS = 16  # tasks that are looked at
+CONFORMING = 6  # of them, those that go through all of envs/check.py
+CALLS = 4  # random tool calls of the random agent, as in policies/scripted.py
+
+
+def examine(
+    suite: Suite, twin: Suite, tools: Mapping[str, Tool], leaks: Leaks, settings: TraceSettings
+) -> list[str]:
+    """What is wrong, in words for the author, of the first check that fails; [] when all is well.
+
+    `twin`: the same module in another process, which must give the same."""
+    try:
+        tasks = [suite.synthetic("", seed) for seed in range(TASKS)]  # type: ignore[attr-defined]
+        return (
+            _variety(suite, tasks)
+            or _tools(suite, tasks, tools)
+            or _leaks(suite, tasks, leaks)
+            or _conformance(suite, tasks[:CONFORMING])
+            or _twin(suite, twin, tasks[:CONFORMING])
+            or _floors(suite, tasks, settings)
+        )
+    except (UserError, EpisodeError) as error:
+        return [f"the module failed: {error}"]
+
+
+def _variety(suite: Suite, tasks: Sequence[Task]) -> list[str]:
+    openings = {opening(suite, task)[0] for task in tasks}
+    if len(openings) < len(tasks) // 2:
+        return [f"{len(tasks)} seeds give only {len(openings)} different first messages."]
+    return []
+
+
+def _tools(suite: Suite, tasks: Sequence[Task], tools: Mapping[str, Tool]) -> list[str]:
+    """The target's own schemas, and nothing else."""
+    for task in tasks:
+        env = suite.make()
+        try:
+            for tool in env.reset(task).tools:
+                name = tool["function"]["name"]
+                if name not in tools:
+                    return [f"there is no tool {name!r}; allowed: {', '.join(sorted(tools))}."]
+                if to_json(tool) != to_json(tools[name]):
+                    return [f"the schema of {name!r} is not the target's; use TOOLS[{name!r}]."]
+        finally:
+            env.close()
+    return []
+
+
+def _leaks(suite: Suite, tasks: Sequence[Task], leaks: Leaks) -> list[str]:
+    for task in tasks:
+        if found := leaks.found([*texts_of(task), opening(suite, task)[0]]):
+            return [repeated(task.id, found)]
+    return []
+
+
+def repeated(what: str, found: Sequence[str]) -> str:
+    """What is said of a text that holds something of held-out tasks."""
+    return f"{what} repeats a task that is held out: {', '.join(found[:3])}. Make up your own."
+
+
+def _conformance(suite: Suite, tasks: Sequence[Task]) -> list[str]:
+    fault = first_fault(suite, tasks)
+    return [] if fault is None else [fault]
+
+
+def _twin(suite: Suite, twin: Suite, tasks: Sequence[Task]) -> list[str]:
+    """Another process gives the same tasks, messages and rewards."""
+    for task in tasks:
+        other = twin.synthetic("", task.seed)  # type: ignore[attr-defined]
+        if to_json(other.data) != to_json(task.data):
+            return [f"make_task({task.seed}) gives other data in another process."]
+        if _played(suite, task) != _played(twin, task):
+            return [f"{task.id} is played otherwise in another process."]
+    return []
+
+
+def _played(suite: Suite, task: Task) -> str:
+    env = suite.make()
+    try:
+        steps = [env.reset(task)]
+        for action in suite.reference(task):
+            if steps[-1].done:
+                break
+            steps.append(env.step(action))
+        return json.dumps(to_json(steps))
+    finally:
+        env.close()
+
+
+def _floors(suite: Suite, tasks: Sequence[Task], settings: TraceSettings) -> list[str]:
+    """What an agent earns that does nothing, that only talks, and that calls at random."""
+    talk = text_message("That is done.")
+    floors = {
+        "does nothing": (_mean(suite, tasks, lambda task: (), IDLE), settings.idle_limit),
+        "only says it is done": (_mean(suite, tasks, lambda task: (), talk), settings.idle_limit),
+        "calls tools at random": (
+            _mean(suite, tasks, lambda task: _random_calls(suite, task), IDLE),
+            settings.random_limit,
+        ),
+    }
+    return [
+        f"an agent that {what} earns {earned:.2f} on average; allowed: {limit:g}."
+        for what, (earned, limit) in floors.items()
+        if earned > limit
+    ]
+
+
+def _mean(suite: Suite, tasks: Sequence[Task], replies, then: Message) -> float:  # type: ignore[no-untyped-def]
+    scores = [play(suite, task, replies(task), then) for task in tasks]
+    return sum(s.similarity for s in scores if s is not None) / len(scores)
+
+
+def _random_calls(suite: Suite, task: Task) -> list[Message]:
+    env = suite.make()
+    try:
+        tools = list(env.reset(task).tools)
+    finally:
+        env.close()
+    rng = random.Random(stable_seed("random agent", task.id))
+    out: list[Message] = []
+    for n in range(CALLS if tools else 0):
+        function = rng.choice(tools)["function"]
+        arguments = plausible(function.get("parameters") or {}, rng)
+        out.append(call_message(function["name"], arguments, f"call_{n}"))
+    return out

@@ -1,0 +1,131 @@
+"""One adapter per capability, or one for all (method, step 3). The maths is the trainer's.
+
+`split_training` hands out what is left of the budget job by job: what one job leaves unspent (a
+group that does not fit any more, early stopping) goes to those after it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, zip_longest
+
+from trace_bench.core.errors import TraceBenchError
+from trace_bench.core.protocols import Lab, TrainingJob
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import AdapterRef, AgentSpec, Task
+from trace_bench.methods.trace.budget import next_share
+from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.trace.synthesis.draw import Mix, draw
+
+JOINT = "joint"
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is trained into one adapter; `weight` decides its part of the budget."""
+
+    name: str
+    tasks: tuple[Task, ...]
+    weight: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    job: Job
+    adapter: AdapterRef
+    share: int
+    spent: int
+
+
+def jobs(
+    lab: Lab, mixes: Mapping[str, Mix], coverage: Mapping[str, float], settings: TraceSettings
+) -> list[Job]:
+    """The training jobs of the kept capabilities, in training order."""
+    tasks = {
+        name: draw(lab.suite, name, settings.synthetic_tasks, mix, lab.seed, "train").tasks
+        for name, mix in mixes.items()
+    }
+    return of_tasks(tasks, coverage, settings)
+
+
+def of_tasks(
+    made: Mapping[str, tuple[Task, ...]], coverage: Mapping[str, float], settings: TraceSettings
+) -> list[Job]:
+    """The training jobs of tasks that are there already, in training order."""
+    if settings.adapters == JOINT:
+        return [Job(JOINT, interleave(list(made.values())), 1.0)]
+    weigh = settings.split == "by_coverage"
+    return [Job(name, tasks, coverage[name] if weigh else 1.0) for name, tasks in made.items()]
+
+
+def interleave(lists: Sequence[Sequence[Task]]) -> tuple[Task, ...]:
+    """Round-robin, so that every prefix holds all capabilities alike."""
+    return tuple(t for t in chain.from_iterable(zip_longest(*lists)) if t is not None)
+
+
+def train(
+    lab: Lab,
+    base: AgentSpec,
+    work: Sequence[Job],
+    settings: TraceSettings,
+    whole: Callable[[Sequence[Trained]], AgentSpec],
+    after: Callable[[Sequence[Trained]], None],
+) -> list[Trained]:
+    """Trains every job from the base agent. `whole` puts an agent together from what is there;
+    `after` is called with what is there after each job."""
+    done: list[Trained] = []
+    for n, job in enumerate(work):
+        share = next_share(lab.budget_left(), [j.weight for j in work[n:]])
+        done.append(_train_one(lab, base, job, share, settings, lambda t: whole([*done, t])))
+        after(done)
+    return done
+
+
+def _train_one(
+    lab: Lab,
+    base: AgentSpec,
+    job: Job,
+    share: int,
+    settings: TraceSettings,
+    whole: Callable[[Trained], AgentSpec],
+) -> Trained:
+    before = lab.budget_left()
+
+    def trained(agent: AgentSpec) -> Trained:
+        adapter = replace(_new(base, agent, job.name), capability=job.name)
+        return Trained(job, adapter, share, before - lab.budget_left())
+
+    wanted = TrainingJob(
+        name=job.name,
+        agent=base,
+        tasks=job.tasks,
+        rollouts=share,
+        seed=stable_seed(lab.seed, "trace", "train", job.name),
+        reward=settings.reward,
+        whole=lambda agent: whole(trained(agent)),
+    )
+    return trained(lab.trainer.train(wanted, lab))
+
+
+def _new(base: AgentSpec, agent: AgentSpec, job: str) -> AdapterRef:
+    """The adapter that a trainer added."""
+    new = [a for a in agent.adapters if a not in base.adapters]
+    if len(new) != 1:
+        raise TraceBenchError(
+            f"the trainer returned {len(new)} new adapters for {job!r}; one is expected"
+        )
+    return new[0]
+
+
+def assemble(base: AgentSpec, done: Sequence[Trained], router: Mapping | None) -> AgentSpec:
+    """The base agent with all adapters; its version names what is in it."""
+    names = "\n".join(t.adapter.name for t in done)
+    digest = hashlib.sha256(names.encode()).hexdigest()[:8]
+    return replace(
+        base,
+        version=f"trace-{len(done)}-{digest}",
+        adapters=(*base.adapters, *(t.adapter for t in done)),
+        router=router,
+    )

@@ -1,0 +1,1 @@
+"""Batched inference in this process: the scheduler and the models behind it."""

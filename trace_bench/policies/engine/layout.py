@@ -1,0 +1,132 @@
+"""Where every new token of a forward call stands: index arithmetic done once for all layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trace_bench.policies.engine.backend import Rows
+
+BLOCK_SLOTS = 16  # slots that attend together while decoding, at the length of the longest
+_ALIKE = 16  # blocks whose lengths differ by this little are one
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Where single-token rows stand: their flat tokens and slots, and the span of slots they use,
+    in blocks (first slot, end slot, keys) with one masking bias."""
+
+    tokens: Tensor
+    slots: Tensor
+    span: int
+    blocks: tuple[tuple[int, int, int], ...]
+    bias: Tensor  # [span, 1, keys of the longest]
+    whole: bool  # the flat tokens are the slots 0 .. span - 1 in order
+
+
+@dataclass(frozen=True)
+class Extend:
+    """Several rows of more than one token, padded to `width`."""
+
+    tokens: Tensor  # flat tokens
+    places: Tensor  # the same tokens in [rows * width]
+    slots: Tensor
+    width: int
+    keys: int
+    bias: Tensor  # [rows, 1, 1, width, keys]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All index arithmetic of one forward call, done once for all layers."""
+
+    rotation: Tensor  # complex [tokens, 1, D / 2]
+    lines: Tensor  # cache lines of the new keys, then values: [2 * tokens * Hkv]
+    decode: Decode | None
+    extends: tuple[Extend, ...]
+
+
+def make_plan(rows: Rows, rotation: Tensor, cache: tuple[int, int, int]) -> Plan:
+    """The plan for `rows`. `rotation`: complex [context, 1, D / 2]; `cache`: its slots, key-value
+    heads and length."""
+    capacity, heads, length = cache
+    slots, starts, counts = rows.slots, rows.starts, rows.counts
+    tokens = int(counts.sum())
+    first = np.cumsum(counts) - counts
+    offsets = np.arange(tokens) - np.repeat(first, counts)
+    positions = np.repeat(starts, counts) + offsets
+    owner = np.repeat(slots, counts)
+    lines = (owner[:, None] * heads + np.arange(heads)) * length + positions[:, None]
+    both = np.concatenate([lines, lines + capacity * heads * length], axis=1)
+    single = counts == 1
+    decode = _decode(first[single], slots[single], starts[single]) if single.any() else None
+    extends = tuple(_extend(first[b], slots[b], starts[b], counts[b]) for b in _buckets(counts))
+    return Plan(
+        rotation.index_select(0, torch.from_numpy(positions)),
+        torch.from_numpy(both.reshape(-1)),
+        decode,
+        extends,
+    )
+
+
+def _bias(allowed: np.ndarray) -> Tensor:
+    return torch.from_numpy(np.where(allowed, np.float32(0), np.float32(-1e30)))
+
+
+def _decode(tokens: np.ndarray, slots: np.ndarray, starts: np.ndarray) -> Decode:
+    span = int(slots.max()) + 1
+    last = np.zeros(span, dtype=np.int64)  # slots without a row see one stale key and are ignored
+    last[slots] = starts
+    order = np.arange(span)
+    return Decode(
+        torch.from_numpy(tokens),
+        torch.from_numpy(slots),
+        span,
+        _blocks(last + 1),
+        _bias(np.arange(int(last.max()) + 1) <= last[:, None])[:, None],
+        len(slots) == span and bool((slots == order).all()) and bool((tokens == order).all()),
+    )
+
+
+def _blocks(lengths: np.ndarray) -> tuple[tuple[int, int, int], ...]:
+    """Runs of slots (first, end, longest) of BLOCK_SLOTS; neighbours of about the same length
+    are one run."""
+    out: list[tuple[int, int, int]] = []
+    for first in range(0, len(lengths), BLOCK_SLOTS):
+        end = min(first + BLOCK_SLOTS, len(lengths))
+        longest = int(lengths[first:end].max())
+        if out and abs(longest - out[-1][2]) <= _ALIKE:
+            out[-1] = (out[-1][0], end, max(longest, out[-1][2]))
+        else:
+            out.append((first, end, longest))
+    return tuple(out)
+
+
+def _extend(first: np.ndarray, slots: np.ndarray, starts: np.ndarray, counts: np.ndarray) -> Extend:
+    width, keys = int(counts.max()), int((starts + counts).max())
+    inside = np.arange(width) < counts[:, None]
+    flat = first[:, None] + np.arange(width)
+    last = starts[:, None] + np.arange(width)
+    return Extend(
+        torch.from_numpy(flat[inside]),
+        torch.from_numpy(np.flatnonzero(inside)),
+        torch.from_numpy(slots),
+        width,
+        keys,
+        _bias(np.arange(keys) <= last[:, :, None])[:, None, None],
+    )
+
+
+def _buckets(counts: np.ndarray) -> list[np.ndarray]:
+    """Rows with several tokens, such that padding at most about doubles a bucket's work."""
+    rows = np.flatnonzero(counts > 1)
+    out: list[list[int]] = []
+    for row in rows[np.argsort(counts[rows], kind="stable")].tolist():
+        if out and counts[row] <= 2 * counts[out[-1][0]] + 16:
+            out[-1].append(row)
+        else:
+            out.append([row])
+    return [np.array(b) for b in out]

@@ -1,0 +1,363 @@
+"""Continuous batching over slots: every step advances every sequence that has something to do.
+
+One step is one forward call over rows of unequal length: rows that are sampling add one token,
+rows with a new prompt add (a part of) it. A row keeps its slot, and with it its cached keys and
+values, from its first prompt until its last episode is released.
+
+Nothing is computed twice. Episodes with the same adapter and the same tokens so far are one row,
+whatever their seeds: each draws its own next token from the row's logits, and where the tokens (or
+the prompts that follow) differ, the row is copied. So the members of a group cost as much as the
+different things they say. A new row starts from the longest beginning that any slot holds already
+(same adapter); when several new ones start alike but not equal, one goes first.
+
+Nothing is shared across moments at which no episode is live, so that a call's results do not
+depend on what was played before it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from trace_bench.policies.engine.backend import Backend, Rows
+from trace_bench.policies.engine.sampling import sample, uniforms
+
+_STEP_TOKENS = 2048  # new tokens in one forward call, which bounds its memory
+_WORTH_WAITING = 16  # shared tokens that make a new row wait a step for another's prompt
+
+_WORTH_MOVING = 24  # tokens by which another row must be longer to be moved for a new one
+
+
+@dataclass(frozen=True)
+class Order:
+    """The next turn of an episode: new prompt tokens, then sampling until `stop` or the limit.
+
+    `adapter` and `seed` are the episode's own and do not change between its orders."""
+
+    episode: int
+    ids: Sequence[int]
+    adapter: str | None = None
+    seed: int = 0
+    temperature: float = 1.0
+    max_tokens: int = 96
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """A finished turn: ids with their log-probabilities; `truncated`: the limit was hit."""
+
+    episode: int
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    truncated: bool
+
+
+@dataclass
+class _Member:
+    """A live episode. Between turns `following` is what its next order brought, if it came."""
+
+    episode: int
+    following: tuple[int, ...] | None = None
+    temperature: float = 1.0
+    limit: int = 0
+    draws: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+
+@dataclass
+class _Row:
+    """Episodes with the same tokens so far: `cached` ones in the slot, then the pending ones. A
+    row samples for all its members (`active`), or waits for their next orders."""
+
+    adapter: str | None
+    slot: int
+    cached: int
+    pending: list[int]
+    members: list[_Member]
+    active: bool = True
+
+
+class Engine:
+    """Schedules episodes on a backend with `slots` slots of `context` tokens."""
+
+    def __init__(self, backend: Backend, slots: int, context: int, stop: int) -> None:
+        self.backend, self.slots, self.context, self.stop = backend, slots, context, stop
+        self.computed = 0  # tokens that went through the layers so far
+        self.predicted = 0  # rows of logits so far
+        self._members: dict[int, _Member] = {}
+        self._adapters: dict[int, str | None] = {}
+        self._rows: list[_Row] = []
+        self._row_of: dict[int, _Row] = {}
+        self._waiting: list[_Member] = []  # live, without a row yet, in order of arrival
+        # There is always a slot for a row that must be copied, since an episode is only admitted
+        # while there are fewer episodes in rows than slots.
+        self._free = list(range(slots))
+        # What each slot's cache holds, for shared beginnings; kept until the slot is used again.
+        self._held = np.zeros((slots, context), dtype=np.int32)
+        self._length = np.zeros(slots, dtype=np.int64)
+        self._adapter: list[str | None] = [None] * slots
+
+    @property
+    def live(self) -> int:
+        return len(self._members)
+
+    def adapters(self) -> set[str | None]:
+        """The adapters that live episodes use."""
+        return set(self._adapters.values())
+
+    def fits(self, episode: int, new: int) -> bool:
+        """Whether `new` prompt tokens and one sampled token fit the episode's context."""
+        return self._tokens(episode) + new < self.context
+
+    def submit(self, order: Order) -> None:
+        """Queues a turn. The first order of an episode makes it live."""
+        if not self.fits(order.episode, len(order.ids)):
+            raise ValueError(f"episode {order.episode}: the prompt is too long")
+        member = self._members.get(order.episode)
+        if member is None:
+            member = self._members[order.episode] = _Member(order.episode)
+            self._adapters[order.episode] = order.adapter
+            self._waiting.append(member)
+        elif member.following is not None or self._row_of[order.episode].active:
+            raise ValueError(f"episode {order.episode}: a turn is open already")
+        start = self._tokens(order.episode) + len(order.ids)
+        member.following = tuple(order.ids)
+        member.limit = min(order.max_tokens, self.context - start)
+        member.temperature = order.temperature
+        member.draws = uniforms(order.seed, start, member.limit)
+        member.ids, member.logprobs = [], []
+
+    def release(self, episode: int) -> None:
+        """Forgets an episode; its row's slot is free when it was the last one there."""
+        member = self._members.pop(episode, None)
+        if member is None:
+            return
+        del self._adapters[episode]
+        row = self._row_of.pop(episode, None)
+        if row is None:
+            self._waiting.remove(member)
+        else:
+            row.members.remove(member)
+            if not row.members:
+                self._rows.remove(row)
+                heapq.heappush(self._free, row.slot)
+        if not self._members:
+            self._length[:] = 0
+
+    @torch.inference_mode()
+    def step(self) -> list[Sampled]:
+        """Advances all that can advance; the turns that ended, in order of their rows."""
+        self._resume()
+        self._admit()
+        rows = [r for r in self._rows if r.active]
+        if not rows:
+            raise RuntimeError("step() with nothing to do: submit a turn first")
+        self._compact(rows)
+        rows.sort(key=lambda r: (r.adapter or "", r.slot))
+        counts = _share([len(r.pending) for r in rows])
+        if 0 in counts:
+            rows = [r for r, c in zip(rows, counts, strict=True) if c]
+            counts = [c for c in counts if c]
+        logits = self._forward(rows, counts)
+        ready = []  # (row of the logits, row, member) of rows whose pending tokens are all in
+        for i, (row, count) in enumerate(zip(rows, counts, strict=True)):
+            row.cached += count
+            del row.pending[:count]
+            if not row.pending:
+                ready += [(i, row, member) for member in row.members]
+        if not ready:
+            return []
+        picked = [i for i, _, _ in ready]
+        if picked != list(range(len(rows))):
+            logits = logits.index_select(0, torch.tensor(picked))
+        members = [member for _, _, member in ready]
+        draws = np.array([m.draws[len(m.ids)] for m in members])
+        temperatures = torch.tensor([m.temperature for m in members])
+        ids, logprobs = sample(logits, temperatures, torch.from_numpy(draws))
+        for member, token, logprob in zip(members, ids.tolist(), logprobs.tolist(), strict=True):
+            member.ids.append(token)
+            member.logprobs.append(logprob)
+        return self._advance([rows[i] for i in dict.fromkeys(picked)])
+
+    def _forward(self, rows: list[_Row], counts: list[int]) -> torch.Tensor:
+        new = [i for r, c in zip(rows, counts, strict=True) for i in r.pending[:c]]
+        slots = np.array([r.slot for r in rows])
+        starts = np.array([r.cached for r in rows])
+        widths, ids = np.array(counts), np.array(new)
+        first = np.cumsum(widths) - widths
+        offsets = np.arange(len(ids)) - np.repeat(first, widths)
+        self._held[np.repeat(slots, widths), np.repeat(starts, widths) + offsets] = ids
+        self._length[slots] = starts + widths
+        self.computed += len(ids)
+        self.predicted += len(rows)
+        return self.backend.forward(Rows(ids, slots, starts, widths, [r.adapter for r in rows]))
+
+    def _advance(self, rows: list[_Row]) -> list[Sampled]:
+        """Splits rows where their members' newest tokens differ; the turns that ended."""
+        done = []
+        for row in rows:
+            parts: dict[tuple[int, bool], list[_Member]] = {}
+            for m in row.members:
+                token = m.ids[-1]
+                ended = token == self.stop or len(m.ids) == m.limit
+                parts.setdefault((token, ended), []).append(m)
+            for part, ((token, ended), members) in zip(
+                self._split(row, list(parts.values())), parts.items(), strict=True
+            ):
+                part.pending, part.active = [token], not ended
+                if ended:
+                    cut = token != self.stop
+                    done += [
+                        Sampled(m.episode, tuple(m.ids), tuple(m.logprobs), cut) for m in members
+                    ]
+        return done
+
+    def _resume(self) -> None:
+        """Starts the next turn of rows whose members have new orders, split where they differ."""
+        for row in [r for r in self._rows if not r.active]:
+            parts: dict[tuple[int, ...] | None, list[_Member]] = {}
+            for m in row.members:
+                parts.setdefault(m.following, []).append(m)
+            if list(parts) == [None]:
+                continue
+            for part, following in zip(
+                self._split(row, list(parts.values())), list(parts), strict=True
+            ):
+                if following is not None:
+                    part.pending.extend(following)
+                    part.active = True
+                    for m in part.members:
+                        m.following = None
+
+    def _split(self, row: _Row, parts: list[list[_Member]]) -> list[_Row]:
+        """One row for each part of a row's members; the first keeps the row's slot."""
+        row.members = parts[0]
+        out = [row]
+        for members in parts[1:]:
+            slot = heapq.heappop(self._free)
+            copy = _Row(row.adapter, slot, row.cached, list(row.pending), members, row.active)
+            self._move(row, slot)
+            self._add(copy)
+            out.append(copy)
+        return out
+
+    def _add(self, row: _Row) -> None:
+        self._rows.append(row)
+        for member in row.members:
+            self._row_of[member.episode] = row
+
+    def _tokens(self, episode: int) -> int:
+        """Tokens of an episode so far."""
+        row = self._row_of.get(episode)
+        return 0 if row is None else row.cached + len(row.pending)
+
+    def _admit(self) -> None:
+        """Gives waiting episodes a row, in order, beginnings copied where they exist."""
+        started: dict[tuple[str | None, tuple[int, ...]], _Row] = {}
+        later: list[_Member] = []
+        for member in self._waiting:
+            adapter, ids = self._adapters[member.episode], member.following or ()
+            if len(self._row_of) == self.slots:
+                later.append(member)
+            elif (twin := started.get((adapter, ids))) is not None:
+                twin.members.append(member)
+                self._row_of[member.episode] = twin
+                member.following = None
+            elif (row := self._start(adapter, ids, list(started.values()))) is not None:
+                started[adapter, ids] = row
+                row.members.append(member)
+                self._add(row)
+                member.following = None
+            else:
+                later.append(member)
+        self._waiting = later
+
+    def _start(self, adapter: str | None, ids: tuple[int, ...], started: list[_Row]) -> _Row | None:
+        """A new row for a prompt; None when it should wait for one that starts alike."""
+        prompt = np.array(ids, dtype=np.int32)
+        slot = self._make_way(heapq.heappop(self._free), len(prompt))
+        source, shared = self._longest_beginning(adapter, prompt)
+        if any(
+            r.adapter == adapter and _common(prompt, r) >= shared + _WORTH_WAITING for r in started
+        ):
+            heapq.heappush(self._free, slot)
+            return None
+        if shared and source != slot:
+            self.backend.copy(source, slot, shared)
+            self._held[slot, :shared] = prompt[:shared]
+        self._adapter[slot], self._length[slot] = adapter, shared
+        return _Row(adapter, slot, shared, list(ids[shared:]), [])
+
+    def _longest_beginning(self, adapter: str | None, prompt: np.ndarray) -> tuple[int, int]:
+        """(slot, tokens) of the best beginning of `prompt`, all but its last token at most."""
+        width = len(prompt) - 1
+        same = np.array([name == adapter for name in self._adapter])
+        usable = np.where(same, np.minimum(self._length, width), 0)
+        if width < 1 or not usable.any():
+            return 0, 0
+        differs = self._held[:, :width] != prompt[:width]
+        common = np.where(differs.any(1), differs.argmax(1), width)
+        common = np.minimum(common, usable)
+        best = int(common.argmax())
+        return best, int(common[best])
+
+    def _make_way(self, slot: int, length: int) -> int:
+        """The slot for a new row of `length`, when `slot` is free.
+
+        Slots that attend together cost as much as their longest row. So rows are kept
+        roughly in order, long ones in low slots: the longest of each later block moves up."""
+        size = self.backend.block
+        for block in range(slot // size + 1, -(-self.slots // size)):
+            longest = None
+            for row in self._rows:
+                if row.slot // size == block and (longest is None or row.cached > longest.cached):
+                    longest = row
+            if longest is not None and longest.cached > length + _WORTH_MOVING:
+                longest.slot, slot = self._move(longest, slot), longest.slot
+        return slot
+
+    def _compact(self, rows: list[_Row]) -> None:
+        """Keeps active rows in low slots, since decoding works on a span of slots."""
+        span = max(r.slot for r in rows) + 1
+        if span <= len(rows) + max(4, len(rows) // 4):
+            return
+        for row in sorted(rows, key=lambda r: -r.slot):
+            if not self._free or self._free[0] > row.slot:
+                return
+            target = heapq.heappop(self._free)
+            heapq.heappush(self._free, row.slot)
+            row.slot = self._move(row, target)
+
+    def _move(self, row: _Row, target: int) -> int:
+        """Copies a row's cache and what is known of it to the slot `target`."""
+        self.backend.copy(row.slot, target, row.cached)
+        self._held[target, : row.cached] = self._held[row.slot, : row.cached]
+        self._adapter[target], self._length[target] = row.adapter, row.cached
+        return target
+
+
+def _share(wanted: list[int]) -> list[int]:
+    """How many tokens of each row go into this step: single ones always, others in order until
+    the step is full (at least one row advances)."""
+    left = _STEP_TOKENS - sum(w == 1 for w in wanted)
+    out = []
+    for w in wanted:
+        take = w if w == 1 else max(0, min(w, left))
+        left -= 0 if w == 1 else take
+        out.append(take)
+    return out
+
+
+def _common(prompt: np.ndarray, row: _Row) -> int:
+    """Tokens that `prompt` shares with a row that starts in this step, its last left out."""
+    if row.cached:
+        return 0  # it was itself copied: whatever it shares was found there
+    other = np.array(row.pending, dtype=np.int32)
+    width = min(len(prompt) - 1, len(other))
+    differs = prompt[:width] != other[:width]
+    return int(differs.argmax()) if differs.any() else width

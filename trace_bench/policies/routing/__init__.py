@@ -1,0 +1,1 @@
+"""Which adapter plays an episode."""

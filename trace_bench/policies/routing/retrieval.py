@@ -1,0 +1,96 @@
+"""Routing by similarity: the beginning of a conversation against stored ones."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.types import Message, Tool
+
+
+def first_message(messages: Sequence[Message]) -> str:
+    """What routing looks at: the first user message (or the last message where there is none)."""
+    for message in messages:
+        if message["role"] == "user":
+            return str(message["content"])
+    return str(messages[-1]["content"]) if messages else ""
+
+
+class RetrievalRouter:
+    """The conversation's beginning against stored ones: TF-IDF cosine of the first messages, and
+    cosine of the sets of tools with the weight `tools_weight` of the sum. Of the nearest `top_k`
+    those with a sum of at least `threshold` vote with it.
+
+    The candidate with the most votes plays; the base model (null) is a candidate like any other,
+    and plays when nobody votes. Ties go to the candidate that appears first in `examples`.
+    """
+
+    def __init__(self, description: Mapping[str, Any]) -> None:
+        examples = list(description["examples"])
+        self.top_k = int(description.get("top_k", 5))
+        self.threshold = float(description.get("threshold", 0.35))
+        self.weight = float(description.get("tools_weight", 0.0))
+        inside = 0.0 <= self.threshold <= 1.0 and 0.0 <= self.weight <= 1.0
+        if not examples or self.top_k < 1 or not inside:
+            raise UserError(
+                f"retrieval router with {len(examples)} examples, top_k {self.top_k}, threshold "
+                f"{self.threshold}, tools_weight {self.weight}; needed: at least one example, "
+                "top_k >= 1, threshold and tools_weight in [0, 1]."
+            )
+        self.names: list[str | None] = [example[1] for example in examples]
+        counts = [Counter(words(example[0])) for example in examples]
+        documents = Counter(word for c in counts for word in c)
+        self.vocabulary = {word: i for i, word in enumerate(sorted(documents))}
+        self.idf = np.array(
+            [math.log((1 + len(examples)) / (1 + documents[w])) + 1 for w in self.vocabulary]
+        )
+        self.matrix = np.stack([self._vector(c) for c in counts])
+        self.tools = {name: i for i, name in enumerate(description.get("tools", ()))}
+        self.tool_matrix = np.zeros((len(examples), len(self.tools)))
+        for row, example in zip(self.tool_matrix, examples, strict=True):
+            places = list(example[2]) if len(example) > 2 else []
+            row[places] = 1.0 / math.sqrt(max(len(places), 1))
+
+    def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | None:
+        return self.choose(first_message(messages), [t["function"]["name"] for t in tools])
+
+    def choose(self, text: str, tools: Sequence[str] = ()) -> str | None:
+        """The adapter for a first message and the names of the tools at hand."""
+        votes = self.votes(text, tools)
+        return max(votes, key=lambda name: votes[name]) if votes else None
+
+    def votes(self, text: str, tools: Sequence[str] = ()) -> dict[str | None, float]:
+        """What the nearest examples say, in their order."""
+        similarity = self.matrix @ self._vector(Counter(words(text)))
+        if self.weight:
+            known = [self.tools[name] for name in tools if name in self.tools]
+            shared = self.tool_matrix[:, known].sum(1) / math.sqrt(max(len(tools), 1))
+            similarity = (1.0 - self.weight) * similarity + self.weight * shared
+        nearest = np.argsort(-similarity, kind="stable")[: self.top_k]
+        votes: dict[str | None, float] = {}
+        for i in sorted(nearest.tolist()):
+            if similarity[i] > 0.0 and similarity[i] >= self.threshold:
+                votes[self.names[i]] = votes.get(self.names[i], 0.0) + float(similarity[i])
+        return votes
+
+    def _vector(self, counts: Counter[str]) -> np.ndarray:
+        """A unit vector [vocabulary]; unknown words are left out. All zeros if none is known."""
+        vector = np.zeros(len(self.vocabulary))
+        for word, count in counts.items():
+            if (i := self.vocabulary.get(word)) is not None:
+                vector[i] = count * self.idf[i]
+        norm = float(np.linalg.norm(vector))
+        return vector / norm if norm else vector
+
+
+def words(text: str) -> list[str]:
+    """Lowercase words and adjacent pairs; every number counts as the same word."""
+    single = ["0" if w.isdigit() else w for w in re.findall(r"[a-z]+|\d+", text.lower())]
+    return single + [f"{a} {b}" for a, b in pairwise(single)]

@@ -1,0 +1,80 @@
+"""Which adapter plays an episode, decided once from its first messages.
+
+A router's description is plain JSON on the AgentSpec:
+
+    None                                      the only adapter, or the base model
+    {"kind": "fixed", "adapter": name|null}   always the same
+    {"kind": "retrieval", "examples": [[text, name|null, [place in `tools`, ...]], ...],
+     "tools": [tool name, ...], "tools_weight": 0.7, "top_k": 5, "threshold": 0.35}
+    {"kind": "zero_shot", "skills": [[name, what it is for], ...], "prompt": 1, "share": 0.0}
+    {"kind": "both", "retrieval": {...}, "zero_shot": {...}}
+
+A retrieval example may lack its tools; without "tools_weight" only texts are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.protocols import Router
+from trace_bench.core.types import AgentSpec, Message, Tool
+from trace_bench.policies.routing.retrieval import RetrievalRouter
+from trace_bench.policies.routing.zero_shot import BothRouter, ZeroShotRouter
+
+KINDS = ("fixed", "retrieval", "zero_shot", "both")
+
+
+def make_router(agent: AgentSpec, model: object = None) -> Router:
+    """The agent's router; `model` is the policy, for routers that ask the base model. Raises
+    UserError for a description that does not fit the agent or the policy."""
+    names = [a.name for a in agent.adapters]
+    description = agent.router
+    if description is None:
+        if len(names) > 1:
+            raise UserError(
+                f"agent {agent.version!r} has {len(names)} adapters ({', '.join(names)}) and no "
+                "router. Give it a router, or a route for every episode."
+            )
+        return FixedRouter(names[0] if names else None)
+    kind = description.get("kind")
+    if kind == "fixed":
+        return FixedRouter(_known(description["adapter"], names))
+    if kind == "retrieval":
+        _check_examples(description, names)
+        return RetrievalRouter(description)
+    if kind == "zero_shot":
+        _check_skills(description, names)
+        return ZeroShotRouter(description, model)
+    if kind == "both":
+        _check_examples(description["retrieval"], names)
+        _check_skills(description["zero_shot"], names)
+        return BothRouter(description, model)
+    raise unknown("router", kind, KINDS, "agent.router.kind")
+
+
+class FixedRouter:
+    """The same adapter every time."""
+
+    def __init__(self, adapter: str | None) -> None:
+        self.adapter = adapter
+
+    def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | None:
+        return self.adapter
+
+
+def _check_examples(description: Mapping[str, Any], names: Sequence[str]) -> None:
+    for example in description["examples"]:
+        _known(example[1], names)
+
+
+def _check_skills(description: Mapping[str, Any], names: Sequence[str]) -> None:
+    for name, _ in description["skills"]:
+        _known(name, names)
+
+
+def _known(name: str | None, names: Sequence[str]) -> str | None:
+    if name is not None and name not in names:
+        raise unknown("adapter", name, ["null (the base model)", *names], "agent.router")
+    return name

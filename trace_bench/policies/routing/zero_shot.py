@@ -1,0 +1,100 @@
+"""Routing by the base model itself: it is shown what each adapter is for and asked for one letter;
+the letter with the highest next-token probability decides (method, step 4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from string import ascii_uppercase
+from typing import Any, Protocol, runtime_checkable
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.types import Message, Tool
+from trace_bench.policies.routing.merge import Mixture, mixture
+from trace_bench.policies.routing.retrieval import RetrievalRouter, first_message
+
+VERSION = 1  # of the wording below, kept in the agent
+_SYSTEM = (
+    "You choose the skill that a request needs most. Answer with the letter of one skill and "
+    "nothing else.\n{skills}"
+)
+_BASE = "none of these: the request needs no special skill"
+
+
+@runtime_checkable
+class LabelModel(Protocol):
+    """A policy whose base model can be asked for single tokens."""
+
+    def label_logprobs(
+        self, messages: Sequence[Message], labels: Sequence[str]
+    ) -> dict[str, float] | None: ...
+
+
+class ZeroShotRouter:
+    """`skills`: (adapter, what it is for); the base model is one more choice, and plays when the
+    model likes none of the letters. Ties go to the earlier letter. With a `share` above 0 the
+    smallest set of choices that makes up that share of the probability plays, weighted."""
+
+    slow = True  # a request each: not one after the other
+
+    def __init__(self, description: Mapping[str, Any], model: object) -> None:
+        if not isinstance(model, LabelModel):
+            raise UserError(
+                "a zero-shot router asks the base model for letters, and this policy has none to "
+                "ask. Change `policy` to local or openai, or `method.route` to retrieval."
+            )
+        self._model = model
+        self.skills: list[tuple[str | None, str]] = [(n, str(w)) for n, w in description["skills"]]
+        if not 1 <= len(self.skills) < len(ascii_uppercase):
+            raise UserError(
+                f"a zero-shot router with {len(self.skills)} skills; allowed: 1 to "
+                f"{len(ascii_uppercase) - 1}."
+            )
+
+        self.share = float(description.get("share", 0.0))
+
+    def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
+        return self.choose(messages, [name for name, _ in self.skills])
+
+    def choose(
+        self, messages: Sequence[Message], among: Collection[str | None]
+    ) -> str | Mixture | None:
+        """The choice among these adapters and the base model. UserError when the model gives no
+        probabilities."""
+        offered = [(name, what) for name, what in self.skills if name in among]
+        offered.append((None, _BASE))
+        letters = ascii_uppercase[: len(offered)]
+        skills = "\n".join(f"{c}. {what}" for c, (_, what) in zip(letters, offered, strict=True))
+        question: list[Message] = [
+            {"role": "system", "content": _SYSTEM.format(skills=skills)},
+            {"role": "user", "content": first_message(messages)},
+        ]
+        found = self._model.label_logprobs(question, list(letters))
+        if found is None:
+            raise UserError(
+                "the server gives no log-probabilities, which a zero-shot router needs. Set "
+                "`method.route` to retrieval, or use a server such as vLLM."
+            )
+        if not found:
+            return None
+        if self.share > 0:
+            chances = [math.exp(found.get(c, float("-inf"))) for c in letters]
+            names = [name for name, _ in offered]
+            return mixture(list(zip(names, chances, strict=True)), self.share)
+        best = max(letters, key=lambda c: found.get(c, float("-inf")))
+        return offered[letters.index(best)][0]
+
+
+class BothRouter:
+    """Retrieval says which adapters are worth considering, the base model chooses among them."""
+
+    slow = True
+
+    def __init__(self, description: Mapping[str, Any], model: object) -> None:
+        self._retrieval = RetrievalRouter(description["retrieval"])
+        self._zero_shot = ZeroShotRouter(description["zero_shot"], model)
+
+    def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
+        names = [t["function"]["name"] for t in tools]
+        near = [n for n in self._retrieval.votes(first_message(messages), names) if n is not None]
+        return self._zero_shot.choose(messages, near) if near else None

@@ -1,0 +1,152 @@
+"""The referee: one line per episode in which the agent acts, for whatever purpose.
+
+Held-out evaluation is written down but not charged, and under `accounting=paper` neither are
+analysis and calibration. A line's identity is (call, index); lines
+that are already on disk when the ledger is opened count as spent and are never written twice, so
+that an interrupted and repeated run has the same ledger as an undisturbed one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trace_bench.core.errors import BudgetExceeded, UserError
+from trace_bench.core.store import Lines, read_lines
+from trace_bench.core.types import CHARGED, Purpose, StopReason, Trajectory
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One episode. `similarity` and `success` are None when the infrastructure failed."""
+
+    call: str
+    index: int
+    purpose: Purpose
+    task: str
+    seed: int
+    agent: str  # AgentSpec.version
+    adapter: str | None  # versioned name of the adapter that acted; None is the base model
+    similarity: float | None
+    success: bool | None
+    tokens: int
+    turns: int
+    stop: StopReason
+    error: str | None = None  # "boundary: message"
+
+
+def entry(call: str, index: int, purpose: Purpose, trajectory: Trajectory) -> Entry:
+    """The ledger line of a trajectory."""
+    score, failure = trajectory.score, trajectory.failure
+    return Entry(
+        call=call,
+        index=index,
+        purpose=purpose,
+        task=trajectory.task,
+        seed=trajectory.seed,
+        agent=trajectory.agent,
+        adapter=trajectory.adapter,
+        similarity=None if score is None else score.similarity,
+        success=None if score is None else score.success,
+        tokens=trajectory.tokens,
+        turns=len(trajectory.turns),
+        stop=trajectory.stop,
+        error=None if failure is None else f"{failure.boundary}: {failure.error}",
+    )
+
+
+def entry_from_json(data: Mapping[str, Any]) -> Entry:
+    """The inverse of `to_json` for a line. Raises KeyError, TypeError or ValueError."""
+    fields = dict(data)
+    fields["purpose"] = Purpose(fields["purpose"])
+    fields["stop"] = StopReason(fields["stop"])
+    return Entry(**fields)
+
+
+def read_ledger(path: Path) -> list[Entry]:
+    """All entries of a ledger file, for readers of run folders."""
+    return [_checked(line, path, n) for n, line in enumerate(read_lines(path), start=1)]
+
+
+class Ledger:
+    """Counts episodes of the purposes `charged` against `budget` and writes all to `path`."""
+
+    def __init__(
+        self, path: Path, budget: int, charged: frozenset[Purpose] = CHARGED["strict"]
+    ) -> None:
+        if budget < 0:
+            raise UserError(f"budget is {budget}; allowed: 0 or more. Change the setting `budget`.")
+        self.path = path
+        self.budget = budget
+        self.charged = charged
+        self._lines = Lines(path)
+        self._calls: dict[str, dict[int, Entry]] = {}
+        self._counts: Counter[Purpose] = Counter()
+        for number, line in enumerate(self._lines.existing, start=1):
+            self._remember(_checked(line, path, number))
+        self._lines.existing.clear()
+
+    @property
+    def spent(self) -> int:
+        """Episodes charged so far."""
+        return sum(self._counts[purpose] for purpose in self.charged)
+
+    @property
+    def left(self) -> int:
+        return self.budget - self.spent
+
+    def by_purpose(self) -> dict[str, int]:
+        """Episodes per purpose, evaluation included."""
+        return {p.value: self._counts[p] for p in Purpose if self._counts[p]}
+
+    def call(self, name: str) -> dict[int, Entry]:
+        """The entries of one call by index: what is there already when a run resumes."""
+        return dict(self._calls.get(name, {}))
+
+    def check(self, call: str, count: int, purpose: Purpose) -> None:
+        """Raises BudgetExceeded when `count` episodes of `call` (less those already written)
+        do not fit what is left, and ValueError when the call was made with another purpose."""
+        there = self._calls.get(call, {})
+        for entry in there.values():
+            if entry.purpose is not purpose:
+                raise ValueError(f"call {call!r} is {entry.purpose} in the ledger, not {purpose}")
+        if purpose not in self.charged:
+            return
+        new = count - len(there)
+        if new > self.left:
+            raise BudgetExceeded(
+                f"{call!r} asks for {new} more rollouts; {self.left} of {self.budget} are left. "
+                "Change the setting `budget`."
+            )
+
+    def record(self, entry: Entry) -> bool:
+        """Writes one line; False when that (call, index) is there already.
+
+        Raises BudgetExceeded before anything is written when nothing is left."""
+        if entry.index in self._calls.get(entry.call, {}):
+            return False
+        if entry.purpose in self.charged and self.left < 1:
+            raise BudgetExceeded(f"{entry.call!r}: all {self.budget} rollouts are spent.")
+        self._lines.append(entry)
+        self._remember(entry)
+        return True
+
+    def close(self) -> None:
+        self._lines.close()
+
+    def _remember(self, entry: Entry) -> None:
+        self._calls.setdefault(entry.call, {})[entry.index] = entry
+        self._counts[entry.purpose] += 1
+
+
+def _checked(line: Mapping[str, Any], path: Path, number: int) -> Entry:
+    try:
+        return entry_from_json(line)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"{path}, line {number} is not a ledger line ({error}). Remove that line (its call is "
+            "then played again), or change the setting `run_dir`."
+        ) from error

@@ -1,0 +1,189 @@
+"""A run's figures: rows with intervals and paired differences, and the table printed at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trace_bench.core.types import charged
+from trace_bench.results.statistics import bootstrap_interval, paired_difference, task_means
+from trace_bench.runner.evaluate import Outcome
+
+
+@dataclass(frozen=True)
+class Row:
+    """One agent's figures on the held-out tasks; `difference` is to the base model, paired."""
+
+    name: str
+    success: float
+    low: float
+    high: float
+    similarity: float
+    n: int  # tasks
+    failures: int  # episodes that the infrastructure lost; in no other number
+    difference: Mapping[str, Any] | None = None
+
+
+def score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """{success, similarity, n, interval, failures}: means over tasks, interval of the success.
+
+    All figures are None when every episode was lost.
+    """
+    scored = [o for o in outcomes if o.score is not None]
+    failures = len(outcomes) - len(scored)
+    if not scored:
+        empty = {"success": None, "similarity": None, "n": 0, "interval": None}
+        return {**empty, "failures": failures}
+    success = task_means((o.task, o.success) for o in scored)
+    similarity = task_means((o.task, o.similarity) for o in scored)
+    interval = bootstrap_interval(list(success.values()))
+    return {
+        "success": interval.value,
+        "similarity": sum(similarity.values()) / len(similarity),
+        "n": len(success),
+        "interval": [interval.low, interval.high],
+        "failures": failures,
+    }
+
+
+def row(name: str, outcomes: Sequence[Outcome], base: Sequence[Outcome] | None) -> Row | None:
+    """The table row of an agent; None when no episode of it has a score."""
+    figures = score(outcomes)
+    if figures["n"] == 0:
+        return None
+    low, high = figures["interval"]
+    return Row(
+        name=name,
+        success=figures["success"],
+        low=low,
+        high=high,
+        similarity=figures["similarity"],
+        n=figures["n"],
+        failures=figures["failures"],
+        difference=None if base is None else difference(outcomes, base),
+    )
+
+
+def difference(treated: Sequence[Outcome], control: Sequence[Outcome]) -> dict[str, Any] | None:
+    """Paired difference of the success on the tasks that both have a score for."""
+    one = task_means((o.task, o.success) for o in treated if o.score is not None)
+    two = task_means((o.task, o.success) for o in control if o.score is not None)
+    both = [task for task in two if task in one]
+    if not both:
+        return None
+    result = paired_difference({t: one[t] for t in both}, {t: two[t] for t in both})
+    return dataclasses.asdict(result)
+
+
+def table(rows: Sequence[Mapping[str, Any]], title: str) -> str:
+    """The closing table as text; works from the rows as they stand in summary.json."""
+    width = max([len(str(r["name"])) for r in rows] + [5])
+    head = (
+        f"{'agent':<{width}}  {'success':>7}  {'95% interval':<14}  {'similarity':>10}"
+        f"  {'vs base':>7}  {'95% interval':<16}  p"
+    )
+    lines = [title, head, "-" * len(head)]
+    for r in rows:
+        line = (
+            f"{r['name']:<{width}}  {r['success']:7.3f}  [{r['low']:.3f}, {r['high']:.3f}]"
+            f"  {r['similarity']:10.3f}"
+        )
+        if (d := r["difference"]) is not None:
+            ends = f"[{d['low']:+.3f}, {d['high']:+.3f}]"
+            line += f"  {d['value']:+7.3f}  {ends:<16}  {p_value(d['p_value'])}"
+        lines.append(line + (f"  ({r['failures']} lost)" if r["failures"] else ""))
+    return "\n".join(lines)
+
+
+def p_value(p: float) -> str:
+    return "<0.0001" if p < 0.0001 else f"{p:.4f}"
+
+
+def closing(summary: Mapping[str, Any]) -> str:
+    """All that a finished run prints, from its summary alone (without the last line)."""
+    suite = f"{summary['env']}/{summary['suite']}"
+    n = summary["score"]["n"]
+    title = (
+        f"{summary['method']} on {suite}, split {summary['split']} ({n} tasks, protocol "
+        f"{summary['protocol']}), seed {summary['seed']}, {_spent(summary)} of "
+        f"{summary['budget']} rollouts"
+    )
+    if summary["accounting"] == "paper":
+        title += " (accounting=paper: analysis and calibration are not counted)"
+    lines = ["", table(summary["table"], title), ""]
+    if summary["capabilities"] or summary["method"] == "trace":
+        lines.append(f"capabilities: {', '.join(summary['capabilities']) or 'none selected'}")
+    if summary["adapters"]:
+        lines.append(f"adapters: {', '.join(summary['adapters'])}")
+    if (routing := summary["routing"]) is not None:
+        lines.append(f"router: {_routing(routing)}")
+    if (routing := summary.get("routing_dev")) is not None:
+        lines.append(f"router on {summary['dev_split']}: {_routing(routing)}")
+    if summary["joint_rollouts"] is not None:
+        spent = sum(summary["joint_rollouts"].values())
+        lines.append(
+            f"one joint adapter: a yardstick, trained apart with {spent} rollouts of its own "
+            "(joint/ledger.jsonl)"
+        )
+    if summary["curve"]:
+        lines.append(
+            f"curve on {summary['dev_split']}: " + ", ".join(_point(p) for p in summary["curve"])
+        )
+        if summary["curve_caveat"]:
+            lines.append(f"  not what runs with these budgets give: {summary['curve_caveat']}")
+    lines += _costs(summary.get("llm") or {})
+    lines.append(
+        "files: ledger.jsonl (every rollout), trajectories.jsonl (read them with python -m "
+        "trace_bench.show), evaluation.jsonl, metrics.jsonl, agent.json, summary.json"
+    )
+    return "\n".join(lines)
+
+
+def _costs(llm: Mapping[str, Any]) -> list[str]:
+    """What models were asked, a line a role, and the share of turns that could not be read."""
+    lines = []
+    for role, cost in llm.get("usage", {}).items():
+        if not cost["requests"]:
+            continue
+        text = (
+            f"{role}: {cost['requests']} requests, {cost['prompt_tokens']} prompt and "
+            f"{cost['completion_tokens']} completion tokens"
+        )
+        for name in ("retries", "failures", "rewritten"):
+            text += f", {cost[name]} {name}" if cost.get(name) else ""
+        lines.append(text)
+    bad, turns = llm.get("malformed", {}), llm.get("turns", {})
+    if sum(bad.values()):
+        parts = [f"{bad[k]} of {turns[k]} turns ({k})" for k in bad if bad[k]]
+        lines.append(f"tool calls that could not be read: {', '.join(parts)}")
+    return lines
+
+
+def beside(name: str, summary: Mapping[str, Any]) -> str:
+    """Another finished run in one line, to stand below a table of the same held-out tasks."""
+    figures, change = summary["score"], summary["difference"]
+    low, high = figures["interval"]
+    text = f"{name}: success {figures['success']:.3f} [{low:.3f}, {high:.3f}]"
+    if change is not None:
+        text += f", vs base {change['value']:+.3f} (p {p_value(change['p_value'])})"
+    return f"{text}, {_spent(summary)} of {summary['budget']} rollouts of its own"
+
+
+def _spent(summary: Mapping[str, Any]) -> int:
+    return charged(summary["rollouts"], summary["accounting"])
+
+
+def _routing(routing: Mapping[str, Any]) -> str:
+    text = f"as good as the oracle on {routing['agreement']:.0%} of the tasks"
+    if routing["agreement_decisive"] is not None:
+        text += (
+            f", on {routing['agreement_decisive']:.0%} of the {routing['decisive']} where the "
+            "choice matters"
+        )
+    return text
+
+
+def _point(point: Mapping[str, Any]) -> str:
+    return f"{point['checkpoint']}: {point['success']:.3f}"
