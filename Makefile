@@ -15,20 +15,20 @@ setup:           ## virtual environment with everything for development
 run:             ## the main job: TRACE on the embedded phone world, 640 rollouts
 	$(BIN)/python -m trace_bench method=trace env=toolsandbox
 
-smoke:           ## the same road in small
+smoke:           ## a small run through every phase
 	$(BIN)/python -m trace_bench experiment=smoke
 
-test:            ## the tests that need seconds to minutes
+test:            ## the tests that need seconds each
 	$(BIN)/pytest -n auto
 
-slow:            ## the tests that need many minutes
-	$(BIN)/pytest -m slow
+slow:            ## the tests that take a minute each
+	$(BIN)/pytest -n auto -m slow
 
 lint:            ## style
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-format:          ## put the style right
+format:          ## fix the style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A base image for machines that reach no image registry: Debian bookworm with its Python 3.11, made
+# A base image for machines without an image registry: Debian bookworm with its Python 3.11, made
 # with debootstrap (apt-get install debootstrap; needs root) from the package mirror of this machine.
 #   containers/base.sh [TAG]        default trace-bench/python:3.11
 set -euo pipefail

@@ -20,8 +20,9 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from sandboxes import in_process as find
+
 from trace_bench.core.types import Message, Step, Task
-from trace_bench.envs.registry import suite as find
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 
 DATABASES = ("SETTING", "CONTACT", "MESSAGING", "REMINDER")
@@ -202,7 +203,7 @@ def similarity(env: Any, task: Task, actions: list[Message]) -> float:
 
 
 def main() -> int:
-    official: Any = find("toolsandbox", "official", options={"source": sys.argv[1]})
+    official: Any = find("toolsandbox", "official", source=sys.argv[1])
     compared, differ = 0, 0
     why: dict[str, int] = {}
     for task in official.tasks("base"):

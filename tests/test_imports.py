@@ -7,36 +7,24 @@ from pathlib import Path
 
 import pytest
 
+from trace_bench.settings.registry import OWN
+
 PACKAGE = Path(__file__).resolve().parents[1] / "trace_bench"
 
-# Part of the package -> the parts it may import from (itself is always allowed).
-ALLOWED = {
-    "types": set(),
-    "errors": set(),
-    "text": set(),
-    "protocols": {"types"},
-    "store": {"types", "errors"},
-    "ledger": {"types", "errors", "store"},
-    "envs": {"types", "errors", "protocols", "store"},
-    "llm": {"types", "errors", "store", "text"},
-    "policies": {"types", "errors", "protocols", "store", "llm", "text"},
-    "rollouts": {"types", "errors", "protocols", "policies", "envs", "text"},
-    "trainers": {"types", "errors", "protocols", "store", "policies", "rollouts"},
-    "evaluate": {"types", "errors", "protocols", "store", "rollouts", "progress"},
-    "methods": {
-        *("types", "errors", "protocols", "store", "llm", "policies", "trainers", "envs", "tiny"),
-    },
-    "tiny": {"types", "errors", "store", "policies", "rollouts", "envs", "results"},
-    "results": {"types", "errors", "store"},
-    "sandbox": {"types", "errors", "protocols", "envs"},
-    "progress": set(),
-    "trackers": {"schema", "store", "wandb_tracker"},
-    "wandb_tracker": {"errors", "store", "trackers"},
-    "lab": {
-        *("types", "errors", "protocols", "store", "ledger", "rollouts", "progress", "trackers"),
-        *("envs", "llm"),
-    },
-}
+# The parts from the ground up: each may import those before it and itself, and nothing else.
+LAYERS = (
+    {"core"},
+    {"settings"},
+    {"envs", "llm"},
+    {"sandbox", "policies", "trackers"},
+    {"play"},
+    {"trainers"},
+    {"results"},
+    {"tiny"},
+    {"methods"},
+    {"runner"},
+    {"show", "sweep", "check", "__main__"},
+)
 HEAVY = {"torch", "transformers", "peft"}
 
 
@@ -61,12 +49,16 @@ def inside(names: set[str]) -> set[str]:
     return {n.split(".")[1] for n in names if n.startswith("trace_bench.")}
 
 
-@pytest.mark.parametrize("name", sorted(ALLOWED))
-def test_a_part_imports_only_what_lies_before_it(name: str) -> None:
-    files = [p for p in PACKAGE.rglob("*.py") if part(p) == name]
-    assert files, f"no such part: {name}"
-    for path in files:
-        extra = inside(imported(path)) - ALLOWED[name] - {name, "__version__"}
+def test_every_part_has_its_layer() -> None:
+    parts = {p.stem for p in PACKAGE.iterdir() if p.suffix == ".py" or (p / "__init__.py").exists()}
+    assert parts - {"__init__"} == set().union(*LAYERS)
+
+
+@pytest.mark.parametrize("layer", range(len(LAYERS)), ids=lambda n: "+".join(sorted(LAYERS[n])))
+def test_a_part_imports_only_what_lies_before_it(layer: int) -> None:
+    before = set().union(*LAYERS[:layer], {"__version__"})
+    for path in (p for p in PACKAGE.rglob("*.py") if part(p) in LAYERS[layer]):
+        extra = inside(imported(path)) - before - {part(path)}
         assert not extra, f"{path.relative_to(PACKAGE)} imports {sorted(extra)}"
 
 
@@ -81,4 +73,45 @@ def test_only_the_entrance_knows_hydra() -> None:
         if {n.split(".")[0] for n in imported(path)} & {"hydra", "omegaconf"}:
             # verl's own settings come from Hydra too.
             verl = path.is_relative_to(PACKAGE / "trainers" / "verl")
-            assert verl or part(path) in ("config", "run", "__main__"), path
+            assert verl or part(path) in ("settings", "__main__"), path
+
+
+def names_of_parts() -> dict[str, set[str]]:
+    """Every name that the registry has, with the folders and files that may know it."""
+    homes: dict[str, set[str]] = {}
+    for group in OWN.values():
+        for name, target in group.items():
+            module = target.partition(":")[0].removeprefix("trace_bench.")
+            for part in name.split("/"):
+                homes.setdefault(part, set()).add(module.replace(".", "/"))
+    return homes
+
+
+def test_no_module_compares_the_name_of_a_part() -> None:
+    """What differs between parts they say themselves; only a part's own module knows its name."""
+    homes = names_of_parts()
+    found = []
+    for path in PACKAGE.rglob("*.py"):
+        where = str(path.relative_to(PACKAGE).with_suffix(""))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Compare):
+                continue
+            for text in constants(node):
+                if text in homes and not any(where.startswith(own(h)) for h in homes[text]):
+                    found.append(f"{where}, line {node.lineno}: {text!r}")
+    assert found == []
+
+
+def constants(node: ast.Compare) -> list[str]:
+    """Texts that are compared with something, also as members of a tuple, list or set."""
+    out = []
+    for side in (node.left, *node.comparators):
+        items = side.elts if isinstance(side, ast.Tuple | ast.List | ast.Set) else [side]
+        out += [i.value for i in items if isinstance(i, ast.Constant) and isinstance(i.value, str)]
+    return out
+
+
+def own(module: str) -> str:
+    """The folder of a part, or its file where it has no folder of its own."""
+    folder = module.split("/")[:-1]
+    return "/".join(folder[:2]) if len(folder) > 1 else module

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from trace_bench.__main__ import main as start
-from trace_bench.show import main
+from trace_bench.show import Episode, main, render
 
 
 @pytest.fixture(scope="module")
@@ -23,8 +24,8 @@ def task_with_calls(folder: Path) -> tuple[str, dict]:
     """A task with a reference trajectory of at least one call, and its stored trajectory."""
     for line in (folder / "evaluation_trajectories.jsonl").read_text().splitlines():
         trajectory = json.loads(line)["trajectory"]
-        details = trajectory["score"]["details"]
-        if details["milestones"] and trajectory["turns"][0]["reply"].get("tool_calls"):
+        milestones = trajectory["score"]["milestones"]
+        if milestones and trajectory["turns"][0]["reply"].get("tool_calls"):
             return trajectory["task"], trajectory
     raise AssertionError("no task with calls among the first 40")
 
@@ -53,9 +54,9 @@ def test_missed_milestones_and_labels_are_shown(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     task, trajectory = task_with_calls(folder)
-    details = trajectory["score"]["details"]
-    details["milestones"][0] = {"score": 0.0, "message": None}
-    trajectory["score"] = {"similarity": 0.5, "success": False, "details": details}
+    first = trajectory["score"]["milestones"][0]
+    first |= {"similarity": 0.0, "hit": False, "place": None}
+    trajectory["score"] |= {"similarity": 0.5, "success": False}
     line = {"call": "analysis", "index": 7, "trajectory": trajectory}
     (folder / "trajectories.jsonl").write_text(json.dumps(line) + "\n")
     labels = {"call": "analysis", "index": 7, "labels": {"converts_values": "LACKING"}}
@@ -63,13 +64,55 @@ def test_missed_milestones_and_labels_are_shown(
     try:
         assert main([str(folder), task, "0"]) == 0
         text = capsys.readouterr().out
-        assert "milestone 0: missed 0.00 at nowhere" in text
+        assert f"milestone 0: missed 0.00 at nowhere  {first['name']}" in text
         assert "no success" in text
         assert "converts_values" in text and "LACKING" in text
         assert "  1: 1.00  evaluation/base" in text
     finally:
         (folder / "trajectories.jsonl").unlink()
         (folder / "capabilities.json").unlink()
+
+
+def stored(score: dict[str, Any]) -> Episode:
+    """An episode of a suite that is not this project's, as a run folder has it."""
+    user = {"role": "user", "content": "Turn off wifi"}
+    said = {"role": "assistant", "content": "Wifi is off."}
+    turn = {"messages": [user], "reply": said}
+    trajectory = {
+        "task": "toolsandbox/official/test/0007", "seed": 3, "agent": "base", "tools": [],
+        "turns": [turn], "closing": [], "stop": "done", "score": score, "failure": None,
+        "adapter": None,
+    }  # fmt: skip
+    return Episode("evaluation/base", 0, trajectory)
+
+
+def test_a_score_with_milestones_needs_no_suite_to_be_read() -> None:
+    off = {"name": "SETTING snapshot: wifi=False", "similarity": 1.0, "hit": True, "place": 3,
+           "tells": None}  # fmt: skip
+    mine = {"name": "call search_lat_lon()", "similarity": 0.2, "hit": True, "place": 4,
+            "tells": None}  # fmt: skip
+    score = {"similarity": 0.0, "success": False, "details": {"milestone_similarity": 1.0}}
+    text = render(stored({**score, "milestones": [off], "minefields": [mine]}), {})
+    assert "milestone 0: HIT 1.00 at message 3  SETTING snapshot: wifi=False" in text
+    assert "minefield 0: STEPPED ON 0.20 at message 4  call search_lat_lon()" in text
+
+
+@pytest.mark.parametrize(
+    "milestones",
+    [
+        [{"score": 1.0, "message": 2}, {"score": 0.0, "message": None}],
+        {"0": [2, 1.0], "1": [3, 0.0]},
+    ],
+    ids=["embedded", "official"],
+)
+def test_runs_from_before_milestones_had_a_type_are_readable(milestones: Any) -> None:
+    """They had lists in the details, or numbers to pairs."""
+    details = {"milestones": milestones, "minefields": [{"score": 0.0, "message": None}]}
+    text = render(stored({"similarity": 0.5, "success": False, "details": details}), {})
+    lines = [line.strip() for line in text.splitlines()]
+    assert "milestone 0: HIT 1.00 at message 2" in lines
+    assert "milestone 1: missed 0.00 at nowhere" in lines
+    assert "minefield 0: avoided 0.00 at nowhere" in lines
 
 
 @pytest.mark.parametrize(

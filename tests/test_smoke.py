@@ -60,7 +60,9 @@ def test_the_oracle_route_bounds_what_it_chooses_from(folder: Path) -> None:
 
 def test_the_joint_yardstick_has_a_ledger_of_its_own(folder: Path) -> None:
     summary, ledger = summary_of(folder), read_ledger(folder / "joint" / "ledger.jsonl")
-    assert summary["joint_rollouts"] == dict(Counter(e.purpose.value for e in ledger))
+    assert summary["yardsticks"]["joint"]["rollouts"] == dict(
+        Counter(e.purpose.value for e in ledger)
+    )
     assert len(ledger) <= summary["budget"]
     assert "one joint adapter" in {row["name"] for row in summary["table"]}
     shared = [e for e in ledger if e.purpose.value in ("analysis", "calibration")]
@@ -84,7 +86,10 @@ def fingerprints(folder: Path) -> dict[str, str]:
     return {str(f.relative_to(folder)): value for f, value in digest.items()}
 
 
-@pytest.mark.parametrize("share", [0.1, 0.6, 0.95])
+@pytest.mark.parametrize(
+    "share",
+    [pytest.param(0.1, marks=pytest.mark.slow), 0.6, pytest.param(0.95, marks=pytest.mark.slow)],
+)
 def test_a_run_that_was_cut_off_ends_the_same(folder: Path, tmp_path: Path, share: float) -> None:
     """Only the first lines of ledger and trajectories are left, and nothing of what came after."""
     cut = tmp_path / "run"

@@ -14,7 +14,8 @@ import pytest
 import yaml
 
 from trace_bench.core.errors import UserError
-from trace_bench.settings.compose import compose, conf_dir, identity
+from trace_bench.settings.compose import compose_all, conf_dir
+from trace_bench.settings.identity import identity, parts_of
 from trace_bench.sweep import main, members, read_sweep
 
 SWEEPS = sorted((conf_dir().parent / "sweeps").glob("*.yaml"))
@@ -59,11 +60,15 @@ def test_an_agent_of_wandb_starts_the_same_runs(path: Path) -> None:
     assert "tracker=wandb" in command and "tracker.mode=online" in command
     names = list(data["parameters"])
     choices = [p["values"] if "values" in p else [p["value"]] for p in data["parameters"].values()]
-    pairs = list(zip(itertools.product(*choices), read_sweep(path), strict=True))
-    for chosen, own in pairs[::13]:
+    pairs = list(zip(itertools.product(*choices), read_sweep(path), strict=True))[::13]
+    agents = []
+    for chosen, _ in pairs:
         given = {n: {"value": v} for n, v in zip(names, chosen, strict=True)}
         rendered = utils.create_sweep_command_args({"args": given})["args_no_hyphens"]
-        assert identity(compose([*command[4:-1], *rendered])) == identity(compose(own))
+        agents.append([*command[4:-1], *rendered])
+    theirs, ours = compose_all(agents), compose_all([own for _, own in pairs])
+    for one, two in zip(theirs, ours, strict=True):
+        assert identity(one, parts_of(one)) == identity(two, parts_of(two))
 
 
 def test_runs_are_run_once_and_then_skipped(

@@ -1,3 +1,111 @@
-"""trace_bench: rollout-matched comparisons of methods that train LLM agents."""
+"""trace_bench: rollout-matched comparisons of methods that train LLM agents.
 
-__version__ = "0.1.0"
+    result = trace_bench.run(method="grpo", env="toolsandbox", budget=320)
+    trace_bench.load(folder), trace_bench.compare(a, b)
+
+What an environment, method, policy or trainer of your own is made of can be imported from here too
+(`from trace_bench import Score, Step, Task`); everything is loaded when it is asked for.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from trace_bench.core.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from trace_bench.core.chat import answer_call, make_call, make_tool, read_call
+    from trace_bench.core.errors import EpisodeError, TraceBenchError, UserError
+    from trace_bench.core.protocols import (
+        Lab,
+        MethodPlan,
+        Need,
+        Phase,
+        PlannedRun,
+        RunContext,
+        TrainingJob,
+        TurnReply,
+        TurnRequest,
+        Yardstick,
+    )
+    from trace_bench.core.types import (
+        AdapterRef,
+        AgentSpec,
+        Message,
+        Milestone,
+        Purpose,
+        Score,
+        Step,
+        StopReason,
+        Task,
+        Tool,
+        Trajectory,
+        Turn,
+    )
+    from trace_bench.runner.api import Comparison, Result, compare, load, run
+
+__all__ = [
+    "AdapterRef",
+    "AgentSpec",
+    "Comparison",
+    "EpisodeError",
+    "Lab",
+    "Message",
+    "MethodPlan",
+    "Milestone",
+    "Need",
+    "Phase",
+    "PlannedRun",
+    "Purpose",
+    "Result",
+    "RunContext",
+    "Score",
+    "Step",
+    "StopReason",
+    "Task",
+    "Tool",
+    "TraceBenchError",
+    "TrainingJob",
+    "Trajectory",
+    "Turn",
+    "TurnReply",
+    "TurnRequest",
+    "UserError",
+    "Yardstick",
+    "__version__",
+    "answer_call",
+    "compare",
+    "load",
+    "make_call",
+    "make_tool",
+    "read_call",
+    "run",
+]
+
+_HOMES = {
+    "trace_bench.core.chat": ("answer_call", "make_call", "make_tool", "read_call"),
+    "trace_bench.core.errors": ("EpisodeError", "TraceBenchError", "UserError"),
+    "trace_bench.core.protocols": (
+        *("Lab", "MethodPlan", "Need", "Phase", "PlannedRun", "RunContext", "TrainingJob"),
+        *("TurnReply", "TurnRequest", "Yardstick"),
+    ),
+    "trace_bench.core.types": (
+        *("AdapterRef", "AgentSpec", "Message", "Milestone", "Purpose", "Score", "Step"),
+        *("StopReason", "Task", "Tool", "Trajectory", "Turn"),
+    ),
+    "trace_bench.runner.api": ("Comparison", "Result", "compare", "load", "run"),
+}
+
+
+if not TYPE_CHECKING:  # a type checker knows all names, and should know which are none
+
+    def __getattr__(name: str) -> Any:
+        for module, names in _HOMES.items():
+            if name in names:
+                return getattr(import_module(module), name)
+        raise AttributeError(f"module 'trace_bench' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

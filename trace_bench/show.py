@@ -1,7 +1,7 @@
 """`python -m trace_bench.show <run folder> [task] [number]`: read a run's trajectories.
 
-Without a task, a list of the tasks that were played; with one, a conversation as a person reads
-it: messages, tool calls, results, milestones hit and missed, and the labels of the analysis.
+Without a task, lists the run's tasks; with one, prints an episode as readable text: messages, tool
+calls, results, milestones hit and missed, and the labels of the analysis.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_json, read_lines
-from trace_bench.core.types import Message, Task, Trajectory, trajectory_from_json
+from trace_bench.core.types import Message, Milestone, Trajectory, trajectory_from_json
 
 FILES = ("trajectories.jsonl", "evaluation_trajectories.jsonl")
 WIDTH = 100
@@ -23,7 +23,7 @@ WIDTH = 100
 
 @dataclass(frozen=True)
 class Episode:
-    """One stored episode: where in the run it was played, and its trajectory as stored."""
+    """One stored episode: its call and index in the run, and its trajectory."""
 
     call: str
     index: int
@@ -49,7 +49,7 @@ def episodes(folder: Path) -> list[Episode]:
 
 
 def listing(found: Sequence[Episode]) -> str:
-    """A line per task: episodes, mean similarity, successes, the calls that played it."""
+    """One line per task: episodes, mean similarity, successes, and the calls that ran it."""
     by_task: dict[str, list[Episode]] = {}
     for episode in found:
         by_task.setdefault(episode.task, []).append(episode)
@@ -76,8 +76,8 @@ def choose(found: Sequence[Episode], name: str) -> list[Episode]:
     return [e for e in found if e.task == exact[0]]
 
 
-def render(episode: Episode, task: Task | None, labels: Mapping[str, Any]) -> str:
-    """One episode as text. `task` (when it can be rebuilt) explains the milestones."""
+def render(episode: Episode, labels: Mapping[str, Any]) -> str:
+    """One episode as text."""
     trajectory = trajectory_from_json(episode.data)
     lines = [
         f"task      {trajectory.task}",
@@ -93,7 +93,7 @@ def render(episode: Episode, task: Task | None, labels: Mapping[str, Any]) -> st
     for number, turn in enumerate(trajectory.turns, start=1):
         if turn.malformed or turn.truncated:
             lines.append(f"turn {number}: {turn.malformed or 'cut off at the token limit'}")
-    lines += _score(trajectory, task)
+    lines += _score(trajectory)
     if labels:
         lines += ["", "labels", *(f"  {name:<36}{label}" for name, label in labels.items())]
     return "\n".join(lines)
@@ -150,65 +150,33 @@ def _answer(folder: Path, rest: Sequence[str]) -> str:
             )
         number = int(rest[1])
     episode = group[number]
-    text = render(episode, _task(folder, episode.task), labels_of(folder, episode))
+    text = render(episode, labels_of(folder, episode))
     if len(group) > 1:
         text += f"\n\nepisode {number} of 0 to {len(group) - 1} of this task; add a number to see "
         text += "another:\n" + "\n".join(_summary(i, e) for i, e in enumerate(group))
     return text
 
 
-def _task(folder: Path, task_id: str) -> Task | None:
-    """The task rebuilt from the run's settings; None when the run does not say its suite."""
-    import yaml
-
-    path = folder / "config.yaml"
-    if not path.exists():
-        return None
-    from trace_bench.envs.registry import suite
-
-    env = yaml.safe_load(path.read_text(encoding="utf-8"))["env"]
-    return suite(env["name"], env["suite"]).task(task_id)
-
-
-def _score(trajectory: Trajectory, task: Task | None) -> list[str]:
-    """The score, then each milestone and minefield with whether and where it was matched."""
+def _score(trajectory: Trajectory) -> list[str]:
+    """The score, then each milestone and minefield with whether and where it was met."""
     if trajectory.score is None:
         return ["no score"]
     score = trajectory.score
     verdict = "success" if score.success else "no success"
     lines = ["", f"score     {score.similarity:.3f} ({verdict})"]
-    for kind in ("milestones", "minefields"):
-        specs = list(task.data.get(kind, ())) if task is not None else []
-        for i, item in enumerate(score.details.get(kind, ())):
-            where = f"message {item['message']}" if item["message"] is not None else "nowhere"
-            hit = item["score"] >= 1 - 1e-6
-            mark = ("HIT" if hit else "missed") if kind == "milestones" else _mine(item["score"])
-            what = describe(specs[i]) if i < len(specs) else ""
-            lines.append(f"  {kind[:-1]} {i}: {mark} {item['score']:.2f} at {where}  {what}")
+    for kind, found, words in (
+        ("milestone", score.milestones, ("missed", "HIT")),
+        ("minefield", score.minefields, ("avoided", "STEPPED ON")),
+    ):
+        lines += [_milestone(f"{kind} {i}", m, words[m.hit]) for i, m in enumerate(found)]
     return lines
 
 
-def _mine(score: float) -> str:
-    return "STEPPED ON" if score > 0 else "avoided"
-
-
-def describe(milestone: Mapping[str, Any]) -> str:
-    """What a milestone asks for, in short."""
-    parts = []
-    for constraint in milestone["constraints"]:
-        trace = constraint["kind"] == "tool_trace"
-        rows = (" or " if trace else "; ").join(_row(row) for row in constraint["rows"])
-        what = "call" if trace else f"{constraint['database']} {constraint['kind']}:"
-        parts.append(f"{what} {rows}")
-    if milestone.get("guards"):
-        parts.append(f"unchanged: {', '.join(milestone['guards'])}")
-    return " and ".join(parts)
-
-
-def _row(row: Mapping[str, Any]) -> str:
-    if "name" in row and "arguments" in row:
-        return f"{row['name']}({', '.join(f'{k}={v!r}' for k, v in row['arguments'].items())})"
-    return ", ".join(f"{key}={value!r}" for key, value in row.items())
+def _milestone(number: str, milestone: Milestone, word: str) -> str:
+    """A milestone's line. Older runs have no names, only numbers."""
+    where = "nowhere" if milestone.place is None else f"message {milestone.place}"
+    name = "" if milestone.name == number else f"  {milestone.name}"
+    return f"  {number}: {word} {milestone.similarity:.2f} at {where}{name}"
 
 
 def _summary(number: int, episode: Episode) -> str:

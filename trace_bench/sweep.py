@@ -1,8 +1,8 @@
-"""`python -m trace_bench.sweep FILE [--jobs N] [--retry] [--list]`: a W&B sweep file, run here.
+"""`python -m trace_bench.sweep FILE [--jobs N] [--retry] [--list]`: runs a W&B sweep file locally.
 
-Runs the file's grid without an account, `--jobs` of them at once. Finished runs are recognized by
-their fingerprint and skipped; a run that failed stays failed until `--retry`. `--list` prints the
-command lines. What ended is noted in runs/sweeps/<name>.jsonl.
+Runs the file's grid without a W&B account, `--jobs` runs at once. Finished runs are recognized by
+their fingerprint and skipped; failed runs are skipped too, unless `--retry` is set. `--list` prints
+the command lines. Finished and failed runs are logged in <runs root>/sweeps/<name>.jsonl.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.store import Lines
 from trace_bench.runner.folder import locate, stored_summary
 from trace_bench.runner.progress import duration
-from trace_bench.settings.compose import compose
+from trace_bench.settings.compose import compose_all
+from trace_bench.settings.identity import parts_of
 
 KEYS = (
     "program", "command", "method", "metric", "parameters",
@@ -33,10 +34,11 @@ KEYS = (
 
 @dataclass(frozen=True)
 class Member:
-    """One run of a sweep: its overrides and where it lies."""
+    """One run of a sweep: its overrides and its folder."""
 
     overrides: tuple[str, ...]
     folder: Path
+    config_dir: Path | None = None
 
     @property
     def name(self) -> str:
@@ -44,8 +46,8 @@ class Member:
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """The run's summary; None when it is not finished, or cannot be read: the run then says
-        what is wrong."""
+        """The run's summary; None if it is not finished or cannot be read (running it then reports
+        the error)."""
         try:
             return stored_summary(self.folder)
         except UserError:
@@ -96,9 +98,15 @@ def _text(value: Any) -> str:
     )
 
 
-def members(path: Path) -> list[Member]:
-    """All runs of a sweep, every command line composed and checked before anything starts."""
-    return [Member(o, locate(compose(o))[0]) for o in read_sweep(path)]
+def members(path: Path, extra: Sequence[str] = (), config_dir: Path | None = None) -> list[Member]:
+    """All runs of a sweep, every command line composed and checked before anything starts. `extra`:
+    settings for all of them."""
+    overrides = [(*run, *extra) for run in read_sweep(path)]
+    settings = compose_all(overrides, config_dir)
+    return [
+        Member(o, locate(s, parts_of(s)).folder, config_dir)
+        for o, s in zip(overrides, settings, strict=True)
+    ]
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -107,15 +115,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="runs at once (default 1)")
     parser.add_argument("--retry", action="store_true", help="also run what failed before")
     parser.add_argument("--list", action="store_true", help="print the command lines and stop")
+    parser.add_argument("--runs-root", default="runs", help="where run folders lie (default runs)")
+    parser.add_argument("--config-dir", type=Path, help="a folder with settings files of your own")
     given = parser.parse_args(arguments)
     try:
         if given.jobs < 1:
             raise UserError(f"--jobs {given.jobs}; allowed: 1 or more.")
-        runs = members(given.file)
+        extra = () if given.runs_root == "runs" else (f"runs_root={given.runs_root}",)
+        runs = members(given.file, extra, given.config_dir)
         if given.list:
             print("\n".join(f"python -m trace_bench {m.name}" for m in runs))
             return 0
-        return sweep(given.file.stem, runs, given.jobs, given.retry)
+        record = Path(given.runs_root) / "sweeps" / f"{given.file.stem}.jsonl"
+        return sweep(record, runs, given.jobs, given.retry)
     except KeyboardInterrupt:
         print("interrupted; the same command goes on with what is left", file=sys.stderr)
         return 130
@@ -124,9 +136,10 @@ def main(arguments: Sequence[str]) -> int:
         return 2
 
 
-def sweep(name: str, runs: Sequence[Member], jobs: int, retry: bool) -> int:
-    """Runs what is not finished; 1 when a run failed, now or before, else 0."""
-    record = Lines(Path("runs") / "sweeps" / f"{name}.jsonl")
+def sweep(path: Path, runs: Sequence[Member], jobs: int, retry: bool) -> int:
+    """Runs all unfinished members and logs those that end in `path`. Returns 1 if a run failed, now
+    or before, else 0."""
+    record = Lines(path)
     failed = {line["folder"] for line in record.existing if line["code"] != 0}
     failed -= {line["folder"] for line in record.existing if line["code"] == 0}
     finished = [m for m in runs if m.summary is not None]
@@ -161,7 +174,8 @@ def sweep(name: str, runs: Sequence[Member], jobs: int, retry: bool) -> int:
 
 def _run(member: Member) -> tuple[int, str]:
     """Exit code and the last line of stderr of a run in a process of its own."""
-    command = [sys.executable, "-m", "trace_bench", *member.overrides]
+    place = [] if member.config_dir is None else ["--config-dir", str(member.config_dir)]
+    command = [sys.executable, "-m", "trace_bench", *place, *member.overrides]
     ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     lines = ended.stderr.strip().splitlines()
     return ended.returncode, lines[-1] if ended.returncode and lines else ""

@@ -20,7 +20,8 @@ from pathlib import Path
 import yaml
 
 from trace_bench.core.store import file_hash, fingerprint
-from trace_bench.settings.compose import compose, identity
+from trace_bench.settings.compose import compose
+from trace_bench.settings.identity import identity, parts_of
 
 METHODS = ("base", "grpo", "gepa", "trace", "prompt_only", "untargeted", "single_capability", "sft")
 BUDGETS = 5
@@ -33,7 +34,9 @@ def generate(folder: Path, method: str, seed: int, lines: int) -> None:
     """One run folder whose budget is `lines`."""
     rng = random.Random(f"{method}{lines}{seed}")
     folder.mkdir(parents=True)
-    who = {**identity(compose([f"method={method}"])), "budget": lines, "seed": seed}
+    settings = compose([f"method={method}"])
+    own = identity(settings, parts_of(settings))
+    who = {**own, "budget": lines, "seed": seed}
     (folder / "config.yaml").write_text(yaml.safe_dump(who, sort_keys=False))
     point = (
         '{"rollouts":%d,"phase":"training","adapter":"x@0001","reward":0.5,"zero_share":0.1,'

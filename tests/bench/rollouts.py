@@ -252,7 +252,8 @@ def bench_generate(args: argparse.Namespace, path: Path, suite: Any, tasks: list
 
 def bench_trl(args: argparse.Namespace) -> None:
     """Prints TRL's speed and the local policy's on the tasks that TRL can play."""
-    from trace_bench.envs.registry import suite as find
+    from sandboxes import in_process as find
+
     from trace_bench.policies.local import LocalPolicy
 
     if importlib.util.find_spec("trl") is None:
@@ -306,7 +307,7 @@ def main() -> None:
             path, suite = random_model(Path(folder)), FixedSuite()
             tasks = suite.tasks("train")
         else:
-            from trace_bench.envs.registry import suite as find
+            from sandboxes import in_process as find
 
             path, suite = args.model, find("toolsandbox", "embedded")
             tasks = list(suite.tasks("train_large"))

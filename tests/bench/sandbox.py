@@ -13,22 +13,25 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from typing import Any
 
-from trace_bench.core.protocols import Policy, Suite
+from sandboxes import chosen, in_sandbox
+
+from trace_bench.core.protocols import Policy
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.play.rollouts import play
 from trace_bench.policies.scripted import ReferencePolicy
-from trace_bench.sandbox.choose import Box, Wanted, boxed_suite
+from trace_bench.sandbox.choose import Sandbox
 
 ROUNDS = 3
 
 
-def policy_of(agent: str, suite: Suite, live: int) -> tuple[Policy, AgentSpec]:
+def policy_of(agent: str, suite: Any, live: int) -> tuple[Policy, AgentSpec]:
     if agent == "tiny":
         from trace_bench.policies.local import LocalPolicy
-        from trace_bench.settings.compose import compose, model_path
+        from trace_bench.tiny import MODEL_FOLDER
 
-        path = model_path(compose([]).model)
+        path = str(MODEL_FOLDER)
         return LocalPolicy(path, batch=live, threads=1), AgentSpec(path)
     policy = ReferencePolicy(suite)
     policy.capacity = live
@@ -36,7 +39,7 @@ def policy_of(agent: str, suite: Suite, live: int) -> tuple[Policy, AgentSpec]:
 
 
 def measure(
-    suite: Suite, tasks: list[Task], agent: str, live: int, seconds: float
+    suite: Any, tasks: list[Task], agent: str, live: int, seconds: float
 ) -> tuple[float, float]:
     """(episodes/s, steps/s) over at least `seconds`."""
     policy, spec = policy_of(agent, suite, live)
@@ -65,9 +68,9 @@ def main() -> None:
     parser.add_argument("--env", nargs=2, default=["toolsandbox", "embedded"])
     parser.add_argument("--split", default="dev")
     given = parser.parse_args()
-    wanted = Wanted(*given.env)
+    part = chosen(*given.env)
     suites = {
-        kind: boxed_suite(wanted, Box(kind, workers=given.workers, run="bench"), None, print)
+        kind: in_sandbox(part, Sandbox(kind, workers=given.workers, run="bench"))
         for kind in given.kinds
     }
     tasks = {kind: list(suite.tasks(given.split)) for kind, suite in suites.items()}

@@ -19,10 +19,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from sandboxes import in_process as suite
 
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec
-from trace_bench.envs.registry import suite
 from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.trainers.adapters import restart

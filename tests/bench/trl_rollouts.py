@@ -92,11 +92,10 @@ def main() -> None:
     import pyarrow
     import torch
     from datasets import Dataset
+    from sandboxes import in_process as find
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
     from trl.chat_template_utils import qwen3_schema
-
-    from trace_bench.envs.registry import suite as find
 
     torch.set_num_threads(args.threads)
     suite = find("toolsandbox", "embedded")

@@ -2,12 +2,35 @@ import errno
 import json
 import subprocess
 import sys
+from types import MappingProxyType
 
 import pytest
 
 from trace_bench.core import store
 from trace_bench.core.errors import UserError
-from trace_bench.core.types import Score
+from trace_bench.core.types import (
+    Boundary,
+    Failure,
+    Milestone,
+    Purpose,
+    Score,
+    StopReason,
+    Trajectory,
+    Turn,
+    to_json,
+)
+
+FAILED = Trajectory(
+    task="t",
+    seed=1,
+    agent="base",
+    tools=({"type": "function", "function": {"name": "f"}},),
+    turns=(Turn(({"role": "user", "content": "é"},), {"role": "assistant"}, (1,), (2,), (-0.5,)),),
+    closing=(),
+    stop=StopReason.ERROR,
+    score=Score(0.5, False, {"a": 1}, (Milestone("m", 0.5, False, 3),)),
+    failure=Failure(Boundary.SANDBOX, "gone"),
+)
 
 
 def test_seeds_are_the_same_in_every_process():
@@ -44,8 +67,29 @@ def test_json_files_are_replaced_whole(tmp_path):
         "similarity": 1.0,
         "success": True,
         "details": {"m": [1]},
+        "milestones": [],
+        "minefields": [],
     }
     assert [p.name for p in path.parent.iterdir()] == ["summary.json"]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        FAILED,
+        {"call": "a", "index": 3, "trajectory": FAILED},
+        MappingProxyType({"a": (1, 2.5), "b": [None, Purpose.TRAINING], Purpose.PROMPT: {}}),
+        {1: "a", 2.5: "b", "c": {"d": FAILED}},
+        {("a", 1): "keys that are no strings"},
+        ["half a character: \ud83d", "ü", float("inf")],
+    ],
+)
+def test_lines_are_the_json_of_the_plain_data(tmp_path, value):
+    with store.Lines(tmp_path / "x.jsonl") as lines:
+        lines.append(value)
+    text = (tmp_path / "x.jsonl").read_text()
+    assert json.loads(text) == json.loads(json.dumps(to_json(value)))
+    assert "\\u00fc" not in text or "\\ud83d" in text  # escapes only where there is no other way
 
 
 def test_a_failed_write_keeps_the_old_file(tmp_path, monkeypatch):

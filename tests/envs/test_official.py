@@ -9,16 +9,21 @@ import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sandboxes import chosen, in_sandbox
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import MethodPlan
 from trace_bench.core.types import AgentSpec, Message, to_json
 from trace_bench.envs.check import check
 from trace_bench.play.rollouts import play
 from trace_bench.policies.scripted import IdlePolicy, RandomPolicy, call_message, text_message
-from trace_bench.sandbox.boxed import BoxedSuite
-from trace_bench.sandbox.choose import Box, Wanted, boxed_suite
+from trace_bench.runner.build import check_splits
+from trace_bench.sandbox.choose import Sandbox
+from trace_bench.sandbox.suite import SandboxedSuite
+from trace_bench.settings.compose import compose
 
 SOURCE, PYTHON = os.environ.get("TOOLSANDBOX_SOURCE"), os.environ.get("TOOLSANDBOX_PYTHON")
 needs_checkout = pytest.mark.skipif(
@@ -27,17 +32,15 @@ needs_checkout = pytest.mark.skipif(
 )
 
 
-def made(augmentation: str = "none", source: str | None = SOURCE) -> BoxedSuite:
-    wanted = Wanted(
-        "toolsandbox", "official", augmentation, {"source": str(source)}, PYTHON or None
-    )
-    suite = boxed_suite(wanted, Box("process", run="official"), None, print)
-    assert isinstance(suite, BoxedSuite)
+def made(augmentation: str = "none", source: str | None = SOURCE) -> Any:
+    part = chosen("toolsandbox", "official", augmentation=augmentation, source=str(source))
+    suite = in_sandbox(part, Sandbox("process", run="official"), python=PYTHON or None)
+    assert isinstance(suite, SandboxedSuite)
     return suite
 
 
 @pytest.fixture(scope="module")
-def suite() -> Iterator[BoxedSuite]:
+def suite() -> Iterator[Any]:
     found = made()
     yield found
     found.close()
@@ -54,7 +57,7 @@ def suite() -> Iterator[BoxedSuite]:
     ids=["done and said", "said", "refused"],
 )
 def test_wifi_off_has_the_known_scores(
-    suite: BoxedSuite, actions: list[Message], similarity: float
+    suite: Any, actions: list[Message], similarity: float
 ) -> None:
     task = next(t for t in suite.tasks("base") if t.data["scenario"] == "wifi_off")
     env = suite.make()
@@ -64,7 +67,26 @@ def test_wifi_off_has_the_known_scores(
 
 
 @needs_checkout
-def test_scenarios_are_counted_and_those_without_a_key_left_out(suite: BoxedSuite) -> None:
+def test_milestones_are_named_and_placed_in_the_conversation(suite: Any) -> None:
+    task = next(t for t in suite.tasks("base") if t.data["scenario"] == "wifi_off")
+    env = suite.make()
+    env.reset(task)
+    off, unknown = {"on": False}, {"id": "x", "type": "function", "function": {"name": "nothing"}}
+    both = call_message("set_wifi_status", off)
+    both = {**both, "tool_calls": [unknown, *both["tool_calls"]]}  # the first never gets there
+    env.step(both)
+    score = env.step(text_message("Wifi is turned off")).score
+    done, told = score.milestones
+    assert (done.name, done.hit, done.place) == ("SETTING snapshot: wifi=False", True, 4)
+    assert (told.hit, told.place, told.tells) == (True, 5, "Wifi is turned off")
+    refused = next(t for t in suite.tasks("base") if "insufficient" in t.data["scenario"])
+    env.reset(refused)
+    (mine,) = env.step(text_message("I cannot do that")).score.minefields
+    assert not mine.hit and mine.place is None and "search_lat_lon" in mine.name
+
+
+@needs_checkout
+def test_scenarios_are_counted_and_those_without_a_key_left_out(suite: Any) -> None:
     about = suite.about()
     assert (about["scenarios"], about["left_out"]) == (129, 28)
     assert about["why_left_out"] == "they need RAPID_API_KEY"
@@ -97,7 +119,7 @@ def test_every_variant_of_every_scenario_is_there() -> None:
 
 
 @needs_checkout
-def test_the_contract_holds_and_two_workers_say_the_same(suite: BoxedSuite) -> None:
+def test_the_contract_holds_and_two_workers_say_the_same(suite: Any) -> None:
     report = check(suite, suite.tasks("base")[::20])
     assert report.ok, str(report)
     assert report.reference is None
@@ -121,16 +143,17 @@ def test_our_scoring_agrees_with_the_official_one() -> None:
 
 
 def test_without_a_checkout_the_command_says_how_to_get_one(tmp_path: Path) -> None:
-    from trace_bench.envs.registry import suite as find
+    from sandboxes import in_process as find
 
     with pytest.raises(UserError, match=r"git clone .*ToolSandbox.* and name the folder in"):
         find("toolsandbox", "official")
     with pytest.raises(UserError, match="is no checkout of ToolSandbox"):
-        find("toolsandbox", "official", options={"source": str(tmp_path)})
+        find("toolsandbox", "official", source=str(tmp_path))
 
 
-def test_training_on_what_is_reported_must_be_said(capsys: pytest.CaptureFixture[str]) -> None:
-    from trace_bench.__main__ import main
-
-    assert main(["method=grpo", "env.suite=official"]) == 2
-    assert "it has no training tasks of its own). Set `protocol=paper`" in capsys.readouterr().err
+@needs_checkout
+def test_training_on_what_is_reported_must_be_said(suite: Any) -> None:
+    """The benchmark has no training tasks of its own: its splits hold the same scenarios."""
+    settings = compose(["env.suite=official"])
+    with pytest.raises(UserError, match="or set `protocol=paper`"):
+        check_splits(settings, suite, MethodPlan())

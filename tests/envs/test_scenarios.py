@@ -13,8 +13,8 @@ from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite, 
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.play import play
 from trace_bench.envs.toolsandbox.scenarios.pools import POOLS, Pool
-from trace_bench.envs.toolsandbox.scenarios.program import Mind
 from trace_bench.envs.toolsandbox.scenarios.shapes import shapes
+from trace_bench.envs.toolsandbox.scenarios.solver import Solver
 from trace_bench.envs.toolsandbox.tools.augment import AUGMENTATIONS
 
 SUITE = EmbeddedSuite()
@@ -123,11 +123,11 @@ def test_a_task_requires_what_it_says_and_no_more(name: str) -> None:
         task, turns = build(SHAPES[name], Pool("dev"), seed, f"t/{seed}", "dev")
         tools, required = frozenset(task.data["tools"]), set(task.data["requires"])
         others = frozenset(set(CAPABILITIES[:8]) - required)
-        score = play(ToolSandboxEnv(), task, turns, Mind(tools, others)).last.score
+        score = play(ToolSandboxEnv(), task, turns, Solver(tools, others)).last.score
         assert score is not None and score.success
         for capability in required:
             score = play(
-                ToolSandboxEnv(), task, turns, Mind(tools, frozenset({capability}))
+                ToolSandboxEnv(), task, turns, Solver(tools, frozenset({capability}))
             ).last.score
             assert score is not None and not score.success
 

@@ -206,7 +206,7 @@ def test_since_compares_with_the_matched_moment() -> None:
         score = score_episode(read_goal([first, second], [[0, 1]]), NOTHING, log, states)
         # From the start on, two contacts came: the second milestone alone can't be met.
         assert score.similarity == pytest.approx(similarity)
-    assert [m["message"] for m in score.details["milestones"]] == [2, None]
+    assert [m.place for m in score.milestones] == [2, None]
 
 
 # -- the assignment -------------------------------------------------------------------------------

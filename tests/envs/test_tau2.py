@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import random
 import subprocess
@@ -16,10 +17,12 @@ import pytest
 
 pytest.importorskip("inspect_evals", reason="the extra tau2 is not installed")
 
+from sandboxes import in_process as find
+
+from trace_bench.__main__ import main
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.types import AgentSpec, to_json
 from trace_bench.envs.check import check
-from trace_bench.envs.registry import suite as find
 from trace_bench.envs.tau2 import data as tau2_data
 from trace_bench.envs.tau2 import world as tau2_world
 from trace_bench.envs.tau2.data import load
@@ -36,6 +39,9 @@ DOMAINS = ("airline", "retail", "telecom")
 @pytest.fixture(scope="module")
 def suites() -> dict[str, Tau2Suite]:
     return {domain: find("tau2", domain) for domain in DOMAINS}  # type: ignore[misc]
+
+
+PATHS = os.pathsep.join(str(Path(__file__).parents[n]) for n in (1, 2))
 
 
 def solved(suite: Any, policy: Any) -> int:
@@ -57,7 +63,7 @@ def test_floor_and_ceiling_are_the_known_ones(
 
 
 def test_solo_mode_can_be_solved_alone() -> None:
-    suite = find("tau2", "telecom", options={"solo": "true"})
+    suite = find("tau2", "telecom", solo=True)
     assert solved(suite, ReferencePolicy(suite)) == 114
     assert solved(suite, IdlePolicy()) == 0
     first = suite.make().reset(suite.tasks("base")[0])
@@ -124,6 +130,7 @@ def _real(name: str, value: Any, pools: dict[str, list[str]], rng: random.Random
     return value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("domain", ["airline", "retail"])
 def test_shared_databases_behave_as_full_copies(
     suites: dict[str, Tau2Suite], domain: str, monkeypatch: pytest.MonkeyPatch
@@ -151,7 +158,7 @@ def test_shared_databases_behave_as_full_copies(
 def test_three_hundred_live_episodes_are_small_and_leave_no_files() -> None:
     program = """
 import gc, os, resource
-from trace_bench.envs.registry import suite
+from sandboxes import in_process as suite
 s = suite("tau2", "airline")
 tasks = s.tasks("base")
 s.make().reset(tasks[0])
@@ -171,7 +178,7 @@ print(memory() - before)
         ended = subprocess.run(
             [sys.executable, "-c", program],
             capture_output=True, text=True, check=True,
-            env={"TMPDIR": place, "PATH": "/usr/bin", "PYTHONPATH": str(Path(__file__).parents[2])},
+            env={"TMPDIR": place, "PATH": "/usr/bin", "PYTHONPATH": PATHS},
         )  # fmt: skip
         assert list(Path(place).iterdir()) == []
     assert float(ended.stdout) < 100
@@ -200,9 +207,7 @@ def test_a_user_who_never_speaks_is_a_failure_of_the_user() -> None:
     """Not of the agent, which would be scored for a conversation that nobody ended."""
     call = '<tool_call>{"name": "toggle_data_saver_mode", "arguments": {}}</tool_call>'
     said = iter(["My data is slow."])
-    suite = find(
-        "tau2", "telecom", options={"user": "llm"}, ask=lambda role, messages: next(said, call)
-    )
+    suite = find("tau2", "telecom", ask=lambda role, messages: next(said, call))
     env = suite.make()
     env.reset(suite.tasks("base")[0])
     with pytest.raises(EpisodeError, match="rounds of tool calls in a row") as caught:
@@ -225,8 +230,8 @@ def test_whoever_answers_for_the_user_is_told_the_scenario_and_can_act() -> None
         asked.append([role, json.loads(json.dumps(list(messages)))])
         return next(answers)
 
-    suite = find("tau2", "telecom", options={"user": "llm"}, ask=ask)
-    assert suite.asks is True  # type: ignore[attr-defined]
+    suite = find("tau2", "telecom", ask=ask)
+    assert suite.asks_user() is True
     wanted = "[mobile_data_issue]data_saver_mode_on|user_abroad_roaming_enabled_off[PERSONA:Easy]"
     task = next(t for t in suite.tasks("base") if t.data["record"]["id"] == wanted)
     env = suite.make()
@@ -240,19 +245,17 @@ def test_whoever_answers_for_the_user_is_told_the_scenario_and_can_act() -> None
     assert results.startswith("toggle_roaming: ") and "could not be read" in results
 
 
-def test_bad_settings_are_refused_with_what_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match=r"needs somebody who answers; see `llm\.user`"):
-        find("tau2", "airline", options={"user": "llm"})
+def test_bad_settings_are_refused_with_what_is_allowed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(UserError, match="exists for telecom only, not for retail"):
-        find("tau2", "retail", options={"solo": "true"})
-    with pytest.raises(UserError, match="exists for toolsandbox only"):
-        find("tau2", "retail", "all_tools")
+        find("tau2", "retail", solo=True)
+    with pytest.raises(UserError, match=r"unknown key 'env.augmentation'; allowed: domain, solo"):
+        find("tau2", "retail", augmentation="all_tools")
     with pytest.raises(UserError, match="unknown split 'train_large'; allowed: train, test, base"):
         find("tau2", "airline").tasks("train_large")
-    with pytest.raises(
-        UserError, match=r"evaluation.split=base reports on tasks that are trained on"
-    ):
-        compose(["method=grpo", "env=tau2", "evaluation.split=base"])
+    assert main(["method=grpo", "env=tau2", "evaluation.split=base"]) == 2
+    assert "of evaluation.split=base are in env.train_split=fit too" in capsys.readouterr().err
     assert compose(["method=base", "env=tau2", "evaluation.split=base"]).policy.max_turns == 100
     monkeypatch.setattr(tau2_data, "VERSION", "0.1.0")
     with pytest.raises(UserError, match=r"was measured with inspect-evals 0\.1\.0, and 0\.26\.0"):

@@ -65,10 +65,12 @@ def test_a_finished_episode_says_which_message_met_which_milestone() -> None:
     env, steps = play(wifi_task(), call(("set_wifi_status", OFF)), say("Wifi is turned off"))
     score = steps[-1].score
     assert score is not None and score.success
-    assert score.details == {
-        "milestones": [{"score": 1.0, "message": 3}, {"score": 1.0, "message": 4}],
-        "minefields": [],
-    }
+    off, told = score.milestones
+    assert (off.similarity, off.hit, off.place, off.tells) == (1.0, True, 3, None)
+    assert (told.similarity, told.hit, told.place) == (1.0, True, 4)
+    assert told.tells == "Wifi is turned off"
+    assert off.name.startswith("SETTING ") and "wifi=False" in off.name
+    assert score.minefields == () and score.details == {}
     assert steps[-1].stop == StopReason.DONE and steps[-1].messages == ()
     roles = [(entry.sender, entry.recipient) for entry in env.log]
     assert roles == [

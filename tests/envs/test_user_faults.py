@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sandboxes import in_process as find
 from servers.scripted import Answer, chat, serve
 
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import Boundary
-from trace_bench.envs.registry import suite as find
 from trace_bench.envs.user_faults import invented
 from trace_bench.runner.pipeline import run
 from trace_bench.settings.compose import compose
@@ -28,7 +28,7 @@ def airline(*answers: str) -> tuple[Any, list[Sequence[Any]]]:
         asked.append(json.loads(json.dumps(list(messages))))
         return left.pop(0) if len(left) > 1 else left[0]
 
-    return find("tau2", "airline", options={"user": "llm"}, ask=ask), asked
+    return find("tau2", "airline", ask=ask), asked
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,7 @@ import sys
 from pathlib import Path
 
 from trace_bench.core.store import read_lines
-from trace_bench.settings.compose import model_path
-from trace_bench.settings.schema import ModelSettings
+from trace_bench.tiny import MODEL_FOLDER
 
 SHOWN = (
     "timing_s/step",
@@ -41,7 +40,7 @@ def make_model(folder: Path) -> int:
     import torch
     from transformers import AutoTokenizer, Qwen3Config, Qwen3ForCausalLM
 
-    tokenizer = AutoTokenizer.from_pretrained(model_path(ModelSettings("tiny")))
+    tokenizer = AutoTokenizer.from_pretrained(str(MODEL_FOLDER))
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=768,

@@ -29,8 +29,7 @@ from trace_bench.core.protocols import TurnReply, TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.openai import OpenAIPolicy
-from trace_bench.settings.compose import model_path
-from trace_bench.settings.schema import ModelSettings
+from trace_bench.tiny import MODEL_FOLDER
 
 RANK, REQUESTS, TOKENS = 16, 384, 64
 DRIFT = 0.05  # of a log-probability, in bfloat16 with other rows in the batch
@@ -127,4 +126,4 @@ def report(what: str, replies: list[TurnReply], seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else model_path(ModelSettings("tiny"))))
+    sys.exit(main(sys.argv[1] if len(sys.argv) > 1 else str(MODEL_FOLDER)))

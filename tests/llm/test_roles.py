@@ -148,7 +148,7 @@ def test_a_user_who_cannot_answer_is_a_failure_of_the_user(tmp_path: Path) -> No
         with pytest.raises(EpisodeError) as caught:
             asked.ask("user", ASK)
         assert caught.value.boundary == "user"
-        with pytest.raises(EpisodeError, match="nobody plays"):
+        with pytest.raises(EpisodeError, match="no model plays"):
             asked.ask("analyst", ASK)
         assert asked.usage()["user"]["failures"] == 1
         asked.close()

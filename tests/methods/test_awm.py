@@ -1,4 +1,4 @@
-"""Environments in the AgentWorldModel format: read, played in a box, trained on."""
+"""Environments in the AgentWorldModel format: read, played in a sandbox, trained on."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from trace_bench.methods.awm import read
 from trace_bench.methods.untargeted import SOURCE
 from trace_bench.policies.scripted import call_message, text_message
 from trace_bench.runner.pipeline import run
-from trace_bench.sandbox.choose import Box
-from trace_bench.sandbox.foreign import generated_suite
+from trace_bench.sandbox.choose import Sandbox
+from trace_bench.sandbox.generated import generated_suite
 from trace_bench.settings.compose import compose
 
 SEND = ("send_message_with_phone_number", {"phone_number": "+15550001111", "content": "hello"})
 
 
-def boxed(folder: Path, box: Box) -> Any:
+def sandboxed(folder: Path, sandbox: Sandbox) -> Any:
     given = {"SCENARIOS": read(str(folder), 2, 0)}
-    return generated_suite("awm", SOURCE, given, box, print, "awm")
+    return generated_suite("awm", SOURCE, given, sandbox, print, "awm")
 
 
 @pytest.fixture
 def suite(tmp_path: Path) -> Iterator[Any]:
-    made = boxed(write(tmp_path / "awm"), Box("process", allow_untrusted=True))
+    made = sandboxed(write(tmp_path / "awm"), Sandbox("process", allow_untrusted=True))
     yield made
     made.close()
 
@@ -115,6 +115,7 @@ def test_bad_folders_are_refused_in_words(tmp_path: Path) -> None:
         read(str(write(tmp_path, **{"gen_envs.jsonl": huge})), 1, 0)
 
 
+@pytest.mark.slow
 def test_the_tiny_agent_trains_on_such_environments(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,8 +124,8 @@ def test_the_tiny_agent_trains_on_such_environments(
     small = ["budget=64", "evaluation.limit=8", "checkpoints=[]", f"run_dir={tmp_path / 'r'}"]
     with pytest.raises(UserError, match="sandbox=inline would run code"):
         run(compose([*given, *small]))
-    box = ["sandbox=process", "sandbox.allow_untrusted=true", f"run_dir={tmp_path / 'b'}"]
-    assert run(compose([*given, *small[:-1], *box])) == 0
+    process = ["sandbox=process", "sandbox.allow_untrusted=true", f"run_dir={tmp_path / 'b'}"]
+    assert run(compose([*given, *small[:-1], *process])) == 0
     said = capsys.readouterr().err
     assert "2 of 6 tasks of 2 scenarios can be trained on; 2 cannot be played" in said
     lines = [json.loads(s) for s in (tmp_path / "b" / "ledger.jsonl").read_text().splitlines()]
@@ -136,7 +137,7 @@ def test_the_tiny_agent_trains_on_such_environments(
 
 @pytest.mark.docker
 def test_the_same_in_a_container(tmp_path: Path) -> None:
-    made = boxed(write(tmp_path / "awm"), Box("docker", run="test-awm"))
+    made = sandboxed(write(tmp_path / "awm"), Sandbox("docker", run="test-awm"))
     env = made.make()
     env.reset(task(made, 0))
     assert json.loads(env.step(call_message(*SEND)).messages[0]["content"]) == {"id": 2}

@@ -5,22 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from named import method
 from trace_lab import BASE, MemoryLab
 
 from trace_bench.core.types import AgentSpec, Purpose
-from trace_bench.methods import method
 from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY
 from trace_bench.play.rollouts import with_guidance
-from trace_bench.settings.compose import compose
 from trace_bench.tiny.demos import GUIDANCE
 
 HABITS = {"recovers_from_errors": 0.7, "asks_when_information_is_missing": 0.7}
 
 
 def fit(name: str, budget: int, habits: dict | None = None, *more: str) -> tuple[AgentSpec, Any]:
-    settings = compose([f"method={name}", *more]).method
-    lab = MemoryLab(HABITS if habits is None else habits, budget, settings, seed=7)
-    return method(name).fit(BASE, lab.suite.tasks("train"), lab), lab
+    lab = MemoryLab(HABITS if habits is None else habits, budget, seed=7)
+    return method(name, *more).fit(BASE, lab.suite.tasks("train"), lab), lab
 
 
 def test_single_capability_gives_the_whole_budget_to_the_first_one() -> None:
@@ -29,7 +27,7 @@ def test_single_capability_gives_the_whole_budget_to_the_first_one() -> None:
     assert len(selected) == 2 and [a.capability for a in agent.adapters] == selected[:1]
     assert lab.left == 0 and agent.router is not None
     assert any(
-        "not trained: budget and method.max_capabilities allow 1" in text for text in lab.said
+        "not trained: budget and method.max_capabilities allow 1" in text for text in lab.logged
     )
     (job,) = lab.trainer.jobs
     assert job.rollouts == 1280 - sum(len(t) for _, p, t in lab.calls if p is not Purpose.TRAINING)

@@ -1,4 +1,4 @@
-"""The budget is a promise of every method: never above, and what is left is said."""
+"""The budget is a promise of every method: never above, and what is left is logged."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from named import PLAYING, QUICK, method
 from trace_lab import BASE, MemoryLab, ScriptedTrainer
 
-from trace_bench.methods import METHODS, method
-from trace_bench.settings.compose import compose
-
 HABITS = {"recovers_from_errors": 0.6, "completes_all_parts": 0.5, "disambiguates": 0.7}
-PLAYING = sorted(set(METHODS) - {"base", "saved", "sft"})  # they play nothing by themselves
-SETTINGS = {name: compose([f"method={name}"]).method for name in [*PLAYING, "base", "sft"]}
+METHODS = {name: method(name, *QUICK.get(name, ())) for name in [*PLAYING, "base"]}
+METHODS["select"] = method("trace", "method.synthesis=select")
+BUDGETED = sorted(METHODS.keys() - {"base"})
 
 
 def played(name: str, budget: int, seed: int, leave: int) -> MemoryLab:
-    lab = MemoryLab(HABITS, budget, SETTINGS[name], seed, trainer=ScriptedTrainer(leave))
-    method(name).fit(BASE, lab.suite.tasks("train"), lab)
+    lab = MemoryLab(HABITS, budget, seed, trainer=ScriptedTrainer(leave))
+    METHODS[name].fit(BASE, lab.suite.tasks("train"), lab)
     return lab
 
 
-@pytest.mark.parametrize("name", PLAYING)
+@pytest.mark.parametrize("name", BUDGETED)
 @given(budget=st.integers(160, 900), seed=st.integers(0, 9), leave=st.sampled_from([0, 3, 40]))
 @settings(max_examples=6, deadline=None, derandomize=True)
 def test_no_method_ever_exceeds_its_budget(name: str, budget: int, seed: int, leave: int) -> None:
@@ -38,12 +37,12 @@ def test_no_method_ever_exceeds_its_budget(name: str, budget: int, seed: int, le
     assert not any("/test/" in t or "/dev/" in t for _, _, tasks in lab.calls for t in tasks)
 
 
-@pytest.mark.parametrize("name", PLAYING)
+@pytest.mark.parametrize("name", BUDGETED)
 def test_a_budget_is_used_up_but_for_what_cannot_be_used(name: str) -> None:
     lab = played(name, 777, 0, 0)
     most = {"gepa": 40}.get(name, 0)  # one more of its iterations might cost that much
     assert lab.left <= most
-    assert lab.left == 0 or any(f"{lab.left} of 777 rollouts unspent" in text for text in lab.said)
+    assert lab.left == 0 or any(f"{lab.left} of 777 rollouts unspent" in s for s in lab.logged)
 
 
 def test_base_plays_nothing() -> None:

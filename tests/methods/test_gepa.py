@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from trace_lab import BASE, MemoryLab
 
+from trace_bench.core.checked import build
 from trace_bench.core.errors import TraceBenchError, UserError
-from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory, to_json
+from trace_bench.core.types import (
+    AgentSpec,
+    Milestone,
+    Purpose,
+    Score,
+    StopReason,
+    Task,
+    Trajectory,
+    to_json,
+)
 from trace_bench.methods.gepa import Gepa
 from trace_bench.methods.gepa.adapter import Adapter, conversation, feedback
 from trace_bench.methods.gepa.advice import (
@@ -26,7 +37,6 @@ from trace_bench.methods.gepa.advice import (
 from trace_bench.methods.gepa.reflector import ProgramReflector, symptoms
 from trace_bench.methods.gepa.settings import GepaSettings
 from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY
-from trace_bench.settings.compose import compose
 
 ADVICE = {c.advice: c.name for c in VOCABULARY if c.advice}
 HABITS = {"recovers_from_errors": 0.9, "completes_all_parts": 0.9}
@@ -44,9 +54,8 @@ class ListeningLab(MemoryLab):
 
 
 def fit(budget: int = 1280, seed: int = 0, **settings: Any) -> tuple[AgentSpec, ListeningLab]:
-    given = {**compose(["method=gepa"]).method, **settings}
-    lab = ListeningLab(HABITS, budget, given, seed=seed)
-    return Gepa().fit(BASE, lab.suite.tasks("train"), lab), lab
+    lab = ListeningLab(HABITS, budget, seed=seed)
+    return Gepa(GepaSettings(**settings)).fit(BASE, lab.suite.tasks("train"), lab), lab
 
 
 @pytest.fixture(scope="module")
@@ -88,12 +97,7 @@ def test_a_repeated_run_makes_the_same_calls(fitted) -> None:
 def test_odd_budgets_are_never_exceeded(budget: int) -> None:
     _, lab = fit(budget)
     assert 0 <= lab.left < GepaSettings().iteration
-    assert any(f"{lab.left} of {budget} rollouts unspent" in text for text in lab.said)
-
-
-def test_merging_stays_within_the_budget() -> None:
-    _, lab = fit(900, merge=True)
-    assert lab.left >= 0
+    assert any(f"{lab.left} of {budget} rollouts unspent" in text for text in lab.logged)
 
 
 def test_a_budget_that_is_too_small_says_what_for() -> None:
@@ -102,7 +106,7 @@ def test_a_budget_that_is_too_small_says_what_for() -> None:
     with pytest.raises(UserError, match=r"method.validation=64 leaves nothing of 64"):
         fit(validation=64)
     with pytest.raises(UserError, match=r"method.minibatch=0"):
-        compose(["method=gepa", "method.minibatch=0"])
+        build(GepaSettings, {"minibatch": 0}, "method")
 
 
 def test_failing_proposals_end_in_an_error_that_names_the_last() -> None:
@@ -117,7 +121,7 @@ def test_failing_proposals_end_in_an_error_that_names_the_last() -> None:
         assert same == {"guidance": "x"}
     with pytest.raises(TraceBenchError, match=r"3 proposals failed .* ConnectionError: no answer"):
         adapter.propose_new_texts({"guidance": "x"}, shown, ["guidance"])
-    assert len(lab.said) == 2
+    assert len(lab.logged) == 2
 
 
 def test_the_reflector_is_shown_conversations_and_scores_only() -> None:
@@ -127,7 +131,8 @@ def test_the_reflector_is_shown_conversations_and_scores_only() -> None:
     text = conversation(played)
     assert text.startswith("user: ") and "requires" not in text
     assert played.score is not None
-    assert feedback(played).startswith(f"score {played.score.similarity:.2f} of 1")
+    wanted = f"score {played.score.similarity:.2f} of 1, "
+    assert feedback(played).startswith(wanted) and feedback(played).endswith("milestones reached")
     adapter = Adapter(lab, BASE, GepaSettings(), str, frozenset())  # type: ignore[arg-type]
     batch = adapter.evaluate([task], {"guidance": ""}, capture_traces=True)
     (record,) = adapter.make_reflective_dataset({}, batch, ["guidance"])["guidance"]
@@ -168,3 +173,22 @@ def test_proposals_differ_stay_short_and_come_from_the_pool() -> None:
         seen |= set(lines)
         prompt = changed
     assert len(seen) > 12
+
+
+def scored(*milestones: Milestone, minefields: tuple[Milestone, ...] = ()) -> Trajectory:
+    score = Score(0.5, False, {"milestone_similarity": 0.5}, milestones, minefields)
+    return Trajectory("t", 0, "base", (), (), (), StopReason.DONE, score)
+
+
+def test_the_feedback_counts_milestones_and_names_minefields() -> None:
+    """As the official ToolSandbox scores: float32 similarities, details of its own."""
+    off = Milestone("SETTING snapshot: wifi=False", 1.0, True, 3)
+    told = Milestone("SANDBOX snapshot: content='Off'", 0.3333333432674408, False, 4, "Off")
+    mine = Milestone("SANDBOX snapshot: content='search_lat_lon'", 0.25, True, 4)
+    assert feedback(scored(off, told)) == "score 0.50 of 1, 1 of 2 milestones reached"
+    assert feedback(scored()) == "score 0.50 of 1"
+    assert feedback(scored(off, minefields=(mine,))) == (
+        "score 0.50 of 1, 1 of 1 milestones reached, something was done that must not be done"
+    )
+    avoided = replace(mine, similarity=0.0, hit=False, place=None)
+    assert "must not" not in feedback(scored(off, minefields=(avoided,)))

@@ -26,7 +26,7 @@ WIDE = [  # bands that every environment is in: the tiny agent is not what is te
 SMALL = [
     *("budget=384", "method.minimum_training=48", "method.synthetic_tasks=24"),
     *("method.calibration_groups=2", "method.calibration_share=0.2", "method.route_examples=32"),
-    *("checkpoints=[]", "evaluation.limit=16", "evaluation.joint=false"),
+    *("checkpoints=[]", "evaluation.limit=16", "evaluation.yardsticks=false"),
     *("sandbox=process", "sandbox.allow_untrusted=true", "sandbox.deadline=2", "sandbox.retries=0"),
 ]
 Fault = Callable[[str, dict[str, Any]], Answer | None]
@@ -48,6 +48,7 @@ def verdicts(folder: Path, name: str) -> list[dict[str, Any]]:
     return [json.loads(f.read_text()) for f in files]
 
 
+@pytest.mark.slow
 def test_the_whole_road_with_faults_on_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -115,6 +116,7 @@ def test_the_whole_road_with_faults_on_the_way(
         assert not file.is_file() or KEY.encode() not in file.read_bytes(), file
 
 
+@pytest.mark.slow
 def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:
     """A run that was killed after the analysis goes on with a server that refuses everything, and
     ends as it did before."""

@@ -11,9 +11,10 @@ import pytest
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AgentSpec
-from trace_bench.methods.sft import Sft, _Tuning, tokens_of
+from trace_bench.methods.sft import Sft
 from trace_bench.methods.sft.data import conversation, own, read
 from trace_bench.methods.sft.settings import SftSettings
+from trace_bench.methods.sft.tuning import Tuning, tokens_of
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.local import load_model
 from trace_bench.tiny import MODEL_FOLDER
@@ -46,16 +47,21 @@ def trainer() -> LocalTrainer:
     return LocalTrainer(TrainerSettings(rank=4, alpha=8.0), threads=1)
 
 
-def lab(folder: Path, trainer: Any, **settings: Any) -> Any:
-    notes: dict[str, list] = {"metrics": [], "said": []}
+def sft(**settings: Any) -> Sft:
+    return Sft(
+        SftSettings(**{"demonstrations": 48, "batch": 16, "learning_rate": 0.01, **settings})
+    )
+
+
+def lab(folder: Path, trainer: Any) -> Any:
+    notes: dict[str, list] = {"metrics": [], "logged": []}
     return SimpleNamespace(
         folder=folder,
         seed=3,
-        settings={"demonstrations": 48, "batch": 16, "learning_rate": 0.01, **settings},
         trainer=trainer,
         budget_left=lambda: 640,
         metric=lambda **values: notes["metrics"].append(values),
-        say=notes["said"].append,
+        log=notes["logged"].append,
         notes=notes,
     )
 
@@ -105,17 +111,17 @@ def test_tokens_are_those_of_the_agents_own_training(chat: Chat) -> None:
 def test_it_learns_what_it_is_shown_and_spends_nothing(tmp_path: Path, trainer: Any) -> None:
     path = tmp_path / "adp.jsonl"
     path.write_text((json.dumps(TALK) + "\n") * 16)
-    place = lab(tmp_path, trainer, data=str(path), demonstrations=16, epochs=12)
-    agent = Sft().fit(BASE, [], place)
+    place = lab(tmp_path, trainer)
+    agent = sft(data=str(path), demonstrations=16, epochs=12).fit(BASE, [], place)
     loss = [m["loss"] for m in place.notes["metrics"]]
     assert len(loss) == 12 and loss[-1] < 0.5 * loss[0]
     assert [a.name for a in agent.adapters] == ["sft@0012"]
     assert (Path(agent.adapters[0].path) / "adapter_model.safetensors").exists()
-    assert any("no rollout is spent, 640 stay" in text for text in place.notes["said"])
+    assert any("no rollout is spent, 640 stay" in text for text in place.notes["logged"])
 
 
 def test_a_killed_tuning_ends_like_an_undisturbed_one(tmp_path: Path, trainer: Any) -> None:
-    class Cut(_Tuning):
+    class Cut(Tuning):
         left = 2
 
         def _step(self, optimizer: Any, batch: Any) -> dict[str, float]:
@@ -128,19 +134,19 @@ def test_a_killed_tuning_ends_like_an_undisturbed_one(tmp_path: Path, trainer: A
         return (folder / "adapters/sft/0003/adapter_model.safetensors").read_bytes()
 
     whole, cut = lab(tmp_path / "whole", trainer), lab(tmp_path / "cut", trainer)
-    agent = Sft().fit(BASE, [], whole)
-    tuning = Cut(BASE, cut, trainer.learner(BASE.model), SftSettings.of(cut.settings))
+    agent = sft().fit(BASE, [], whole)
+    tuning = Cut(BASE, cut, trainer, sft().settings)
     with pytest.raises(KeyboardInterrupt):
         tuning.run()
-    again = Sft().fit(BASE, [], cut)
+    again = sft().fit(BASE, [], cut)
     assert again.version == agent.version
     assert weights(tmp_path / "cut") == weights(tmp_path / "whole")
     assert cut.notes["metrics"] == whole.notes["metrics"]
-    Sft().fit(BASE, [], cut)  # finished: answered from disk
+    sft().fit(BASE, [], cut)  # finished: answered from disk
     with pytest.raises(UserError, match="other settings"):
-        Sft().fit(BASE, [], lab(tmp_path / "cut", trainer, epochs=2))
+        sft(epochs=2).fit(BASE, [], lab(tmp_path / "cut", trainer))
 
 
 def test_another_trainer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Set `trainer` to local"):
-        Sft().fit(BASE, [], lab(tmp_path, object()))
+        sft().fit(BASE, [], lab(tmp_path, object()))

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trace_bench.core.checked import build
 from trace_bench.core.errors import UserError
 from trace_bench.methods.trace import budget as b
 from trace_bench.methods.trace.settings import TraceSettings
@@ -17,8 +18,8 @@ DEFAULTS = TraceSettings()
 
 def test_every_setting_has_a_default_and_survives_the_edge() -> None:
     values = dataclasses.asdict(DEFAULTS)
-    assert TraceSettings.of(values) == DEFAULTS
-    assert TraceSettings.of({"name": "trace", "gap": 0.3}).gap == 0.3
+    assert build(TraceSettings, values, "method") == DEFAULTS
+    assert build(TraceSettings, {"gap": 0.3}, "method").gap == 0.3
 
 
 @pytest.mark.parametrize(
@@ -34,24 +35,34 @@ def test_every_setting_has_a_default_and_survives_the_edge() -> None:
         ({"route_failures": 1}, ["true or false"]),
         ({"adapters": "many"}, ["many", "per_capability, joint", "method.adapters"]),
         ({"band_low": 0.7}, ["band_low", "band_high"]),
+        ({"synthesis": "steal"}, ["steal", "generate, select", "method.synthesis"]),
+        ({"route_threshold": -0.1}, ["0 to 1", "method.route_threshold"]),
+        ({"analysis_temperature": 2.5}, ["0 to 2", "method.analysis_temperature"]),
     ],
 )
 def test_bad_settings_are_named(values: dict, says: list[str]) -> None:
     with pytest.raises(UserError) as error:
-        TraceSettings.of(values)
+        build(TraceSettings, values, "method")
     assert all(part in str(error.value) for part in says), str(error.value)
 
 
 def test_the_smallest_budget_says_which_phase_needs_how_much() -> None:
-    need = b.minimum(DEFAULTS, 64)
+    need = b.minimum(DEFAULTS)
     assert need == 32 + 4 * 8 + 96
-    b.check_budget(need, DEFAULTS, 64)
+    b.check_budget(need, DEFAULTS)
     with pytest.raises(UserError) as error:
-        b.check_budget(need - 1, DEFAULTS, 64)
+        b.check_budget(need - 1, DEFAULTS)
     for part in ("budget=159", "at least 160", "analysis 32", "calibration 32", "training 96"):
         assert part in str(error.value)
-    with pytest.raises(UserError, match="training tasks"):
-        b.minimum(DEFAULTS, 0)
+
+
+def test_without_calibration_the_smallest_budget_has_none() -> None:
+    select = TraceSettings(synthesis="select")
+    assert b.minimum(select) == 32 + 96
+    with pytest.raises(UserError, match="at least 128 rollouts") as error:
+        b.check_budget(127, select)
+    assert "calibration" not in str(error.value)
+    assert b.affordable(300, select) == 3
 
 
 @pytest.mark.parametrize(
@@ -77,9 +88,9 @@ def test_free_phases_leave_the_whole_budget_to_training(
     least = DEFAULTS.minimum_training
     if budget < least:
         with pytest.raises(UserError, match=f"at least {least} rollouts"):
-            b.check_budget(budget, DEFAULTS, n_train, free=True)
+            b.check_budget(budget, DEFAULTS, free=True)
         return
-    b.check_budget(budget, DEFAULTS, n_train, free=True)
+    b.check_budget(budget, DEFAULTS, free=True)
     assert b.analysis_rollouts(budget, DEFAULTS, n_train, free=True) >= DEFAULTS.analysis_minimum
     n = min(selected, b.affordable(budget, DEFAULTS, free=True))
     assert n == min(selected, DEFAULTS.max_capabilities, budget // least)

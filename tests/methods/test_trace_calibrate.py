@@ -10,11 +10,11 @@ from trace_lab import BASE, MemoryLab
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.types import Purpose
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite
-from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.trace.settings import SynthesisSettings
 from trace_bench.methods.trace.synthesis import calibrate as c
 from trace_bench.methods.trace.synthesis.draw import Mix, draw, generator, self_test
 
-DEFAULTS = TraceSettings()
+DEFAULTS = SynthesisSettings()
 WIN, LOSE, PART = (1.0, True), (0.0, False), (0.6, False)
 
 
@@ -48,10 +48,10 @@ def test_bands() -> None:
 
 def test_an_environment_that_loses_episodes_is_not_calibrated_by_the_rest():
     good = [[WIN, LOSE, LOSE, PART]] * 4
-    assert c.outside_bands(c.measure(good, failures=1), TraceSettings()) == ()
-    (said,) = c.outside_bands(c.measure(good, failures=4), TraceSettings())
+    assert c.outside_bands(c.measure(good, failures=1), SynthesisSettings()) == ()
+    (said,) = c.outside_bands(c.measure(good, failures=4), SynthesisSettings())
     assert said == "4 of 20 episodes were lost to errors"
-    assert "5 of 5" in c.outside_bands(c.measure([], failures=5), TraceSettings())[0]
+    assert "5 of 5" in c.outside_bands(c.measure([], failures=5), SynthesisSettings())[0]
 
 
 def test_mix_follows_the_difficulty() -> None:

@@ -8,10 +8,10 @@ import pytest
 from trace_lab import BASE, MemoryLab, ScriptedTrainer
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.types import AgentSpec, Purpose, Score, to_json
+from trace_bench.core.types import AgentSpec, Purpose, to_json
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.methods.trace import Trace
-from trace_bench.methods.trace.routing import oracle_route
+from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.policies.routing.router import make_router
 
 HABITS = {
@@ -23,8 +23,8 @@ HIDDEN = ("requires", "shape", "kinds")
 
 
 def fit(budget: int = 1280, habits: dict | None = None, **settings) -> tuple[AgentSpec, MemoryLab]:
-    lab = MemoryLab(HABITS if habits is None else habits, budget, settings, seed=7)
-    agent = Trace().fit(BASE, lab.suite.tasks("train"), lab)
+    lab = MemoryLab(HABITS if habits is None else habits, budget, seed=7)
+    agent = Trace(TraceSettings(**settings)).fit(BASE, lab.suite.tasks("train"), lab)
     return agent, lab
 
 
@@ -43,7 +43,7 @@ def test_finds_the_capabilities_that_the_agent_lacks(fitted) -> None:
     assert {c["name"] for c in report["calibration"]} == set(HABITS)
     for c in report["candidates"]:
         assert len(c["runs"]) == 10 and len(c["examples"]) <= 4
-    assert any("recovers_from_errors" in text and "10/10" in text for text in lab.said)
+    assert any("recovers_from_errors" in text and "10/10" in text for text in lab.logged)
 
 
 def test_every_rollout_is_charged_and_the_budget_is_used_up(fitted) -> None:
@@ -137,7 +137,7 @@ def test_without_its_hidden_notes_the_training_split_gives_the_same(fitted) -> N
         type(t)(t.id, t.env, t.split, t.seed, {k: v for k, v in t.data.items() if k not in HIDDEN})
         for t in whole
     ]
-    assert to_json(Trace().fit(BASE, bare, lab)) == to_json(agent)
+    assert to_json(Trace(TraceSettings()).fit(BASE, bare, lab)) == to_json(agent)
 
 
 def test_a_perfect_agent_is_returned_as_it_is() -> None:
@@ -146,15 +146,15 @@ def test_a_perfect_agent_is_returned_as_it_is() -> None:
     report = lab.files["capabilities.json"]
     assert report["outcome"]["trained"] == [] and report["outcome"]["unspent"] == 1280 - 128
     assert report["candidates"] and not any(c["selected"] for c in report["candidates"])
-    assert any("thresholds:" in text for text in lab.said)  # the table
-    assert any("no capability above the thresholds" in text for text in lab.said)
+    assert any("thresholds:" in text for text in lab.logged)  # the table
+    assert any("no capability above the thresholds" in text for text in lab.logged)
     assert lab.checkpoints == []
 
 
 def test_thresholds_out_of_reach_return_the_base_agent() -> None:
     agent, lab = fit(gap=1.0, minimum_support=1000)
     assert agent is BASE
-    assert "support < 1000 in 10 of 10 runs" in "\n".join(lab.said)
+    assert "support < 1000 in 10 of 10 runs" in "\n".join(lab.logged)
 
 
 def test_joint_trains_one_adapter_for_all_tasks() -> None:
@@ -171,7 +171,7 @@ def test_joint_trains_one_adapter_for_all_tasks() -> None:
 def test_a_small_budget_trains_fewer_capabilities() -> None:
     agent, lab = fit(budget=250)
     assert len(agent.adapters) == 1
-    assert any("budget and method.max_capabilities allow" in text for text in lab.said)
+    assert any("budget and method.max_capabilities allow" in text for text in lab.logged)
     assert lab.left == 0
 
 
@@ -188,7 +188,7 @@ def test_odd_budgets_are_never_exceeded(budget: int) -> None:
 
 def test_what_a_job_leaves_goes_to_the_next() -> None:
     lab = MemoryLab(HABITS, 1280, seed=7, trainer=ScriptedTrainer(leave=10))
-    Trace().fit(BASE, lab.suite.tasks("train"), lab)
+    Trace(TraceSettings()).fit(BASE, lab.suite.tasks("train"), lab)
     shares = [j.rollouts for j in lab.trainer.jobs]
     assert shares[0] < shares[1] < shares[2]
     assert lab.files["capabilities.json"]["outcome"]["unspent"] == 10
@@ -200,18 +200,3 @@ def test_split_by_coverage() -> None:
     coverage = {c["name"]: c["coverage"] for c in report["candidates"]}
     shares = {j.name: j.rollouts for j in lab.trainer.jobs}
     assert max(shares, key=lambda n: shares[n]) == max(shares, key=lambda n: coverage[n])
-
-
-def test_oracle_route() -> None:
-    def s(x: float) -> Score:
-        return Score(x, x == 1.0)
-
-    scores = {
-        "a": [s(1.0), s(0.5), s(0.2), s(1.0)],
-        None: [s(1.0), s(0.4), s(0.0), s(0.9)],
-        "b": [s(0.0), s(0.5), s(0.9), s(1.0)],
-    }
-    assert oracle_route(scores) == [None, "a", "b", "a"]
-    assert oracle_route({}) == []
-    with pytest.raises(ValueError, match="different lengths"):
-        oracle_route({None: [s(1.0)], "a": []})

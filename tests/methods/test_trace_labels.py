@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,13 +14,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trace_lab import SHAPES, act_out
 
-from trace_bench.core.types import Message, Score, StopReason, Task, Trajectory, Turn
+from trace_bench.core.types import (
+    Message,
+    Milestone,
+    Score,
+    StopReason,
+    Task,
+    Trajectory,
+    Turn,
+)
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
-from trace_bench.methods.trace.analysis.case import View, parts, view_of
-from trace_bench.methods.trace.analysis.evidence import read
-from trace_bench.methods.trace.analysis.label import label
+from trace_bench.methods.trace.analysis import label as labelling
+from trace_bench.methods.trace.analysis.case import parts, reference_of
+from trace_bench.methods.trace.analysis.evidence import Conversation, read
 from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY, Label
 
 NA, PRESENT, LACKING = Label.NA, Label.PRESENT, Label.LACKING
@@ -50,8 +59,33 @@ def chat(*parts: list[Message]) -> list[Message]:
     return [message for part in parts for message in part]
 
 
-def view(*parts: list[Message], milestones: tuple = (), forbidden: bool = False) -> View:
+@dataclass(frozen=True)
+class View:
+    """A task as the program knows it: its reference, and what its score is made from."""
+
+    reference: Conversation
+    milestones: tuple[str | None, ...] = ()  # what each wants the user to be told
+    forbidden: bool = False
+
+
+def view(
+    *parts: list[Message], milestones: tuple[str | None, ...] = (), forbidden: bool = False
+) -> View:
     return View(read(chat(*parts)), milestones, forbidden)
+
+
+def label(task: View, trajectory: Trajectory) -> dict[str, Label]:
+    """Labels of a trajectory whose score has the task's milestones, met as it says. Another number
+    of milestones than the task has: the score has none."""
+    score = trajectory.score
+    assert score is not None
+    hits = score.milestones if len(score.milestones) == len(task.milestones) else ()
+    milestones = tuple(
+        replace(m, tells=tells) for m, tells in zip(hits, task.milestones, strict=False)
+    )
+    minefields = (Milestone("never this", 0.0, False),) if task.forbidden else ()
+    score = replace(score, milestones=milestones, minefields=minefields)
+    return labelling.label(task.reference, replace(trajectory, score=score))
 
 
 def acted(
@@ -68,17 +102,12 @@ def acted(
             pending = []
         else:
             pending.append(message)
-    details = {"milestones": [{"score": h, "message": None} for h in hits], "minefields": []}
-    score = Score(sum(hits) / len(hits) if hits else 0.0, False, details)
+    milestones = tuple(Milestone(f"number {n}", h, h == 1.0) for n, h in enumerate(hits))
+    score = Score(sum(hits) / len(hits) if hits else 0.0, False, milestones=milestones)
     return Trajectory("t", 0, "base", (), tuple(turns), tuple(pending), stop, score)
 
 
-def told(text: str) -> dict[str, Any]:
-    row = {"sender": "AGENT", "recipient": "USER", "content": text}
-    return {"constraints": [{"database": "SANDBOX", "kind": "snapshot", "rows": [row]}]}
-
-
-ADDED = {"constraints": [{"database": "MESSAGING", "kind": "added", "rows": [{"content": "hi"}]}]}
+ADDED = None  # a milestone that is not about telling
 SEND = {"phone_number": "+12125550101", "content": "hi"}
 OFF = "ConnectionError: Cellular service is off"
 ASKED = user('text +12125550101 "hi"')
@@ -300,7 +329,7 @@ def test_a_check_that_was_made_before_an_invented_act_is_a_failure_to_decline() 
 
 TELLS = view(
     ASKED, call("send", "m1", **SEND), say("The message is sent."),
-    milestones=(ADDED, told("The message is sent.")),
+    milestones=(ADDED, "The message is sent."),
 )  # fmt: skip
 
 
@@ -323,7 +352,7 @@ def test_tells_the_user(hits: tuple[float, ...], sent: bool, want: Label) -> Non
 def test_an_unasked_question_is_not_an_untold_result() -> None:
     task = view(
         TEXT_HER, say("What should it say?"), user("hi"), call("send", "m1", **SEND), say("Sent."),
-        milestones=(told("What should it say?"), ADDED, told("Sent.")),
+        milestones=("What should it say?", ADDED, "Sent."),
     )  # fmt: skip
     labels = label(
         task, acted(TEXT_HER, call("send", "m1", **SEND), say("x"), hits=(0.0, 1.0, 0.0))
@@ -365,15 +394,15 @@ def test_flawed_programs_are_labelled_with_their_flaw(world_tasks: list[Task]) -
     right: Counter[str] = Counter()
     failures: Counter[str] = Counter()
     for task in world_tasks:
-        known = view_of(suite, task)
+        known = reference_of(suite, task)
         whole = act_out(task, frozenset())
         assert whole.score is not None and whole.score.success
-        assert LACKING not in label(known, whole).values(), task.id
+        assert LACKING not in labelling.label(known, whole).values(), task.id
         for lacking in CAPABILITIES:
             trajectory = act_out(task, frozenset({lacking}))
             if trajectory.score is None or trajectory.score.success:
                 continue
-            found = [name for name, v in label(known, trajectory).items() if v is LACKING]
+            found = [name for name, v in labelling.label(known, trajectory).items() if v is LACKING]
             failures[lacking] += 1
             right[lacking] += found == [lacking]
     assert set(failures) >= set(CAPABILITIES) - {"takes_exact_arguments_from_results"}
@@ -397,11 +426,11 @@ def test_hidden_notes_are_not_read_and_not_needed(world_tasks: list[Task]) -> No
     suite = EmbeddedSuite()
     for task in world_tasks[::5]:
         trajectory = act_out(task, frozenset({"recovers_from_errors", "converts_values"}))
-        want = label(view_of(suite, task), trajectory)
+        want = labelling.label(reference_of(suite, task), trajectory)
         bare = {k: v for k, v in task.data.items() if k not in HIDDEN}
         for data in (Guarded(task.data), bare):
             blind = Task(task.id, task.env, task.split, task.seed, data)
-            assert label(view_of(suite, blind), trajectory) == want
+            assert labelling.label(reference_of(suite, blind), trajectory) == want
 
 
 # -- nonsense ---------------------------------------------------------------------------------
@@ -476,4 +505,4 @@ def test_labels_survive_nonsense_played_in_the_world(replies: list[Message], whi
     trajectory = Trajectory(
         task.id, 0, "b", (), tuple(turns), step.messages, StopReason.DONE, score
     )
-    assert len(label(view_of(suite, task), trajectory)) == len(VOCABULARY)
+    assert len(labelling.label(reference_of(suite, task), trajectory)) == len(VOCABULARY)

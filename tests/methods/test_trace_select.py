@@ -18,7 +18,7 @@ from trace_bench.methods.trace.analysis.select import (
     votes_for,
 )
 from trace_bench.methods.trace.analysis.vocabulary import BY_NAME, Label
-from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.trace.settings import AnalysisSettings
 
 NA, PRESENT, LACKING = Label.NA, Label.PRESENT, Label.LACKING
 NAME = "disambiguates"
@@ -36,7 +36,7 @@ SAMPLE = rows(
 
 
 def choose(
-    labelled: list[Labelled], names: list[str], settings: TraceSettings, seed: int
+    labelled: list[Labelled], names: list[str], settings: AnalysisSettings, seed: int
 ) -> list[Verdict]:
     """As the analysis selects from a program's labels."""
     runs = resamples(labelled, settings.runs, seed)
@@ -72,15 +72,15 @@ def test_nothing_over_nothing_is_zero() -> None:
     ],
 )
 def test_a_run_needs_all_three_thresholds(changed: dict, want: bool) -> None:
-    assert votes_for(count(SAMPLE, NAME), TraceSettings(**changed)) is want
+    assert votes_for(count(SAMPLE, NAME), AnalysisSettings(**changed)) is want
 
 
 def test_three_trajectories_make_no_capability() -> None:
     """The release selects on these; minimum support keeps them out."""
     few = rows((3, False, LACKING), (3, True, NA))
     assert count(few, NAME).gap == 1.0
-    assert not choose(few, [NAME], TraceSettings(), seed=0)[0].selected
-    assert choose(few, [NAME], TraceSettings(minimum_support=0), seed=0)[0].selected
+    assert not choose(few, [NAME], AnalysisSettings(), seed=0)[0].selected
+    assert choose(few, [NAME], AnalysisSettings(minimum_support=0), seed=0)[0].selected
 
 
 def test_resamples_are_seeded_and_of_equal_size() -> None:
@@ -91,13 +91,13 @@ def test_resamples_are_seeded_and_of_equal_size() -> None:
 
 
 def test_k_of_n_is_counted() -> None:
-    verdict = choose(SAMPLE, [NAME], TraceSettings(), seed=3)[0]
-    votes = sum(votes_for(run, TraceSettings()) for run in verdict.runs)
+    verdict = choose(SAMPLE, [NAME], AnalysisSettings(), seed=3)[0]
+    votes = sum(votes_for(run, AnalysisSettings()) for run in verdict.runs)
     assert (verdict.votes, len(verdict.runs)) == (votes, 10)
-    barely = TraceSettings(keep_runs=max(1, votes))
+    barely = AnalysisSettings(keep_runs=max(1, votes))
     assert choose(SAMPLE, [NAME], barely, seed=3)[0].selected
     if votes < 10:
-        assert not choose(SAMPLE, [NAME], TraceSettings(keep_runs=votes + 1), seed=3)[0].selected
+        assert not choose(SAMPLE, [NAME], AnalysisSettings(keep_runs=votes + 1), seed=3)[0].selected
 
 
 def two_causes() -> list[Labelled]:
@@ -114,15 +114,15 @@ def two_causes() -> list[Labelled]:
 
 def test_order_is_by_gap_or_by_coverage() -> None:
     names = ["completes_all_parts", NAME, "tells_the_user"]
-    by_gap = choose(two_causes(), names, TraceSettings(), seed=0)
+    by_gap = choose(two_causes(), names, AnalysisSettings(), seed=0)
     assert [v.name for v in by_gap] == [NAME, "completes_all_parts", "tells_the_user"]
     assert [v.selected for v in by_gap] == [True, True, False]
-    by_coverage = choose(two_causes(), names, TraceSettings(order_by="coverage"), seed=0)
+    by_coverage = choose(two_causes(), names, AnalysisSettings(order_by="coverage"), seed=0)
     assert [v.name for v in by_coverage][:2] == ["completes_all_parts", NAME]
 
 
 def test_every_number_is_kept_and_printed() -> None:
-    settings = TraceSettings()
+    settings = AnalysisSettings()
     verdicts = choose(two_causes(), [NAME, "closes_conversation"], settings, seed=0)
     kept: dict[str, Any] = dict(as_json(verdicts[0]))
     assert kept["name"] == NAME and kept["selected"] is True and len(kept["runs"]) == 10

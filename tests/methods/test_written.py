@@ -7,24 +7,24 @@ from functools import cache
 from typing import Any
 
 import pytest
+from sandboxes import in_process as suite
 from writer import BAD, GOOD, leaking
 
 from trace_bench.core.errors import SourceError, UserError
 from trace_bench.core.types import Task, Tool
-from trace_bench.envs.registry import suite
-from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.trace.settings import SynthesisSettings
 from trace_bench.methods.trace.synthesis.draw import opening, self_test
 from trace_bench.methods.trace.synthesis.generate.accept import examine
 from trace_bench.methods.trace.synthesis.generate.leaks import Leaks, quoted, texts_of
-from trace_bench.methods.trace.synthesis.generate.rules import broken_rules
-from trace_bench.sandbox.choose import Box
-from trace_bench.sandbox.foreign import generated_suite
+from trace_bench.methods.trace.synthesis.generate.restrictions import violations
+from trace_bench.sandbox.choose import Sandbox
+from trace_bench.sandbox.generated import generated_suite
 
 BY_READING = {
     "syntax": "not Python",
     "file": "open may not be used",
     "import": "import of os; allowed:",
-    "wrapper": "import of trace_bench.envs.registry; allowed:",
+    "wrapper": "import of trace_bench.settings.registry; allowed:",
     "escape": "may not be used",
     "missing": "`reference` is not defined",
 }
@@ -42,7 +42,7 @@ BY_PLAYING = {
     "endless": "",
 }
 BY_LOADING = {"import_loop": "does not start", "import_error": "source is broken: RuntimeError"}
-BOX = Box("process", allow_untrusted=True, deadline=1.5, retries=0)
+PROCESS = Sandbox("process", allow_untrusted=True, deadline=1.5, retries=0)
 
 
 @cache
@@ -60,14 +60,18 @@ def target() -> tuple[Mapping[str, Tool], Leaks, str]:
     return tools, leaks, long
 
 
-def verdict(code: str, box: Box = BOX) -> list[str]:
+def load(name: str, code: str, tools: Mapping[str, Tool], sandbox: Sandbox = PROCESS) -> Any:
+    return generated_suite(name, code, {"TOOLS": tools}, sandbox, print, "base")
+
+
+def verdict(code: str, sandbox: Sandbox = PROCESS) -> list[str]:
     tools, leaks, _ = target()
-    suites = [generated_suite(name, code, {"TOOLS": tools}, box, print) for name in ("a@0", "b@0")]
+    suites = [load(name, code, tools, sandbox) for name in ("a@0", "b@0")]
     try:
-        return examine(suites[0], suites[1], tools, leaks, TraceSettings())
+        return examine(suites[0], suites[1], tools, leaks, SynthesisSettings())
     finally:
         for made in suites:
-            made.close()  # type: ignore[attr-defined]
+            made.close()
 
 
 def test_every_fault_is_listed_once() -> None:
@@ -75,19 +79,19 @@ def test_every_fault_is_listed_once() -> None:
 
 
 def test_a_good_module_is_accepted() -> None:
-    assert broken_rules(GOOD) == []
+    assert violations(GOOD) == []
     assert verdict(GOOD) == []
 
 
 @pytest.mark.parametrize("name", BY_READING)
 def test_rules_are_found_broken_by_reading(name: str) -> None:
-    said = broken_rules(BAD[name])
+    said = violations(BAD[name])
     assert said and BY_READING[name] in said[0]
 
 
 @pytest.mark.parametrize("name", BY_PLAYING)
 def test_faults_are_found_by_playing(name: str) -> None:
-    assert broken_rules(BAD[name]) == []
+    assert violations(BAD[name]) == []
     problems = verdict(BAD[name])
     assert problems and BY_PLAYING[name] in problems[0], problems
 
@@ -95,7 +99,7 @@ def test_faults_are_found_by_playing(name: str) -> None:
 def test_words_of_a_held_out_task_are_found() -> None:
     _, leaks, long = target()
     code = leaking(long)
-    assert broken_rules(code) == []
+    assert violations(code) == []
     (said,) = verdict(code)
     assert "repeats a task that is held out" in said
     entity = sorted(leaks.entities)[0]
@@ -121,31 +125,31 @@ def test_what_training_tasks_say_is_no_leak() -> None:
 
 @pytest.mark.parametrize("code", ["x = " + "(" * 5000, "\0", "é" * 70_000, "return 1", ""])
 def test_no_text_breaks_the_reader(code: str) -> None:
-    assert broken_rules(code)
+    assert violations(code)
 
 
 @pytest.mark.parametrize("name", BY_LOADING)
 def test_a_module_that_cannot_be_loaded_says_why(name: str) -> None:
-    """It is told apart from a box that is missing, whatever the module says of itself."""
-    assert broken_rules(BAD[name]) == []
-    box = Box("process", allow_untrusted=True, start=2.0)
+    """It is told apart from a sandbox that is missing, whatever the module prints."""
+    assert violations(BAD[name]) == []
+    sandbox = Sandbox("process", allow_untrusted=True, start=2.0)
     with pytest.raises(SourceError, match=BY_LOADING[name]):
-        generated_suite("a@0", BAD[name], {"TOOLS": target()[0]}, box, print)
+        load("a@0", BAD[name], target()[0], sandbox)
     with pytest.raises(UserError) as caught:
-        generated_suite("a@0", BAD[name], {"TOOLS": {}}, Box("docker", tag="no-such-tag"), print)
+        load("a@0", BAD[name], {}, Sandbox("docker", tag="no-such-tag"))
     assert not isinstance(caught.value, SourceError)
 
 
-def test_no_box_no_foreign_code() -> None:
+def test_without_a_sandbox_no_generated_code_runs() -> None:
     with pytest.raises(UserError, match="sandbox=inline would run code"):
-        generated_suite("a@0", GOOD, {}, Box("inline"), print)
+        load("a@0", GOOD, {}, Sandbox("inline"))
 
 
 @pytest.fixture
 def made() -> Iterator[Any]:
-    world = generated_suite("restores_service@3", GOOD, {"TOOLS": target()[0]}, BOX, print)
+    world = load("restores_service@3", GOOD, target()[0])
     yield world
-    world.close()  # type: ignore[attr-defined]
+    world.close()
 
 
 def test_tasks_come_from_seeds_and_pass_the_self_test(made: Any) -> None:
@@ -159,7 +163,7 @@ def test_tasks_come_from_seeds_and_pass_the_self_test(made: Any) -> None:
 @pytest.mark.docker
 @pytest.mark.parametrize("name", ["good", "loop", "cheat", "crash"])
 def test_the_same_in_a_container(name: str) -> None:
-    box = Box("docker", deadline=3.0, retries=0, run="test-written")
-    problems = verdict(GOOD if name == "good" else BAD[name], box)
+    sandbox = Sandbox("docker", deadline=3.0, retries=0, run="test-written")
+    problems = verdict(GOOD if name == "good" else BAD[name], sandbox)
     assert bool(problems) == (name != "good")
     assert name == "good" or BY_PLAYING[name] in problems[0]

@@ -22,8 +22,8 @@ from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.play import Record, play
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
-from trace_bench.envs.toolsandbox.scenarios.program import Mind
 from trace_bench.envs.toolsandbox.scenarios.shapes import shapes
+from trace_bench.envs.toolsandbox.scenarios.solver import Solver
 
 SHAPES = {shape.name: shape for shape in shapes()}
 BASE = AgentSpec(model="scripted")
@@ -56,8 +56,8 @@ def act_out(task: Task, lacks: frozenset[str]) -> Trajectory:
     """Solves a task of the embedded suite without the capabilities `lacks`."""
     pool = "train" if task.split == "train_large" else task.split
     _, turns = build(SHAPES[task.data["shape"]], Pool(pool), task.seed, task.id, task.split)
-    mind = Mind(frozenset(task.data["tools"]), lacks)
-    return trajectory_of(task, play(ToolSandboxEnv(), task, turns, mind))
+    solver = Solver(frozenset(task.data["tools"]), lacks)
+    return trajectory_of(task, play(ToolSandboxEnv(), task, turns, solver))
 
 
 class ScriptedTrainer:
@@ -84,19 +84,18 @@ class MemoryLab:
         self,
         habits: Mapping[str, float],
         budget: int,
-        settings: Mapping[str, Any] | None = None,
         seed: int = 0,
         suite: Any = None,
         trainer: Any = None,
     ) -> None:
         self.folder = Path("unused")
-        self.seed, self.settings = seed, settings or {}
+        self.seed = seed
         self.suite = suite or EmbeddedSuite()
         self.trainer = trainer or ScriptedTrainer()
         self.habits, self.left = habits, budget
         self.calls: list[tuple[str, Purpose, tuple[str, ...]]] = []
         self.files: dict[str, Any] = {}
-        self.said: list[str] = []
+        self.logged: list[str] = []
         self.checkpoints: list[AgentSpec] = []
         self._episodes: dict[tuple[str, frozenset[str]], Trajectory] = {}
 
@@ -136,7 +135,7 @@ class MemoryLab:
     def checkpoint(self, agent: AgentSpec) -> None:
         self.checkpoints.append(agent)
 
-    def room(self, role: str) -> int | None:
+    def prompt_limit(self, role: str) -> int | None:
         """Programs play all roles."""
         return None
 
@@ -146,8 +145,8 @@ class MemoryLab:
     def metric(self, **values: Any) -> None:
         """Nothing is followed."""
 
-    def say(self, text: str) -> None:
-        self.said.append(text)
+    def log(self, text: str) -> None:
+        self.logged.append(text)
 
     def write(self, name: str, value: Any) -> None:
         self.files[name] = json.loads(json.dumps(value, allow_nan=False))

@@ -29,7 +29,7 @@ BAD: Mapping[str, str] = {
     "syntax": GOOD + "\ndef broken(:\n",
     "file": changed("    rng = random.Random(seed)\n", "    rng = random.Random(open('/etc/x'))\n"),
     "import": "import os\n" + GOOD,
-    "wrapper": "from trace_bench.envs.registry import suite\n" + GOOD,
+    "wrapper": "from trace_bench.settings.registry import find\n" + GOOD,
     "escape": GOOD + "\nhole = ().__class__.__bases__\n",
     "missing": changed("def reference(data)", "def reference_(data)"),
     "crash": changed("        self.data, self.on", "        1 / 0\n        self.data, self.on"),

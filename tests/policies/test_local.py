@@ -382,6 +382,14 @@ def test_extreme_draws_stay_inside():
     assert sample(logits, torch.ones(2), draws)[0].tolist() == [1, 2]
 
 
+def test_greedy_rows_alone_are_what_they_are_among_others():
+    torch.manual_seed(0)
+    logits, draws = torch.randn(5, 50), torch.rand(5)
+    mixed = sample(logits.clone(), torch.tensor([0.0, 0.0, 0.0, 0.0, 1.0]), draws)
+    alone = sample(logits[:4].clone(), torch.zeros(4), draws[:4])
+    assert torch.equal(mixed[0][:4], alone[0]) and torch.equal(mixed[1][:4], alone[1])
+
+
 def test_loading_is_quiet(qwen3, capfd):
     LocalPolicy(Path(qwen3), batch=1)
     assert capfd.readouterr() == ("", "")

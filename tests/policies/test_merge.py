@@ -8,16 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sandboxes import in_process as suite
 
 from trace_bench.core.types import AdapterRef, AgentSpec
-from trace_bench.envs.registry import suite
 from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.merge import Mixture, merge, mixture
-from trace_bench.settings.compose import model_path
-from trace_bench.settings.schema import ModelSettings
+from trace_bench.tiny import MODEL_FOLDER
 
-MODEL = model_path(ModelSettings("tiny"))
+MODEL = str(MODEL_FOLDER)
 PLACE = "base_model.model.model.layers.0.self_attn"
 
 
@@ -86,6 +85,8 @@ def test_the_sum_of_updates_is_exact(tmp_path: Path) -> None:
 
 class Undecided:
     """A router that always wants the same mixture."""
+
+    waits = False
 
     def __init__(self, wanted: Mixture) -> None:
         self.wanted = wanted

@@ -7,12 +7,12 @@ import threading
 from typing import Any
 
 import pytest
+from sandboxes import in_process as suite
 from servers.scripted import Answer, chat, models, serve
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TurnReply, TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Boundary, StopReason
-from trace_bench.envs.registry import suite
 from trace_bench.llm.client import Endpoint
 from trace_bench.play.rollouts import play
 from trace_bench.policies.openai import OpenAIPolicy

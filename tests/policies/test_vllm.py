@@ -13,25 +13,25 @@ import httpx
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sandboxes import in_process as suite
 from servers.vllm import VARIABLE, serve
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory, agent_from_json
-from trace_bench.envs.registry import suite
 from trace_bench.llm.client import Endpoint
 from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.served import weights_hash
 from trace_bench.runner.pipeline import run
-from trace_bench.settings.compose import compose, model_path
-from trace_bench.settings.schema import ModelSettings
+from trace_bench.settings.compose import compose
+from trace_bench.tiny import MODEL_FOLDER
 
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no interpreter"),
 ]
-MODEL = model_path(ModelSettings("tiny"))
+MODEL = str(MODEL_FOLDER)
 EQUAL = 0.98  # share of the tasks on which server and local policy must agree
 
 
@@ -45,7 +45,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of TRACE with the local policy: two adapters and a router."""
     folder = tmp_path_factory.mktemp("trained") / "run"
-    small = ["budget=448", "method.minimum_training=64", "evaluation.joint=false"]
+    small = ["budget=448", "method.minimum_training=64", "evaluation.yardsticks=false"]
     run(compose([*small, "seed=1", "checkpoints=[]", f"run_dir={folder}"]))
     return folder
 

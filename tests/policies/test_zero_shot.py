@@ -9,19 +9,18 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
+from sandboxes import in_process as suite
 from servers.scripted import Answer, chat, models, serve
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AdapterRef, AgentSpec, Boundary, Message
-from trace_bench.envs.registry import suite
 from trace_bench.llm.client import Endpoint
 from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.routing.router import make_router
 from trace_bench.policies.scripted import IdlePolicy
-from trace_bench.settings.compose import model_path
-from trace_bench.settings.schema import ModelSettings
+from trace_bench.tiny import MODEL_FOLDER
 
 ADAPTERS = (AdapterRef("wifi@1", "w"), AdapterRef("mail@1", "m"))
 SKILLS = [["wifi@1", "repairs the wifi"], ["mail@1", "sends mail"]]
@@ -153,7 +152,7 @@ def test_every_episode_is_routed_by_itself_and_a_bad_answer_is_its_failure(tmp_p
 
 
 def test_the_local_model_is_asked_the_same_way() -> None:
-    here = LocalPolicy(model_path(ModelSettings("tiny")))
+    here = LocalPolicy(str(MODEL_FOLDER))
     found = here.label_logprobs(said("Which one?"), ["A", "B", "C"])
     assert set(found) == {"A", "B", "C"} and all(p < 0 for p in found.values())
     assert sum(map(math.exp, found.values())) < 1
@@ -166,7 +165,7 @@ def test_the_local_model_is_asked_the_same_way() -> None:
 
 def test_an_agent_is_played_with_its_zero_shot_router() -> None:
     """The tiny agent with its own weights as the router, without adapters to load."""
-    here = LocalPolicy(model_path(ModelSettings("tiny")), batch=4)
+    here = LocalPolicy(str(MODEL_FOLDER), batch=4)
     world = suite("toolsandbox", "embedded")
     tasks = list(world.tasks("train"))[:6]
     router = {"kind": "both", "retrieval": {**RETRIEVAL, "examples": [["zq", None]]},

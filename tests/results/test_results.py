@@ -26,8 +26,7 @@ from trace_bench.results.compare import (
 from trace_bench.results.paper import paper_tables
 from trace_bench.results.places import find
 from trace_bench.results.records import Record, read_records
-from trace_bench.results.runs import NOT_IDENTITY, read_run
-from trace_bench.settings import compose as config_
+from trace_bench.results.runs import read_run
 
 SETTINGS = {
     "env.name": "toolsandbox",
@@ -81,7 +80,7 @@ def test_folders_become_records_and_the_unfinished_is_named(folders: Path) -> No
     first = found.records[0]
     assert len(first.success) == 6 and first.spent == 0 and first.floors["idle"] < 1.0
     assert first.settings["policy.name"] == "reference" and "seed" not in first.settings
-    assert "evaluation.joint" not in first.settings and first.versions["torch"]
+    assert "evaluation.yardsticks" not in first.settings and first.versions["torch"]
 
 
 def test_records_survive_their_file(folders: Path, tmp_path: Path) -> None:
@@ -156,7 +155,6 @@ def test_settings_that_were_edited_are_found(folders: Path, tmp_path: Path) -> N
     damaged(folders, tmp_path, "config.yaml", changed)
     (said,) = find([tmp_path]).skipped
     assert "config.yaml is not the one that the run was made with" in said
-    assert set(NOT_IDENTITY) == set(config_.NOT_IDENTITY)
 
 
 def test_a_ledger_that_does_not_match_is_refused(folders: Path, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ def test_the_ledger_charges_what_the_accounting_names(tmp_path: Path) -> None:
 
 def test_a_run_of_trace_has_its_whole_budget_for_training(tmp_path: Path, capsys) -> None:
     arguments = ["experiment=smoke", "accounting=paper", "checkpoints=[]", "evaluation.limit=4"]
-    assert main([*arguments, "evaluation.joint=false", f"run_dir={tmp_path}/run"]) == 0
+    assert main([*arguments, "evaluation.yardsticks=false", f"run_dir={tmp_path}/run"]) == 0
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     rollouts = summary["rollouts"]
     assert rollouts["analysis"] >= 32 and rollouts["calibration"] >= 32

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 
 from trace_bench.__main__ import main
-from trace_bench.runner.build import curve_caveat
+from trace_bench.core.protocols import RunContext
+from trace_bench.runner.build import plan_of, run_context
 from trace_bench.settings.compose import compose
+from trace_bench.settings.identity import parts_of
 
-SMALL = ["evaluation.limit=4", "evaluation.joint=false", "env.dev_split=train"]
+SMALL = ["evaluation.limit=4", "evaluation.yardsticks=false", "env.dev_split=train"]
 PAPER = [*SMALL, "protocol=paper"]  # the dev split is the small training split here, for speed
 
 
@@ -39,11 +41,18 @@ def test_a_point_equals_a_run_of_its_own(method: list[str], tmp_path: Path) -> N
     assert points[100]["rollouts"] <= 100  # never an agent that spent more than the point says
 
 
+def caveat(*overrides: str) -> str | None:
+    settings = compose([*overrides])
+    parts = parts_of(settings)
+    trainer = parts["trainer"].make(run_context(settings, parts))
+    return plan_of(settings, parts["method"].make(RunContext()), trainer, 64).caveat
+
+
 @pytest.mark.parametrize("method", ["grpo", "untargeted"])
 def test_points_between_iterations_are_not_called_equal(method: str) -> None:
     given = [f"method={method}", "trainer.decay=constant", "budget=1000"]
-    assert curve_caveat(compose([*given, "checkpoints=[320,960,1000]"])) is None
-    between = curve_caveat(compose([*given, "checkpoints=[250,1000]"]))
+    assert caveat(*given, "checkpoints=[320,960,1000]") is None
+    between = caveat(*given, "checkpoints=[250,1000]")
     assert between is not None and "between iterations of 32 rollouts" in between
 
 
@@ -59,4 +68,4 @@ def test_points_between_iterations_are_not_called_equal(method: str) -> None:
     ],
 )
 def test_where_it_does_not_hold_it_says_so(method: str, why: str) -> None:
-    assert why in (curve_caveat(compose([f"method={method}"])) or "")
+    assert why in (caveat(f"method={method}") or "")

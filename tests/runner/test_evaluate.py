@@ -8,12 +8,17 @@ from pathlib import Path
 import pytest
 from toy import ToySuite, toy_task
 
+from trace_bench.core.protocols import Policy
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import AdapterRef, AgentSpec
+from trace_bench.play.record import Player
+from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
 from trace_bench.runner import report
-from trace_bench.runner.evaluate import Evaluator, Outcome, Plan, only, routing
+from trace_bench.runner.evaluate import Evaluator
+from trace_bench.runner.outcomes import Known, Outcome, Plan
 from trace_bench.runner.progress import Progress
+from trace_bench.runner.routing import only, routing
 
 
 def outcomes(agent: str, adapter: str | None, similarities: list[float | None]) -> list[Outcome]:
@@ -79,16 +84,15 @@ def test_lost_episodes_are_shown_and_never_scored() -> None:
     assert "(1 lost)" in report.table([vars(row)], "title")
 
 
-def make(folder: Path, suite: ToySuite, seed: int = 0) -> Evaluator:
+def make(folder: Path, policy: Policy, suite: ToySuite, known: Known | None = None) -> Evaluator:
     return Evaluator(
         folder / "evaluation.jsonl",
-        suite=suite,
-        seed=seed,
+        Player(policy, Suites(suite), max_turns=8, max_tokens=8),
+        seed=0,
         temperature=0.0,
-        max_turns=8,
-        max_tokens=8,
         retries=1,
         progress=Progress(0, stream=io.StringIO()),
+        known=known,
         trajectories=folder / "kept.jsonl",
     )
 
@@ -97,8 +101,8 @@ def test_evaluation_is_written_and_answered_from_disk(tmp_path: Path) -> None:
     suite = ToySuite()
     plan = Plan((toy_task(0), toy_task(1), toy_task(2, "step")), trials=2)
     agent = AgentSpec("reference")
-    evaluator = make(tmp_path, suite)
-    first = evaluator.evaluate("base", agent, plan, ReferencePolicy(suite), keep=True)
+    evaluator = make(tmp_path, ReferencePolicy(suite), suite)
+    first = evaluator.evaluate("base", agent, plan, keep=True)
     evaluator.close()
     assert [(o.task[-1], o.trial) for o in first] == [
         (task, trial) for trial in (0, 1) for task in "012"
@@ -106,9 +110,9 @@ def test_evaluation_is_written_and_answered_from_disk(tmp_path: Path) -> None:
     assert [o.score is None for o in first] == [False, False, True] * 2
     assert first[2].error == "environment: ValueError: broken at step"
 
-    again = make(tmp_path, suite)
+    again = make(tmp_path, ReferencePolicy(suite), suite)
     made = len(suite.made)
-    assert again.evaluate("base", agent, plan, ReferencePolicy(suite)) == first
+    assert again.evaluate("base", agent, plan) == first
     assert len(suite.made) == made
     copied = again.copy("final", first)
     assert [o.score for o in copied] == [o.score for o in first]
@@ -130,8 +134,8 @@ def test_kept_episodes_have_their_own_places_after_a_kill(tmp_path: Path) -> Non
     plan = Plan(tasks)
     server = Server(suite)
     for kept in (2, 3, None):  # lines that survive a kill
-        evaluator = make(tmp_path, suite)
-        evaluator.evaluate("base", AgentSpec("reference"), plan, server, keep=True)
+        evaluator = make(tmp_path, server, suite)
+        evaluator.evaluate("base", AgentSpec("reference"), plan, keep=True)
         evaluator.close()
         lines = read_lines(tmp_path / "kept.jsonl")
         places = [(line["call"], line["index"]) for line in lines]
@@ -144,10 +148,12 @@ def test_kept_episodes_have_their_own_places_after_a_kill(tmp_path: Path) -> Non
 
 def test_agents_are_compared_on_the_same_draws(tmp_path: Path) -> None:
     suite, plan = ToySuite(), Plan(tuple(toy_task(i) for i in range(4)))
-    evaluator = make(tmp_path, suite)
+    evaluator = make(tmp_path, RandomPolicy(), suite)
     agent = AgentSpec("random")
-    one = evaluator.evaluate("one", agent, plan, RandomPolicy())
-    two = evaluator.evaluate("two", agent, plan, RandomPolicy())
+    one = evaluator.evaluate("one", agent, plan)
+    two = evaluator.evaluate("two", agent, plan, policy=RandomPolicy())
+    made = len(suite.made)
+    assert made == 8  # another policy than the run's is really played
     assert [o.score for o in one] == [o.score for o in two]
 
 
@@ -161,20 +167,11 @@ class Noting(ReferencePolicy):
 
 def test_every_agent_is_evaluated_on_the_same_draws(tmp_path: Path) -> None:
     suite, plan = ToySuite(), Plan(tuple(toy_task(n) for n in range(3)), trials=2)
-    place = Evaluator(
-        tmp_path / "evaluation.jsonl",
-        suite=suite,
-        seed=5,
-        temperature=1.0,
-        max_turns=20,
-        max_tokens=96,
-        retries=0,
-        progress=Progress(0, stream=io.StringIO()),
-    )
+    place = make(tmp_path, RandomPolicy(), suite)
     seeds = []
     for label in ("base", "final"):
         policy = Noting(suite)
-        place.evaluate(label, AgentSpec("m", version=label), plan, policy)
+        place.evaluate(label, AgentSpec("m", version=label), plan, policy=policy)
         seeds.append(sorted(set(policy.seeds)))
     assert seeds[0] == seeds[1] and len({seed for _, seed in seeds[0]}) == 6
 
@@ -196,9 +193,9 @@ def test_a_lost_episode_is_played_again_and_both_attempts_are_kept(tmp_path: Pat
     suite = Flaky()
     Flaky.started = 0
     plan = Plan((toy_task(0), toy_task(1), toy_task(2, "step")))
-    place = make(tmp_path, suite)
+    place = make(tmp_path, ReferencePolicy(suite), suite)
     agent = AgentSpec("reference")
-    first = place.evaluate("base", agent, plan, ReferencePolicy(suite), keep=True)
+    first = place.evaluate("base", agent, plan, keep=True)
     place.close()
     lines = read_lines(tmp_path / "evaluation.jsonl")
     assert sorted((o["task"], o["attempt"], o["score"] is None) for o in lines) == [
@@ -208,6 +205,6 @@ def test_a_lost_episode_is_played_again_and_both_attempts_are_kept(tmp_path: Pat
     ]  # fmt: skip
     assert [o.attempt for o in first] == [1, 0, 1] and place.count == 3
     assert len(read_lines(tmp_path / "kept.jsonl")) == 5
-    again = make(tmp_path, suite)
-    assert again.evaluate("base", agent, plan, ReferencePolicy(suite)) == first
+    again = make(tmp_path, ReferencePolicy(suite), suite)
+    assert again.evaluate("base", agent, plan) == first
     assert len(read_lines(tmp_path / "evaluation.jsonl")) == 5

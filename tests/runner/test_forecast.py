@@ -8,13 +8,27 @@ import pytest
 from servers.scripted import models, serve
 
 from trace_bench.core.errors import UserError
-from trace_bench.runner.build import check_budget
+from trace_bench.core.protocols import RunContext
+from trace_bench.runner.build import plan_of, run_context
 from trace_bench.runner.forecast import describe
 from trace_bench.runner.pipeline import run
 from trace_bench.settings.compose import compose, conf_dir
+from trace_bench.settings.identity import parts_of
+from trace_bench.settings.schema import Settings
 
 EXPERIMENTS = sorted(p.stem for p in (conf_dir() / "experiment").glob("*.yaml"))
 PAPER = [name for name in EXPERIMENTS if name.startswith("paper_")]
+
+
+def described(settings: Settings) -> str:
+    return describe(settings, parts_of(settings))
+
+
+def plan(settings: Settings, tasks: int) -> None:
+    """Raises UserError when the budget is too small."""
+    parts = parts_of(settings)
+    context = run_context(settings, parts)
+    plan_of(settings, parts["method"].make(RunContext()), parts["trainer"].make(context), tasks)
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -41,7 +55,7 @@ def test_every_experiment_has_a_plan(
 )
 def test_the_papers_experiments_compose_with_every_method(name: str, method: str) -> None:
     settings = compose([f"experiment={name}", f"method={method}"])
-    assert settings.method["name"] == method and settings.experiment == name
+    assert settings.method.name == method and settings.experiment == name
 
 
 def test_the_papers_protocol_is_what_the_paper_says() -> None:
@@ -51,9 +65,9 @@ def test_the_papers_protocol_is_what_the_paper_says() -> None:
         assert (s.policy.max_turns, s.policy.eval_temperature) == (50, 0.0)
         assert s.llm.user.by == "endpoint" and s.llm.user.model == s.model.name
         assert (s.llm.user.temperature, s.llm.user.context) == (0.0, 32000)
-        trainer = s.trainer
+        trainer = parts_of(s)["trainer"].options
         assert (trainer["group_size"], trainer["rank"], trainer["learning_rate"]) == (16, 16, 1e-5)
-        method = s.method
+        method = parts_of(s)["method"].options
         assert (method["coverage"], method["gap"], method["keep_runs"]) == (0.10, 0.20, 8)
     assert compose(["experiment=paper_tau2"]).budget == 5120
     assert compose(["experiment=paper_toolsandbox"]).budget == 2560
@@ -73,27 +87,39 @@ def test_every_budget_of_the_paper_trains_as_many_adapters_as_it_pays_for(
     """Analysis and calibration are free there: all of the budget is training."""
     for budget in budgets:
         settings = compose([f"experiment={name}", f"budget={budget}"])
-        check_budget(settings, 64)
+        plan(settings, 64)
         if name == "paper_tau2":
-            assert f"up to {budget // 640} environments" in describe(settings)
+            assert f"up to {budget // 640} environments" in described(settings)
     strict = compose([f"experiment={name}", "budget=640", "accounting=strict"])
     with pytest.raises(UserError, match="needs at least 928"):
-        check_budget(strict, 64)
+        plan(strict, 64)
+
+
+def test_a_method_is_not_said_to_spend_more_than_its_budget() -> None:
+    """The upper bounds of TRACE's phases add up to more than the budget."""
+    text = described(compose(["method=trace", "budget=640", "checkpoints=[]"]))
+    rows = (line for line in text.splitlines()[3:] if line[34:].strip())
+    numbers = {line[:34].strip(): line[34:].split()[-1] for line in rows}
+    phases = ("analysis", "calibration (up to 4 environments)", "training")
+    others = ["base evaluation", "final evaluation", "every adapter alone"]
+    others += ["routing on the dev split", "one joint adapter, a yardstick"]
+    assert sum(int(numbers[name]) for name in phases) > 640
+    assert int(numbers["in all, at most"]) == 640 + sum(int(numbers[name]) for name in others)
 
 
 def test_phases_add_up_and_servers_are_looked_at() -> None:
     with serve(lambda path, body: models("m")) as server:
         there = [f"policy.base_url={server.url}", "policy=openai", "model.name=tiny"]
-        text = describe(compose(["method=grpo", "budget=320", "checkpoints=[]", *there]))
+        text = described(compose(["method=grpo", "budget=320", "checkpoints=[]", *there]))
     numbers = {line[:34].strip(): line[34:].split()[-1] for line in text.splitlines()[3:8] if line}
     assert numbers["base evaluation"] == numbers["final evaluation"] == "387"
     assert numbers["training"] == "320" and numbers["in all, at most"] == str(2 * 387 + 320)
     assert "nothing is missing" in text
     gone = ["policy=openai", "policy.base_url=http://127.0.0.1:1/v1", "model.name=tiny"]
-    text = describe(compose(["method=base", *gone, "policy.key_env=NO_SUCH_VARIABLE"]))
+    text = described(compose(["method=base", *gone, "policy.key_env=NO_SUCH_VARIABLE"]))
     assert "the environment variable NO_SUCH_VARIABLE is empty" in text
 
 
 def test_a_budget_that_is_too_small_is_listed() -> None:
-    text = describe(compose(["method=trace", "budget=50"]))
+    text = described(compose(["method=trace", "budget=50"]))
     assert "budget=50 is too small for method=trace" in text

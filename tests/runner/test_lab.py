@@ -11,12 +11,15 @@ import pytest
 from toy import ToySuite
 
 from trace_bench.core.errors import BudgetExceeded, UserError
-from trace_bench.core.protocols import TurnRequest
-from trace_bench.core.types import AgentSpec, Message, Purpose
-from trace_bench.policies.scripted import RandomPolicy
-from trace_bench.runner.lab import RunLab
+from trace_bench.core.protocols import Policy, TurnRequest
+from trace_bench.core.types import AdapterRef, AgentSpec, Message, Purpose
+from trace_bench.play.record import Episodes, Player
+from trace_bench.play.suites import Suites
+from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
+from trace_bench.runner.lab import Listeners, RunLab
+from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import Progress
-from trace_bench.trackers.jsonl import JsonlTracker
+from trace_bench.trackers.jsonl import Metrics, Silent
 
 BASE = AgentSpec(model="random")
 FILES = ("ledger.jsonl", "trajectories.jsonl", "metrics.jsonl")
@@ -34,19 +37,22 @@ class CountingPolicy(RandomPolicy):
         super().submit(requests)
 
 
-def make(folder: Path, budget: int = 40) -> RunLab:
+def make(
+    folder: Path,
+    budget: int = 40,
+    policy: Policy | None = None,
+    suite: ToySuite | None = None,
+    episodes: Episodes | None = None,
+) -> RunLab:
+    progress = Progress(budget, stream=io.StringIO())
     return RunLab(
         folder,
         seed=3,
-        budget=budget,
-        suite=ToySuite(),
-        settings={},
+        ledger=Ledger(folder / "ledger.jsonl", budget),
+        player=Player(policy or CountingPolicy(), Suites(suite or ToySuite()), 8, 16),
         trainer=None,  # type: ignore[arg-type]
-        policy=CountingPolicy(),
-        tracker=JsonlTracker(folder / "metrics.jsonl"),
-        progress=Progress(budget, stream=io.StringIO()),
-        max_turns=8,
-        max_tokens=16,
+        listeners=Listeners(Metrics(folder / "metrics.jsonl", Silent(), print), progress),
+        episodes=episodes,
     )
 
 
@@ -75,10 +81,11 @@ def test_budget_is_charged_per_call(tmp_path: Path) -> None:
 
 
 def test_a_call_beyond_the_budget_plays_nothing(tmp_path: Path) -> None:
-    lab = make(tmp_path, budget=5)
+    policy = CountingPolicy()
+    lab = make(tmp_path, budget=5, policy=policy)
     with pytest.raises(BudgetExceeded, match="asks for 6 rollouts; 5 of 5 are left"):
         lab.rollouts("all", BASE, lab.suite.tasks("train")[:6], purpose=Purpose.TRAINING)
-    assert lab.policy.asked == 0  # type: ignore[attr-defined]
+    assert policy.asked == 0
     assert not (tmp_path / "ledger.jsonl").exists()
 
 
@@ -95,9 +102,9 @@ def test_names_are_unique_and_evaluation_is_not_the_methods_business(tmp_path: P
 def test_a_finished_call_is_answered_from_disk(tmp_path: Path) -> None:
     scenario(make(tmp_path))
     before = contents(tmp_path)
-    lab = make(tmp_path)
-    assert scenario(lab) == [30, 20]
-    assert lab.policy.asked == 0  # type: ignore[attr-defined]
+    policy = CountingPolicy()
+    assert scenario(make(tmp_path, policy=policy)) == [30, 20]
+    assert policy.asked == 0
     assert contents(tmp_path) == before
 
 
@@ -143,7 +150,7 @@ def test_lines_of_another_program_version_are_refused(tmp_path: Path) -> None:
 
 def test_metrics_that_differ_in_their_clock_only_are_one_line(tmp_path: Path) -> None:
     for wall in (1.0, 2.0):
-        tracker = JsonlTracker(tmp_path / "metrics.jsonl")
+        tracker = Metrics(tmp_path / "metrics.jsonl", Silent(), print)
         tracker.log({"step": 1, "wall_s": wall})
         tracker.log({"step": 2, "loss": float("nan"), "tokens_per_s": wall})
         tracker.close()
@@ -182,16 +189,15 @@ def test_with_a_policy_that_would_not_repeat_itself_only_what_is_missing_is_play
     tmp_path: Path, cut: int
 ) -> None:
     """Killed after some episodes, `cut` of them without their ledger line."""
-    first = make(tmp_path)
-    first.policy = MoodyPolicy()
+    first = make(tmp_path, policy=MoodyPolicy())
     tasks = first.suite.tasks("train")[:10]
     played = first.rollouts("one", BASE, tasks, purpose=Purpose.ANALYSIS)
     first.close()
     for name, kept in (("trajectories.jsonl", 6), ("ledger.jsonl", 6 - cut)):
         lines = (tmp_path / name).read_bytes().splitlines(keepends=True)
         (tmp_path / name).write_bytes(b"".join(lines[:kept]) + lines[kept][:15])
-    again = make(tmp_path)
-    again.policy = acting = MoodyPolicy()
+    acting = MoodyPolicy()
+    again = make(tmp_path, policy=acting)
     second = again.rollouts("one", BASE, tasks, purpose=Purpose.ANALYSIS)
     again.close()
     kept_tasks = {t.task for t in second if t in played}
@@ -202,3 +208,87 @@ def test_with_a_policy_that_would_not_repeat_itself_only_what_is_missing_is_play
     assert len(entries) == 10 and len({json.loads(line)["index"] for line in entries}) == 10
     third = make(tmp_path).rollouts("one", BASE, tasks, purpose=Purpose.ANALYSIS)
     assert third == second
+
+
+class CountingReference(ReferencePolicy):
+    """Its episodes do not end in the order in which they start."""
+
+    def __init__(self) -> None:
+        super().__init__(ToySuite())
+        self.asked = 0
+
+    def submit(self, requests) -> None:
+        self.asked += len(requests)
+        super().submit(requests)
+
+
+class AskingSuite(ToySuite):
+    """Its user is played by a model, as far as anybody can tell."""
+
+    def asks_user(self) -> bool:
+        return True
+
+
+def yardstick(folder: Path, policy: Policy, episodes: Episodes | None, **how) -> dict[str, bytes]:
+    """Two labs that begin alike: the same analysis, then trainings of their own."""
+    trained = AgentSpec("random", "v1", adapters=(AdapterRef("a@1", "a"),))
+    for name in ("run", "joint"):
+        lab = make(folder / name, policy=policy, episodes=episodes, **how)
+        tasks = lab.suite.tasks("train")
+        lab.rollouts("analysis", BASE, tasks[:10], purpose=Purpose.ANALYSIS)
+        other = tasks[10:14] if name == "run" else tasks[:4]
+        lab.rollouts("calibration", BASE, other, purpose=Purpose.CALIBRATION)
+        lab.rollouts("training", trained, tasks[:6], purpose=Purpose.TRAINING)
+        lab.close()
+    return contents(folder / "joint") | {"run": (folder / "run" / "ledger.jsonl").read_bytes()}
+
+
+def contents_of(lines: bytes) -> list[dict]:
+    return [json.loads(line) for line in lines.splitlines()]
+
+
+def test_a_yardstick_takes_the_same_calls_from_the_run(tmp_path: Path) -> None:
+    """Its files are the same to the byte as if it had played them. Not the same: a call of the same
+    name on other tasks, and what trained agents play."""
+    alone, shared = CountingReference(), CountingReference()
+    (tmp_path / "a" / "joint").mkdir(parents=True)
+    (tmp_path / "b" / "joint").mkdir(parents=True)
+    for name in ("a", "b"):
+        (tmp_path / name / "joint" / "metrics.jsonl").touch()
+    expected = yardstick(tmp_path / "a", alone, None)
+    assert yardstick(tmp_path / "b", shared, Episodes()) == expected
+    assert [e["index"] for e in contents_of(expected["ledger.jsonl"])[:10]] != list(range(10))
+    analysis = contents_of(expected["trajectories.jsonl"])[:10]
+    assert {line["call"] for line in analysis} == {"analysis"}
+    saved = sum(len(line["trajectory"]["turns"]) for line in analysis)
+    assert saved and shared.asked == alone.asked - saved
+
+
+@pytest.mark.parametrize("kept", [0, 3, 9])
+def test_a_yardstick_that_was_killed_goes_on_with_the_runs_episodes(
+    tmp_path: Path, kept: int
+) -> None:
+    (tmp_path / "joint").mkdir()
+    (tmp_path / "joint" / "metrics.jsonl").touch()
+    expected = yardstick(tmp_path, CountingReference(), Episodes())
+    for name in ("ledger.jsonl", "trajectories.jsonl"):
+        lines = expected[name].splitlines(keepends=True)
+        (tmp_path / "joint" / name).write_bytes(b"".join(lines[:kept]) + lines[kept][:20])
+    assert yardstick(tmp_path, CountingReference(), Episodes()) == expected
+
+
+@pytest.mark.parametrize("reason", ["policy", "user"])
+def test_what_would_not_come_out_again_is_not_taken_from_the_run(
+    tmp_path: Path, reason: str
+) -> None:
+    (tmp_path / "joint").mkdir()
+    (tmp_path / "joint" / "metrics.jsonl").touch()
+    policy = MoodyPolicy() if reason == "policy" else CountingPolicy()
+    suite = ToySuite() if reason == "policy" else AskingSuite()
+    yardstick(tmp_path, policy, Episodes(), suite=suite)
+    turns = [
+        len(line["trajectory"]["turns"])
+        for name in ("run", "joint")
+        for line in contents_of((tmp_path / name / "trajectories.jsonl").read_bytes())
+    ]
+    assert len(turns) == 40 and policy.asked == sum(turns)

@@ -10,7 +10,7 @@ import pytest
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
-from trace_bench.runner.pipeline import training_tasks
+from trace_bench.runner.build import training_tasks
 from trace_bench.settings.compose import compose
 
 LIMIT = 12
@@ -202,3 +202,43 @@ def test_the_protocol_decides_what_is_trained_on() -> None:
         training_tasks(compose(["env.train_tasks=65"]), suite)
     paper = training_tasks(compose(["protocol=paper", "evaluation.limit=9"]), suite)
     assert [task.id for task in paper] == [task.id for task in suite.tasks("test")[:9]]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "env.suite=official",
+        "evaluation.split=exam",
+        "policy.key_env=NONE policy=openai",
+        "budget=3",
+    ],
+)
+def test_a_start_that_fails_leaves_no_folder(
+    tmp_path: Path, wrong: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "runs" / "run"
+    assert main(["method=grpo", f"run_dir={place}", *wrong.split()]) == 2
+    refused(capsys)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tasks_in_two_splits_are_found(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Also where each split gives the same task another id."""
+    (tmp_path / "leaky.py").write_text(
+        "from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite\n"
+        "from dataclasses import replace\n"
+        "class Leaky(EmbeddedSuite):\n"
+        "    def tasks(self, split):\n"
+        "        own = super().tasks('train' if split == 'test' else split)\n"
+        "        return [replace(t, id=f'leaky/{split}/{n}') for n, t in enumerate(own)]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    leaky = ["method=grpo", "env=custom", "env.factory=leaky:Leaky", f"run_dir={folder}"]
+    assert main(leaky) == 2
+    assert "64 of 64 tasks of evaluation.split=test are in env.train_split=train" in refused(capsys)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import Message, Step, Task
-from trace_bench.sandbox.boxed import BoxedSuite
-from trace_bench.sandbox.choose import Box
+from trace_bench.sandbox.choose import Sandbox
 from trace_bench.sandbox.docker import Limits
-from trace_bench.sandbox.foreign import untrusted_suite
+from trace_bench.sandbox.generated import untrusted_suite
+from trace_bench.sandbox.suite import SandboxedSuite
 
 DEADLINE = 3.0
 SMALL = Limits(memory=256, cpus=1.0, processes=48, scratch=16, files=128)
@@ -78,14 +78,14 @@ class Outcome:
     seconds: float
 
 
-def suite_of(body: str, limits: Limits = SMALL, workers: int = 1) -> BoxedSuite:
+def suite_of(body: str, limits: Limits = SMALL, workers: int = 1) -> SandboxedSuite:
     """A suite whose task 0 carries out `body` in its step; task 1 is well-behaved. `body` may set
     `said` and `score`."""
     lines = ["said = 'nothing'", *body.strip("\n").split("\n"), "return said, score"]
     source = _TEMPLATE + "".join(f"    {line}\n" for line in lines)
-    box = Box("docker", workers, DEADLINE, 30.0, 1, limits, run="hostile")
-    suite = untrusted_suite(source, box, print)
-    assert isinstance(suite, BoxedSuite)
+    sandbox = Sandbox("docker", workers, DEADLINE, 30.0, 1, limits, run="hostile")
+    suite = untrusted_suite(source, sandbox, print)
+    assert isinstance(suite, SandboxedSuite)
     return suite
 
 

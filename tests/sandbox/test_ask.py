@@ -10,17 +10,19 @@ import pytest
 
 pytest.importorskip("inspect_evals", reason="the extra tau2 is not installed")
 
+from sandboxes import chosen, in_sandbox
+
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import Step
-from trace_bench.sandbox.boxed import BoxedSuite
-from trace_bench.sandbox.choose import Box, Wanted, boxed_suite
+from trace_bench.sandbox.choose import Sandbox, make_pool
+from trace_bench.sandbox.suite import SandboxedSuite, remote
 
-TELECOM = Wanted("tau2", "telecom", "none", {"user": "llm", "solo": "false"})
+TELECOM = chosen("tau2", "telecom")
 
 
-def boxed(ask: Any, **changes: Any) -> BoxedSuite:
-    suite = boxed_suite(TELECOM, Box("process", run="ask", **changes), ask, print)
-    assert isinstance(suite, BoxedSuite)
+def boxed(ask: Any, **changes: Any) -> Any:
+    suite = in_sandbox(TELECOM, Sandbox("process", run="ask", **changes), ask=ask)
+    assert isinstance(suite, SandboxedSuite)
     return suite
 
 
@@ -37,7 +39,7 @@ def test_many_episodes_are_answered_side_by_side() -> None:
         return "###STOP###" if said.startswith("Answer") else f"I heard: {said}"
 
     suite = boxed(ask)
-    assert suite.asks, "whoever resets its tasks must know that somebody is asked"
+    assert suite.asks_user(), "what resets its tasks must know that a model is asked"
     tasks = suite.tasks("test")[:count]
     envs = [suite.make() for _ in tasks]
     openings = suite.act(list(zip(envs, tasks, strict=True)))
@@ -72,8 +74,16 @@ def test_a_host_that_cannot_answer_is_an_error_of_that_episode() -> None:
 
 
 def test_nobody_there_to_answer_is_said() -> None:
-    suite = boxed(None, retries=0)
-    with pytest.raises(EpisodeError, match="asked for 'user', which nobody answers here"):
+    worker = {
+        "factory": TELECOM.factory.text,
+        "options": dict(TELECOM.options),
+        "asks_user": True,
+    }
+    sandbox = Sandbox("process", run="ask", retries=0)
+    suite = remote(make_pool(sandbox, "process", "", worker, None, None))
+    with pytest.raises(
+        EpisodeError, match="asked for 'user', which no model or program plays here"
+    ):
         suite.make().reset(suite.tasks("test")[0])
     suite.close()
 

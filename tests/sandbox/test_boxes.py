@@ -9,26 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sandboxes import chosen, in_process, in_sandbox
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.types import AgentSpec, Message, Step, Task, to_json
 from trace_bench.envs.check import check
-from trace_bench.envs.registry import suite as in_process
 from trace_bench.play.rollouts import play
 from trace_bench.policies.scripted import ReferencePolicy
-from trace_bench.sandbox.boxed import BoxedSuite
-from trace_bench.sandbox.choose import Box, Wanted, boxed_suite
+from trace_bench.sandbox.choose import Sandbox
 from trace_bench.sandbox.docker import LABEL, connect
-from trace_bench.sandbox.foreign import untrusted_suite
+from trace_bench.sandbox.generated import untrusted_suite
+from trace_bench.sandbox.suite import SandboxedSuite
 
-PHONE = Wanted("toolsandbox", "embedded")
+PHONE = chosen("toolsandbox", "embedded")
 KINDS = ["process", pytest.param("docker", marks=pytest.mark.docker)]
 
 
-def boxed(kind: str, **changes: Any) -> BoxedSuite:
-    suite = boxed_suite(PHONE, Box(kind, run=f"test-{kind}", **changes), None, print)
-    assert isinstance(suite, BoxedSuite)
+def boxed(kind: str, **changes: Any) -> Any:
+    suite = in_sandbox(PHONE, Sandbox(kind, run=f"test-{kind}", **changes))
+    assert isinstance(suite, SandboxedSuite)
     return suite
 
 
@@ -38,7 +38,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def suite(kind: str) -> Iterator[BoxedSuite]:
+def suite(kind: str) -> Iterator[Any]:
     made = boxed(kind, workers=2)
     yield made
     made.close()
@@ -55,7 +55,7 @@ def actions(task: Task, reference: list[Message]) -> list[Message]:
     return [*reference[:-1], rng.choice(noise), reference[-1]]
 
 
-def test_every_step_is_the_same_as_in_this_process(suite: BoxedSuite) -> None:
+def test_every_step_is_the_same_as_in_this_process(suite: Any) -> None:
     inline = in_process("toolsandbox", "embedded")
     for task in list(inline.tasks("dev"))[:40]:
         one, two = inline.make(), suite.make()
@@ -70,7 +70,7 @@ def test_every_step_is_the_same_as_in_this_process(suite: BoxedSuite) -> None:
         two.close()
 
 
-def test_many_episodes_at_once_score_as_inline(suite: BoxedSuite) -> None:
+def test_many_episodes_at_once_score_as_inline(suite: Any) -> None:
     inline = in_process("toolsandbox", "embedded")
     tasks = list(inline.tasks("dev"))
     played = [
@@ -80,13 +80,13 @@ def test_many_episodes_at_once_score_as_inline(suite: BoxedSuite) -> None:
     assert [to_json(t) for t in played[0]] == [to_json(t) for t in played[1]]
 
 
-def test_the_contract_holds_in_the_box(suite: BoxedSuite) -> None:
+def test_the_contract_holds_in_the_box(suite: Any) -> None:
     report = check(suite, suite.tasks("train")[:4])
     assert report.ok, str(report)
     assert report.reference == 1.0
 
 
-def test_what_an_environment_raises_names_its_boundary(suite: BoxedSuite) -> None:
+def test_what_an_environment_raises_names_its_boundary(suite: Any) -> None:
     with pytest.raises(EpisodeError, match="step without a running episode") as found:
         env = suite.make()
         env.reset(suite.tasks("train")[0])
@@ -127,13 +127,13 @@ def test_a_run_in_a_box_gives_the_same_files(kind: str, tmp_path: Path) -> None:
 # -- bad input ------------------------------------------------------------------------------------
 
 
-def test_foreign_code_is_refused_outside_docker(capsys: pytest.CaptureFixture[str]) -> None:
+def test_generated_code_is_refused_outside_docker(capsys: pytest.CaptureFixture[str]) -> None:
     for kind in ("inline", "process"):
         with pytest.raises(UserError, match="allow_untrusted=true"):
-            untrusted_suite("def suite(): ...", Box(kind), print)
+            untrusted_suite("def suite(): ...", Sandbox(kind), print)
     with pytest.raises(UserError, match="the environment's source is broken: ZeroDivisionError"):
-        untrusted_suite("1 / 0", Box("process", allow_untrusted=True), print)
-    assert "foreign code runs with this user's rights" in capsys.readouterr().out
+        untrusted_suite("1 / 0", Sandbox("process", allow_untrusted=True), print)
+    assert "generated code runs with this user's rights" in capsys.readouterr().out
 
 
 def test_no_engine_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,18 +144,16 @@ def test_no_engine_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
     ):
         boxed("docker")
     said: list[str] = []
-    suite = boxed_suite(PHONE, Box("auto"), None, said.append)
-    assert not isinstance(suite, BoxedSuite)
+    suite = in_sandbox(PHONE, Sandbox("auto"), log=said.append)
+    assert not isinstance(suite, SandboxedSuite)
     assert len(said) == 1 and said[0].startswith("sandbox=auto: environments run in this process")
 
 
 def test_a_worker_that_cannot_start_says_why() -> None:
-    suite = boxed_suite(Wanted("toolsandbox", "embedded", python="/nowhere/python"),
-                        Box("process"), None, print)  # fmt: skip
+    suite = in_sandbox(PHONE, Sandbox("process"), python="/nowhere/python")
     with pytest.raises(UserError, match="no worker could be started with /nowhere/python"):
         suite.make().reset(suite.tasks("train")[0])
-    broken = Wanted("toolsandbox", "embedded", python="/bin/false")
-    suite = boxed_suite(broken, Box("process"), None, print)
+    suite = in_sandbox(PHONE, Sandbox("process"), python="/bin/false")
     with pytest.raises(UserError, match="worker does not start: it ended \\(exit code 1"):
         suite.make().reset(suite.tasks("train")[0])
 
@@ -181,10 +179,11 @@ def test_what_a_killed_program_left_is_removed_by_the_next(tmp_path: Path) -> No
 
     client = connect()
     program = (
-        "import os, signal\n"
-        "from trace_bench.sandbox.choose import Box, Wanted, boxed_suite\n"
-        "box = Box('docker', run='killed')\n"
-        "s = boxed_suite(Wanted('toolsandbox', 'embedded'), box, None, print)\n"
+        "import os, signal, sys\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        "from sandboxes import chosen, in_sandbox\n"
+        "from trace_bench.sandbox.choose import Sandbox\n"
+        "s = in_sandbox(chosen('toolsandbox', 'embedded'), Sandbox('docker', run='killed'))\n"
         "s.make().reset(s.tasks('train')[0])\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
@@ -199,8 +198,7 @@ def test_what_a_killed_program_left_is_removed_by_the_next(tmp_path: Path) -> No
 @pytest.mark.docker
 @pytest.mark.parametrize("domain", ["airline", "telecom"])
 def test_a_benchmark_with_pins_of_its_own_is_played_in_its_image(domain: str) -> None:
-    suite = boxed_suite(Wanted("tau2", domain), Box("docker", run="test-tau2"), None, print)
-    assert isinstance(suite, BoxedSuite)
+    suite: Any = in_sandbox(chosen("tau2", domain), Sandbox("docker", run="test-tau2"))
     assert suite.about()["data"].startswith("inspect-evals 0.26.0, tasks ")
     tasks = suite.tasks("test")[:6]
     played = play(

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sandboxes import chosen, in_process, in_sandbox
 
-from trace_bench.core.protocols import Suite
+from trace_bench.core.protocols import HasReference
 from trace_bench.core.types import AgentSpec, Purpose, Trajectory, to_json
-from trace_bench.envs.registry import suite as in_process
 from trace_bench.policies.scripted import ReferencePolicy
 from trace_bench.runner.ledger import read_ledger
-from trace_bench.sandbox.choose import Box, Wanted, boxed_suite
+from trace_bench.sandbox.choose import Sandbox
 from trace_bench.sandbox.docker import LABEL, connect
 
 pytestmark = pytest.mark.docker
@@ -29,7 +29,7 @@ class Unlucky(ReferencePolicy):
 
     capacity = 6
 
-    def __init__(self, suite: Suite) -> None:
+    def __init__(self, suite: HasReference) -> None:
         super().__init__(suite)
         self.client, self.rng, self.kills = connect(), random.Random(7), 0
         self.threads: list[threading.Thread] = []
@@ -51,27 +51,32 @@ class Unlucky(ReferencePolicy):
 
 
 def test_killed_containers_change_nothing(tmp_path: Path) -> None:
-    from trace_bench.runner.lab import RunLab
+    from trace_bench.play.record import Player
+    from trace_bench.play.suites import Suites
+    from trace_bench.runner.lab import Listeners, RunLab
+    from trace_bench.runner.ledger import Ledger
     from trace_bench.runner.progress import Progress
-    from trace_bench.settings.schema import TrackerSettings
-    from trace_bench.trackers.jsonl import make_tracker
+    from trace_bench.trackers.jsonl import Metrics, Silent
 
     inline = in_process("toolsandbox", "embedded")
     pool = list(inline.tasks("dev"))
     tasks = [pool[i % len(pool)] for i in range(EPISODES)]
-    suite = boxed_suite(
-        Wanted("toolsandbox", "embedded"), Box("docker", 2, retries=5, run="faults"), None, print
-    )
+    sandbox = Sandbox("docker", 2, retries=5, run="faults")
+    suite: Any = in_sandbox(chosen("toolsandbox", "embedded"), sandbox)
     found: dict[str, list[Trajectory]] = {}
     policy = Unlucky(suite)
     for name, world, acting in (("calm", inline, ReferencePolicy(inline)), ("bad", suite, policy)):
         folder = tmp_path / name
         folder.mkdir()
+        tracker = Metrics(folder / "metrics.jsonl", Silent(), print)
         lab = RunLab(
-            folder, seed=1, budget=EPISODES, suite=world, settings={}, trainer=None,  # type: ignore[arg-type]
-            policy=acting, tracker=make_tracker(TrackerSettings("jsonl"), folder, {}),
-            progress=Progress(EPISODES), max_turns=30, max_tokens=8,
-        )  # fmt: skip
+            folder,
+            seed=1,
+            ledger=Ledger(folder / "ledger.jsonl", EPISODES),
+            player=Player(acting, Suites(world), max_turns=30, max_tokens=8),
+            trainer=None,  # type: ignore[arg-type]
+            listeners=Listeners(tracker, Progress(EPISODES)),
+        )
         found[name] = lab.rollouts("all", AgentSpec("r"), tasks, purpose=Purpose.ANALYSIS)
         lab.close()
     for thread in policy.threads:

@@ -6,32 +6,25 @@ import dataclasses
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from trace_bench.__main__ import main
+from trace_bench.core.checked import build
 from trace_bench.core.errors import UserError
-from trace_bench.core.types import to_json
-from trace_bench.methods.gepa.settings import GepaSettings
-from trace_bench.methods.sft.settings import SftSettings
-from trace_bench.methods.trace.settings import TraceSettings
-from trace_bench.settings.compose import compose, conf_dir, differences, identity
-from trace_bench.settings.schema import (
-    GrpoSettings,
-    PolicySettings,
-    Settings,
-    UntargetedSettings,
-    build,
-)
-from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.settings.compose import compose, compose_all, conf_dir
+from trace_bench.settings.identity import differences, identity, parts_of
+from trace_bench.settings.registry import OWN, find
+from trace_bench.settings.schema import PARTS, EnvSettings, PartSettings, Settings
 
 SCRIPTED = ["method=base", "policy=reference"]
 
 
 def test_the_defaults_are_the_main_job() -> None:
     settings = compose([])
-    assert settings.method["name"] == "trace"
+    assert settings.method.name == "trace"
     assert settings.env.name == "toolsandbox"
     assert (settings.env.suite, settings.env.train_split) == ("embedded", "train")
     assert (settings.budget, settings.seed, settings.protocol) == (640, 0, "held_out")
@@ -39,43 +32,27 @@ def test_the_defaults_are_the_main_job() -> None:
     assert settings.policy.eval_temperature == 0.0
 
 
-@pytest.mark.parametrize(
-    "file", sorted((conf_dir() / "policy").glob("*.yaml")), ids=lambda f: f.stem
-)
-def test_policy_files_spell_out_the_defaults_of_the_schema(file: Path) -> None:
-    stored = yaml.safe_load(file.read_text())
-    here, server = {"threads", "context", "device"}, {"base_url", "key_env", "deadline"}
-    server |= {"retries", "extra"}
-    fields = {f.name for f in dataclasses.fields(PolicySettings)}
-    assert set(stored) == fields - (here if file.stem == "openai" else server)
-    stored["base_url"] = None  # which has no default
-    wanted = PolicySettings(name=file.stem, batch=64 if file.stem == "openai" else 128)  # type: ignore[arg-type]
-    assert build(PolicySettings, stored) == wanted
-
-
-def test_trace_file_spells_out_the_defaults_of_its_owner() -> None:
-    stored = yaml.safe_load((conf_dir() / "method" / "trace.yaml").read_text())
-    assert stored == {"name": "trace", **dataclasses.asdict(TraceSettings())}
-
-
-@pytest.mark.parametrize(
-    ("name", "owner"),
-    [
-        ("grpo", GrpoSettings),
-        ("gepa", GepaSettings),
-        ("sft", SftSettings),
-        ("untargeted", UntargetedSettings),
-    ],
-)
-def test_method_files_spell_out_the_defaults_of_their_owners(name: str, owner: type) -> None:
-    stored = yaml.safe_load((conf_dir() / "method" / f"{name}.yaml").read_text())
-    assert stored == {"name": name, **dataclasses.asdict(owner())}
-
-
-def test_trainer_file_spells_out_the_defaults_of_its_owner() -> None:
-    stored = yaml.safe_load((conf_dir() / "trainer" / "local.yaml").read_text())
-    defaults = to_json(TrainerSettings())
-    assert stored == {"name": "local", **defaults}
+@pytest.mark.parametrize("group", sorted(PARTS))
+def test_files_spell_out_the_defaults_of_their_parts(group: str) -> None:
+    """What a file of ours says is what the part would do without it, and all of it is there."""
+    for name in OWN[group]:
+        file = conf_dir() / group / f"{name.partition('/')[0]}.yaml"
+        data = yaml.safe_load(file.read_text())
+        data = data.get(group, data)  # a file of several groups
+        if "???" in data.values():
+            continue  # it has no default
+        own = {f.name: f for f in dataclasses.fields(PARTS[group])}
+        given = {k: v for k, v in data.items() if k not in {*own, "domain", "defaults"}}
+        variant = name.partition("/")[2] or None
+        kind = EnvSettings(name.partition("/")[0], suite=variant) if variant else PartSettings(name)
+        if variant and "domain" in data:
+            kind = dataclasses.replace(kind, options={"domain": variant})
+        options = {k: v for k, v in find(group, kind, variant).options.items() if k != "domain"}
+        listed = {k: v for k, v in given.items() if v is not None or k in options}
+        assert {**options, **listed} == options, file
+        if group in ("method", "trainer"):
+            complete = "defaults" not in data  # else the rest is in another file
+            assert not complete or set(listed) == set(options), file
 
 
 @pytest.mark.parametrize(
@@ -84,6 +61,16 @@ def test_trainer_file_spells_out_the_defaults_of_its_owner() -> None:
 def test_every_experiment_composes_under_its_own_name(file: Path) -> None:
     settings = compose([f"experiment={file.stem}"])
     assert settings.experiment == file.stem
+
+
+OWN_PARTS = {
+    "env": "trace_bench.envs.toolsandbox.scenarios.suite:EmbeddedSuite",
+    "method": "trace_bench.methods.base:Base",
+    "policy": "trace_bench.policies.scripted:IdlePolicy",
+    "trainer": "trace_bench.trainers.local:local_trainer",
+    "tracker": "trace_bench.trackers.jsonl:Silent",
+    "model": "trace_bench.tiny:shipped",
+}
 
 
 def test_every_choice_of_every_group_composes(tmp_path: Path) -> None:
@@ -95,15 +82,18 @@ def test_every_choice_of_every_group_composes(tmp_path: Path) -> None:
         "model=served": ["model.name=Some/Model"],
         "method=saved": [f"method.agent={agent}"],
         "policy=openai": [f"policy.base_url={somewhere}"],
+        **{f"{group}=custom": [f"{group}.factory={OWN_PARTS[group]}"] for group in OWN_PARTS},
         "llm=endpoint": [
             *("sandbox=docker", f"llm.shared.base_url={somewhere}", "llm.shared.model=M"),
         ],
     }
-    for group in ("env", "method", "policy", "trainer", "sandbox", "tracker", "model", "llm"):
-        for file in sorted((conf_dir() / group).glob("*.yaml")):
-            extra = ["method=base"] if group == "policy" else []
-            choice = f"{group}={file.stem}"
-            assert compose([choice, *extra, *needed.get(choice, [])])
+    groups = ("env", "method", "policy", "trainer", "sandbox", "tracker", "model", "llm")
+    choices = [
+        f"{group}={file.stem}"
+        for group in groups
+        for file in sorted((conf_dir() / group).glob("*.yaml"))
+    ]
+    assert len(compose_all([[c, *needed.get(c, [])] for c in choices])) == len(choices) > 30
 
 
 @pytest.mark.parametrize(
@@ -116,13 +106,13 @@ def test_every_choice_of_every_group_composes(tmp_path: Path) -> None:
         ("env.sute=embedded", ["unknown key 'env.sute'", "suite", "train_split"]),
         ("+budgets=3", ["unknown key 'budgets'", "budget"]),
         ("+env.extra=3", ["unknown key 'env.extra'", "augmentation"]),
-        ("+method.gop=3", ["'gop'", "gap"]),
-        ("env.suite=oficial", ["unknown value 'oficial'", "embedded", "env.suite"]),
+        ("+method.gop=3", ["unknown key 'method.gop'", "gap"]),
+        ("env.suite=oficial", ["unknown suite of toolsandbox 'oficial'", "embedded", "env.suite"]),
         ("env.augmentation=scrambled", ["unknown value 'scrambled'", "scrambled_names"]),
-        ("env.train_split=tarin", ["unknown value 'tarin'", "train_large"]),
-        ("evaluation.split=tset", ["unknown value 'tset'", "test", "evaluation.split"]),
+        ("env.train_split=tarin", ["unknown split of toolsandbox/embedded 'tarin'", "train_large"]),
+        ("evaluation.split=tset", ["'tset'", "test", "evaluation.split"]),
         ("sandbox.name=none", ["unknown value 'none'", "inline"]),
-        ("tracker.name=mlflow", ["unknown value 'mlflow'", "jsonl, wandb"]),
+        ("tracker.name=mlflow", ["unknown tracker 'mlflow'", "jsonl, wandb, custom"]),
         ("tracker=wandb tracker.mode=on", ["unknown value 'on'", "offline, online"]),
         ("budget=many", ["budget='many'", "a whole number from 0"]),
         ("budget=-1", ["budget=-1", "a whole number from 0"]),
@@ -130,7 +120,10 @@ def test_every_choice_of_every_group_composes(tmp_path: Path) -> None:
         ("seed=true", ["seed=True", "a whole number"]),
         ("checkpoints=320", ["checkpoints=320", "a list"]),
         ("checkpoints=[-3]", ["checkpoints=-3", "from 0"]),
-        ("policy.temperature=hot", ["policy.temperature='hot'", "a number from 0"]),
+        ("policy.eval_temperature=hot", ["policy.eval_temperature='hot'", "a number from 0"]),
+        ("method.name=mine", ["unknown method 'mine'", "custom (with method.factory=module:attr"]),
+        ("method=custom", ["method=custom needs method.factory"]),
+        ("+method.options.gap=1", ["`method.gap` and `method.options.gap` are the same setting"]),
         ("method.gap=7", ["method.gap=7", "0 to 1"]),
         ("method=grpo method.reward=speed", ["unknown value 'speed'", "success"]),
         ("trainer=verll", ["unknown trainer 'verll'", "local"]),
@@ -160,21 +153,44 @@ def test_settings_are_frozen() -> None:
         compose([]).budget = 1  # type: ignore[misc]
 
 
+def of(*overrides: str) -> dict[str, Any]:
+    settings = compose([*overrides])
+    return identity(settings, parts_of(settings))
+
+
 def test_identity_ignores_where_and_keeps_what() -> None:
-    here = identity(compose(SCRIPTED))
-    assert here == identity(compose([*SCRIPTED, "run_dir=elsewhere"]))
-    assert differences(here, identity(compose([*SCRIPTED, "seed=1", "env.suite=embedded"]))) == [
-        "seed: 0 -> 1"
-    ]
+    here = of(*SCRIPTED)
+    for elsewhere in ("run_dir=there", "runs_root=there", "tracker=wandb", "sandbox=docker"):
+        assert here == of(*SCRIPTED, elsewhere)
+    changed = of(*SCRIPTED, "seed=1", "env.suite=embedded")
+    assert differences(here, changed) == ["seed: 0 -> 1"]
+
+
+def test_identity_of_a_served_agent_knows_no_address() -> None:
+    served = ["method=base", "policy=openai", "model=served", "model.name=m"]
+    one = of(*served, "policy.base_url=http://127.0.0.1:1/v1", "policy.deadline=5")
+    assert one == of(*served, "policy.base_url=http://127.0.0.1:2/v1", "policy.key_env=KEY")
+    assert one != of(*served, "policy.base_url=http://127.0.0.1:1/v1", "policy.extra={a: 1}")
 
 
 def test_identity_knows_the_weights(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"one")
     overrides = ["method=base", "model=hf", f"model.path={tmp_path}"]
-    one = identity(compose(overrides))
+    one = of(*overrides)
     (tmp_path / "model.safetensors").write_bytes(b"two")
-    (changed,) = differences(one, identity(compose(overrides)))
+    (changed,) = differences(one, of(*overrides))
     assert changed.startswith("model.sha256: ")
+
+
+def test_many_compose_as_each_alone() -> None:
+    runs = [
+        ["method=grpo", "budget=320"],
+        ["method=grpo", "budget=640", "trainer.rank=8", "+checkpoints=[1,2]"],
+        ["method=trace", "env=tau2", "env.domain=retail", "evaluation.split=base"],
+        ["experiment=smoke", "seed=4"],
+    ]
+    runs[1][-1] = "checkpoints=[1,2]"
+    assert compose_all(runs) == [compose(run) for run in runs]
 
 
 def test_the_paper_protocol_has_its_name() -> None:

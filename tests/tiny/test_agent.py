@@ -27,6 +27,7 @@ def check(figures: dict) -> None:
     assert set(figures["capabilities"]) == set(RIGHT)
 
 
+@pytest.mark.slow
 def test_the_shipped_agent_is_as_its_card_says() -> None:
     figures = measure(MODEL_FOLDER)
     check(figures)
@@ -39,7 +40,7 @@ def test_the_shipped_agent_is_as_its_card_says() -> None:
     assert sum(f.stat().st_size for f in MODEL_FOLDER.iterdir()) <= 12_000_000
 
 
-@pytest.mark.slow
+@pytest.mark.rebuild
 def test_a_rebuilt_agent_is_as_good(tmp_path: Path) -> None:
     """Some twenty minutes."""
     build(tmp_path)

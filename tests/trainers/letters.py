@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.protocols import TrainingJob
+from trace_bench.core.protocols import Policy, TrainingJob
 from trace_bench.core.types import AgentSpec, Message, Score, Step, StopReason, Task
+from trace_bench.play.record import Player
+from trace_bench.play.suites import Suites
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.runner.lab import RunLab
+from trace_bench.runner.lab import Listeners, RunLab
+from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import Progress
-from trace_bench.settings.schema import TrackerSettings
-from trace_bench.trackers.jsonl import make_tracker
+from trace_bench.trackers.jsonl import Metrics, Silent
 from trace_bench.trainers.local import LocalTrainer, TrainerSettings
 
 SETTINGS = TrainerSettings(
@@ -78,22 +80,23 @@ def make_lab(
     settings: TrainerSettings = SETTINGS,
     suite: LettersSuite | None = None,
     on_checkpoint: Any = None,
+    policy: Policy | None = None,
 ) -> RunLab:
     """The real lab over a real policy and trainer."""
     folder.mkdir(parents=True, exist_ok=True)
+    tracker = Metrics(folder / "metrics.jsonl", Silent(), print)
     return RunLab(
         folder,
         seed=3,
-        budget=budget,
-        suite=suite or LettersSuite(),
-        settings={},
+        ledger=Ledger(folder / "ledger.jsonl", budget),
+        player=Player(
+            policy or LocalPolicy(model, batch=16, threads=1),
+            Suites(suite or LettersSuite()),
+            max_turns=2,
+            max_tokens=6,
+        ),
         trainer=LocalTrainer(settings, threads=1),
-        policy=LocalPolicy(model, batch=16, threads=1),
-        tracker=make_tracker(TrackerSettings("jsonl"), folder, {}),
-        progress=Progress(budget),
-        max_turns=2,
-        max_tokens=6,
-        on_checkpoint=on_checkpoint,
+        listeners=Listeners(tracker, Progress(budget), on_checkpoint),
     )
 
 

@@ -232,8 +232,7 @@ def test_bad_jobs(model, tmp_path) -> None:
 def test_a_policy_without_tokens_is_refused(model, tmp_path) -> None:
     from trace_bench.policies.scripted import IdlePolicy
 
-    lab = make_lab(tmp_path, model, 24)
-    lab.policy = IdlePolicy()
+    lab = make_lab(tmp_path, model, 24, policy=IdlePolicy())
     with pytest.raises(UserError, match="no token ids"):
         lab.trainer.train(job(model, 24), lab)
 
@@ -246,7 +245,7 @@ def test_an_adapter_that_was_not_asked_for_ends_training(model, tmp_path) -> Non
         return play(call, agent, tasks, **{**how, "route": [None] * len(tasks)})
 
     lab.rollouts = stale  # type: ignore[method-assign]
-    with pytest.raises(TraceBenchError, match="was to be played by 'letters@0001'; None acted"):
+    with pytest.raises(TraceBenchError, match="expected turns of adapter 'letters@0001', got None"):
         lab.trainer.train(job(model, 24), lab)
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from verl_job import facts, verl_settings
 
-from trace_bench.runner.build import verl_settings
-from trace_bench.runner.verl import sample_job
 from trace_bench.settings.compose import compose
+from trace_bench.trainers.verl.trainer import VerlTrainer
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")
@@ -20,7 +20,9 @@ def composed(folder: Path, *more: str) -> Any:
     from trace_bench.trainers.verl import compose as verl
 
     chosen = compose(["method=grpo", *more])
-    return verl.composed(verl.overrides(sample_job(chosen), verl_settings(chosen), folder))
+    own = verl_settings(chosen)
+    job = VerlTrainer(own, facts(chosen)).sample_job()
+    return verl.composed(verl.overrides(job, own, folder))
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,8 @@ def when(ready: Callable[[], bool], then: Callable[[], object], limit: float = 2
 def faulty(folder: Path, chosen: Settings, share: float, count: int) -> tuple[RunLab, list[Task]]:
     """A lab with a world that raises in that share of its episodes; the fourth task may hang."""
     lab = jobs.make_lab(folder, chosen)
-    suite: Any = lab.foreign("faults", (HERE / "verl_faults.txt").read_text(), {"FAILING": share})
+    text = (HERE / "verl_faults.txt").read_text()
+    suite: Any = lab.generated_suite("faults", text, {"FAILING": share})
     return lab, [suite.synthetic("", seed) for seed in range(count)]
 
 

@@ -21,7 +21,7 @@ from trace_bench.trainers.settings import LINEAR, VerlSettings
 from trace_bench.trainers.verl.arrivals import Arrivals, Steps
 from trace_bench.trainers.verl.export import export
 from trace_bench.trainers.verl.process import Process, VerlFailed
-from trace_bench.trainers.verl.trainer import told
+from trace_bench.trainers.verl.trainer import reported
 
 
 @pytest.fixture(scope="module")
@@ -127,11 +127,11 @@ def test_a_step_of_which_nothing_was_said(tmp_path: Path) -> None:
     process = Process(tmp_path, VerlSettings(), said.append, resumed=2)
     steps = Steps(tmp_path)
     for step, expected in ((1, {}), (2, {}), (3, None)):
-        assert told(step, steps, process) == expected
+        assert reported(step, steps, process) == expected
     line = {"step": 3, "data": {"actor/pg_loss": 0.5}}
     (tmp_path / "metrics-000.jsonl").write_text(json.dumps(line) + "\n")
-    assert told(3, steps, process) == line["data"]
+    assert reported(3, steps, process) == line["data"]
     process.watch()  # nothing runs, and nothing has been missing for long
     process._progress -= 1000
-    with pytest.raises(VerlFailed, match="verl is done, and something is missing"):
+    with pytest.raises(VerlFailed, match="verl has ended, but something is missing"):
         process.watch()

@@ -13,10 +13,11 @@ import verl_job as jobs
 from models import save_model
 from verl_job import spec
 
+from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import stable_seed
-from trace_bench.runner.build import check_trainer
-from trace_bench.settings.compose import identity
+from trace_bench.settings.identity import identity, parts_of
+from trace_bench.settings.schema import Settings
 from trace_bench.trainers.schedule import task_of_group
 from trace_bench.trainers.settings import TrainerSettings, VerlSettings, full_iterations
 from trace_bench.trainers.verl.compose import environment, overrides
@@ -64,18 +65,23 @@ def test_a_job_takes_what_the_run_has(tmp_path: Path) -> None:
     lab = jobs.make_lab(tmp_path, chosen)
     tasks = list(lab.suite.tasks("train"))[:6]
     trainer: Any = lab.trainer
-    made = spec_of(jobs.job("grpo", chosen, tasks), lab, trainer.settings, trainer.facts)
+    made = spec_of(jobs.job("grpo", chosen, tasks), lab, trainer.settings, trainer.context)
     lab.close()
     assert (made.iterations, made.groups, made.seed) == (3, 4, chosen.seed)
     assert made.context == 1024 and made.settings["trainer"]["name"] == "verl"
     assert task_of_group(0, tasks, 7) in tasks
 
 
+def of(*more: str) -> dict[str, Any]:
+    chosen = jobs.settings(*more)
+    return identity(chosen, parts_of(chosen))
+
+
 def test_where_it_runs_is_not_what_it_is() -> None:
     """A run may move to another cluster in the middle; the recipe may not change."""
-    one = identity(jobs.settings("trainer.workers=1"))
-    assert one == identity(jobs.settings("trainer.workers=4", "trainer.ray_address=10.0.0.1:6379"))
-    assert one != identity(jobs.settings("trainer.epochs=1"))
+    one = of("trainer.workers=1")
+    assert one == of("trainer.workers=4", "trainer.ray_address=10.0.0.1:6379")
+    assert one != of("trainer.epochs=1")
 
 
 @pytest.mark.parametrize(
@@ -111,10 +117,15 @@ def test_settings_in_hydras_notation(tmp_path: Path) -> None:
     assert "VERL_PLATFORM" not in environment(s, VerlSettings(), odd)
 
 
+def preflight_of(chosen: Settings) -> None:
+    trainer = parts_of(chosen)["trainer"].make(jobs.facts(chosen))
+    trainer.preflight(new=True)
+
+
 @pytest.mark.skipif("verl" in INSTALLED, reason="verl is installed here")
 def test_without_verl() -> None:
     with pytest.raises(UserError, match=r"needs the package verl.*trace_bench\[verl\]"):
-        check_trainer(jobs.settings())
+        preflight_of(jobs.settings())
 
 
 @pytest.mark.parametrize(
@@ -131,7 +142,7 @@ def test_without_verl() -> None:
         ({"verl": "0.9.1"}, {"minibatches": 3}, "trainer.groups=4 cannot be cut into"),
         ({"verl": "0.9.1"}, {"gpus": 5}, "32 rollouts of one optimizer step cannot be shared"),
         ({"verl": "0.9.1"}, {"gpus": 4, "tensor_parallel": 3}, "does not divide 4 GPUs"),
-        ({"verl": "0.9.1"}, {"nnodes": 2}, "trainer.nnodes=2 needs a Ray cluster that runs"),
+        ({"verl": "0.9.1"}, {"nnodes": 2}, "trainer.nnodes=2 needs a running Ray cluster"),
         ({"verl": "0.9.1"}, {"ray_address": "here"}, "'here' is not an address"),
         (
             {"verl": "0.9.1", "vllm": "0.24.0"},
@@ -179,15 +190,14 @@ def test_the_context_of_a_served_agent_must_be_said() -> None:
     chosen = jobs.settings(
         "policy=openai", "model=served", "model.name=m", "policy.base_url=http://x"
     )
-    with pytest.raises(UserError, match=r"Set policy\.context to what"):
-        check_trainer(chosen)
+    with pytest.raises(UserError, match=r"Set policy\.context to the servers' limit"):
+        preflight_of(chosen)
 
 
-def test_fine_tuning_stays_in_this_process() -> None:
-    chosen = jobs.settings()
-    other = replace(chosen, method={**chosen.method, "name": "sft"})
-    with pytest.raises(UserError, match="method=sft trains in this process"):
-        check_trainer(other)
+def test_fine_tuning_needs_a_trainer_in_this_process(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*jobs.CPU, "method=sft"]) == 2
+    said = capsys.readouterr().err
+    assert "method=sft needs `FineTunes`" in said and "of the setting `trainer`, and verl" in said
 
 
 def test_settings_that_only_local_has() -> None:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.protocols import TrainingJob
+from trace_bench.core.checked import build
+from trace_bench.core.protocols import RunContext, TrainingJob
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec, Task
+from trace_bench.play.record import Player
+from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy
-from trace_bench.runner.build import foreign_suites, make_suite, model_path, verl_settings
-from trace_bench.runner.lab import RunLab
+from trace_bench.runner import elsewhere
+from trace_bench.runner.build import generated_suites, make_suite, run_context
+from trace_bench.runner.lab import Listeners, Models, RunLab
+from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import Progress
-from trace_bench.runner.verl import verl_facts
 from trace_bench.settings.compose import compose
+from trace_bench.settings.identity import model_path, parts_of
 from trace_bench.settings.schema import Settings
-from trace_bench.trackers.jsonl import make_tracker
+from trace_bench.trackers.jsonl import Metrics, Silent
+from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.verl.spec import JobSpec
 from trace_bench.trainers.verl.trainer import VerlTrainer
 
@@ -35,27 +40,65 @@ def settings(*more: str) -> Settings:
 
 
 def base(chosen: Settings) -> AgentSpec:
-    return AgentSpec(model=model_path(chosen.model))
+    return AgentSpec(model=model_path(chosen, parts_of(chosen)))
+
+
+def facts(chosen: Settings, **more: Any) -> RunContext:
+    """What the trainer takes over from a run with these settings."""
+    return run_context(
+        chosen,
+        parts_of(chosen),
+        fingerprint="tests",
+        elsewhere=elsewhere.MAKER,
+        clean_up=lambda: elsewhere.clean_up(chosen),
+        **more,
+    )
+
+
+def verl_settings(chosen: Settings) -> VerlSettings:
+    return build(VerlSettings, parts_of(chosen)["trainer"].options, "trainer")
 
 
 def make_lab(folder: Path, chosen: Settings, validation: Sequence[Task] = ()) -> RunLab:
     """The real lab and trainer. The lab's own policy plays nothing: verl's workers do."""
     folder.mkdir(parents=True, exist_ok=True)
-    facts = replace(verl_facts(chosen, "tests"), validation=lambda lab: validation)
+    suite: Any = make_suite(chosen, parts_of(chosen), facts(chosen))
+    if validation:
+        suite = OnlyThese(suite, validation)
     return RunLab(
         folder,
         seed=chosen.seed,
-        budget=chosen.budget,
-        suite=make_suite(chosen),
-        settings={},
-        trainer=VerlTrainer(verl_settings(chosen), facts),
-        policy=IdlePolicy(),
-        tracker=make_tracker(chosen.tracker, folder, {}),
-        progress=Progress(chosen.budget),
-        max_turns=chosen.policy.max_turns,
-        max_tokens=chosen.policy.max_tokens,
-        foreign=foreign_suites(chosen, "tests"),
+        ledger=Ledger(folder / "ledger.jsonl", chosen.budget),
+        player=Player(
+            IdlePolicy(), Suites(suite), chosen.policy.max_turns, chosen.policy.max_tokens
+        ),
+        trainer=VerlTrainer(verl_settings(chosen), facts(chosen)),
+        listeners=Listeners(
+            Metrics(folder / "metrics.jsonl", Silent(), print), Progress(chosen.budget)
+        ),
+        models=Models(make_suite=generated_suites(chosen, "tests")),
     )
+
+
+class OnlyThese:
+    """The suite with these development tasks only."""
+
+    def __init__(self, suite: Any, tasks: Sequence[Task]) -> None:
+        self.name, self.variant = suite.name, suite.variant
+        self.suite, self.dev = suite, tasks
+
+    def splits(self) -> Sequence[str]:
+        return list(self.suite.splits())
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        return self.dev if split == "dev" else list(self.suite.tasks(split))
+
+    def task(self, task_id: str) -> Task:
+        found: Task = self.suite.task(task_id)
+        return found
+
+    def make(self) -> Any:
+        return self.suite.make()
 
 
 def job(name: str, chosen: Settings, tasks: Sequence[Task]) -> TrainingJob:

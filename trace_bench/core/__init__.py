@@ -1,1 +1,1 @@
-"""What every part may import: values, interfaces, errors, files."""
+"""The base layer, which every other package may import: values, interfaces, errors, files."""

@@ -1,4 +1,4 @@
-"""Errors, typed by who must act on them.
+"""Errors, by where they are handled.
 
 `UserError` is for the person at the command line: it names what was given, what is allowed and
 which setting to change, and ends the program without a traceback. `EpisodeError` is for one
@@ -11,19 +11,19 @@ from collections.abc import Iterable
 
 
 class TraceBenchError(Exception):
-    """Root of the project's own errors."""
+    """Base class of the project's own errors."""
 
 
 class UserError(TraceBenchError):
-    """Something that the person who started the program can put right."""
+    """A problem that the person who started the program can fix."""
 
 
 class SourceError(UserError):
-    """A program text that somebody else wrote cannot be used; the box that it was tried in can."""
+    """A generated program cannot be used. The sandbox that it was tried in works."""
 
 
 class EpisodeError(TraceBenchError):
-    """One episode failed; `boundary` says at which side of the agent (see `types.Boundary`)."""
+    """One episode failed. `boundary`: the part in which it failed (see `types.Boundary`)."""
 
     def __init__(self, boundary: str, message: str) -> None:
         super().__init__(message)
@@ -35,6 +35,6 @@ class BudgetExceeded(TraceBenchError):
 
 
 def unknown(kind: str, given: object, allowed: Iterable[object], setting: str) -> UserError:
-    """The one form of "no such …" message: what was given, what is allowed, which setting."""
+    """The UserError for an unknown name: what was given, what is allowed, which setting to set."""
     names = ", ".join(str(name) for name in allowed)
     return UserError(f"unknown {kind} {given!r}; allowed: {names}. Change the setting `{setting}`.")

@@ -1,22 +1,57 @@
-"""Every interface of the program on one screen."""
+"""Every interface of the program, and the values that cross them.
+
+Required members are in the main protocol of each part. Each optional ability is a protocol of its
+own below it: a class has the ability if it has the protocol's members. What must be known before
+the part is built, such as its container image, is a protocol on the class.
+
+    environments   Env (ScoresAlone), Suite (HasReference, Synthesizes, AsksUser, ActsTogether,
+                   Describes, Closes; on the class: InImage, ListsTasksHere, LargerSplits,
+                   TypicalLengths)
+    policies       Policy (Wakes, KnowsTask, CountsUsage, RanksLabels; on the class: Scripted,
+                   AtServers), Router
+    trainers       Trainer (PlansTraining, Preflight, NeedsMachines, FineTunes)
+    methods        Method (PlansItself), Lab
+    trackers       Tracker (AwaitsResult)
+
+Every part that is found by name (`settings.registry`) is built by its factory, whose parameters are
+the part's settings; a parameter annotated `RunContext` receives the facts of the run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from trace_bench.core.types import AgentSpec, Message, Purpose, Step, Task, Tool, Trajectory, Turn
+from trace_bench.core.types import (
+    CHARGED,
+    AgentSpec,
+    Message,
+    Purpose,
+    Score,
+    Step,
+    Task,
+    Tool,
+    Trajectory,
+    Turn,
+)
 
 T = TypeVar("T")
 
+Ask = Callable[[str, Sequence[Mapping[str, Any]]], str]
+"""(role, messages) -> text: asks the model that plays a role, such as the simulated user."""
 
+
+# -- environments -------------------------------------------------------------------------------
+
+
+@runtime_checkable
 class Env(Protocol):
-    """Plays one episode of one task. Synchronous, deterministic given the task, no torch.
+    """Runs one episode of one task. Synchronous, deterministic given the task, no torch.
 
-    `step` takes the agent's assistant message. Bad tool calls are answered with an error message
-    to the agent; an exception from here is a failure of the environment, not of the agent.
+    `step` takes the agent's assistant message. A bad tool call is answered with an error message
+    to the agent; an exception raised here is a failure of the environment, not of the agent.
     """
 
     def reset(self, task: Task) -> Step: ...
@@ -24,26 +59,124 @@ class Env(Protocol):
     def close(self) -> None: ...
 
 
-class Suite(Protocol):
-    """A named set of tasks and the environment that plays them (`envs.registry.suite`)."""
+@runtime_checkable
+class ScoresAlone(Protocol):
+    """An environment that can score an episode that was cut off at the turn or context limit.
+    Without this ability such an episode scores 0."""
 
-    name: str  # "toolsandbox", shown with `variant` beside every score
+    def score(self) -> Score: ...
+
+
+@runtime_checkable
+class Suite(Protocol):
+    """A named set of tasks in splits, and their environment. Every score is reported with `name`
+    and `variant`. `task` returns a task of `tasks` by its id."""
+
+    name: str  # "toolsandbox"
     variant: str  # "embedded"
 
     def splits(self) -> Sequence[str]: ...
     def tasks(self, split: str) -> Sequence[Task]: ...
     def task(self, task_id: str) -> Task: ...
     def make(self) -> Env: ...
+
+
+@runtime_checkable
+class HasReference(Protocol):
+    """A suite with a reference solution for each task: the agent's messages, in order."""
+
     def reference(self, task: Task) -> Sequence[Message]: ...
+
+
+@runtime_checkable
+class Synthesizes(Protocol):
+    """A suite that generates training tasks for a capability, one for each seed.
+    `task.data["contrast"]` marks a task in which exercising the capability would be wrong."""
+
+    def capabilities(self) -> Sequence[str]: ...
+    def synthetic(self, capability: str, seed: int) -> Task: ...
+
+
+@runtime_checkable
+class AsksUser(Protocol):
+    """A suite whose episodes may wait for a model that plays the user. If `asks_user()` is true,
+    each episode is stepped in its own thread."""
+
+    def asks_user(self) -> bool: ...
+
+
+@runtime_checkable
+class ActsTogether(Protocol):
+    """A suite that resets (given a task) or steps (given an action) many episodes at once. Returns
+    one result per call, in order; for an episode that failed, the exception."""
+
+    def act(self, calls: Sequence[tuple[Env, Task | Message]]) -> Sequence[Step | Exception]: ...
+
+
+@runtime_checkable
+class Describes(Protocol):
+    """A suite with facts that every table should report, such as the revision of its data or tasks
+    that were left out. JSON-safe."""
+
+    def about(self) -> Mapping[str, Any]: ...
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """Holds resources outside this process, such as containers, until it is closed."""
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class InImage(Protocol):
+    """On a suite's class: the container image for sandbox=docker."""
+
+    image: str
+
+
+@runtime_checkable
+class ListsTasksHere(Protocol):
+    """On a suite's class: with `lists_tasks_here = True` the suite needs no extra packages, so its
+    tasks can be listed in this process even when its episodes run in a sandbox."""
+
+    lists_tasks_here: bool
+
+
+@runtime_checkable
+class LargerSplits(Protocol):
+    """On a suite's class: maps a training split to one with more tasks of the same kind."""
+
+    larger: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Typical:
+    """A typical episode: the agent's turns, prompt and completion tokens per turn, user turns."""
+
+    turns: float
+    prompt: int
+    completion: int
+    user: float
+
+
+@runtime_checkable
+class TypicalLengths(Protocol):
+    """On a suite's class: typical episode lengths, for the estimates of `dry_run=true`."""
+
+    typical: Typical
+
+
+# -- policies -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class TurnRequest:
-    """A policy's work order: the next turn of a live episode.
+    """Asks for the next turn of a live episode.
 
     `messages` are only those that arrived since the episode's last turn; the policy remembers the
-    rest. `tools` and the first messages come with the first request. `seed` is the episode's own
-    random stream, the same in every request of the episode.
+    rest. The first request carries `tools` and the opening messages. `seed` is the seed of the
+    episode's own random stream, the same in every request of the episode.
     """
 
     episode: int
@@ -57,8 +190,9 @@ class TurnRequest:
 
 @dataclass(frozen=True)
 class TurnReply:
-    """`turn` is None when the turn could not be made: `error` says why, and `context_full` that
-    the reason is the model's context length (a stop reason, not a failure)."""
+    """The answer to a TurnRequest. `turn` is None if no turn could be generated: then either
+    `context_full` is true (the prompt exceeds the model's context: a stop reason, not a failure)
+    or `error` says what failed."""
 
     episode: int
     turn: Turn | None
@@ -66,11 +200,15 @@ class TurnReply:
     context_full: bool = False
 
 
+@runtime_checkable
 class Policy(Protocol):
-    """Turns conversations into next turns, without a barrier between episodes."""
+    """Generates the agent's turns, asynchronously across episodes.
 
-    capacity: int  # how many live episodes it wants at once
-    # A policy that would not give the same turns again says `repeatable = False`.
+    `capacity`: how many live episodes it can use at once. `repeatable`: whether the same requests
+    always give the same turns (a server's answers depend on its other load)."""
+
+    capacity: int
+    repeatable: bool
 
     def load(self, agent: AgentSpec) -> None: ...  # make the agent's adapters available by name
     def submit(self, requests: Sequence[TurnRequest]) -> None: ...
@@ -79,38 +217,227 @@ class Policy(Protocol):
     def close(self) -> None: ...
 
 
+@runtime_checkable
+class Wakes(Protocol):
+    """A policy whose blocked `collect` can be interrupted."""
+
+    def wake(self) -> None: ...  # wakes a blocked `collect`; callable from any thread
+
+
+@runtime_checkable
+class KnowsTask(Protocol):
+    """A policy that is given each episode's task, as a scripted policy needs."""
+
+    def bind(self, episode: int, task: Task) -> None: ...
+
+
+@runtime_checkable
+class CountsUsage(Protocol):
+    """A policy that counts its requests and tokens."""
+
+    def usage(self) -> Mapping[str, Any]: ...
+
+
+@runtime_checkable
+class RanksLabels(Protocol):
+    """A policy whose base model can score one-token answers: maps each label to the natural
+    logarithm of its probability; None if the server returns no log-probabilities."""
+
+    def label_logprobs(
+        self, messages: Sequence[Message], labels: Sequence[str]
+    ) -> Mapping[str, float] | None: ...
+
+
+@runtime_checkable
+class Scripted(Protocol):
+    """On a policy's class: with `scripted = True` the policy has no weights, so nothing can be
+    trained on its turns."""
+
+    scripted: bool
+
+
+@runtime_checkable
+class AtServers(Protocol):
+    """On a policy's class: with `at_servers = True` its turns come from the servers in its setting
+    `base_url`; the setting `key_env` names the environment variable with the API key."""
+
+    at_servers: bool
+
+
+@runtime_checkable
 class Router(Protocol):
-    """Chooses an adapter's name (None: base model) once per episode, from its first messages, or
-    a weighted sum of adapters (`policies.merge.Mixture`)."""
+    """Chooses the adapter for an episode from its first messages: a name, None for the base model,
+    or a weighted sum of adapters (`policies.routing.merge.Mixture`). `waits`: whether the choice
+    waits for a model's answer."""
+
+    waits: bool
 
     def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Any: ...
 
 
+# -- trainers -----------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class TrainingJob:
-    """One adapter to be trained with GRPO. `reward` names which number of the score is the
-    reward ("similarity" or "success"). `whole` makes of an agent with the adapter so far the agent
-    that the method would return if training ended here; the curve shows that one."""
+    """One adapter to train. `reward` names the field of the score that is the reward
+    ("similarity" or "success"). `whole` maps the agent with the partly trained adapter to the agent
+    that the method would return if training ended now; that agent is evaluated for the curve."""
 
     name: str  # adapter base name; the trainer appends the version
     agent: AgentSpec
     tasks: Sequence[Task]
-    rollouts: int  # exactly the share of the budget that may be spent
+    rollouts: int  # the most rollouts that this job may spend
     seed: int
     reward: str = "similarity"
     whole: Callable[[AgentSpec], AgentSpec] | None = None  # None: the agent as it is
 
 
-Ended = Callable[[int, Trajectory], None]
-"""Told of an episode as it ends: its index and what it was."""
+@runtime_checkable
+class Trainer(Protocol):
+    """Trains one adapter from (agent, training tasks, reward) and returns the agent with it. All
+    rollouts go through `lab.rollouts`."""
 
-By = Callable[[Sequence[int], Ended], None]
-"""Plays the episodes of these indices elsewhere, and tells of each as it ends."""
+    def train(self, job: TrainingJob, lab: Lab) -> AgentSpec: ...
+
+
+@runtime_checkable
+class PlansTraining(Protocol):
+    """A trainer that can check a job before it starts. Raises UserError if `rollouts` are too few
+    for the job. Returns why an agent at one of the rollout counts `points` differs from the agent
+    of a run with that smaller budget; None if it does not differ."""
+
+    def plan_training(self, rollouts: int, name: str, points: Sequence[int]) -> str | None: ...
+
+
+@runtime_checkable
+class Preflight(Protocol):
+    """A trainer that checks its installation and settings before the first rollout; slow checks
+    only for a `new` run. Raises UserError."""
+
+    def preflight(self, new: bool) -> None: ...
+
+
+@runtime_checkable
+class NeedsMachines(Protocol):
+    """A trainer that can list its hardware needs for a model of so many `billions` of parameters
+    (None: unknown). Returns (lines of text, what is missing on this machine). `weights_here`: it
+    reads the weights from a folder on this machine even if servers generate the turns."""
+
+    weights_here: bool
+
+    def machines(self, billions: float | None) -> tuple[list[str], list[str]]: ...
+
+
+@runtime_checkable
+class FineTunes(Protocol):
+    """A trainer whose model a method may train itself, in this process. `learner` returns the base
+    model with LoRA layers (`trainers.model.Learner`); `settings` are the trainer's, including those
+    of `trainers.settings.Recipe`."""
+
+    settings: Any
+
+    def learner(self, model: str) -> Any: ...
+
+
+# -- methods ------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Method(Protocol):
+    """Takes the base agent and returns the trained agent, within `lab.budget_left()` rollouts. Its
+    settings are the parameters of its factory."""
+
+    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec: ...
+
+
+@dataclass(frozen=True)
+class Need:
+    """An ability that a method needs. `protocol`: the ability; `group`: which part must have it
+    ("env", "policy" or "trainer"); `page`: its documentation; `hint`: a sentence with an
+    alternative, for the error message."""
+
+    group: str
+    protocol: type
+    page: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The rollouts of one phase. `most`: the number is an upper bound."""
+
+    name: str
+    rollouts: int
+    most: bool = False
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """Another method that the run also trains, for a comparison row in the closing table. It has
+    its own ledger, in the folder `name`. `title`: the row's label."""
+
+    name: str
+    title: str
+    method: Method
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """What a method knows of the run when it makes its plan. `tasks`: number of training tasks, 0
+    if unknown; `points`: the curve's rollout counts; `models`: the roles played by models."""
+
+    budget: int
+    tasks: int
+    trainer: Trainer
+    points: Sequence[int] = ()
+    charged: frozenset[Purpose] = CHARGED["strict"]
+    models: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class MethodPlan:
+    """What a method will do in a run.
+
+    phases: its rollouts by phase. needs: abilities that other parts must have. adapters: the most
+    it trains. questions: the most questions to models, by role. routed: whether every episode of
+    its agent first asks the base model to choose an adapter. learns: False for a method whose
+    rollouts do not change the agent; it may then run with a scripted policy, and its curve has no
+    points. trains: whether it uses the trainer. caveat: why a point of its curve differs from a run
+    with that smaller budget. marks: remarks that every table must show beside this run.
+    yardsticks: see `Yardstick`.
+    """
+
+    phases: tuple[Phase, ...] = ()
+    needs: tuple[Need, ...] = ()
+    adapters: int = 0
+    questions: Mapping[str, int] = field(default_factory=dict)
+    routed: bool = False
+    learns: bool = True
+    trains: bool = False
+    caveat: str | None = None
+    marks: tuple[str, ...] = ()
+    yardsticks: tuple[Yardstick, ...] = ()
+
+
+@runtime_checkable
+class PlansItself(Protocol):
+    """A method that states in advance what it will do. Raises UserError if the budget is too small
+    for its phases. A method without this ability is assumed to spend the whole budget."""
+
+    def plan(self, run: PlannedRun) -> MethodPlan: ...
+
+
+OnEpisode = Callable[[int, Trajectory], None]
+"""Called when an episode ends, with its index and trajectory."""
+
+PlayElsewhere = Callable[[Sequence[int], OnEpisode], None]
+"""Runs the episodes with these indices in other processes, and reports each as it ends."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A suite that is made of a program text (`Lab.foreign`)."""
+    """The source code of a generated suite (`Lab.generated_suite`)."""
 
     name: str
     text: str
@@ -118,26 +445,13 @@ class Source:
     image: str
 
 
-class Trainer(Protocol):
-    def train(self, job: TrainingJob, lab: Lab) -> AgentSpec: ...
-
-
-class Method(Protocol):
-    """Base agent in, agent out, within `lab.budget_left()` rollouts."""
-
-    name: str
-
-    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec: ...
-
-
 class Lab(Protocol):
-    """All that a method may touch. Every call has a name, unique in the run and the same when the
-    run is repeated: a finished call is answered from the run folder."""
+    """Everything that a method may use. Each call has a name, unique in the run and the same when
+    the run is repeated: finished calls are answered from the run folder."""
 
     folder: Path
     seed: int
     suite: Suite
-    settings: Mapping[str, Any]  # the method's own settings, already validated
     trainer: Trainer
 
     def budget_left(self) -> int: ...
@@ -151,25 +465,86 @@ class Lab(Protocol):
         purpose: Purpose,
         temperature: float = 1.0,
         route: Sequence[str | None] | None = None,
-        by: By | None = None,  # who plays; None: this process
+        by: PlayElsewhere | None = None,  # None: run them in this process
     ) -> list[Trajectory]: ...  # one episode per entry of `tasks`, in order; repeat for groups
-    def checkpoint(self, agent: AgentSpec) -> None: ...  # the agent as it stands, for the curve
+    def checkpoint(self, agent: AgentSpec) -> None: ...  # the current agent, for the curve
     def metric(self, **values: Any) -> None: ...
-    def say(self, text: str) -> None: ...
+    def log(self, text: str) -> None: ...  # a line of progress, on stderr
     def write(self, name: str, value: Any) -> None: ...  # JSON file in the run folder, atomic
     def write_text(self, name: str, text: str) -> None: ...  # the same for a text
 
-    # Models in roles; `room` is None for a role that a program plays, and then nobody may be asked.
-    def room(self, role: str) -> int | None: ...
+    # Models in roles. `prompt_limit`: characters of a question; None if a program plays the role.
+    def prompt_limit(self, role: str) -> int | None: ...
     def ask(
         self, role: str, call: str, messages: Sequence[Message], read: Callable[[str], T]
     ) -> T: ...
-    def retract(self, role: str, calls: str) -> None: ...  # these answers are not kept
+    def retract(self, role: str, calls: str) -> None: ...  # discards stored answers, by name prefix
 
-    # A suite from a program text that a model wrote, in a box; its tasks can then be played.
-    def foreign(
+    # A suite from source code that a model wrote, in a sandbox; `rollouts` then takes its tasks.
+    def generated_suite(
         self, name: str, source: str, given: Mapping[str, Any], image: str = "base"
     ) -> Suite: ...
-    def forget(self, name: str) -> None: ...
+    def drop_suite(self, name: str) -> None: ...
     def suite_of(self, task: Task) -> Suite: ...
-    def sources(self) -> Sequence[Source]: ...  # the texts whose suites are in use
+    def sources(self) -> Sequence[Source]: ...  # of the generated suites in use
+
+
+# -- trackers -----------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Receives a run's metrics, in order and each once, however often the run is resumed. Results
+    never depend on it."""
+
+    def log(self, values: Mapping[str, Any]) -> None: ...
+    def conclude(self, summary: Mapping[str, Any]) -> None: ...  # the run is finished
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class AwaitsResult(Protocol):
+    """A tracker that may need the stored result of a run that was already finished, for instance
+    because a sweep service started the run and waits for its score."""
+
+    def awaits_result(self) -> bool: ...
+
+
+# -- what a factory may ask for -----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """The facts of the run, for a factory with a parameter of this type.
+
+    fingerprint: the run's fingerprint. folder: the run folder. model: the base model's weights, a
+    folder or a hub name; served_model: its name on the servers. batch (live episodes), context
+    (tokens of an episode; None: the model's own limit), threads, device, max_turns, max_tokens: the
+    settings of that name in `policy`. dev_split: the development split. settings: the run's
+    settings as plain data; identity: the data behind the fingerprint. ask: asks the model that
+    plays the simulated user; None if a program plays it. suite: the run's suite, for a policy.
+    elsewhere: "module:function" that builds the run's suites in another process. at_servers:
+    whether the policy's turns come from servers. clean_up: removes containers that ended processes
+    left behind.
+    """
+
+    fingerprint: str = "unnamed"
+    folder: Path = Path()
+    seed: int = 0
+    budget: int = 0
+    model: str = ""
+    served_model: str = ""
+    batch: int = 128
+    context: int | None = None
+    threads: int | None = None
+    device: str = "cpu"
+    max_turns: int = 20
+    max_tokens: int = 96
+    dev_split: str = "dev"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    ask: Ask | None = None
+    suite: Suite | None = None
+    elsewhere: str = ""
+    at_servers: bool = False
+    clean_up: Callable[[], None] = lambda: None

@@ -1,4 +1,4 @@
-"""Text from outside that would break what reads or writes it later."""
+"""Cleans text from outside that later readers or writers could not handle."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 
 def without_surrogates(value: Any) -> Any:
-    """A JSON value whose texts can be encoded. JSON allows half of a surrogate pair, which is no
-    character, and which neither UTF-8 files nor tokenizers take: it becomes U+FFFD."""
+    """A JSON value with lone surrogates replaced by U+FFFD. JSON allows them, but UTF-8 files and
+    tokenizers do not."""
     if isinstance(value, str):
         if value.isascii():
             return value

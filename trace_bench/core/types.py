@@ -15,6 +15,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
+from pathlib import PurePath
 from typing import Any
 
 Message = dict[str, Any]
@@ -25,14 +26,14 @@ JSON = dict[str, Any]
 class StopReason(StrEnum):
     """Why an episode ended."""
 
-    DONE = "done"  # the environment closed the conversation
+    DONE = "done"  # the environment ended the conversation
     TURN_LIMIT = "turn_limit"  # the agent used up its turns (or the conversation its messages)
     CONTEXT_LIMIT = "context_limit"  # the next prompt would not fit the model's context
     ERROR = "error"  # see Trajectory.failure
 
 
 class Boundary(StrEnum):
-    """Where a failure that is not the agent's crossed into the episode."""
+    """The part in which an episode failed when the agent was not at fault."""
 
     ENVIRONMENT = "environment"
     POLICY = "policy"
@@ -41,7 +42,7 @@ class Boundary(StrEnum):
 
 
 class Purpose(StrEnum):
-    """What a rollout was spent on. `EVALUATION` is written down but not charged to the budget."""
+    """What a rollout was spent on. `EVALUATION` is recorded but not charged to the budget."""
 
     ANALYSIS = "analysis"
     CALIBRATION = "calibration"
@@ -55,12 +56,12 @@ CHARGED = {
     "strict": frozenset(Purpose) - {Purpose.EVALUATION},
     "paper": frozenset({Purpose.TRAINING, Purpose.PROMPT, Purpose.VALIDATION}),
 }
-"""What the budget pays for, by the setting `accounting`: everything that a method plays, or, as the
-paper's authors appear to count, not its analysis and calibration."""
+"""The purposes charged to the budget, by the setting `accounting`: `strict` charges all rollouts of
+a method; `paper`, as its authors appear to count, leaves out analysis and calibration."""
 
 
 def charged(rollouts: Mapping[str, int], accounting: str) -> int:
-    """How many of the rollouts (by purpose) the budget pays for."""
+    """How many of the rollouts (by purpose) are charged to the budget."""
     return sum(rollouts.get(purpose.value, 0) for purpose in CHARGED[accounting])
 
 
@@ -68,8 +69,8 @@ def charged(rollouts: Mapping[str, int], accounting: str) -> int:
 class Task:
     """One task as plain data; an environment can be reset from it alone.
 
-    `id` is unique over all splits ("toolsandbox/embedded/train/0007"), `data` is what the
-    environment of that name needs.
+    `id` is unique over all splits ("toolsandbox/embedded/train/0007"); `data` is what its
+    environment needs to reset.
     """
 
     id: str
@@ -80,20 +81,38 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Milestone:
+    """One thing that a task rewards, or (as a minefield) forbids, and whether it happened.
+
+    `similarity` in [0, 1] is how well it was met; `hit` is the strict form; `place` is the index of
+    the message at which it was met (None: nowhere). `tells`: the text that the agent should send to
+    the user, for a milestone that asks for one."""
+
+    name: str
+    similarity: float
+    hit: bool
+    place: int | None = None
+    tells: str | None = None
+
+
+@dataclass(frozen=True)
 class Score:
     """`similarity` in [0, 1] is the environment's own score; `success` is its strict form.
 
-    `details` holds what a person wants to see (milestones hit and missed) and stays JSON-safe.
+    `milestones` and `minefields` are the parts of the score, for an environment that has them;
+    methods may read them. `details` is for human readers only. JSON-safe.
     """
 
     similarity: float
     success: bool
     details: Mapping[str, Any] = field(default_factory=dict)
+    milestones: tuple[Milestone, ...] = ()
+    minefields: tuple[Milestone, ...] = ()
 
 
 @dataclass(frozen=True)
 class Step:
-    """What an environment gives back: new messages for the agent and, at the end, the score."""
+    """What an environment returns: new messages for the agent and, at the end, the score."""
 
     messages: tuple[Message, ...] = ()
     tools: tuple[Tool, ...] = ()  # at reset only
@@ -106,7 +125,7 @@ class Step:
 class Turn:
     """One turn of the agent. The prompt only grows: `prompt_ids` are the tokens appended for
     `messages` (all that arrived since the last turn), `token_ids` the exact sampled ids with their
-    log-probabilities (natural log, at the sampling temperature). Empty ids: the policy has none.
+    log-probabilities (natural log, at the sampling temperature). Empty if the policy has none.
     """
 
     messages: tuple[Message, ...]
@@ -115,13 +134,13 @@ class Turn:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[float, ...] = ()
     adapter: str | None = None  # versioned adapter name that acted; None is the base model
-    malformed: str | None = None  # why the reply's tool call could not be read
+    malformed: str | None = None  # why the reply's tool call could not be parsed
     truncated: bool = False  # the reply hit the token limit
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A failure of the infrastructure: never scored as a failure of the agent."""
+    """A failure of the infrastructure, which is never scored as a failure of the agent."""
 
     boundary: Boundary
     error: str
@@ -129,7 +148,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One episode, whole."""
+    """One complete episode."""
 
     task: str
     seed: int
@@ -144,7 +163,7 @@ class Trajectory:
 
     @property
     def tokens(self) -> int:
-        """All tokens of the episode, prompt and sampled."""
+        """Number of tokens of the episode, prompt and sampled."""
         return sum(len(t.prompt_ids) + len(t.token_ids) for t in self.turns)
 
     @property
@@ -169,9 +188,9 @@ class AdapterRef:
 
 @dataclass(frozen=True)
 class AgentSpec:
-    """What every method returns, and all that evaluation sees. `prompt` is the guidance section of
-    the system prompt (one line each); `router` is None (no adapter, or the only adapter for all
-    tasks) or a JSON description that `policies.routed` turns into a router."""
+    """The agent that every method returns; evaluation sees nothing else. `prompt` is the guidance
+    section of the system prompt (one line each); `router` is None (no adapter, or one adapter for
+    all tasks) or a JSON description that `policies.routing.router` builds a router from."""
 
     model: str
     version: str = "base"
@@ -190,7 +209,7 @@ def to_json(value: Any) -> Any:
         return {str(k): to_json(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(v) for v in value]
-    return value
+    return str(value) if isinstance(value, PurePath) else value
 
 
 def task_from_json(data: Mapping[str, Any]) -> Task:
@@ -198,7 +217,36 @@ def task_from_json(data: Mapping[str, Any]) -> Task:
 
 
 def score_from_json(data: Mapping[str, Any] | None) -> Score | None:
-    return None if data is None else Score(**data)
+    """The inverse of `to_json` for a score; None stays None. Also reads older run folders, which
+    have the milestones in `details`."""
+    if data is None:
+        return None
+    fields = dict(data)
+    if "milestones" not in fields and "minefields" not in fields:
+        details = dict(fields.get("details", {}))
+        for kind in ("milestones", "minefields"):
+            if isinstance(details.get(kind), list | dict):
+                items = _untyped(details.pop(kind))
+                fields[kind] = [_typed(kind, *item) for item in enumerate(items)]
+        fields["details"] = details
+    for kind in ("milestones", "minefields"):
+        fields[kind] = tuple(Milestone(**m) for m in fields.get(kind, ()))
+    return Score(**fields)
+
+
+def _untyped(found: Any) -> list[tuple[float, int | None]]:
+    """Similarity and place of each milestone: a list of objects (the embedded ToolSandbox's), or
+    [place, similarity] by number (the official one's)."""
+    if isinstance(found, Mapping):
+        pairs = [found[number] for number in sorted(found, key=int)]
+        return [(float(value), place if value else None) for place, value in pairs]
+    return [(float(item["score"]), item["message"]) for item in found]
+
+
+def _typed(kind: str, number: int, found: tuple[float, int | None]) -> dict[str, Any]:
+    value, place = found
+    hit = value >= 1.0 - 1e-6 if kind == "milestones" else value > 0.0
+    return {"name": f"{kind[:-1]} {number}", "similarity": value, "hit": hit, "place": place}
 
 
 def turn_from_json(data: Mapping[str, Any]) -> Turn:

@@ -1,1 +1,1 @@
-"""Environments. `registry.suite` finds them, `check` tests that one keeps the contract."""
+"""Environments. `settings.registry` finds them; `check` tests that one satisfies the protocol."""

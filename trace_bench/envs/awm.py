@@ -1,9 +1,9 @@
-"""Environments in the AgentWorldModel format (arXiv 2602.10090), played inside a worker.
+"""Environments in the AgentWorldModel format (arXiv 2602.10090), run inside a worker.
 
 A scenario is a SQLite database (schema and rows), a FastAPI program over it, whose endpoints are
 the agent's tools, and for each of its tasks a program that compares the database before and after
-the episode and the agent's last words: {"result": "complete"} is a success. All of it is foreign
-code.
+the episode and the agent's last message: {"result": "complete"} is a success. All of it is
+generated code.
 Needs fastapi, sqlalchemy and httpx: `pip install '.[awm]'`, or the image `awm`.
 """
 
@@ -35,7 +35,7 @@ _TYPES = {
 def world(
     scenarios: Sequence[Mapping[str, Any]],
 ) -> tuple[Callable[[int], dict[str, Any]], Callable[[Any], list[Message]], Callable[[], AwmEnv]]:
-    """What envs/generated.py wants: tasks by seed, references (there are none), environments."""
+    """The names that envs/generated.py needs: tasks by seed, references (there are none), Env."""
     by_name = {str(s["name"]): s for s in scenarios}
     tasks = [(str(s["name"]), int(n)) for s in scenarios for n in sorted(s["verifiers"], key=int)]
 
@@ -83,7 +83,7 @@ class AwmEnv:
         )
 
     def score(self) -> Score:
-        """As things stand, without last words."""
+        """The score of the current state, without a last message."""
         return self._verify("")
 
     def close(self) -> None:
@@ -143,7 +143,8 @@ class AwmEnv:
         return text if reply.status_code < 400 else f"Error: HTTP {reply.status_code}: {text}"
 
     def _verify(self, said: str) -> Score:
-        """Raises what the verifying program raises: that is no failure of the agent."""
+        """The verifying program's score. Its exceptions are passed on: they are not a failure of
+        the agent."""
         assert self._folder is not None
         space: dict[str, Any] = {"__name__": "verifier"}
         exec(compile(self._scenario["verifiers"][str(self._task)], "<verifier>", "exec"), space)
@@ -159,8 +160,8 @@ class AwmEnv:
 
 
 def make_database(path: Path, scenario: Mapping[str, Any]) -> None:
-    """Tables, indexes and rows. Statements that fail are left out, as the format's own loader does:
-    models wrote them."""
+    """Creates tables, indexes and rows. Statements that fail are skipped, as in the format's own
+    loader, since models wrote them."""
     with sqlite3.connect(path) as connection:
         for table in scenario["db_schema"].get("tables", ()):
             for statement in (table.get("ddl"), *(table.get("indexes") or ())):
@@ -179,7 +180,7 @@ def _execute(connection: sqlite3.Connection, statement: str | None) -> None:
 
 
 def endpoints(scenario: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Those that can be called by a name."""
+    """The scenario's endpoints that have a name to call them by."""
     groups = scenario["api_spec"].get("api_groups") or ()
     return [e for group in groups for e in group.get("endpoints") or () if e.get("operation_id")]
 

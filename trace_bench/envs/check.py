@@ -1,33 +1,27 @@
-"""Does an environment keep the contract? `python -m trace_bench.envs.check env=toolsandbox`
-
-Keys: env, suite, split, limit (number of tasks). Exit status 1 when a check fails. As a library:
-`check(suite, tasks) -> Report`.
-"""
+"""Checks that an environment satisfies the protocol: `check(suite, tasks)`; the command is
+`python -m trace_bench.check`."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import Env, Suite
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import Env, HasReference, Suite
 from trace_bench.core.types import Message, Step, StopReason, Task, to_json
-from trace_bench.envs.registry import suite as find_suite
 
-_MAX_STEPS = 200  # an episode that is longer has no end
-_DEFAULTS = {"env": "toolsandbox", "suite": "embedded", "split": "train", "limit": "16"}
+_MAX_STEPS = 200  # longer episodes count as endless
 
 
 class Broken(Exception):
-    """A check found the contract broken."""
+    """A check has failed."""
 
 
 @dataclass
 class Line:
-    """One check over all tasks; `faults` names the tasks where it failed and how."""
+    """One check over all tasks; `faults`: the tasks that failed it, and how."""
 
     name: str
     passed: int = 0
@@ -36,8 +30,8 @@ class Line:
 
 @dataclass
 class Report:
-    """All checks, and two anchors of every table: the mean score of the reference trajectories
-    and of an agent that says nothing."""
+    """The results of all checks, and the upper and lower bound: the mean score of the reference
+    trajectories and of an agent that sends empty messages."""
 
     lines: list[Line]
     reference: float | None  # None where there are none
@@ -59,15 +53,15 @@ class Report:
 
 
 def check(suite: Suite, tasks: Sequence[Task]) -> Report:
-    """Run every check on every task. UserError without tasks."""
+    """Runs every check on every task. Raises UserError if there are no tasks."""
     lines = list(_lines(suite, tasks, False))
-    best = _mean(suite, tasks, suite.reference) if has_reference(suite) else None
+    best = _mean(suite, tasks, suite.reference) if isinstance(suite, HasReference) else None
     return Report(lines, best, _mean(suite, tasks, idle_actions))
 
 
 def first_fault(suite: Suite, tasks: Sequence[Task]) -> str | None:
-    """The first check that fails and how; None when none does. For environments that may take long
-    over each of their faults."""
+    """The first failed check and its fault; None if all pass. Stops at the first fault, since each
+    may take long."""
     for line in _lines(suite, tasks, True):
         if line.faults:
             return f"{line.name}: failed for {line.faults[0]}"
@@ -78,10 +72,11 @@ def _lines(suite: Suite, tasks: Sequence[Task], stop: bool) -> Iterator[Line]:
     """One check after the other; with `stop` a check ends at its first fault."""
     if not tasks:
         raise UserError("no tasks to check; change the setting `limit` or `split`")
+    known = isinstance(suite, HasReference)
     checks: list[tuple[str, Callable[[Suite, Task], None]]] = [
         ("a task is found again by its id and survives JSON", _task_round_trip),
         ("reset gives messages and valid tool schemas", _reset),
-        *([("the reference earns the full score", _reference)] if has_reference(suite) else []),
+        *([("the reference earns the full score", _reference)] if known else []),
         ("the same task and actions give the same bytes", _same_bytes),
         ("reset discards the earlier episode", _reset_discards),
         ("environments do not touch each other", _independent),
@@ -95,21 +90,16 @@ def _lines(suite: Suite, tasks: Sequence[Task], stop: bool) -> Iterator[Line]:
             try:
                 run(suite, task)
                 line.passed += 1
-            except Exception as error:  # a check must survive whatever an environment does
+            except Exception as error:  # a check must survive any error of an environment
                 line.faults.append(f"{task.id}: {type(error).__name__}: {error}")
                 if stop:
                     break
         yield line
 
 
-def has_reference(suite: Suite) -> bool:
-    """Whether the suite knows a trajectory that solves each task; a benchmark may have none."""
-    return bool(getattr(suite, "has_reference", True))
-
-
 def typical_actions(suite: Suite, task: Task) -> Sequence[Message]:
     """The reference trajectory; without one, every tool once without arguments, then a text."""
-    if has_reference(suite):
+    if isinstance(suite, HasReference):
         return suite.reference(task)
     env = suite.make()
     names = [tool["function"]["name"] for tool in env.reset(task).tools]
@@ -125,7 +115,7 @@ def typical_actions(suite: Suite, task: Task) -> Sequence[Message]:
 
 
 def idle_actions(task: Task) -> list[Message]:
-    """An agent that says nothing until the episode ends."""
+    """Empty messages, enough to end the episode."""
     return [{"role": "assistant", "content": ""}] * _MAX_STEPS
 
 
@@ -206,6 +196,7 @@ def _check_schema(tool: dict[str, Any]) -> str:
 
 
 def _reference(suite: Suite, task: Task) -> None:
+    assert isinstance(suite, HasReference)
     steps = play(suite.make(), task, suite.reference(task))
     for step in steps:
         _check_messages(step)
@@ -230,7 +221,7 @@ def _reset_discards(suite: Suite, task: Task) -> None:
 
 
 def _independent(suite: Suite, task: Task) -> None:
-    """Two episodes in step, one of them idle, against one alone."""
+    """Compares an episode beside another, idle one with the same episode alone."""
     actions = typical_actions(suite, task)
     alone = _bytes(play(suite.make(), task, actions))
     env, other = suite.make(), suite.make()
@@ -273,27 +264,3 @@ def _close(suite: Suite, task: Task) -> None:
     env.reset(task)
     env.close()
     env.close()
-
-
-def main(arguments: Sequence[str]) -> int:
-    settings = dict(_DEFAULTS)
-    for argument in arguments:
-        key, equals, value = argument.partition("=")
-        if key not in settings or not equals:
-            raise unknown("argument", argument, [f"{k}=…" for k in settings], key)
-        settings[key] = value
-    if not settings["limit"].isdigit():
-        raise UserError(f"limit={settings['limit']} is no number of tasks; change `limit`")
-    suite = find_suite(settings["env"], settings["suite"])
-    tasks = list(suite.tasks(settings["split"]))[: int(settings["limit"])]
-    report = check(suite, tasks)
-    print(f"{suite.name}/{suite.variant} {settings['split']}: {len(tasks)} tasks")
-    print(report)
-    return 0 if report.ok else 1
-
-
-if __name__ == "__main__":
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except UserError as error:
-        sys.exit(f"error: {error}")

@@ -1,11 +1,11 @@
-"""An environment from a program text, as a suite. The text defines
+"""A suite from generated source code. The source defines
 
     make_task(seed)    a task's data, a JSON-safe dict; the same seed gives the same data
     reference(data)    the assistant messages that earn the full reward, in order
-    Env                a class as protocols.Env wants it: reset(task) and step(action) give a Step
+    Env                a class that implements protocols.Env: reset(task) and step(action) -> Step
 
-and may import nothing but `trace_bench.core.types` and plain modules of the standard library. It is
-foreign code: it belongs in a box (sandbox/foreign.py).
+and may import only `trace_bench.core.types` and plain modules of the standard library. It is
+generated code and must run in a sandbox (sandbox/generated.py).
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from trace_bench.core.types import Message, Task
 
 NAMES = ("make_task", "reference", "Env")
 SPLIT = "seeds"
-_SHOWN = 16  # tasks of the split, for whoever asks for tasks and not for seeds
+_SHOWN = 16  # number of tasks in the split; further ones are made by seed
 
 
 class GeneratedSuite:
-    """`protocols.Suite` and a generator of tasks. `name`: capability and attempt, unique in a run.
+    """Implements `protocols.Suite`, `Synthesizes` and `HasReference`. `name`: capability and
+    attempt, unique in a run.
 
-    Raises ValueError naming what the text does not define."""
+    Raises ValueError that names what the source does not define."""
 
     def __init__(self, name: str, space: Mapping[str, Any]) -> None:
         if missing := [n for n in NAMES if not callable(space.get(n))]:
@@ -41,8 +42,11 @@ class GeneratedSuite:
     def task(self, task_id: str) -> Task:
         return self.synthetic("", int(task_id.rpartition("/")[2]))
 
+    def capabilities(self) -> Sequence[str]:
+        return (self.variant,)
+
     def synthetic(self, capability: str, seed: int) -> Task:
-        """The task of a seed. There is one capability, so its name says nothing."""
+        """The task of a seed. The suite has one capability, so its name is ignored."""
         env = f"{self.name}/{self.variant}"
         data = self._space["make_task"](seed)
         if not isinstance(data, dict):

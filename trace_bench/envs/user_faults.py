@@ -1,9 +1,9 @@
-"""Faults of a simulated user that the task itself gives away, and a second chance for them.
+"""Detects faults of a simulated user and asks it again.
 
-A user that ends the conversation before saying what is wanted, that says nothing, or that names an
-identifier which neither its instructions nor anybody else has said, plays another task than the one
-that is scored. It is told so and asked again; if that does not help, the episode has failed for the
-user's sake and not for the agent's.
+A user is at fault if it ends the conversation before it states its request, sends an empty message,
+or names an identifier that occurs neither in its instructions nor in the conversation: the episode
+would then differ from the scored task. The user gets a note and a second attempt; if that fails
+too, the episode is a failure of the user and not of the agent.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trace_bench.core.errors import EpisodeError
+from trace_bench.core.protocols import Ask
 from trace_bench.core.types import Boundary
-from trace_bench.envs.registry import Ask
 
 SECOND_CHANCES = 2
-# What nobody makes up by accident: addresses, order and reservation numbers, user ids, phone
-# numbers. Dates, prices and counts are not among them: a user may well compute those.
+# Identifiers that a user cannot derive: addresses, order and reservation numbers, user ids, phone
+# numbers. Dates, prices and counts are left out, since a user may compute those.
 _IDENTIFIER = re.compile(
     r"[\w.+-]+@[\w-]+\.[\w.]+"
     r"|#\w*\d\w*"
@@ -30,16 +30,16 @@ _IDENTIFIER = re.compile(
 
 
 class CarefulAsk:
-    """Asks for the user's words and looks at them before they count. `faults` counts the answers
-    that were refused."""
+    """Asks for the user's message and checks it before it is used. `faults` counts the rejected
+    answers."""
 
     def __init__(self, ask: Ask, stops: Sequence[str]) -> None:
         self._ask, self._stops = ask, tuple(stops)
         self.faults = 0
 
     def __call__(self, messages: Sequence[Mapping[str, Any]], opening: bool) -> str:
-        """The user's next words. `messages`: the conversation as the user sees it; `opening`: they
-        are the first. Raises EpisodeError(USER)."""
+        """The user's next message. `messages`: the conversation from the user's side; `opening`:
+        whether it is the first message. Raises EpisodeError(USER)."""
         talk = list(messages)
         for _ in range(SECOND_CHANCES + 1):
             text = self._ask("user", talk)
@@ -62,7 +62,7 @@ class CarefulAsk:
 
 
 def invented(text: str, known: Sequence[str]) -> list[str]:
-    """Identifiers in `text` that stand in none of the known texts, however they are written."""
+    """Identifiers in `text` that occur in none of the known texts, in any spelling."""
     there = _plain("\n".join(known))
     return [name for name in _IDENTIFIER.findall(text) if _plain(name) not in there]
 

@@ -1,1 +1,1 @@
-"""Language models behind HTTP: the client, and the roles that models or programs play."""
+"""Language models behind HTTP servers: the client, and the roles that models or programs play."""

@@ -1,9 +1,10 @@
-"""HTTP to OpenAI-compatible servers: bounded concurrency, deadlines, retries, no key in a message.
+"""HTTP client for OpenAI-compatible servers: bounded concurrency, deadlines, retries. Keys never
+appear in messages.
 
-Requests run in one event loop in a thread of its own, so that whoever waits for one holds up nobody
-else. Only the servers that were named are contacted: no proxy from the environment, no redirect.
-What is temporary (429, 5xx, no connection, no answer in time, an answer cut off) is tried again
-with growing pauses; what the server refuses (any other 4xx) is not.
+Requests run in one event loop in its own thread, so waiting for one does not block the others. Only
+the configured servers are contacted: no proxy from the environment, no redirects. Temporary errors
+(429, 5xx, no connection, timeout, truncated response) are retried with growing pauses; other 4xx
+responses are not.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ OWN_FIELDS = frozenset(
 
 
 class LLMError(TraceBenchError):
-    """A request that came to nothing. `status`: the server's, None when it gave none."""
+    """A request failed. `status`: the HTTP status; None if there was no response."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -41,21 +42,21 @@ class LLMError(TraceBenchError):
 
     @property
     def outage(self) -> bool:
-        """Whether the same question may well be answered another time: the server was out of
-        reach, overloaded, or did not know the key or the model."""
+        """Whether the same request may succeed later: the server was unreachable or overloaded, or
+        did not know the key or the model."""
         return self.status is None or self.status in (401, 403, 404)
 
 
 class NoUsableAnswer(LLMError):
-    """The model answered, and nothing that it said can be used."""
+    """The model answered, but none of its answers was usable."""
 
     outage = False
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Servers of one model and how to speak to them. `deadline` seconds for one attempt, `pause`
-    seconds before the second one (then doubled), `key` what goes into the Authorization header."""
+    """The servers of one model and how to contact them. `deadline`: seconds for one attempt.
+    `pause`: seconds before the second attempt, then doubled. `key`: the Authorization header's."""
 
     urls: tuple[str, ...]
     key: str | None = field(default=None, repr=False)
@@ -67,7 +68,7 @@ class Endpoint:
 
 @dataclass
 class Usage:
-    """What was asked of a model and what it cost, in requests and tokens."""
+    """Number of requests, retries and tokens of a model."""
 
     requests: int = 0
     retries: int = 0
@@ -76,7 +77,7 @@ class Usage:
     completion_tokens: int = 0
 
     def add(self, reply: Mapping[str, Any]) -> None:
-        """Counts the tokens that a server says an answer took."""
+        """Adds the token counts that the server reports for one answer."""
         usage = reply.get("usage")
         for name in ("prompt_tokens", "completion_tokens"):
             count = usage.get(name) if isinstance(usage, dict) else 0
@@ -84,7 +85,7 @@ class Usage:
 
 
 class Client:
-    """Asks one endpoint's servers. Thread-safe; `close` ends what is under way."""
+    """Sends requests to one endpoint's servers. Thread-safe; `close` cancels open requests."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         import httpx
@@ -107,12 +108,12 @@ class Client:
         )
 
     def start(self, path: str, body: JSON | None, server: int = 0) -> Future[JSON]:
-        """Begins a request (POST with a body, GET without); the future gives the answer's JSON
-        object or raises LLMError."""
+        """Starts a request (POST with a body, GET without). The future holds the response's JSON
+        object, or raises LLMError."""
         return asyncio.run_coroutine_threadsafe(self._ask(server, path, body), self._loop)
 
     def ask(self, path: str, body: JSON | None, server: int = 0) -> JSON:
-        """The same, waited for."""
+        """Sends a request and waits for the response. Raises LLMError."""
         return self.start(path, body, server).result()
 
     def close(self) -> None:
@@ -148,7 +149,7 @@ class Client:
         raise LLMError(self._clean(f"{url}: {trouble} (tried {tries} times)"))
 
     async def _try(self, url: str, body: JSON | None) -> tuple[JSON | None, str, float | None]:
-        """(answer, what went wrong, seconds that the server wants us to wait)."""
+        """One attempt: (response, error message, seconds to wait as the server asked)."""
         import httpx
 
         try:
@@ -158,7 +159,7 @@ class Client:
             return None, f"no answer within {self.endpoint.deadline:g} s", None
         except httpx.HTTPError as error:
             return None, f"{type(error).__name__}: {error}", None
-        text = self._clean(got.text)  # before anything is cut off, or kept
+        text = self._clean(got.text)  # before it is shortened or stored
         if got.status_code == 429 or got.status_code >= 500:
             return None, f"HTTP {got.status_code}: {text[:300]}", _seconds(got.headers)
         if got.status_code >= 300:
@@ -167,25 +168,25 @@ class Client:
         try:
             reply = without_surrogates(json.loads(text))
         except (ValueError, RecursionError):
-            reply = text if body is not None and text else None  # a plain acknowledgement
+            reply = text if body is not None and text else None  # a plain-text acknowledgement
             reply = {"text": reply} if reply and not reply.lstrip().startswith(("{", "[")) else None
         if not isinstance(reply, dict):
             return None, f"the answer is no JSON object: {text[:100]!r}", None
         return reply, "", None
 
     def _pause(self, attempt: int, wanted: float | None) -> float:
-        """Doubled each time, with some chance so that many clients do not come back together."""
+        """Seconds until the next attempt: doubled each time, with jitter against retry storms."""
         pause = min(self.endpoint.pause * 2**attempt, LONGEST_PAUSE)
         pause *= 0.5 + random.random()
         return pause if wanted is None else max(pause, min(wanted, LONGEST_PAUSE))
 
     def _clean(self, text: str) -> str:
-        """Without the key, which a server may repeat when it refuses it."""
+        """The text without the key, which a server may repeat in an error message."""
         return text.replace(self._secret, "***") if self._secret else text
 
 
 def _seconds(headers: Mapping[str, str]) -> float | None:
-    """The header Retry-After, when it is a number."""
+    """The Retry-After header in seconds; None if it is not a number."""
     try:
         return max(0.0, float(headers.get("retry-after", "")))
     except ValueError:
@@ -193,8 +194,8 @@ def _seconds(headers: Mapping[str, str]) -> float | None:
 
 
 def check_urls(urls: tuple[str, ...], setting: str) -> tuple[str, ...]:
-    """The addresses, or a UserError for one that is none. What is given is not repeated where it
-    may hold a password."""
+    """The checked addresses. Raises UserError for an invalid one; the message leaves out an address
+    that may contain a password."""
     if not urls:
         raise UserError(f"`{setting}` names no server; such as http://127.0.0.1:8000/v1.")
     for url in urls:
@@ -212,7 +213,7 @@ def check_urls(urls: tuple[str, ...], setting: str) -> tuple[str, ...]:
 
 
 def check_extra(extra: Mapping[str, Any] | None, setting: str) -> dict[str, Any]:
-    """Further fields of a request. UserError for those that other settings decide."""
+    """Checks further fields of a request. Raises UserError for fields that other settings set."""
     if taken := sorted(OWN_FIELDS & set(extra or {})):
         raise UserError(
             f"`{setting}` holds {', '.join(taken)}, which other settings decide; allowed: other "
@@ -222,8 +223,8 @@ def check_extra(extra: Mapping[str, Any] | None, setting: str) -> dict[str, Any]
 
 
 def read_key(variable: str | None, setting: str) -> str | None:
-    """The key in an environment variable; None when none is named. The value given is never
-    repeated: it may be the key itself, put where its variable's name belongs."""
+    """The key from an environment variable; None if no variable is named. Raises UserError. An
+    invalid name is never shown: it may be the key itself, entered by mistake."""
     if variable is None:
         return None
     if not re.fullmatch(r"[A-Z_][A-Z0-9_]{0,63}", variable):

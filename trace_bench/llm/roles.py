@@ -1,8 +1,8 @@
 """The roles besides the agent: simulated user, analyst, generator, reflector, judge.
 
-Every answer is appended to llm.jsonl with what it cost. Answers under a name (`answer`) are kept
-whole and given again when the run is resumed; those of the simulated user belong to an episode,
-which is kept as a whole elsewhere, so only their cost is written down.
+Every answer is appended to llm.jsonl with its cost. Answers to named questions (`usable`) are
+stored and reused when the run is resumed. Answers of the simulated user are part of an episode,
+which is stored elsewhere, so only their cost is recorded.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from trace_bench.llm.client import JSON, Client, Endpoint, LLMError, NoUsableAns
 from trace_bench.llm.structured import Unusable
 
 ROLES = ("user", "analyst", "generator", "reflector", "judge")
-REPEATED = 2000  # characters of an answer that cannot be used, shown to its author again
-COMPLAINT = 1300  # characters of what was wrong with it
+REPEATED = 2000  # characters of an unusable answer that are sent back to the model
+COMPLAINT = 1300  # characters of the explanation of what was wrong with it
 CUT = " It was cut off where its longest length ends: answer in fewer words."
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class _Answer:
-    """What came of a question: a text, or a failure that the run went on without."""
+    """The outcome of a question: a text, or a failure that the run continued without."""
 
     text: str
-    cut: bool = False  # at max_tokens
+    cut: bool = False  # truncated at max_tokens
     error: str | None = None
     status: int | None = None
 
 
 class Role:
-    """A role that a model plays: whom to ask, and how."""
+    """A role that a model plays: its client and request settings."""
 
     def __init__(
         self,
@@ -53,8 +53,8 @@ class Role:
         tries: int,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """`context`: tokens that fit the model, question and answer; `tries`: for one answer that
-        can be used."""
+        """`context`: the model's context in tokens, question and answer together; `tries`: how
+        often to ask for a usable answer."""
         self.client = Client(endpoint)
         self.context, self.max_tokens, self.tries = context, max_tokens, tries
         self.concurrency = endpoint.concurrency
@@ -68,7 +68,7 @@ class Role:
         }
 
     def ask(self, messages: Sequence[Mapping[str, Any]], stream: str = "") -> tuple[str, JSON]:
-        """(text, the server's whole answer). `stream` gives another seed. Raises LLMError."""
+        """(text, the server's full response). `stream` selects the seed. Raises LLMError."""
         seed = stable_seed(self._seed, stream) % 2**31 if stream else self._seed
         server = stable_seed(stream, canonical(messages[:2])) % len(self.client.endpoint.urls)
         body = {**self._fields, "messages": list(messages), "seed": seed}
@@ -81,14 +81,14 @@ class Role:
 
     @property
     def characters(self) -> int:
-        """How long a question may be: some three characters a token, less room for the answer and
-        for an answer that is sent back."""
-        room = 3 * (self.context - self.max_tokens) - REPEATED - COMPLAINT - 200
-        return max(1000, room)
+        """The prompt limit in characters, at about three characters per token; leaves space for the
+        answer and for an unusable answer that is sent back."""
+        limit = 3 * (self.context - self.max_tokens) - REPEATED - COMPLAINT - 200
+        return max(1000, limit)
 
 
 class Roles:
-    """All roles of a run. `players`: those that models play; programs play the others."""
+    """All roles of a run. `players`: the roles played by models; programs play the others."""
 
     def __init__(self, players: Mapping[str, Role], path: Path) -> None:
         self._players = dict(players)
@@ -101,22 +101,22 @@ class Roles:
         self._lines.existing.clear()
 
     def role(self, name: str) -> Role | None:
-        """Who plays a role, or None when a program does."""
+        """The model in a role; None if a program plays it."""
         return self._players.get(name)
 
     def ask(self, role: str, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The simulated user's next words; EpisodeError(USER) when there are none to be had."""
+        """The simulated user's next message. Raises EpisodeError(USER) if the request fails."""
         player = self._players.get(role)
         if player is None or role != "user":
-            raise EpisodeError(Boundary.USER.value, f"nobody plays the role {role!r}")
+            raise EpisodeError(Boundary.USER.value, f"no model plays the role {role!r}")
         try:
             return self._ask(role, player, messages, None).text
         except LLMError as error:
             raise EpisodeError(Boundary.USER.value, str(error)) from error
 
     def _answer(self, role: str, call: str, messages: Sequence[Message]) -> _Answer:
-        """The answer to a question that has a name, unique for the role. Raises LLMError, and does
-        so again in a resumed run: what came after the failure rests on it (`retract` else)."""
+        """The answer to a named question; names are unique per role. Raises LLMError. A resumed run
+        repeats a stored failure, since later steps depended on it (unless `retract` removed it)."""
         digest = hashlib.sha256(canonical(list(messages)).encode()).hexdigest()[:16]
         with self._lock:
             known = self._known.get((role, call, digest))
@@ -129,29 +129,29 @@ class Roles:
     def usable(
         self, role: str, call: str, messages: Sequence[Message], read: Callable[[str], T]
     ) -> T:
-        """What `read` makes of the answer. When it raises Unusable the model is told what was wrong
-        and asked again, `tries` times in all; then LLMError."""
+        """The answer, parsed by `read`. If that raises Unusable, the model is asked again with the
+        reason, `tries` times in all. Raises LLMError."""
         player, talk, why = self._players[role], list(messages), ""
         for attempt in range(player.tries):
-            said = self._answer(role, f"{call}/{attempt}", talk)
+            answer = self._answer(role, f"{call}/{attempt}", talk)
             try:
-                return read(said.text)
+                return read(answer.text)
             except Unusable as error:
-                why = str(error)[: COMPLAINT - 200] + (CUT if said.cut else "")
+                why = str(error)[: COMPLAINT - 200] + (CUT if answer.cut else "")
             talk = [
                 *messages,
-                {"role": "assistant", "content": _shortened(said.text)},
+                {"role": "assistant", "content": _shortened(answer.text)},
                 {"role": "user", "content": f"This answer cannot be used: {why}\nAnswer again."},
             ]
         raise NoUsableAnswer(f"{role}, {call}: no usable answer in {player.tries} tries: {why}")
 
     def retract(self, role: str, calls: str) -> None:
-        """Answers to questions whose name begins with `calls` are not given again."""
+        """Discards the answers to questions whose name begins with `calls`."""
         self._write({"role": role, "retract": calls})
 
     def usage(self) -> dict[str, dict[str, int]]:
-        """Requests and tokens of the roles that models play, earlier parts of the run and other
-        processes that played episodes for it (`llm-*.jsonl` anywhere beneath) included."""
+        """Requests and tokens of the roles played by models, including earlier parts of the run and
+        other processes that ran episodes for it (`llm-*.jsonl` in any subfolder)."""
         usage = {name: Usage(**vars(self._usage.get(name, Usage()))) for name in self._players}
         for name, player in self._players.items():
             usage[name].retries = player.client.usage.retries  # since this program was started
@@ -211,7 +211,7 @@ class Roles:
 
 
 def _shortened(text: str) -> str:
-    """An answer that is sent back: its beginning and end, so that the question still fits."""
+    """An answer to send back, shortened to its start and end so that the question still fits."""
     half = REPEATED // 2 - 20
     return text if len(text) <= REPEATED else f"{text[:half]}\n[... cut ...]\n{text[-half:]}"
 

@@ -1,4 +1,4 @@
-"""Answers as JSON, checked against a schema; what is wrong is said so that a model can mend it."""
+"""Parses a model's answers. Error messages say what is wrong, so that the model can correct it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _FENCE = re.compile(r"```(?:\w+)?\s*\n(.*?)```", re.DOTALL)
 
 
 class Unusable(Exception):
-    """An answer that cannot be used; the text is for its author."""
+    """An answer that cannot be used; the error's text is sent to the model."""
 
 
 def read_json(text: str, schema: Mapping[str, Any]) -> Any:
-    """The answer's JSON: the last fenced block, or all from the first brace to the last. Raises
-    Unusable when there is none or it breaks the schema (JSON Schema, 2020-12)."""
+    """The answer's JSON: the last fenced block, or everything from the first brace to the last.
+    Raises Unusable if there is none or it violates the schema (JSON Schema, 2020-12)."""
     blocks = _FENCE.findall(text)
     body = blocks[-1] if blocks else text[text.find("{") : text.rfind("}") + 1]
     if not body.strip():
@@ -34,13 +34,13 @@ def read_json(text: str, schema: Mapping[str, Any]) -> Any:
     validator = jsonschema.Draft202012Validator(schema)
     problems = sorted(validator.iter_errors(data), key=lambda e: list(map(str, e.path)))
     if problems:
-        said = "; ".join(f"at {e.json_path}: {e.message[:200]}" for e in problems[:5])
-        raise Unusable(f"{said}.")
+        found = "; ".join(f"at {e.json_path}: {e.message[:200]}" for e in problems[:5])
+        raise Unusable(f"{found}.")
     return data
 
 
 def read_block(text: str) -> str:
-    """The longest fenced block of an answer. Raises Unusable without one."""
+    """The longest fenced block of an answer. Raises Unusable if there is none."""
     blocks = _FENCE.findall(text)
     if not blocks:
         cut = " (it may have been cut off)" if "```" in text else ""

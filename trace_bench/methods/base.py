@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trace_bench.core.protocols import Lab
+from trace_bench.core.protocols import Lab, MethodPlan, PlannedRun
 from trace_bench.core.types import AgentSpec, Task
 
 
 class Base:
-    """`protocols.Method`; spends nothing."""
-
-    name = "base"
+    """`protocols.Method`; spends nothing and has no settings."""
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         return base
+
+    def plan(self, run: PlannedRun) -> MethodPlan:
+        return MethodPlan(learns=False)

@@ -3,16 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
-from trace_bench.core.protocols import Lab, TrainingJob
+from trace_bench.core.protocols import (
+    Lab,
+    MethodPlan,
+    Phase,
+    PlannedRun,
+    PlansTraining,
+    TrainingJob,
+)
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
 
 
-class Grpo:
-    """`protocols.Method`. Setting `reward`: "similarity" (the default) or "success"."""
+@dataclass(frozen=True)
+class GrpoSettings:
+    """`method.*` of `method=grpo`."""
 
-    name = "grpo"
+    reward: Literal["similarity", "success"] = "similarity"
+    """Which number of the score is the reward."""
+
+
+class Grpo:
+    """`protocols.Method`."""
+
+    def __init__(self, settings: GrpoSettings) -> None:
+        self.settings = settings
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with the adapter `grpo`, used for every task."""
@@ -23,7 +41,24 @@ class Grpo:
                 tasks=tasks,
                 rollouts=lab.budget_left(),
                 seed=stable_seed(lab.seed, "grpo", "train"),
-                reward=str(lab.settings.get("reward", "similarity")),
+                reward=self.settings.reward,
             ),
             lab,
         )
+
+    def plan(self, run: PlannedRun) -> MethodPlan:
+        return one_training(run, "grpo")
+
+
+def one_training(run: PlannedRun, name: str) -> MethodPlan:
+    """The plan of a method that is one training job with the whole budget. UserError when that
+    does not pay for an iteration. What the trainer cannot use of the budget stays unspent."""
+    caveat = None
+    if isinstance(run.trainer, PlansTraining):
+        caveat = run.trainer.plan_training(run.budget, name, run.points)
+    return MethodPlan(
+        phases=(Phase("training", run.budget, most=True),),
+        adapters=1,
+        trains=True,
+        caveat=caveat,
+    )

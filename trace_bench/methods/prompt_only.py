@@ -12,16 +12,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from trace_bench.core.protocols import Lab
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import Lab, MethodPlan, Phase, PlannedRun
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.trace.analysis.phase import Analysis
-from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.trace.plan import CAVEAT, label_needs, label_questions
+from trace_bench.methods.trace.settings import PromptOnlySettings
 
 
 class PromptOnly:
-    """`protocols.Method`. Settings: those of TRACE's analysis and selection, `max_capabilities`."""
+    """`protocols.Method`. Settings: those of TRACE's analysis."""
 
-    name = "prompt_only"
+    def __init__(self, settings: PromptOnlySettings) -> None:
+        self.settings = settings
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with a guidance section; itself when nothing passes the thresholds."""
@@ -31,13 +34,27 @@ class PromptOnly:
             report.update(parts)
             lab.write("capabilities.json", report)
 
-        settings = TraceSettings.of(lab.settings)
-        analysis = Analysis(lab, settings, write)
+        analysis = Analysis(lab, self.settings, write)
         analysis.play(base, tasks, lab.budget_left())
         chosen = [v.capability for v in analysis.choose(()) if v.selected and not v.control]
-        lines = [c.advice or c.description for c in chosen[: settings.max_capabilities]]
+        lines = [c.advice or c.description for c in chosen[: self.settings.max_capabilities]]
         write(outcome={"prompt": lines, "unspent": lab.budget_left()})
         if not lines:
-            lab.say("no capability above the thresholds: the base agent is returned")
+            lab.log("no capability above the thresholds: the base agent is returned")
             return base
         return replace(base, version=f"prompt-{len(lines)}", prompt="\n".join(lines))
+
+    def plan(self, run: PlannedRun) -> MethodPlan:
+        """The whole budget is analysis. UserError when it is too small."""
+        least = self.settings.analysis_minimum
+        if run.budget < least:
+            raise UserError(
+                f"budget={run.budget} is too small for method=prompt_only, which needs at "
+                f"least {least} analysis rollouts (method.analysis_minimum). Raise `budget`."
+            )
+        return MethodPlan(
+            phases=(Phase("analysis", run.budget),),
+            needs=label_needs(run),
+            questions=label_questions(self.settings, run, run.budget),
+            caveat=CAVEAT,
+        )

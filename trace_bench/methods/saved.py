@@ -3,38 +3,64 @@ another split, with other decoding. Spends nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab
+from trace_bench.core.protocols import Lab, MethodPlan, PlannedRun
 from trace_bench.core.store import file_hash, read_json
 from trace_bench.core.types import AgentSpec, Task, agent_from_json
 
 FILE = "agent.json"
 
 
-class Saved:
-    """`protocols.Method`. `agent`: a run folder, or its agent.json."""
+@dataclass(frozen=True)
+class SavedSettings:
+    """`method.*` of `method=saved`."""
 
-    name = "saved"
+    agent: str
+    """A run folder, or its agent.json."""
+    sha256: str | None = None
+    """The hash of the stored agent, so that another agent is another run. Always computed: what is
+    given here does not count."""
+
+    def __post_init__(self) -> None:
+        if not self.agent:
+            raise UserError("method=saved needs method.agent: a run folder, or its agent.json.")
+        object.__setattr__(self, "sha256", file_hash(place(self.agent)))
+
+
+class Saved:
+    """`protocols.Method`."""
+
+    def __init__(self, settings: SavedSettings) -> None:
+        self.settings = settings
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The stored agent, on the model of this run."""
-        path = place(str(lab.settings["agent"]))
-        agent = agent_from_json(read_json(path))
+        path = place(self.settings.agent)
+        agent = stored(path)
         adapters = tuple(replace(a, path=_found(a.path, path.parent)) for a in agent.adapters)
         return replace(agent, model=base.model, adapters=adapters)
 
+    def plan(self, run: PlannedRun) -> MethodPlan:
+        """It plays nothing; its adapters are those of the stored agent."""
+        agent = stored(place(self.settings.agent))
+        kind = (agent.router or {}).get("kind")
+        return MethodPlan(
+            adapters=len(agent.adapters), routed=kind in ("zero_shot", "both"), learns=False
+        )
 
-def settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with a hash of the stored agent, so that another agent is another run."""
-    given = str(values.get("agent") or "")
-    if not given:
-        raise UserError("method=saved needs method.agent: a run folder, or its agent.json.")
-    return {"agent": given, "sha256": file_hash(place(given))}
+
+def stored(path: Path) -> AgentSpec:
+    """The agent in a file. UserError when it holds none."""
+    try:
+        return agent_from_json(read_json(path))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{path} holds no agent ({type(error).__name__}: {error}). Change `method.agent`."
+        ) from error
 
 
 def place(given: str) -> Path:

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from trace_bench.methods.trace import Trace
+from trace_bench.core.protocols import Yardstick
+from trace_bench.methods.trace.method import Trace
+from trace_bench.methods.trace.settings import SingleCapabilitySettings
 
 
 class SingleCapability(Trace):
-    """`protocols.Method`. Settings: TRACE's, with `max_capabilities` 1 (conf/method)."""
+    """`protocols.Method`."""
 
-    name = "single_capability"
+    title = "single_capability"
+
+    def __init__(self, settings: SingleCapabilitySettings) -> None:
+        super().__init__(settings)
+
+    def yardsticks(self) -> tuple[Yardstick, ...]:
+        """None: with one capability there is nothing to join."""
+        return ()

@@ -1,4 +1,4 @@
-"""GRPO on synthetic environments that nobody chose: one adapter for all of them.
+"""GRPO on synthetic environments that no analysis chose: one adapter for all of them.
 
 The idea of training on a broad set of made-up environments (the paper's baseline from Agent World
 Model): no analysis, no calibration, no routing; every environment that the suite's generator can
@@ -6,74 +6,118 @@ make has the same share of the tasks. Against TRACE it tells what targeting brin
 what the target's own tasks bring.
 
 With `environments`, a folder in the AgentWorldModel format, the tasks are those of `scenarios`
-environments drawn from it. Their programs are foreign code and run in a box; tasks that cannot be
-started, or that are solved by doing nothing, are left out and said.
+environments drawn from it. Their programs are not this project's and run in a sandbox; tasks that
+cannot be started, or that are solved by doing nothing, are left out and counted in the log.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from trace_bench.core.errors import EpisodeError, UserError
-from trace_bench.core.protocols import Lab, TrainingJob
+from trace_bench.core.protocols import (
+    Lab,
+    MethodPlan,
+    Need,
+    PlannedRun,
+    Synthesizes,
+    TrainingJob,
+)
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods import awm
-from trace_bench.methods.trace.synthesis.draw import FULL, IDLE, Mix, draw, generator, play
+from trace_bench.methods.grpo import one_training
+from trace_bench.methods.trace.synthesis.draw import (
+    FULL,
+    IDLE,
+    Mix,
+    draw,
+    generator,
+    play,
+    seeded,
+)
 from trace_bench.methods.trace.training import interleave
 
-BOX, IMAGE = "awm", "awm"
+SUITE, IMAGE = "awm", "awm"
 SOURCE = """
 from trace_bench.envs.awm import world
 make_task, reference, Env = world(SCENARIOS)
 """
+GENERATOR = Need(
+    "env",
+    Synthesizes,
+    "docs/environments.md",
+    "With method.environments, a folder in the AgentWorldModel format, its environments are "
+    "trained on instead.",
+)
+
+
+@dataclass(frozen=True)
+class UntargetedSettings:
+    """`method.*` of `method=untargeted`."""
+
+    environments: str | None = None
+    """A folder in the AgentWorldModel format; None: the suite's own environments."""
+    scenarios: int = field(default=16, metadata={"low": 1})
+    """How many environments of that folder."""
+    synthetic_tasks: int = field(default=256, metadata={"low": 1})
+    """Tasks of each of the suite's environments."""
+    contrast_share: float = field(default=0.20, metadata={"low": 0, "high": 1})
+    """The share of them in which the capability must not be over-used."""
+    reward: Literal["similarity", "success"] = "similarity"
+    """Which number of the score is the reward."""
 
 
 class Untargeted:
-    """`protocols.Method`. Settings: `synthetic_tasks` per environment, `contrast_share`, `reward`,
-    `environments`, `scenarios`. The target's training tasks are not looked at."""
+    """`protocols.Method`. The target's training tasks are not looked at."""
 
-    name = "untargeted"
+    def __init__(self, settings: UntargetedSettings) -> None:
+        self.settings = settings
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with the adapter `untargeted`, used for every task."""
-        settings = lab.settings
+        folder = self.settings.environments
         return lab.trainer.train(
             TrainingJob(
                 name="untargeted",
                 agent=base,
-                tasks=_from_files(lab) if settings["environments"] else _from_suite(lab),
+                tasks=_from_files(lab, folder, self.settings.scenarios)
+                if folder
+                else _from_suite(lab, self.settings),
                 rollouts=lab.budget_left(),
                 seed=stable_seed(lab.seed, "untargeted", "train"),
-                reward=str(settings["reward"]),
+                reward=self.settings.reward,
             ),
             lab,
         )
 
+    def plan(self, run: PlannedRun) -> MethodPlan:
+        needs = () if self.settings.environments else (GENERATOR,)
+        return replace(one_training(run, "untargeted"), needs=needs)
 
-def _from_suite(lab: Lab) -> tuple[Task, ...]:
+
+def _from_suite(lab: Lab, settings: UntargetedSettings) -> tuple[Task, ...]:
     """All environments that the suite's generator can make, in equal parts."""
-    settings = lab.settings
-    mix = Mix(float(settings["contrast_share"]))
-    count = int(settings["synthetic_tasks"])
+    mix = Mix(settings.contrast_share)
     drawn = [
-        draw(lab.suite, name, count, mix, lab.seed, "train").tasks
+        draw(lab.suite, name, settings.synthetic_tasks, mix, lab.seed, "train").tasks
         for name in generator(lab.suite).capabilities()
     ]
     return interleave(drawn)
 
 
-def _from_files(lab: Lab) -> tuple[Task, ...]:
+def _from_files(lab: Lab, folder: str, count: int) -> tuple[Task, ...]:
     """The tasks of the drawn scenarios that can be played and are not solved by doing nothing."""
-    folder, count = str(lab.settings["environments"]), int(lab.settings["scenarios"])
     scenarios = awm.read(folder, count, stable_seed(lab.seed, "untargeted", "scenarios"))
-    suite = lab.foreign(BOX, SOURCE, {"SCENARIOS": scenarios}, image=IMAGE)
-    total = int(suite.synthetic("", 0).data["of"])  # type: ignore[attr-defined]
+    suite = lab.generated_suite(SUITE, SOURCE, {"SCENARIOS": scenarios}, image=IMAGE)
+    total = int(seeded(suite, 0).data["of"])
     kept: list[Task] = []
     faults: list[str] = []
     for seed in range(total):
-        task = suite.synthetic("", seed)  # type: ignore[attr-defined]
+        task = seeded(suite, seed)
         try:
             idle = play(suite, task, (), IDLE)
         except EpisodeError as error:
@@ -81,7 +125,7 @@ def _from_files(lab: Lab) -> tuple[Task, ...]:
             continue
         if idle is not None and idle.similarity < FULL:
             kept.append(task)
-    lab.say(
+    lab.log(
         f"{len(kept)} of {total} tasks of {len(scenarios)} scenarios can be trained on; "
         f"{len(faults)} cannot be played" + (f", such as {faults[0]}" if faults else "")
     )

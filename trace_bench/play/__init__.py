@@ -1,1 +1,1 @@
-"""Episodes: many in flight, of several suites, kept so that none is played twice."""
+"""Runs episodes of several suites concurrently, and stores them so that none runs twice."""

@@ -1,9 +1,9 @@
-"""Many episodes in flight, no barrier: whichever turn is ready is answered next.
+"""Runs many episodes concurrently, without a barrier: each turn is handled as soon as it is ready.
 
-A bad episode is data, never the end of a run: an exception from the environment becomes that
-episode's Failure(ENVIRONMENT) (or the boundary that an EpisodeError names), an error from the
-policy Failure(POLICY); a failed episode has no score. Episodes start in order and turns are
-handled in the policy's order, so that a deterministic policy gives the same run every time.
+A failed episode never ends a run: an exception from the environment becomes that episode's
+Failure(ENVIRONMENT) (or the boundary that an EpisodeError names), an error from the policy
+Failure(POLICY); a failed episode has no score. Episodes start in order and turns are handled in the
+policy's order, so a deterministic policy gives the same run every time.
 """
 
 from __future__ import annotations
@@ -13,9 +13,19 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from trace_bench.core.errors import EpisodeError, UserError
-from trace_bench.core.protocols import Env, Policy, Router, Suite, TurnReply, TurnRequest
-from trace_bench.core.text import without_surrogates
+from trace_bench.core.errors import EpisodeError, TraceBenchError, UserError
+from trace_bench.core.protocols import (
+    Env,
+    KnowsTask,
+    OnEpisode,
+    Policy,
+    Router,
+    ScoresAlone,
+    Suite,
+    TurnReply,
+    TurnRequest,
+    Wakes,
+)
 from trace_bench.core.types import (
     AdapterRef,
     AgentSpec,
@@ -30,18 +40,27 @@ from trace_bench.core.types import (
     Trajectory,
     Turn,
 )
-from trace_bench.play.suites import Several
+from trace_bench.play.steps import (
+    Way,
+    close,
+    fault_of,
+    fault_of_score,
+    make,
+    readable,
+    step_all,
+    step_one,
+    way_of,
+)
+from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.merge import Mixture, merge
 from trace_bench.policies.routing.router import make_router
 
 MALFORMED = "ValueError: malformed tool call"
 
-OnEpisode = Callable[[int, Trajectory], None]
-
 
 def play(
     policy: Policy,
-    suite: Suite | Several,
+    suite: Suite | Suites,
     agent: AgentSpec,
     tasks: Sequence[Task],
     seeds: Sequence[int],
@@ -52,25 +71,25 @@ def play(
     max_tokens: int = 96,
     on_episode: OnEpisode | None = None,
 ) -> list[Trajectory]:
-    """Plays one episode per entry of `tasks` and returns the trajectories in that order.
+    """Runs one episode per entry of `tasks` and returns the trajectories in that order.
 
-    `seeds[i]` is episode i's own random stream. `route[i]` is its adapter's name (None: base
-    model); without `route` the agent's router chooses from the first messages. `max_turns` bounds
-    the agent's turns, `max_tokens` the tokens of one turn. `on_episode(i, trajectory)` is called
-    as each episode ends, in the order in which they end.
+    `seeds[i]` is the seed of episode i's own random stream. `route[i]` is its adapter's name (None:
+    base model); without `route` the agent's router chooses from the first messages. `max_turns`
+    limits the agent's turns, `max_tokens` the tokens of one turn. `on_episode(i, trajectory)` is
+    called when an episode ends, in the order in which they end.
     """
     if len(seeds) != len(tasks) or (route is not None and len(route) != len(tasks)):
         raise ValueError("tasks, seeds and route must have the same length")
     policy.load(agent)
-    suites = suite if isinstance(suite, Several) else Several(suite)
-    run = _Run(policy, suites, agent, temperature, max_turns, max_tokens, on_episode)
-    run.router = make_router(agent, policy) if route is None else None
-    return run.play(tasks, seeds, route)
+    suites = suite if isinstance(suite, Suites) else Suites(suite)
+    playing = _Playing(policy, suites, agent, temperature, max_turns, max_tokens, on_episode)
+    playing.router = make_router(agent, policy) if route is None else None
+    return playing.play(tasks, seeds, route)
 
 
 def with_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, ...]:
-    """The only place where an agent's prompt meets a conversation: "\\nGuidance: <prompt>" is
-    added to the first system message, or becomes one where there is none."""
+    """The messages with the agent's prompt: "\\nGuidance: <prompt>" is added to the first system
+    message, or becomes one if there is none. Nothing else inserts the prompt."""
     if not guidance:
         return tuple(messages)
     out = list(messages)
@@ -96,13 +115,15 @@ class _Episode:
 
 
 Choice = str | Mixture | None  # an adapter's name, a weighted sum, or the base model
-Due = tuple[_Episode, Task | Message]  # a reset or a step that is to be made
+_Due = tuple[_Episode, Task | Message]  # a reset (task) or a step (message) to make
 
 
 @dataclass
-class _Run:
+class _Playing:
+    """One call of `play`. The abilities of the policy and the suites are looked up once."""
+
     policy: Policy
-    suites: Several
+    suites: Suites
     agent: AgentSpec
     temperature: float
     max_turns: int
@@ -112,13 +133,19 @@ class _Run:
     live: dict[int, _Episode] = field(default_factory=dict)
     done: dict[int, Trajectory] = field(default_factory=dict)
     outbox: list[TurnRequest] = field(default_factory=list)
-    asked: int = 0  # turns that the policy owes
+    asked: int = 0  # turns requested and not yet collected
     thinking: dict[Future[Step | Exception], _Episode] = field(default_factory=dict)
     sums: dict[str, AdapterRef] = field(default_factory=dict)  # weighted sums of adapters
     routing: dict[Future[Choice], tuple[_Episode, Step, tuple[Message, ...]]] = field(
         default_factory=dict
     )
     threads: ThreadPoolExecutor | None = None
+    ways: dict[int, Way] = field(default_factory=dict)  # by the suite's id()
+
+    def __post_init__(self) -> None:
+        policy = self.policy
+        self.wake = policy.wake if isinstance(policy, Wakes) else None
+        self.bind = policy.bind if isinstance(policy, KnowsTask) else None
 
     def play(
         self, tasks: Sequence[Task], seeds: Sequence[int], route: Sequence[str | None] | None
@@ -126,8 +153,8 @@ class _Run:
         started = 0
         try:
             while len(self.done) < len(tasks):
-                room = min(len(tasks) - started, self.policy.capacity - len(self.live))
-                fresh = range(started, started + max(room, 0))
+                count = min(len(tasks) - started, self.policy.capacity - len(self.live))
+                fresh = range(started, started + max(count, 0))
                 started += len(fresh)
                 self._start(fresh, tasks, seeds, route)
                 self._submit()
@@ -145,7 +172,7 @@ class _Run:
                 self.threads.shutdown(wait=False, cancel_futures=True)
             for episode in list(self.live.values()):
                 self.policy.release(episode.index)
-                _close(episode.env)
+                close(episode.env)
         return [self.done[i] for i in range(len(tasks))]
 
     def _submit(self) -> None:
@@ -162,17 +189,17 @@ class _Run:
         route: Sequence[str | None] | None,
     ) -> None:
         """Resets environments."""
-        due: list[Due] = []
+        due: list[_Due] = []
         for i in indices:
             adapter = None if route is None else route[i]
             suite = self.suites.of(tasks[i])
-            self.live[i] = _Episode(i, tasks[i], seeds[i], suite, suite.make(), adapter)
+            self.live[i] = _Episode(i, tasks[i], seeds[i], suite, make(suite), adapter)
             due.append((self.live[i], tasks[i]))
         self._act(due)
 
     def _answer(self, replies: Sequence[TurnReply]) -> None:
-        """Hands turns to their environments."""
-        due: list[Due] = []
+        """Passes the agent's turns to their environments."""
+        due: list[_Due] = []
         for reply in replies:
             episode = self.live[reply.episode]
             if reply.context_full:
@@ -185,74 +212,75 @@ class _Run:
             episode.turns.append(reply.turn)
             episode.pending = ()
             if reply.turn.malformed is not None:
-                # The environment never sees a call that cannot be read; the agent is told.
+                # The environment never sees a malformed call; the agent gets an error message.
                 note = {"role": "tool", "tool_call_id": "", "name": "", "content": MALFORMED}
                 self._take(episode, Step((note,)))
             else:
                 due.append((episode, reply.turn.reply))
         self._act(due)
 
-    def _act(self, due: Sequence[Due]) -> None:
-        """Resets and steps: those of one suite all at once where it can (it has `act`); where its
-        environments wait for somebody's words (it has `asks`) each in a thread of its own; else in
-        turn."""
-        groups: dict[int, list[Due]] = {}
+    def _act(self, due: Sequence[_Due]) -> None:
+        """Makes the resets and steps that are due, suite by suite."""
+        groups: dict[int, list[_Due]] = {}
         for episode, what in due:
             groups.setdefault(id(episode.suite), []).append((episode, what))
-        for group in groups.values():
+        for key, group in groups.items():
             suite = group[0][0].suite
-            if (together := getattr(suite, "act", None)) is not None:
-                steps = together([(episode.env, what) for episode, what in group])
+            way = self.ways.get(key) or self.ways.setdefault(key, way_of(suite))
+            if way is Way.TOGETHER:
+                steps = step_all(suite, [(episode.env, what) for episode, what in group])
                 for (episode, _), step in zip(group, steps, strict=True):
                     self._stepped(episode, step)
-            elif getattr(suite, "asks", False):
+            elif way is Way.IN_THREADS:
                 for episode, what in group:
-                    future = self._aside(_single, episode.env, what)
+                    future = self._in_thread(step_one, episode.env, what)
                     self.thinking[future] = episode
             else:
                 for episode, what in group:
-                    self._stepped(episode, _single(episode.env, what))
+                    self._stepped(episode, step_one(episode.env, what))
 
-    def _aside(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Begins what waits for somebody's words in a thread of its own. A policy that can be woken
-        is, at its end, so that nobody waits for another episode's turn."""
+    def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
+        """Runs a function that waits for a model's answer in a thread. When it ends, a policy that
+        implements `Wakes` is woken, so that this episode does not wait for another one's turn."""
         self.threads = self.threads or ThreadPoolExecutor(self.policy.capacity)
         future = self.threads.submit(function, *arguments)
-        if (wake := getattr(self.policy, "wake", None)) is not None:
+        if (wake := self.wake) is not None:
             future.add_done_callback(lambda _: wake())
         return future
 
     def _gather(self) -> None:
-        """Takes what the threads have finished."""
+        """Handles the results of finished threads."""
         for routed in [f for f in self.routing if f.done()]:
             episode, step, first = self.routing.pop(routed)
             if (error := routed.exception()) is None:
                 self._begin(episode, step, first, routed.result())
             elif isinstance(error, UserError):
-                raise error  # nobody can be routed
+                raise error  # a setup error: no episode can be routed
             else:
                 self._fail(episode, Boundary.POLICY, f"{type(error).__name__}: {error}")
         for future in [f for f in self.thinking if f.done()]:
             self._stepped(self.thinking.pop(future), future.result())
 
     def _stepped(self, episode: _Episode, step: Step | Exception) -> None:
-        """What came of a reset or step."""
+        """Handles the result of a reset or step."""
         if isinstance(step, Exception):
             self._fail(episode, Boundary.ENVIRONMENT, step)
+        elif (fault := fault_of(step)) is not None:
+            self._fail(episode, Boundary.ENVIRONMENT, fault)
         elif episode.opened:
-            self._take(episode, _readable(step))
+            self._take(episode, readable(step))
         else:
-            self._open(episode, _readable(step))
+            self._open(episode, readable(step))
 
     def _open(self, episode: _Episode, step: Step) -> None:
-        """The episode's first messages: guidance, tools, and which adapter plays."""
+        """Starts the conversation: adds the guidance, sets the tools and chooses the adapter."""
         episode.opened = True
         first = with_guidance(step.messages, self.agent.prompt)
         episode.tools = step.tools
         if self.router is None:
             self._begin(episode, step, first, episode.adapter)
-        elif getattr(self.router, "slow", False):
-            future = self._aside(self.router.route, first, step.tools)
+        elif self.router.waits:
+            future = self._in_thread(self.router.route, first, step.tools)
             self.routing[future] = (episode, step, first)
         else:
             self._begin(episode, step, first, self.router.route(first, step.tools))
@@ -261,12 +289,18 @@ class _Run:
         self, episode: _Episode, step: Step, first: tuple[Message, ...], chosen: Choice
     ) -> None:
         episode.adapter = self._merged(chosen) if isinstance(chosen, Mixture) else chosen
-        if (bind := getattr(self.policy, "bind", None)) is not None:
-            bind(episode.index, episode.task)  # scripted policies need to know the task
+        if self.bind is not None:
+            try:
+                self.bind(episode.index, episode.task)
+            except TraceBenchError:
+                raise
+            except Exception as error:  # a script for a task that has none
+                self._fail(episode, Boundary.POLICY, error)
+                return
         self._take(episode, Step(first, done=step.done, score=step.score, stop=step.stop))
 
     def _merged(self, wanted: Mixture) -> str:
-        """The name of a weighted sum of the agent's adapters, made and loaded when first asked."""
+        """The name of a weighted sum of the agent's adapters, built and loaded on first use."""
         if wanted.name not in self.sums:
             self.sums[wanted.name] = merge(wanted, self.agent.adapters)
             everything = (*self.agent.adapters, *self.sums.values())
@@ -294,14 +328,17 @@ class _Run:
         )
 
     def _cut(self, episode: _Episode, stop: StopReason) -> None:
-        """The agent ran out of turns or context: its own doing, so it is scored as it stands
-        where the environment can (a method `score()`), and as 0 where it cannot."""
+        """Ends an episode whose agent ran out of turns or context. That is not a failure of the
+        infrastructure: the environment scores it as it stands, or else the score is 0."""
         score = Score(0.0, False)
-        if (current := getattr(episode.env, "score", None)) is not None:
+        if isinstance(episode.env, ScoresAlone):
             try:
-                score = current()
+                score = episode.env.score()
             except Exception as error:
                 self._fail(episode, Boundary.ENVIRONMENT, error)
+                return
+            if (fault := fault_of_score(score)) is not None:
+                self._fail(episode, Boundary.ENVIRONMENT, fault)
                 return
         self._finish(episode, stop, score)
 
@@ -335,29 +372,7 @@ class _Run:
         )
         del self.live[episode.index]
         self.policy.release(episode.index)
-        _close(episode.env)
+        close(episode.env)
         self.done[episode.index] = trajectory
         if self.on_episode is not None:
             self.on_episode(episode.index, trajectory)
-
-
-def _single(env: Env, what: Task | Message) -> Step | Exception:
-    try:
-        return env.reset(what) if isinstance(what, Task) else env.step(what)
-    except Exception as error:
-        return error
-
-
-def _readable(step: Step) -> Step:
-    """Without halves of characters, which no tokenizer takes."""
-    if all(str(m.get("content") or "").isascii() for m in step.messages):
-        return step
-    return replace(step, messages=tuple(without_surrogates(dict(m)) for m in step.messages))
-
-
-def _close(env: Env) -> None:
-    """An environment that fails to close has already given its score; that stands."""
-    try:
-        env.close()
-    except Exception:
-        return

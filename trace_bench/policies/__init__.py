@@ -1,1 +1,1 @@
-"""Policies: they own tokens, and turn conversations into next turns."""
+"""Policies: generate the agent's turns and keep their exact tokens."""

@@ -1,11 +1,11 @@
 """Chat messages to tokens and back, for any Hugging Face tokenizer with a chat template.
 
-A conversation is tokenized once, piece by piece, and never again: the first prompt is the
-template's rendering of the first messages; later pieces are what the template adds for new
-messages after a finished assistant turn. Sampled ids stay as they were sampled. That this
-concatenation is what the template itself would render is checked once per tokenizer.
+A conversation is never tokenized twice. The first prompt is the template's rendering of the first
+messages; each later piece is what the template adds for new messages after a finished assistant
+turn. Sampled ids are kept exactly. A check, once per tokenizer, verifies that the template itself
+would render the same concatenation.
 
-Tool calls are read in the Hermes format that Qwen3 uses:
+Tool calls are parsed in the Hermes format that Qwen3 uses:
 
     <tool_call>
     {"name": "...", "arguments": {...}}
@@ -14,6 +14,7 @@ Tool calls are read in the Hermes format that Qwen3 uses:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections import OrderedDict
@@ -26,14 +27,14 @@ from trace_bench.core.types import Message, Tool
 
 _BLOCK = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
 _SENTINEL = "zqxsentinelxqz"
-_REMEMBERED = 256  # first prompts kept, for groups of episodes that start alike
+_REMEMBERED = 1_000_000  # tokens of cached first prompts, which the rollouts of a task share
 
 
 class Chat:
-    """The one place that knows a model's chat format.
+    """A model's chat format.
 
     `stop` is the id that ends an assistant turn. Raises UserError for a tokenizer without a chat
-    template, or with one that cannot be extended by appending.
+    template, or with one whose prompts cannot grow by appending.
     """
 
     def __init__(self, tokenizer: Any, name: str = "the model") -> None:
@@ -50,31 +51,33 @@ class Chat:
             )
         self.stop: int = tokenizer.eos_token_id
         self._stop_text: str = tokenizer.eos_token
-        self._prompts: OrderedDict[str, tuple[int, ...]] = OrderedDict()
+        self._prompts: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()
+        self._remembered = 0  # tokens in the cache
         self._frames: dict[str, tuple[str, str] | None] = {}
         self._check()
 
     def first(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[int, ...]:
-        """The ids of an episode's first prompt, up to where the assistant starts."""
-        key = json.dumps([list(messages), list(tools)])
+        """The ids of an episode's first prompt, up to the start of the assistant turn."""
+        key = hashlib.sha256(json.dumps([list(messages), list(tools)]).encode()).digest()
         if key in self._prompts:
             self._prompts.move_to_end(key)
             return self._prompts[key]
         ids = self._encode(self._render(messages, tools))
         self._prompts[key] = ids
-        if len(self._prompts) > _REMEMBERED:
-            self._prompts.popitem(last=False)
+        self._remembered += len(ids)
+        while self._remembered > _REMEMBERED and len(self._prompts) > 1:
+            self._remembered -= len(self._prompts.popitem(last=False)[1])
         return ids
 
     def following(self, messages: Sequence[Message], finished: bool) -> tuple[int, ...]:
-        """The ids that `messages` add after an assistant turn, up to where the next one starts.
+        """The ids that `messages` add after an assistant turn, up to the start of the next one.
 
-        `finished`: the turn's last sampled id was `stop`; otherwise `stop` is put first."""
+        `finished`: the turn's last sampled id was `stop`; otherwise `stop` is prepended."""
         ids = self._encode(self._increment(messages))
         return ids if finished else (self.stop, *ids)
 
     def token(self, text: str) -> int:
-        """The id of a text that is one token. UserError when it is several."""
+        """The id of a text that is one token. Raises UserError if it is several."""
         ids = self._encode(text)
         if len(ids) != 1:
             raise UserError(
@@ -86,7 +89,7 @@ class Chat:
     def turn(
         self, before: Sequence[Message], tools: Sequence[Tool], message: Message
     ) -> tuple[int, ...]:
-        """The ids of an assistant turn that somebody else wrote, its end included."""
+        """The ids of an assistant turn that this policy did not sample, including `stop`."""
         start = self._render(before, tools)
         whole = self._render([*before, message], tools, prompt=False)
         text, found, _ = whole[len(start) :].partition(self._stop_text)
@@ -98,8 +101,8 @@ class Chat:
         return self._encode(text + self._stop_text)
 
     def parse(self, ids: Sequence[int], turn: int) -> tuple[Message, str | None]:
-        """The assistant message that sampled `ids` spell, and why a tool call in them cannot be
-        read (None: all is well). A malformed reply keeps its whole text as content."""
+        """Decodes sampled `ids`: the assistant message, and why a tool call in it could not be
+        parsed (None: no error). A malformed reply keeps its whole text as content."""
         if ids and ids[-1] == self.stop:
             ids = ids[:-1]
         text = self._tokenizer.decode(
@@ -123,15 +126,15 @@ class Chat:
                 add_generation_prompt=prompt,
                 tokenize=False,
             )
-        except Exception as error:  # templates raise whatever they like
+        except Exception as error:  # templates may raise any exception
             raise UserError(
                 f"the chat template of {self.name} refused a conversation with roles "
                 f"{[m['role'] for m in messages]}: {error}. Change the setting `model`."
             ) from error
 
     def _increment(self, messages: Sequence[Message]) -> str:
-        """What the template appends for new messages. Most often that is one message, whose
-        content stands between two texts that do not depend on it: those are remembered."""
+        """The text that the template appends for new messages. Usually that is one message, whose
+        content is between two constant texts: those are cached."""
         if len(messages) != 1:
             return self._rendered_increment(messages)
         message = messages[0]
@@ -144,8 +147,8 @@ class Chat:
         return f"{frame[0]}{message['content']}{frame[1]}"
 
     def _frame(self, message: Message) -> tuple[str, str] | None:
-        """(before, after) the content of a message like this one; None for a template that does
-        not put contents in as they are."""
+        """The template's text (before, after) the content of a message like this one; None if the
+        template changes contents."""
         before, found, after = self._rendered_increment(
             [{**message, "content": _SENTINEL}]
         ).partition(_SENTINEL)
@@ -154,8 +157,8 @@ class Chat:
         return (before, after) if found and same else None
 
     def _rendered_increment(self, messages: Sequence[Message]) -> str:
-        """Rendered after a fixed short conversation, and cut after the end of that conversation's
-        assistant turn."""
+        """The messages, rendered after a fixed short conversation and cut off after the end of that
+        conversation's assistant turn."""
         text = self._render([*_opening(messages), *messages])
         _, found, rest = text.partition(_SENTINEL)
         _, ended, rest = rest.partition(self._stop_text)
@@ -167,7 +170,7 @@ class Chat:
         return rest
 
     def _check(self) -> None:
-        """Raises UserError unless prompts grow by appending and tool calls can be read."""
+        """Raises UserError unless prompts grow by appending and tool calls can be parsed."""
         call = {"name": "probe", "arguments": {"text": "a b"}}
         message = {
             "role": "assistant",

@@ -1,4 +1,4 @@
-"""The local policy: a Hugging Face causal language model in this process, many episodes a batch."""
+"""The local policy: runs a Hugging Face causal language model in this process, in batches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trace_bench.policies.engine.scheduler import Engine, Order, Sampled
 
 @dataclass
 class _Open:
-    """What is remembered of an episode between its turns."""
+    """The state of an episode between its turns."""
 
     messages: tuple[Message, ...] = ()  # of the turn that is being sampled
     prompt: tuple[int, ...] = ()
@@ -31,11 +31,13 @@ class _Open:
 class LocalPolicy:
     """Implements `protocols.Policy`.
 
-    `batch`: live episodes wanted, and at most as many rows in one forward call; memory for keys and
-    values grows with it times the longest episode. `context`: tokens an episode
-    may have (default: the model's, at most 1024). `threads`: sets torch's thread count for the
-    process. Raises UserError for a model that cannot be loaded or played.
+    `batch`: live episodes, and the most rows in one forward call; memory for keys and values grows
+    with `batch` times the longest episode. `context`: the most tokens of an episode (default: the
+    model's limit, at most 1024). `threads`: sets torch's thread count for the process. Raises
+    UserError for a model that cannot be loaded or run.
     """
+
+    repeatable = True
 
     def __init__(
         self,
@@ -64,9 +66,9 @@ class LocalPolicy:
         self._ready: list[TurnReply] = []
 
     def load(self, agent: AgentSpec) -> None:
-        """Makes the agent's adapters available and drops those that are no longer used.
+        """Makes the agent's adapters available and drops unused ones.
 
-        Raises UserError when an adapter does not fit the model."""
+        Raises UserError if an adapter does not fit the model."""
         wanted = {a.name: a for a in agent.adapters}
         for name, path in list(self._adapters.items()):
             if name in wanted and wanted[name].path != path:
@@ -83,11 +85,11 @@ class LocalPolicy:
                 self._adapters[name] = ref.path
 
     def submit(self, requests: Sequence[TurnRequest]) -> None:
-        """Queues turns. A prompt that does not fit the context is answered `context_full`."""
+        """Queues turns. A prompt that does not fit the context gets a `context_full` reply."""
         for request in requests:
             try:
                 self._submit(request)
-            except Exception as error:  # one episode's trouble, not the batch's
+            except Exception as error:  # fails this episode only
                 text = f"{type(error).__name__}: {error}"
                 self._ready.append(TurnReply(request.episode, None, error=text))
 
@@ -177,13 +179,13 @@ def load_model(model_path: str | Path, device: str = "cpu") -> tuple[Any, Any]:
             f"cannot load a model from {str(model_path)!r}: {error}. Needed: a folder or hub name "
             "of a Hugging Face causal language model. Change the setting `model`."
         ) from error
-    placed: Any = model  # `to` is typed for something else
+    placed: Any = model  # the stub of `to` has another type
     return placed.to(device).eval(), tokenizer
 
 
 @contextmanager
 def _no_progress_bars() -> Iterator[None]:
-    """Loading a model draws a bar of its own, into the middle of ours."""
+    """Turns off transformers' progress bar for loading, which would disturb ours."""
     from transformers.utils import logging
 
     shown = logging.is_progress_bar_enabled()
@@ -196,8 +198,8 @@ def _no_progress_bars() -> Iterator[None]:
 
 
 def context_of(config: Any, wanted: int | None) -> int:
-    """Tokens that an episode may have with a model of this configuration: `wanted` if the model
-    can, by default what it can but at most 1024. Raises UserError."""
+    """The most tokens of an episode with a model of this configuration: `wanted`, by default the
+    model's limit but at most 1024. Raises UserError if `wanted` exceeds the model's limit."""
     limit = int(config.get_text_config().max_position_embeddings)
     if wanted is not None and not 2 <= wanted <= limit:
         raise UserError(

@@ -1,12 +1,12 @@
 """A policy behind OpenAI-compatible servers: vLLM first, and any other with chat completions.
 
-Requests of one episode go to one server (its prefix cache), all episodes side by side up to the
-endpoint's concurrency. Adapters are loaded into the servers at run time (policies/served.py).
+All requests of one episode go to one server (for its prefix cache); episodes run concurrently, up
+to the endpoint's limit. Adapters are loaded into the servers at run time (policies/served.py).
 
-Where a server says which tokens it read and sampled (vLLM does), a Turn has them, if this prompt
-begins with all that came before it. A server renders a conversation anew for every turn, so that
-this does not always hold: a tool call is written back as JSON, not as it was sampled. From there on
-the episode has no token ids, and `rewritten` counts it.
+If a server returns the token ids that it read and sampled (vLLM does), a Turn has them as long as
+each prompt starts with all earlier tokens. A server renders the conversation anew for every turn,
+so this may stop: a tool call is rendered as JSON, not as it was sampled. From then on the episode's
+turns have no token ids, and `rewritten` counts the episode.
 """
 
 from __future__ import annotations
@@ -19,41 +19,62 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
+from trace_bench.core.checked import PLACE, number
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import TurnReply, TurnRequest
+from trace_bench.core.protocols import RunContext, TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message, Tool, Turn
-from trace_bench.llm.client import Client, Endpoint, LLMError
+from trace_bench.llm.client import (
+    Client,
+    Endpoint,
+    LLMError,
+    check_extra,
+    check_urls,
+    read_key,
+)
 from trace_bench.policies.chat import parse_text
 from trace_bench.policies.served import Servers
 
-# What vLLM would else take from the model's generation_config.json.
+# Without these, vLLM takes its values from the model's generation_config.json.
 PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 PROBATION = 60.0  # seconds until a server that did not answer is tried again
-TOP = 20  # alternatives of a label that are asked for
+TOP = 20  # the most likely tokens to request when ranking labels
+
+
+@dataclass(frozen=True)
+class OpenAISettings:
+    """`policy=openai`. `base_url`: one server or several; `key_env`: the environment variable that
+    holds the key; `deadline`: seconds for one attempt; `extra`: further fields of every request."""
+
+    base_url: tuple[str, ...] | None = field(default=None, metadata=PLACE)
+    key_env: str | None = field(default=None, metadata=PLACE)
+    deadline: float = field(default=120.0, metadata=number(0.1) | PLACE)
+    retries: int = field(default=5, metadata=number(0) | PLACE)
+    extra: Mapping[str, Any] | None = None
 
 
 @dataclass
 class _Open:
-    """An episode between its turns."""
+    """The state of an episode between its turns."""
 
     server: int
     adapter: str | None
     tools: tuple[Tool, ...]
     history: list[Message] = field(default_factory=list)
     ids: tuple[int, ...] = ()  # all tokens so far
-    exact: bool = True  # `ids` is what the server read and sampled
-    tight: bool = False  # the context does not hold the prompt and a whole turn any more
+    exact: bool = True  # `ids` are the tokens that the server read and sampled
+    tight: bool = False  # the context cannot hold the prompt and a whole turn any more
     turns: int = 0
     reloaded: bool = False  # its adapter had to be loaded again
 
 
 class OpenAIPolicy:
-    """Implements `protocols.Policy`. `model`: the name under which the servers know the base model;
-    `extra`: further fields of every request. Raises UserError when a server does not answer, or
-    does not have the model."""
+    """Implements `protocols.Policy`. `model`: the base model's name on the servers; `extra`:
+    further fields of every request. Raises UserError if a server does not answer or does not have
+    the model."""
 
-    repeatable = False  # a server's answers depend on what else it is doing
+    repeatable = False  # a server's answers depend on its other load
+    at_servers = True  # `protocols.AtServers`
 
     def __init__(
         self, endpoint: Endpoint, model: str, *, capacity: int, extra: Mapping[str, Any] | None
@@ -69,7 +90,7 @@ class OpenAIPolicy:
             raise
         self._open: dict[int, _Open] = {}
         self._load = [0] * len(endpoint.urls)  # live episodes of each server
-        self._silent: dict[int, float] = {}  # servers that do not answer, and since when
+        self._silent: dict[int, float] = {}  # servers that do not answer -> since when
         self._under_way: dict[int, Future[Any]] = {}
         self._ready: queue.SimpleQueue[tuple[TurnRequest, Future[Any] | TurnReply] | None]
         self._ready = queue.SimpleQueue()
@@ -86,12 +107,12 @@ class OpenAIPolicy:
         for request in requests:
             try:
                 self._submit(request)
-            except Exception as error:  # one episode's trouble, not the batch's
+            except Exception as error:  # fails this episode only
                 text = f"{type(error).__name__}: {error}"
                 self._ready.put((request, TurnReply(request.episode, None, error=text)))
 
     def collect(self) -> list[TurnReply]:
-        """Waits for one turn, and takes what else is ready. Empty when it was woken."""
+        """Waits for at least one turn and returns all that are ready; empty after `wake`."""
         out: list[TurnReply] = []
         while not out or not self._ready.empty():
             item = self._ready.get()
@@ -100,14 +121,14 @@ class OpenAIPolicy:
             request, what = item
             if isinstance(what, TurnReply):
                 out.append(what)
-            elif self._under_way.get(request.episode) is what:  # else it was released meanwhile
+            elif self._under_way.get(request.episode) is what:  # else the episode was released
                 del self._under_way[request.episode]
                 if (reply := self._reply(request, what)) is not None:
                     out.append(reply)
         return out
 
     def wake(self) -> None:
-        """Ends a `collect` that waits, from any thread: there is something else to do."""
+        """Wakes a blocked `collect`; callable from any thread."""
         self._ready.put(None)
 
     def release(self, episode: int) -> None:
@@ -117,7 +138,7 @@ class OpenAIPolicy:
             self._load[known.server] -= 1
 
     def close(self) -> None:
-        """Forgets all episodes and takes this program's adapters out of the servers."""
+        """Forgets all episodes and unloads this program's adapters from the servers."""
         for episode in list(self._open):
             self.release(episode)
         self.servers.unload()
@@ -126,9 +147,9 @@ class OpenAIPolicy:
     def label_logprobs(
         self, messages: Sequence[Message], labels: Sequence[str]
     ) -> dict[str, float] | None:
-        """Natural logarithms of the base model's probabilities of answering with each label (a
-        single token); labels outside the server's most likely answers are missing. None when the
-        server gives no probabilities."""
+        """Natural logarithms of the base model's probability of each label (a single token) as the
+        answer. Labels that are not among the server's most likely tokens are missing. None if the
+        server returns no log-probabilities."""
         body = {**self._common(self.model, 0.0, 1), "messages": list(messages)}
         body |= {"logprobs": True, "top_logprobs": TOP}
         reply = self._client.ask("/chat/completions", body, self._choose())
@@ -156,8 +177,8 @@ class OpenAIPolicy:
         self._send(request, episode, None if episode.tight else request.max_tokens)
 
     def _choose(self) -> int:
-        """The server with the fewest live episodes. One that does not answer is never busy: it gets
-        none, but for one at a time after a while, to see whether it is back."""
+        """The server with the fewest live episodes. A server that does not answer gets none at
+        first, then one at a time as a test (see PROBATION)."""
         now = time.monotonic()
 
         def rank(server: int) -> tuple[bool, int, int]:
@@ -186,8 +207,8 @@ class OpenAIPolicy:
         return body | (PLAIN_SAMPLING if self.servers.vllm else {}) | self._extra
 
     def _reply(self, request: TurnRequest, future: Future[Any]) -> TurnReply | None:
-        """None when it is asked again: vLLM refuses a prompt that leaves less than `max_tokens`;
-        without that number it samples as far as the context goes."""
+        """The reply; None if the request was sent again. vLLM refuses a prompt that leaves less
+        space than `max_tokens`; without that number it samples up to the context limit."""
         episode = self._open[request.episode]
         try:
             reply = future.result()
@@ -204,13 +225,13 @@ class OpenAIPolicy:
                 self._send(request, episode, None)
                 return None
             return TurnReply(request.episode, None, error=str(error), context_full=full)
-        except Exception as error:  # an answer that makes no sense
+        except Exception as error:  # a response that cannot be parsed
             text = f"{type(error).__name__}: {error}"
             return TurnReply(request.episode, None, error=f"the server's answer: {text}")
 
     def _loaded_again(self, request: TurnRequest, episode: _Open, error: LLMError) -> bool:
-        """Whether the turn is asked again because the server had lost the adapter: it was started
-        anew, or another program that shares it has taken the adapter out."""
+        """Whether the request was sent again because the server had lost the adapter: it was
+        restarted, or another program that shares it has unloaded the adapter."""
         if error.status != 404 or episode.adapter is None or episode.reloaded:
             return False
         episode.reloaded = True
@@ -225,7 +246,7 @@ class OpenAIPolicy:
     def _turn(self, request: TurnRequest, reply: Mapping[str, Any]) -> Turn:
         episode = self._open[request.episode]
         wanted = self.servers.name_of(episode.adapter)
-        # A base model may have another name for itself (a dated one); an adapter's is ours.
+        # A server may report a base model under another name (a dated one), but not an adapter.
         if episode.adapter is not None and reply.get("model", wanted) != wanted:
             raise ValueError(f"{reply['model']!r} answered where {wanted!r} was asked")
         choice = reply["choices"][0]
@@ -247,9 +268,9 @@ class OpenAIPolicy:
     def _tokens(
         self, episode: _Open, reply: Mapping[str, Any], choice: Mapping[str, Any], heat: float
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
-        """(ids appended to the prompt, sampled ids, their log-probabilities); nothing where the
-        server does not say, or what it read does not begin with what came before. vLLM's
-        log-probabilities are at temperature 1, so there are none for another one."""
+        """(ids appended to the prompt, sampled ids, their log-probabilities); empty if the server
+        does not return ids, or if its prompt does not start with the earlier tokens. vLLM's
+        log-probabilities are at temperature 1, so there are none at other temperatures."""
         whole, sampled = reply.get("prompt_token_ids"), choice.get("token_ids")
         if not episode.exact or not whole or sampled is None:
             episode.exact = False
@@ -264,9 +285,22 @@ class OpenAIPolicy:
         return prompt, tuple(sampled), tuple(float(entry["logprob"]) for entry in content)
 
 
+def served(settings: OpenAISettings, run: RunContext) -> OpenAIPolicy:
+    """`policy=openai`: sends requests to servers."""
+    endpoint = Endpoint(
+        check_urls(settings.base_url or (), "policy.base_url"),
+        read_key(settings.key_env, "policy.key_env"),
+        deadline=settings.deadline,
+        retries=settings.retries,
+        concurrency=run.batch,
+    )
+    extra = check_extra(settings.extra, "policy.extra")
+    return OpenAIPolicy(endpoint, run.served_model, capacity=run.batch, extra=extra)
+
+
 def read_message(message: Mapping[str, Any], turn: int) -> tuple[Message, str | None]:
-    """An assistant message from a server's, and why a tool call in it cannot be read. Calls that
-    the server left in the text are read there."""
+    """The assistant message from a server's response, and why a tool call in it could not be
+    parsed (None: no error). Calls that the server left in the text are parsed too."""
     content = str(message.get("content") or "").strip()
     calls = message.get("tool_calls") or []
     if not calls:
@@ -295,7 +329,8 @@ def _fault(arguments: str) -> str | None:
 
 
 def context_is_full(error: LLMError) -> bool:
-    """Whether a server refused a prompt for its length: there is no common code for it."""
+    """Whether a server refused a prompt for its length; judged by the message, since there is no
+    common error code."""
     text = str(error).lower()
     return error.status in (400, 413) and (
         "context_length_exceeded" in text or "context length" in text or "max_model_len" in text

@@ -1,4 +1,4 @@
-"""Policies without a model: the floor, the ceiling, and real parts for tests."""
+"""Policies without a model: lower and upper bounds for scores, and policies for tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from trace_bench.core.protocols import Suite, TurnReply, TurnRequest
+from trace_bench.core.protocols import HasReference, TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message, Task, Tool, Turn
 
@@ -20,16 +20,18 @@ def call_message(name: str, arguments: dict[str, Any], call_id: str = "call_0") 
 
 
 def text_message(text: str) -> Message:
-    """An assistant message that only says something."""
+    """An assistant message with a text and no tool calls."""
     return {"role": "assistant", "content": text}
 
 
 class ScriptedPolicy:
-    """Answers every request at once with `reply(request)`; subclasses say what.
+    """Answers every request immediately with `reply(request)`, which subclasses define.
 
-    An exception in `reply` is that episode's policy failure."""
+    An exception in `reply` becomes that episode's policy failure."""
 
     capacity = 64
+    repeatable = True
+    scripted = True  # `protocols.Scripted`: there are no weights to train
 
     def __init__(self) -> None:
         self._ready: list[TurnReply] = []
@@ -65,14 +67,14 @@ class ScriptedPolicy:
 
 
 class IdlePolicy(ScriptedPolicy):
-    """Says nothing, every time: what a score is worth when nothing is done."""
+    """Always sends an empty message: a lower bound for the score."""
 
     def reply(self, request: TurnRequest) -> Message:
         return text_message("")
 
 
 class FunctionPolicy(ScriptedPolicy):
-    """Answers with a function of the request."""
+    """Answers with the result of a function of the request."""
 
     def __init__(self, function: Callable[[TurnRequest], Message]) -> None:
         super().__init__()
@@ -83,15 +85,15 @@ class FunctionPolicy(ScriptedPolicy):
 
 
 class ReferencePolicy(ScriptedPolicy):
-    """Replays each task's reference trajectory, then says nothing: the ceiling."""
+    """Replays each task's reference trajectory, then sends empty messages: the upper bound."""
 
-    def __init__(self, suite: Suite) -> None:
+    def __init__(self, suite: HasReference) -> None:
         super().__init__()
         self._suite = suite
         self._script: dict[int, list[Message]] = {}
 
     def bind(self, episode: int, task: Task) -> None:
-        """Called by `rollouts.play` at an episode's start."""
+        """Sets the episode's task; called by `rollouts.play` at the start."""
         self._script[episode] = list(self._suite.reference(task))
 
     def reply(self, request: TurnRequest) -> Message:
@@ -104,9 +106,9 @@ class ReferencePolicy(ScriptedPolicy):
 
 
 class RandomPolicy(ScriptedPolicy):
-    """`calls` random tool calls with arguments that fit the schema, then silence.
+    """`calls` random tool calls with arguments that fit the schema, then empty messages.
 
-    Deterministic from each request's seed."""
+    Deterministic given each request's seed."""
 
     def __init__(self, calls: int = 4) -> None:
         super().__init__()
@@ -132,7 +134,7 @@ class RandomPolicy(ScriptedPolicy):
 
 
 def plausible(schema: dict[str, Any], random: Random) -> dict[str, Any]:
-    """Arguments for a JSON schema of type object: the required ones and half of the others."""
+    """Random arguments for a JSON schema of type object: all required ones, half of the others."""
     required = schema.get("required", ())
     chosen = {}
     for name, part in schema.get("properties", {}).items():

@@ -1,13 +1,12 @@
-"""What the servers of a policy have: the base model, and adapters that are loaded at run time.
+"""The models of a policy's servers: the base model, and adapters that are loaded at run time.
 
-vLLM serves an adapter under a model name of its own and takes new ones while it runs
+vLLM serves each adapter under its own model name and can load new ones while it runs
 (`--enable-lora`, VLLM_ALLOW_RUNTIME_LORA_UPDATING=True); it reads them from disk, so servers and
-this program must see the same files. The served name is the adapter's with a hash of its weights:
-another adapter can never come under a name that a server, perhaps one that other runs use too,
-knows already.
+this program must see the same files. The served name contains a hash of the adapter's weights, so
+that two adapters never share a name, even on a server that several runs use.
 
-That a server really uses the weights is checked once for each: it must list the name, and a probe
-prompt must get other probabilities than from the base model.
+Each server is checked once for each adapter: it must list the name, and its probabilities for a
+probe prompt must differ from the base model's.
 """
 
 from __future__ import annotations
@@ -25,28 +24,28 @@ from trace_bench.llm.client import Client, LLMError
 PROBE: Message = {"role": "user", "content": "Name three things that you can do for me."}
 _PROBE_TOKENS = 8
 SAME = 1e-6  # log-probabilities closer than this are equal
-_REPEATS = 3  # how often the base model is asked, to see how much its answers differ by themselves
+_REPEATS = 3  # probes of the base model, to measure how much its answers vary
 WEIGHTS = "adapter_model.safetensors"
 
 
 class Servers:
-    """All servers of one endpoint. Raises UserError for one that does not answer or does not have
-    the model."""
+    """All servers of one endpoint. Raises UserError if one does not answer or does not have the
+    model."""
 
     def __init__(self, client: Client, model: str) -> None:
         self._client, self._model = client, model
         self._urls = client.endpoint.urls
         self._loaded: dict[str, str] = {}  # adapter -> name on the servers
         self._paths: dict[str, str] = {}
-        self._own: list[tuple[int, str]] = []  # what this program loaded: (server, name)
-        self._base: dict[int, list[float]] = {}  # the base model's answer to the probe
-        self._noise: dict[int, float] = {}  # and how much it differs from time to time
-        self._probed: dict[tuple[int, str], list[float]] = {}  # the adapters' answers
+        self._own: list[tuple[int, str]] = []  # loaded by this program: (server, name)
+        self._base: dict[int, list[float]] = {}  # the base model's log-probabilities for the probe
+        self._noise: dict[int, float] = {}  # and how much they vary between requests
+        self._probed: dict[tuple[int, str], list[float]] = {}  # the adapters' log-probabilities
         kinds = [self._greet(i) for i in range(len(self._urls))]
         self.vllm = all(kinds)
 
     def name_of(self, adapter: str | None) -> str:
-        """The model name to ask for."""
+        """The model name to request."""
         if adapter is None:
             return self._model
         if adapter not in self._loaded:
@@ -54,9 +53,9 @@ class Servers:
         return self._loaded[adapter]
 
     def load(self, adapters: Sequence[AdapterRef]) -> None:
-        """Makes adapters available on every server; those that are not among them any more go.
+        """Makes these adapters available on every server and unloads all others.
 
-        Raises UserError when a server takes no adapters, or does not use what it was given."""
+        Raises UserError if a server refuses an adapter or does not use its weights."""
         wanted = {a.name: a for a in adapters}
         for name, path in list(self._paths.items()):
             if name in wanted and wanted[name].path != path:
@@ -74,16 +73,16 @@ class Servers:
                 self._loaded[adapter.name], self._paths[adapter.name] = served, adapter.path
 
     def unload(self) -> None:
-        """Takes out what this program loaded. A server that is gone has nothing left to unload."""
+        """Unloads this program's adapters. A server that is gone is ignored."""
         for name in list(self._loaded):
             self._drop(name)
-        for server, served in self._own:  # of an adapter that not all servers took
+        for server, served in self._own:  # adapters that not all servers accepted
             self._forget(server, served)
         self._own = []
 
     def readable(self, messages: Sequence[Message]) -> list[Message]:
-        """Messages as the servers take them: others than vLLM refuse the result of a call that
-        nobody made, which is how a malformed call is answered."""
+        """Messages in a form that the servers accept. A malformed call is answered with a result
+        that belongs to no call, which servers other than vLLM refuse."""
         if self.vllm:
             return list(messages)
         return [
@@ -94,12 +93,12 @@ class Servers:
         ]
 
     def _greet(self, server: int) -> bool:
-        """Whether it is vLLM."""
+        """Checks that the server has the model; returns whether it is vLLM."""
         url = self._urls[server]
         try:
             models = self._client.ask("/models", None, server).get("data") or []
         except LLMError as error:
-            if error.status in (404, 405):  # not every server has a list
+            if error.status in (404, 405):  # not every server lists its models
                 return False
             hint = "its key (`policy.key_env`)" if error.status in (401, 403) else "its address"
             raise UserError(
@@ -126,7 +125,7 @@ class Servers:
                 ) from error
             self._own.append((server, served))
         if served not in self._listed(server):
-            raise UserError(f"the server {url} took the adapter {served} and does not list it.")
+            raise UserError(f"the server {url} loaded the adapter {served} but does not list it.")
         if changes_something(adapter) and (other := self._answers_as(server, served)):
             raise UserError(
                 f"the server {url} answers under the name {served} just as {other} does: it "
@@ -139,7 +138,7 @@ class Servers:
         return [str(m.get("id")) for m in models]
 
     def restore(self, server: int, adapter: str) -> bool:
-        """Loads an adapter again that a server has lost; False when it is not lost there."""
+        """Loads an adapter again that a server has lost; False if the server still has it."""
         served = self._loaded[adapter]
         if served in self._listed(server):
             return False
@@ -148,9 +147,9 @@ class Servers:
         return True
 
     def _answers_as(self, server: int, served: str) -> str | None:
-        """Whose probe answer it gives, as far as can be told: the base model's, or that of another
-        adapter. A server's own answers may differ from time to time, by rounding; what differs no
-        more than that is the same."""
+        """The model whose probe answer it matches (the base model or another adapter); None if it
+        differs from all. A server's answers vary between requests by rounding; answers within that
+        variation count as equal."""
         if server not in self._base:
             base, *more = [self._probe(server, self._model) for _ in range(_REPEATS)]
             self._base[server] = base
@@ -167,7 +166,7 @@ class Servers:
         return None
 
     def _probe(self, server: int, name: str) -> list[float]:
-        """Log-probabilities of a greedy answer and of its alternatives."""
+        """Log-probabilities of a greedy answer's tokens and of their alternatives."""
         body = {"model": name, "messages": [PROBE], "temperature": 0.0, "seed": 0}
         body |= {"max_tokens": _PROBE_TOKENS, "logprobs": True, "top_logprobs": 5}
         reply = self._client.ask("/chat/completions", body, server)
@@ -176,8 +175,8 @@ class Servers:
             return [float(top["logprob"]) for entry in content for top in entry["top_logprobs"]]
         except (KeyError, IndexError, TypeError) as error:
             raise UserError(
-                f"the server {self._urls[server]} gives no log-probabilities, so that it cannot be "
-                "seen whether it uses an adapter. Use vLLM, or an agent without adapters."
+                f"the server {self._urls[server]} gives no log-probabilities, so it cannot be "
+                "checked whether it uses an adapter. Use vLLM, or an agent without adapters."
             ) from error
 
     def _drop(self, name: str) -> None:
@@ -192,18 +191,18 @@ class Servers:
         try:
             self._client.ask("/unload_lora_adapter", {"lora_name": served}, server)
         except LLMError:
-            return  # it is out of reach, or has lost the adapter by a restart
+            return  # the server is unreachable, or a restart has unloaded the adapter
 
 
 def _distance(one: Sequence[float], two: Sequence[float]) -> float:
-    """The largest difference; infinite for answers of other lengths."""
+    """The largest difference; infinite for answers of different lengths."""
     if len(one) != len(two):
         return math.inf
     return max((abs(a - b) for a, b in zip(one, two, strict=True)), default=0.0)
 
 
 def weights_hash(adapter: AdapterRef) -> str:
-    """Of the adapter's weights and settings, so that a name stands for one content."""
+    """Hash of the adapter's weights and settings, so that a served name identifies its content."""
     digest = hashlib.sha256()
     for file in ("adapter_config.json", WEIGHTS):
         path = Path(adapter.path) / file
@@ -214,8 +213,8 @@ def weights_hash(adapter: AdapterRef) -> str:
 
 
 def changes_something(adapter: AdapterRef) -> bool:
-    """Whether any of its updates is not zero: training starts at zero, and a server that answers
-    as the base model does is right then."""
+    """Whether any of the adapter's updates is not zero. Training starts at zero; with such an
+    adapter a server rightly answers as the base model."""
     from safetensors.torch import load_file
 
     weights = load_file(Path(adapter.path) / WEIGHTS)

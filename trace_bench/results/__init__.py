@@ -1,1 +1,1 @@
-"""What is made from run folders: figures with their uncertainty, tables and plots."""
+"""Results from run folders: figures with their uncertainty, tables and plots."""

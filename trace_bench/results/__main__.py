@@ -28,6 +28,7 @@ from trace_bench.results import details, rules, search, tables
 from trace_bench.results.compare import cells, check_comparable
 from trace_bench.results.places import Found, find
 from trace_bench.results.records import as_line, training_tasks
+from trace_bench.results.style import style
 from trace_bench.results.table import Table
 from trace_bench.results.tables import describe
 
@@ -120,7 +121,7 @@ def make_map(found: Found, out: Path) -> list[Path]:
         raise UserError("the map needs runs with env.train_tasks set; all have null.")
     budgets = {r.budget for r in sized}
     level = [r for r in found.records if not training_tasks(r) and r.budget in budgets]
-    level = [r for r in level if r.method in ("base", "untargeted")]
+    level = [r for r in level if r.method in style().level]
     if rest := len(found.records) - len(sized) - len(level):
         print(f"left out: {rest} runs without env.train_tasks or of other budgets", file=sys.stderr)
     check_comparable([*sized, *level], free=("env.train_tasks", "env.train_split"))

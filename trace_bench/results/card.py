@@ -37,8 +37,8 @@ def export(folder: Path, out: Path) -> list[Path]:
     """Writes the bundle of a finished run; it appears whole or not at all. UserError for a folder
     that is unfinished or edited, and for a place that is taken."""
     read_run(folder)  # finished, unedited, and within its budget
-    for name, mark in read_json(folder / "summary.json")["hashes"].items():
-        if file_hash(folder / name) != mark:
+    for name, digest in read_json(folder / "summary.json")["hashes"].items():
+        if file_hash(folder / name) != digest:
             raise UserError(f"{folder}: {name} is not the file that the summary was made from")
     if out.exists():
         raise UserError(f"{out} exists already. Name another place in --out.")

@@ -1,4 +1,4 @@
-"""Groups of comparable runs and what they say: means over seeds and tasks, intervals, tests."""
+"""Groups of comparable runs and their statistics: means over seeds and tasks, intervals, tests."""
 
 from __future__ import annotations
 
@@ -11,23 +11,33 @@ import numpy as np
 from trace_bench.core.errors import UserError
 from trace_bench.results.records import Record
 from trace_bench.results.statistics import Interval, permutation_p
+from trace_bench.results.style import style
 
-METHODS = (
-    "base", "sft", "untargeted", "grpo", "gepa", "prompt_only", "single_capability", "trace",
-)  # fmt: skip
 RESAMPLES = 4000
-# What runs had before these settings existed.
+# The values of these settings in runs from before they existed.
 DEFAULTS = {"accounting": "strict", "evaluation.retries": 1}
 
 
-def method_order(name: str) -> tuple[int, str]:
-    """Where a method stands in tables: the paper's order, others behind."""
-    return (METHODS.index(name) if name in METHODS else len(METHODS), name)
-
-
 def check_comparable(records: Sequence[Record], free: Sequence[str] = ()) -> None:
-    """Raises UserError with the keys in which the runs differ, but for method, budget, seed and the
-    settings named in `free`: such runs say nothing about methods when put into one table."""
+    """Raises UserError for runs that cannot stand in one table: those that differ in more than
+    method, budget, seed and the settings named in `free`, and two of one method, budget and seed
+    with other settings of the method."""
+    check_same_settings(records, free)
+    seen: dict[tuple[object, ...], str] = {}
+    for record in records:
+        where = tuple(_setting(record, name) for name in free)
+        own = (record.method, record.budget, record.seed, *where)
+        if seen.setdefault(own, record.fingerprint) != record.fingerprint:
+            raise UserError(
+                f"runs {seen[own]} and {record.fingerprint} are both method={record.method} "
+                f"budget={record.budget} seed={record.seed}, with other settings of the method. "
+                "Name one of them."
+            )
+
+
+def check_same_settings(records: Sequence[Record], free: Sequence[str] = ()) -> None:
+    """Raises UserError with the keys in which the runs differ, apart from method, budget, seed and
+    the settings named in `free`: such runs do not allow a comparison of methods."""
     values: dict[str, dict[str, str]] = {}
     for record in records:
         shared = {**DEFAULTS, **record.settings}
@@ -45,16 +55,6 @@ def check_comparable(records: Sequence[Record], free: Sequence[str] = ()) -> Non
             f"these runs cannot stand in one table, since they differ in more than method, budget "
             f"and seed: {shown}. Name runs that agree."
         )
-    seen: dict[tuple[object, ...], str] = {}
-    for record in records:
-        where = tuple(_setting(record, name) for name in free)
-        own = (record.method, record.budget, record.seed, *where)
-        if seen.setdefault(own, record.fingerprint) != record.fingerprint:
-            raise UserError(
-                f"runs {seen[own]} and {record.fingerprint} are both method={record.method} "
-                f"budget={record.budget} seed={record.seed}, with other settings of the method. "
-                "Name one of them."
-            )
 
 
 def _setting(record: Record, name: str) -> object:
@@ -64,7 +64,7 @@ def _setting(record: Record, name: str) -> object:
 
 @dataclass(frozen=True)
 class Cell:
-    """All seeds of one method at one budget: success per seed and task, NaN where it was lost."""
+    """All seeds of one method at one budget: success per seed and task, NaN for a lost one."""
 
     method: str
     budget: int
@@ -89,7 +89,7 @@ class Cell:
         return np.where(known > 0, np.nansum(matrix, 0) / np.maximum(known, 1), np.nan)
 
     def draws(self, seed: int, what: str) -> np.ndarray:
-        """Means over tasks and seeds drawn anew (see `_means`); kept, for every comparison."""
+        """Means over resampled tasks and seeds (see `_means`); cached for all comparisons."""
         known: dict[tuple[int, str], np.ndarray] = self.__dict__.setdefault("_draws", {})
         if (seed, what) not in known:
             known[seed, what] = _means(self.matrix, seed, what)
@@ -112,7 +112,7 @@ def cells(records: Sequence[Record]) -> dict[tuple[str, int], Cell]:
     groups: dict[tuple[str, int], list[Record]] = {}
     for record in records:
         groups.setdefault((record.method, record.budget), []).append(record)
-    keys = sorted(groups, key=lambda k: (method_order(k[0]), k[1]))
+    keys = sorted(groups, key=lambda k: (style().place(k[0]), k[1]))
     return {key: Cell(*key, tuple(sorted(groups[key], key=lambda r: r.seed))) for key in keys}
 
 
@@ -134,8 +134,8 @@ def _weights(count: int, seed: int, what: str) -> np.ndarray:
 
 
 def difference(treated: Cell, control: Cell, seed: int = 0) -> Difference:
-    """Paired by task. The p-value takes the seeds that were run as given and asks about tasks; the
-    interval also resamples seeds, so it is the wider statement."""
+    """The difference, paired by task. The p-value treats the seeds as fixed and tests over tasks;
+    the interval also resamples seeds, so it covers more uncertainty."""
     per_task = treated.per_task - control.per_task
     known = per_task[~np.isnan(per_task)]
     draws = treated.draws(seed, "treated") - control.draws(seed, "control")
@@ -180,5 +180,5 @@ def detectable(
 
 
 def standard_error(found: Difference) -> float:
-    """Of a difference over tasks and seeds, from the width of its 95 % interval."""
+    """The standard error of a difference, from the width of its 95 % interval."""
     return (found.interval.high - found.interval.low) / (2 * 1.96)

@@ -1,4 +1,4 @@
-"""Tables that say why: routing, selection, reliability, cost."""
+"""Detail tables: routing, selection, reliability, cost."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from trace_bench.results.compare import Cell
 from trace_bench.results.records import Record
 from trace_bench.results.statistics import pass_hat
+from trace_bench.results.style import style
 from trace_bench.results.table import Table
 
 
 def routing(records: Sequence[Record], caption: str) -> Table | None:
-    """Where TRACE's success goes: the router's choice, the oracle route, the best adapter alone."""
+    """TRACE's success with the router's choice, the oracle's choice and the best single adapter."""
     routed = [r for r in records if r.routing is not None]
     if not routed:
         return None
@@ -52,7 +53,7 @@ def routing(records: Sequence[Record], caption: str) -> Table | None:
 def selection(records: Sequence[Record], caption: str) -> Table | None:
     """How often each capability was selected over the runs of a budget, and how well the labelling
     runs of a run agreed about it."""
-    chosen = [r for r in records if r.method == "trace"]
+    chosen = [r for r in records if r.method == style().focus]
     if not chosen:
         return None
     budgets = sorted({r.budget for r in chosen})

@@ -1,5 +1,5 @@
-"""The paper's tables again: the figure as reported, the interval that its task count implies, and
-what was measured here, if anything was.
+"""The paper's tables: each figure as reported, the interval that its number of tasks implies, and
+our measurement, if there is one.
 
 Reported figures come from results/paper.json (arXiv 2604.05336 and the data behind its plots). They
 are of official benchmarks with a 30B model; ours are of whatever suite the records name, so the two

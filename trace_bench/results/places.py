@@ -1,4 +1,4 @@
-"""Where records come from: run folders, folders that hold some, files of records."""
+"""Finds records: in run folders, folders that contain some, and files of records."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUN_FILES = ("summary.json", "ledger.jsonl", "evaluation.jsonl")
 
 @dataclass(frozen=True)
 class Found:
-    """Records and, in words, every place that gave none."""
+    """The records, and a message for every place without a usable one."""
 
     records: tuple[Record, ...]
     skipped: tuple[str, ...]

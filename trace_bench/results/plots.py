@@ -1,5 +1,5 @@
-"""Figures in one look: colours that the colour-blind can tell apart (Okabe and Ito), a marker for
-each method as well, sizes that stay legible in a printed column."""
+"""Plots in a uniform style: a colour-blind-safe palette (Okabe and Ito), a marker for each method,
+and sizes that stay legible in a printed column."""
 
 from __future__ import annotations
 
@@ -10,19 +10,8 @@ from typing import Any
 from trace_bench.results.compare import Cell, cells
 from trace_bench.results.records import Record, training_tasks
 from trace_bench.results.statistics import Interval, wilson_interval
+from trace_bench.results.style import OTHER, style
 
-COLOURS = {
-    "base": "#555555",
-    "sft": "#999933",
-    "untargeted": "#56B4E9",
-    "grpo": "#0072B2",
-    "gepa": "#E69F00",
-    "prompt_only": "#CC79A7",
-    "single_capability": "#009E73",
-    "trace": "#D55E00",
-}
-MARKERS = dict(zip(COLOURS, "sXv^DPo*", strict=True))
-_OTHER = "#000000"
 _WINDOW = 8
 
 
@@ -66,8 +55,8 @@ def _line(axes: Any, method: str, points: Points, dashed: bool = False) -> None:
         [i.value for _, i in points],
         yerr=[[i.value - i.low for _, i in points], [i.high - i.value for _, i in points]],
         label=method,
-        color=COLOURS.get(method, _OTHER),
-        marker=MARKERS.get(method, "."),
+        color=style().colour(method),
+        marker=style().marker(method),
         markersize=5,
         linewidth=1.4,
         elinewidth=0.8,
@@ -101,7 +90,7 @@ def rollout_scaling(found: Mapping[tuple[str, int], Cell], title: str, path: Pat
     for n, method in enumerate(methods):
         shift = 1 + 0.012 * (n - len(methods) / 2)  # so that the bars do not lie on each other
         own = [(b * shift, found[method, b].interval()) for b in budgets if (method, b) in found]
-        _line(axes, method, own, dashed=method == "base")
+        _line(axes, method, own, dashed=method == style().control)
     _doubling(axes, budgets, "rollout budget")
     axes.set_ylabel("success on held-out tasks")
     return _finish(figure, axes, title, path)
@@ -167,7 +156,7 @@ def learning_curves(records: Sequence[Record], title: str, path: Path) -> list[P
                 axes.plot(
                     [p[0] for p in points],
                     _running([p[value] for p in points]),
-                    color=COLOURS.get(method, _OTHER),
+                    color=style().colour(method),
                     linewidth=0.9,
                     alpha=0.7,
                 )
@@ -244,10 +233,10 @@ def paper_tau2(data: Mapping[str, Any], path: Path) -> list[Path]:
         _line(middle, method, [(int(n), implied(v)) for n, v in curve.items()])
     _doubling(middle, [1, 2, 4, 8, 16], "capabilities")
     routing = data["routing"]
-    for name, marker, style in (("oracle_tasks", "D", "--"), ("router_correct", "o", "-")):
+    for name, marker, dashes in (("oracle_tasks", "D", "--"), ("router_correct", "o", "-")):
         label = {"oracle_tasks": "some adapter solves it", "router_correct": "routed to such a one"}
         right.plot(
-            routing["capabilities"], routing[name], marker=marker, linestyle=style, color=_OTHER,
+            routing["capabilities"], routing[name], marker=marker, linestyle=dashes, color=OTHER,
             label=label[name], linewidth=1.4, markersize=5,
         )  # fmt: skip
     _doubling(right, routing["capabilities"], "capabilities")

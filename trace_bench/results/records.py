@@ -1,4 +1,4 @@
-"""What the tables are made of: one record a finished run, read from its folder (see runs.py) or
+"""The data behind the tables: one record per finished run, read from its folder (see runs.py) or
 from a file of such records that is small enough to commit."""
 
 from __future__ import annotations

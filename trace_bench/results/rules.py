@@ -1,8 +1,8 @@
-"""Reporting rules: which attempts of an episode count, and what becomes of those that the
-infrastructure lost. Every figure stands under one of them, and every table says which.
+"""Reporting rules: which attempts of an episode count, and how attempts that the infrastructure
+lost are treated. Every figure follows one of the rules, and every table names it.
 
-An evaluation keeps all attempts, so that the figures can be made again under another rule without
-playing anything (`python -m trace_bench.results regrade PLACES rule=zero --out FOLDER`).
+An evaluation keeps all attempts, so figures can be recomputed under another rule without running
+any episode (`python -m trace_bench.results regrade PLACES rule=zero --out FOLDER`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""A run folder as a record. It is taken at its word only after a check: it is finished, its files
-are those that its summary was made from, and its ledger spends what the summary says and no more
-than the budget.
+"""Reads a run folder as a record, after checking it: the run is finished, its files have the hashes
+in its summary, and its ledger spends what the summary states and no more than the budget.
 
-Ledgers are long, so their lines are counted and not parsed: the hash in the summary vouches for
-their form, and tables over thousands of runs stay a matter of seconds.
+Ledgers are long, so their lines are counted and not parsed (the hash in the summary guarantees
+their form), and tables over thousands of runs take only seconds.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.run_files import ELSEWHERE, FLOORS
 from trace_bench.core.store import fingerprint, read_json
 from trace_bench.core.types import Boundary, Purpose, charged
 from trace_bench.results.records import Record
@@ -23,13 +23,10 @@ from trace_bench.results.rules import DEFAULT, counted, drops
 
 # Settings in which runs of one table may differ without harm to the comparison.
 FREE = (
-    "method", "budget", "seed", "checkpoints", "run_dir", "tracker", "experiment", "sandbox",
-    "evaluation.joint",
+    *ELSEWHERE, "method", "budget", "seed", "checkpoints", "evaluation.yardsticks",
+    "evaluation.joint",  # its name in older runs
 )  # fmt: skip
-# As config.NOT_IDENTITY, which this part of the package does not import.
-NOT_IDENTITY = ("run_dir", "tracker", "experiment", "sandbox", "dry_run")
 CHECKED = ("metrics.jsonl", "capabilities.json")  # also read here; older runs have no hash of them
-FLOORS = ("idle", "random", "reference")
 _TOKENS = re.compile(rb'"tokens":(\d+)')
 _FEW = 200  # points of a training curve that are kept
 
@@ -49,7 +46,7 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
     tasks = sorted({o["task"] for o in final})
     trials = int(config["evaluation"]["trials"])
     return Record(
-        method=summary["method"],
+        method=_label(summary),
         budget=summary["budget"],
         seed=summary["seed"],
         settings=dict(_shared(config)),
@@ -64,7 +61,7 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         drops={**drops(lines["final"], rule), "rollouts_lost": _lost(ledger)},
         passes=_passes(final, tasks) if trials > 1 else [],
         routing=summary["routing"] if rule == DEFAULT or not _ever_lost(evaluation) else None,
-        capabilities=tuple(summary["capabilities"]),
+        capabilities=tuple(summary["capabilities"] or ()),
         votes=_votes(folder),
         adapters=tuple(summary["adapters"]),
         curve=summary["curve"],
@@ -75,6 +72,12 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         git=summary["git"],
         fingerprint=summary["fingerprint"],
     )
+
+
+def _label(summary: Mapping[str, Any]) -> str:
+    """The method's name, with the remarks that every table must show."""
+    marks = summary.get("marks", ())
+    return f"{summary['method']} ({', '.join(marks)})" if marks else str(summary["method"])
 
 
 def _summary(folder: Path) -> Mapping[str, Any]:
@@ -98,15 +101,15 @@ def _config(folder: Path, summary: Mapping[str, Any]) -> Mapping[str, Any]:
         )
     except yaml.YAMLError as error:
         raise UserError(f"{folder}: config.yaml cannot be read ({error})") from error
-    who = {key: value for key, value in dict(config).items() if key not in NOT_IDENTITY}
-    if fingerprint(who) != summary["fingerprint"]:
+    identity = {key: value for key, value in dict(config).items() if key not in ELSEWHERE}
+    if fingerprint(identity) != summary["fingerprint"]:
         raise UserError(f"{folder}: config.yaml is not the one that the run was made with")
     return dict(config)
 
 
 def _ever_lost(evaluation: bytes) -> bool:
-    """Whether any held-out episode was lost: only then do the reporting rules differ, and what the
-    summary says of routing is by the default one."""
+    """Whether any held-out episode was lost. Only then do the reporting rules differ, and the
+    summary's routing figures hold for the default rule only."""
     return b'"score":null' in evaluation
 
 
@@ -114,8 +117,8 @@ def _checked_bytes(folder: Path, name: str, summary: Mapping[str, Any]) -> bytes
     """A file of the run, empty when it has none: a method that plays nothing has no ledger."""
     path = folder / name
     data = path.read_bytes() if path.exists() else b""
-    mark = hashlib.sha256(data).hexdigest() if path.exists() else None
-    if mark != summary["hashes"].get(name):
+    digest = hashlib.sha256(data).hexdigest() if path.exists() else None
+    if digest != summary["hashes"].get(name):
         raise UserError(f"{folder}: {name} is not the file that the summary was made from")
     return data
 
@@ -123,9 +126,9 @@ def _checked_bytes(folder: Path, name: str, summary: Mapping[str, Any]) -> bytes
 def _check_ledger(folder: Path, ledger: bytes, summary: Mapping[str, Any]) -> None:
     found = {p.value: ledger.count(b'"purpose":"%s"' % p.value.encode()) for p in Purpose}
     found = {name: count for name, count in found.items() if count and name != "evaluation"}
-    said = {k: v for k, v in summary["rollouts"].items() if k != "evaluation"}
-    if found != said:
-        raise UserError(f"{folder}: the ledger holds {found}, the summary says {said}")
+    stated = {k: v for k, v in summary["rollouts"].items() if k != "evaluation"}
+    if found != stated:
+        raise UserError(f"{folder}: the ledger holds {found}, the summary says {stated}")
     spent = charged(found, summary.get("accounting", "strict"))
     if spent > summary["budget"]:
         raise UserError(

@@ -1,12 +1,13 @@
-"""A search over settings: how each choice did on the development split, and how many were tried."""
+"""A search over settings: the score of each choice on the development split."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from trace_bench.core.errors import UserError
-from trace_bench.results.compare import Cell, check_comparable, difference, method_order
+from trace_bench.results.compare import Cell, check_comparable, difference
 from trace_bench.results.records import Record
+from trace_bench.results.style import style
 from trace_bench.results.table import Table
 
 SPLIT = "evaluation.split"
@@ -81,7 +82,7 @@ def _ranked(
 
 
 def _methods(records: Sequence[Record]) -> dict[str, list[Record]]:
-    names = sorted({r.method for r in records}, key=method_order)
+    names = sorted({r.method for r in records}, key=style().place)
     return {name: [r for r in records if r.method == name] for name in names}
 
 

@@ -75,7 +75,7 @@ def wilson_interval(successes: float, n: int, *, level: float = 0.95) -> Interva
 
 
 FINEST_P = 1 / (RESAMPLES * 2 + 1)
-"""The least that `permutation_p` says by Monte Carlo: no flip of signs reached the observed."""
+"""The smallest Monte Carlo p-value of `permutation_p`: no sign flip reached the observed value."""
 
 
 def permutation_p(

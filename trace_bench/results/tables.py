@@ -17,11 +17,12 @@ from trace_bench.results.compare import (
 from trace_bench.results.records import Record, training_tasks
 from trace_bench.results.rules import RULES
 from trace_bench.results.statistics import FINEST_P
+from trace_bench.results.style import style
 from trace_bench.results.table import Table
 
 
 def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
-    """Suite, split, protocol, how many of what, drops: what every caption says."""
+    """The facts in every caption: suite, split, protocol, counts, drops."""
     first = records[0].settings
     trials = first.get("evaluation.trials", 1)
     text = (
@@ -114,13 +115,13 @@ def _cell(cell: Cell) -> str:
 
 
 def comparison(found: Mapping[tuple[str, int], Cell], budget: int, caption: str) -> Table:
-    """Every method at one budget against the base agent and against TRACE, paired by task, with
-    p-values corrected (Holm) for all comparisons of the table."""
+    """Every method at one budget against the base agent and against the method in focus (TRACE),
+    paired by task, with p-values corrected (Holm) for all comparisons of the table."""
     at = {method: cell for (method, b), cell in found.items() if b == budget}
-    against_base = _against(at, "base")
-    against_trace = _against(at, "trace")
-    raw = {f"{m}/base": d.p for m, d in against_base.items()}
-    raw |= {f"{m}/trace": d.p for m, d in against_trace.items() if f"trace/{m}" not in raw}
+    control, focus = style().control, style().focus
+    against_control, against_focus = _against(at, control), _against(at, focus)
+    raw = {f"{m}/{control}": d.p for m, d in against_control.items()}
+    raw |= {f"{m}/{focus}": d.p for m, d in against_focus.items() if f"{focus}/{m}" not in raw}
     corrected = holm(raw)
     rows = []
     for method, cell in at.items():
@@ -133,11 +134,11 @@ def comparison(found: Mapping[tuple[str, int], Cell], budget: int, caption: str)
                 f"{spent:.0f}",
                 _cell(cell),
                 f"{sum(r.similarity for r in records) / len(records):.3f}",
-                *_difference(against_base.get(method), corrected.get(f"{method}/base")),
-                *_difference(against_trace.get(method), corrected.get(f"{method}/trace")),
+                *_difference(against_control.get(method), corrected.get(f"{method}/{control}")),
+                *_difference(against_focus.get(method), corrected.get(f"{method}/{focus}")),
             )
         )
-    errors = [standard_error(d) for d in (*against_base.values(), *against_trace.values())]
+    errors = [standard_error(d) for d in (*against_control.values(), *against_focus.values())]
     size = detectable(max(errors, default=0.0), len(corrected))
     text = (
         f"All methods at {budget} rollouts. {caption} Differences are paired by task; p by sign "
@@ -147,8 +148,9 @@ def comparison(found: Mapping[tuple[str, int], Cell], budget: int, caption: str)
         "with a power of 80 % over tasks and seeds, in the noisiest of these comparisons."
     )
     header = (
-        "method", "runs", "rollouts", "success", "similarity", "vs base", "p", "vs trace", "p",
-    )  # fmt: skip
+        *("method", "runs", "rollouts", "success", "similarity"),
+        *(f"vs {control}", "p", f"vs {focus}", "p"),
+    )
     return Table(f"comparison_{budget}", text, header, tuple(rows))
 
 

@@ -1,1 +1,1 @@
-"""One run from its settings to its summary."""
+"""One run, from its settings to its summary."""

@@ -1,49 +1,94 @@
-"""The parts of a run by name: which class stands behind a setting. Imported when asked for."""
+"""Builds the parts of a run from its settings. Nothing here depends on a part's name: parts declare
+their differences themselves (`core.protocols`)."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import Method, Policy, Suite, Trainer
-from trace_bench.core.types import CHARGED, Purpose
-from trace_bench.envs.registry import Ask, suite
-from trace_bench.settings.compose import UNTRAINED, model_path, served_name
-from trace_bench.settings.schema import RoleSettings, Settings, build
-from trace_bench.trainers.schedule import plan
-from trace_bench.trainers.settings import Recipe, TrainerSettings, VerlSettings, full_iterations
+from trace_bench.core.factory import members
+from trace_bench.core.protocols import (
+    AtServers,
+    Method,
+    MethodPlan,
+    Need,
+    Phase,
+    PlannedRun,
+    PlansItself,
+    Policy,
+    RunContext,
+    Scripted,
+    Suite,
+    Trainer,
+)
+from trace_bench.core.store import canonical
+from trace_bench.core.types import CHARGED, Task, to_json
+from trace_bench.llm.client import Endpoint, check_extra, check_urls, read_key
+from trace_bench.llm.roles import Role, Roles
+from trace_bench.play.suites import splits_of, tasks_of
+from trace_bench.sandbox.choose import Sandbox, Where, suite_in
+from trace_bench.sandbox.docker import Limits
+from trace_bench.sandbox.generated import generated_suite
+from trace_bench.settings.identity import model_path, served_name
+from trace_bench.settings.registry import Part, find
+from trace_bench.settings.schema import PartSettings, RoleSettings, Settings
 
-if TYPE_CHECKING:
-    from trace_bench.llm.roles import Role, Roles
-    from trace_bench.runner.lab import Foreign
-    from trace_bench.sandbox.choose import Box
-
-TRAINING = ("grpo", "trace", "single_capability", "untargeted")
-"""Methods that train with the trainer."""
+Parts = Mapping[str, Part]
+Log = Callable[[str], None]
+MakeGenerated = Callable[[str, str, Mapping[str, Any], str], Suite]
+"""(name, source code, names given to it, image) -> the suite that it defines, in a sandbox."""
 
 
-def make_suite(settings: Settings, run: str = "unnamed", ask: Ask | None = None) -> Suite:
-    """The tasks of the run in the box that was asked for; containers are labelled with `run`, and
-    `ask` answers for the simulated user."""
-    env, how = settings.env, settings.sandbox
-    options = _options(settings)
-    if how.name == "inline":
-        return suite(env.name, env.suite, env.augmentation, options=options, ask=ask)
-    from trace_bench.sandbox.choose import Wanted, boxed_suite
-
-    wanted = Wanted(env.name, env.suite, env.augmentation, options, env.python)
-    return boxed_suite(wanted, make_box(settings, run), ask, _say)
+def log_line(text: str) -> None:
+    """Logs a line to stderr; stdout carries only the results."""
+    print(text, file=sys.stderr)
 
 
-def make_box(settings: Settings, run: str) -> Box:
-    """Where environments run, as the sandbox wants to know it."""
-    from trace_bench.sandbox.choose import Box
-    from trace_bench.sandbox.docker import Limits
+def run_context(settings: Settings, parts: Parts, **facts: Any) -> RunContext:
+    """The facts of the run for factories. `facts`: those that are already known."""
+    policy = settings.policy
+    at_servers = "policy" in parts and isinstance(parts["policy"].declared, AtServers)
+    return RunContext(
+        seed=settings.seed,
+        budget=settings.budget,
+        model=model_path(settings, parts) if parts else "",
+        served_model=served_name(settings.model),
+        batch=policy.batch,
+        context=policy.context,
+        threads=policy.threads,
+        device=policy.device,
+        max_turns=policy.max_turns,
+        max_tokens=policy.max_tokens,
+        dev_split=settings.env.dev_split,
+        settings=plain(settings),
+        at_servers=at_servers,
+        **facts,
+    )
 
+
+def plain(settings: Settings) -> dict[str, Any]:
+    """The settings as JSON-safe data, from which another process can build the same parts."""
+    data = dict(to_json(settings))
+    for group in ("env", "method", "model", "policy", "trainer", "tracker"):
+        if not isinstance(data[group]["factory"], str | None):
+            data[group]["factory"] = None  # an object that only this process has
+    return data
+
+
+def make_suite(settings: Settings, parts: Parts, run: RunContext, log: Log = log_line) -> Suite:
+    """The run's suite, with its episodes in the chosen sandbox; containers are labelled with the
+    run's fingerprint. Raises UserError."""
+    where = Where(settings.env.python, settings.env.image)
+    return suite_in(parts["env"], run, make_sandbox(settings, run.fingerprint), where, log)
+
+
+def make_sandbox(settings: Settings, fingerprint: str) -> Sandbox:
+    """Where environments run."""
     how = settings.sandbox
-    return Box(
+    return Sandbox(
         name=how.name,
         workers=how.workers,
         deadline=how.deadline,
@@ -52,73 +97,33 @@ def make_box(settings: Settings, run: str) -> Box:
         limits=Limits(how.memory, how.cpus, how.processes, how.scratch),
         allow_untrusted=how.allow_untrusted,
         tag=how.tag,
-        run=run,
+        run=fingerprint,
     )
 
 
-def foreign_suites(settings: Settings, run: str) -> Foreign:
-    """(name, program text, names it is given, image) -> the suite that it defines, in a box."""
-    from trace_bench.sandbox.foreign import generated_suite
+def generated_suites(settings: Settings, fingerprint: str, log: Log = log_line) -> MakeGenerated:
+    """A function that builds sandboxed suites from source code. Repeated log lines appear once."""
+    sandbox = make_sandbox(settings, fingerprint)
+    logged: set[str] = set()
 
-    box = make_box(settings, run)
-    said: set[str] = set()
+    def once(text: str) -> None:
+        if text not in logged:
+            logged.add(text)
+            log(text)
 
-    def say_once(text: str) -> None:
-        if text not in said:
-            said.add(text)
-            _say(text)
+    def make(name: str, source: str, given: Mapping[str, Any], image: str) -> Suite:
+        return generated_suite(name, source, given, sandbox, once, image)
 
-    return lambda name, source, given, image: generated_suite(
-        name, source, given, box, say_once, image
-    )
-
-
-def _say(text: str) -> None:
-    print(text, file=sys.stderr)
-
-
-def _options(settings: Settings) -> dict[str, str]:
-    """What only some environments know, as text."""
-    env = settings.env
-    user = "llm" if settings.llm.user.by == "endpoint" else "scripted"
-    if env.name == "tau2":
-        return {"user": user, "solo": str(env.solo).lower()}
-    if env.suite == "official":
-        return {"user": user, **({"source": env.source} if env.source else {})}
-    return {}
-
-
-def make_policy(settings: Settings, tasks: Suite) -> Policy:
-    """What acts as the base agent."""
-    how = settings.policy
-    if how.name == "openai":
-        return _openai(settings)
-    if how.name != "local":
-        return scripted(how.name, tasks)
-    from trace_bench.policies.local import LocalPolicy
-
-    return LocalPolicy(
-        model_path(settings.model),
-        batch=how.batch,
-        context=how.context,
-        threads=how.threads,
-        device=how.device,
-    )
+    return make
 
 
 def make_roles(settings: Settings, path: Path) -> Roles:
-    """The models that play roles, with what they have answered so far in `path`."""
-    from trace_bench.llm.roles import ROLES, Roles
-
-    chosen = {name: getattr(settings.llm, name) for name in ROLES}
-    players = {name: _role(name, how) for name, how in chosen.items() if how.by == "endpoint"}
-    return Roles(players, path)
+    """The models in roles, with their stored answers in `path`."""
+    chosen = settings.llm.roles.items()
+    return Roles({name: _role(name, how) for name, how in chosen if how.by == "endpoint"}, path)
 
 
 def _role(name: str, how: RoleSettings) -> Role:
-    from trace_bench.llm.client import Endpoint, check_extra, check_urls, read_key
-    from trace_bench.llm.roles import Role
-
     if not how.model:
         raise UserError(f"llm.{name}.by=endpoint needs llm.{name}.model (or llm.shared.model).")
     endpoint = Endpoint(
@@ -140,145 +145,153 @@ def _role(name: str, how: RoleSettings) -> Role:
     )
 
 
-def _openai(settings: Settings) -> Policy:
-    from trace_bench.llm.client import Endpoint, check_extra, check_urls, read_key
-    from trace_bench.policies.openai import OpenAIPolicy
+def models_in_roles(settings: Settings) -> frozenset[str]:
+    """The roles played by models."""
+    return frozenset(n for n, how in settings.llm.roles.items() if how.by == "endpoint")
 
-    how = settings.policy
-    endpoint = Endpoint(
-        check_urls(how.base_url or (), "policy.base_url"),
-        read_key(how.key_env, "policy.key_env"),
-        deadline=how.deadline,
-        retries=how.retries,
-        concurrency=how.batch,
+
+# -- the method's plan --------------------------------------------------------------------------
+
+
+def plan_of(settings: Settings, method: Method, trainer: Trainer, tasks: int) -> MethodPlan:
+    """The method's plan for so many training tasks. Raises UserError if the budget is too small."""
+    run = PlannedRun(
+        budget=settings.budget,
+        tasks=tasks,
+        trainer=trainer,
+        points=_points(settings),
+        charged=CHARGED[settings.accounting],
+        models=models_in_roles(settings),
     )
-    extra = check_extra(how.extra, "policy.extra")
-    return OpenAIPolicy(endpoint, served_name(settings.model), capacity=how.batch, extra=extra)
-
-
-def scripted(name: str, tasks: Suite) -> Policy:
-    """A floor (`idle`, `random`) or the ceiling (`reference`)."""
-    from trace_bench.policies.scripted import IdlePolicy, RandomPolicy, ReferencePolicy
-
-    if name == "idle":
-        return IdlePolicy()
-    if name == "random":
-        return RandomPolicy()
-    if name == "reference":
-        return ReferencePolicy(tasks)
-    raise unknown("policy", name, ["local", "openai", "idle", "random", "reference"], "policy")
-
-
-def make_method(settings: Settings) -> Method:
-    """The method; its settings reach it through the lab."""
-    from trace_bench.methods import method
-
-    return method(settings.method["name"])
-
-
-def make_trainer(settings: Settings, run: str = "unnamed") -> Trainer:
-    """What trains adapters; containers are labelled with `run`."""
-    how = settings.policy
-    if settings.trainer["name"] == "verl":
-        from trace_bench.runner.verl import verl_facts
-        from trace_bench.trainers.verl.trainer import VerlTrainer
-
-        return VerlTrainer(verl_settings(settings), verl_facts(settings, run))
-    from trace_bench.trainers.local import LocalTrainer
-
-    return LocalTrainer(trainer_settings(settings), threads=how.threads, device=how.device)
-
-
-def trainer_settings(settings: Settings) -> TrainerSettings:
-    """The settings of trainer=local, typed."""
-    values = {key: value for key, value in settings.trainer.items() if key != "name"}
-    return build(TrainerSettings, values, "trainer")
-
-
-def verl_settings(settings: Settings) -> VerlSettings:
-    """The settings of trainer=verl, typed."""
-    values = {key: value for key, value in settings.trainer.items() if key != "name"}
-    return build(VerlSettings, values, "trainer")
-
-
-def recipe(settings: Settings) -> Recipe:
-    """What all trainers' settings have."""
-    verl = settings.trainer["name"] == "verl"
-    return verl_settings(settings) if verl else trainer_settings(settings)
-
-
-def check_trainer(settings: Settings, new: bool = True) -> None:
-    """What can be known to be wrong with the trainer before anything is played, as UserError. What
-    takes long is looked at for a `new` run only."""
-    name = settings.method["name"]
-    if name == "sft" and settings.trainer["name"] != "local":
-        raise UserError("method=sft trains in this process. Set `trainer` to local.")
-    if settings.trainer["name"] == "verl" and name in TRAINING:
-        from trace_bench.runner.verl import check_verl
-
-        check_verl(settings, new)
-
-
-def check_budget(settings: Settings, training_tasks: int) -> None:
-    """Says at once, before anything is played, when the budget cannot pay for the method's phases.
-
-    Raises UserError with what is needed."""
-    name = settings.method["name"]
-    if name in ("trace", "single_capability"):
-        from trace_bench.methods.trace.budget import check_budget as check
-        from trace_bench.methods.trace.settings import TraceSettings
-
-        free = Purpose.ANALYSIS not in CHARGED[settings.accounting]
-        check(settings.budget, TraceSettings.of(settings.method), training_tasks, free, name)
-    if name in ("grpo", "untargeted"):
-        if settings.trainer["name"] == "verl":
-            full_iterations(settings.budget, verl_settings(settings), name)
-        else:
-            plan(settings.budget, trainer_settings(settings), name)
-    if name == "gepa":
-        from trace_bench.methods.gepa.settings import GepaSettings
-
-        GepaSettings.of(settings.method).check(settings.budget, training_tasks)
-    if name == "prompt_only":
-        least = int(settings.method["analysis_minimum"])
-        if settings.budget < least:
+    if isinstance(method, PlansItself):
+        found: object = method.plan(run)
+        if not isinstance(found, MethodPlan):
             raise UserError(
-                f"budget={settings.budget} is too small for method=prompt_only, which needs at "
-                f"least {least} analysis rollouts (method.analysis_minimum). Raise `budget`."
+                f"{type(method).__name__}.plan gives {type(found).__name__}, and a "
+                "trace_bench.MethodPlan is needed (docs/methods.md). Change `method`."
             )
+        return found
+    return MethodPlan(phases=(Phase("method", settings.budget, most=True),))
 
 
-def curve_caveat(settings: Settings) -> str | None:
-    """Why a point of the curve is not what a run with that smaller budget gives; None where it is:
-    whoever trains at a constant rate does the same in every run as long as it goes, and is looked
-    at where an iteration ends."""
-    name = settings.method["name"]
-    if name in ("trace", "single_capability", "prompt_only"):
-        return "its phases are shares of the whole budget"
-    if name == "gepa":
-        return "a run stops where the next proposal might not fit its budget"
-    if name in ("grpo", "untargeted"):
-        train = recipe(settings)
-        if train.decay == "linear":
-            return "the learning rate falls over the whole budget (trainer.decay=linear)"
-        size = train.group_size * train.groups
-        if any(point % size for point in checkpoints(settings) if point < settings.budget):
-            return (
-                f"between iterations of {size} rollouts it is the agent of the iteration before, "
-                "where a run of that budget may train on part of one more"
-            )
-    return None
+def checkpoints(settings: Settings, plan: MethodPlan) -> list[int]:
+    """The rollout counts of the curve's points, ascending; by default the quarters of the budget;
+    none for a method that does not learn."""
+    if settings.checkpoints is None and not plan.learns:
+        return []
+    return _points(settings)
 
 
-def checkpoints(settings: Settings) -> list[int]:
-    """The rollout counts of the curve's points, ascending; by default the quarters of the budget,
-    and none for a method that changes nothing."""
+def _points(settings: Settings) -> list[int]:
     if settings.checkpoints is None:
-        quarters = [settings.budget * n // 4 for n in (1, 2, 3, 4)]
-        return [] if settings.method["name"] in UNTRAINED else quarters
+        return [settings.budget * n // 4 for n in (1, 2, 3, 4)]
     if late := [c for c in settings.checkpoints if c > settings.budget]:
         raise UserError(
             f"checkpoints={late} lie beyond budget={settings.budget}; allowed: 0 to "
             f"{settings.budget}. Change `checkpoints`."
         )
     return sorted(set(settings.checkpoints))
+
+
+def check_needs(
+    plan: MethodPlan,
+    parts: Parts,
+    suite: Suite,
+    trainer: Trainer,
+    built: Policy | None = None,
+) -> None:
+    """Raises UserError for an ability that the method needs and this run lacks. `built`: the
+    policy; without it, abilities that only a built policy shows are not checked."""
+    policy = parts["policy"]
+    if plan.learns and isinstance(policy.declared, Scripted) and policy.declared.scripted:
+        raise UserError(
+            f"policy={policy.label} is scripted and cannot be trained by "
+            f"method={parts['method'].label}. Change `policy` to local or openai, or `method` to "
+            "base."
+        )
+    has: Mapping[str, object] = {"env": suite, "trainer": trainer, "policy": built}
+    for need in plan.needs:
+        if has[need.group] is not None and not isinstance(has[need.group], need.protocol):
+            raise _lacking(need, parts, suite)
+
+
+def _lacking(need: Need, parts: Parts, suite: Suite) -> UserError:
+    given = parts[need.group].label
+    if need.group == "env":
+        given = f"{suite.name}/{suite.variant}"
+    hint = f" {need.hint}" if need.hint else ""
+    return UserError(
+        f"method={parts['method'].label} needs `{need.protocol.__name__}` "
+        f"({', '.join(members(need.protocol))}) of the setting `{need.group}`, and {given} does "
+        f"not have it.{hint} {need.page} explains it. Change `{need.group}` or `method`."
+    )
+
+
+def check_sandbox(settings: Settings, plan: MethodPlan) -> None:
+    """Raises UserError if generated programs would run outside a container."""
+    how = settings.sandbox
+    contained = how.name in ("docker", "auto") or how.allow_untrusted
+    if plan.questions.get("generator") and not contained:
+        raise UserError(
+            f"llm.generator.by=endpoint writes programs, and sandbox={how.name} would run them "
+            "with this user's rights. Set `sandbox` to docker (or, if you have read them, "
+            "sandbox=process sandbox.allow_untrusted=true)."
+        )
+
+
+# -- tasks --------------------------------------------------------------------------------------
+
+
+def check_splits(settings: Settings, suite: Suite, plan: MethodPlan) -> None:
+    """Raises UserError for a split that the suite does not have, for held-out tasks that cannot be
+    used, and under protocol=held_out for training tasks that are also reported."""
+    named = {"evaluation.split": settings.evaluation.split}
+    if plan.learns:
+        named |= {"env.train_split": settings.env.train_split}
+        if checkpoints(settings, plan):
+            named |= {"env.dev_split": settings.env.dev_split}
+    for setting, split in named.items():
+        if split not in (there := splits_of(suite)):
+            raise unknown(f"split of {suite.name}/{suite.variant}", split, there, setting)
+    tasks_of(suite, settings.evaluation.split)
+    if plan.learns and settings.protocol == "held_out":
+        _check_disjoint(settings, suite)
+
+
+def _check_disjoint(settings: Settings, suite: Suite) -> None:
+    train = {_content(t) for t in tasks_of(suite, settings.env.train_split)}
+    held_out = tasks_of(suite, settings.evaluation.split)
+    if shared := [t.id for t in held_out if _content(t) in train]:
+        raise UserError(
+            f"protocol=held_out reports on other tasks than it trains on, and {len(shared)} of "
+            f"{len(held_out)} tasks of evaluation.split={settings.evaluation.split} are in "
+            f"env.train_split={settings.env.train_split} too, such as {shared[0]}. Change one of "
+            "them, or set `protocol=paper` to train and report on the same tasks (and be marked "
+            "so)."
+        )
+
+
+def _content(task: Task) -> str:
+    """The key by which two tasks count as equal, in whatever split they are."""
+    return canonical(task.data) if task.data else f"seed {task.seed}"
+
+
+def training_tasks(settings: Settings, suite: Suite) -> list[Task]:
+    """The method's training tasks; under the paper's protocol, the evaluation tasks."""
+    if settings.protocol == "paper":
+        return tasks_of(suite, settings.evaluation.split)[: settings.evaluation.limit]
+    split, wanted = settings.env.train_split, settings.env.train_tasks
+    if split not in splits_of(suite):
+        return []  # refused by `check_splits` where they are needed
+    tasks = tasks_of(suite, split, some=False)  # those that need some say so
+    if wanted is not None and wanted > len(tasks):
+        raise UserError(
+            f"env.train_tasks={wanted} is more than the split {split} has; "
+            f"allowed: 1 to {len(tasks)}, or null for all. Change `env.train_tasks`."
+        )
+    return tasks[:wanted]
+
+
+def scripted_policies(run: RunContext, names: Sequence[str]) -> dict[str, Policy]:
+    """Scripted policies by name, for the lower and upper bounds."""
+    return {name: find("policy", PartSettings(name)).make(run) for name in names}

@@ -1,52 +1,64 @@
-"""A run's folder: which settings it belongs to, who is writing it, whether it is finished."""
+"""A run's folder: its settings, the lock of its writer, and whether the run is finished."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.run_files import CONFIG, ELSEWHERE, SUMMARY
 from trace_bench.core.store import fingerprint, read_json, write_text
-from trace_bench.core.types import to_json
-from trace_bench.settings.compose import NOT_IDENTITY, differences, identity
+from trace_bench.runner.build import plain
+from trace_bench.settings.identity import differences, identity
+from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import Settings
 
-CONFIG = "config.yaml"
-SUMMARY = "summary.json"
+
+@dataclass(frozen=True)
+class Place:
+    """A run's folder, identity, and the fingerprint of that identity."""
+
+    folder: Path
+    identity: Mapping[str, Any]
+    fingerprint: str
 
 
-def locate(settings: Settings) -> tuple[Path, dict[str, Any], str]:
-    """The run's folder, its identity and the fingerprint of it."""
-    who = identity(settings)
-    mark = fingerprint(who)
-    default = Path("runs") / settings.env.name / settings.method["name"] / mark
-    return Path(settings.run_dir) if settings.run_dir else default, who, mark
+def locate(settings: Settings, parts: Mapping[str, Part]) -> Place:
+    """The folder, identity and fingerprint of the run with these settings."""
+    found = identity(settings, parts)
+    digest = fingerprint(found)
+    names = [re.sub(r"[^\w.+-]+", "_", parts[group].label) for group in ("env", "method")]
+    default = Path(settings.runs_root, *names, digest)
+    return Place(Path(settings.run_dir) if settings.run_dir else default, found, digest)
 
 
-def claim(folder: Path, who: Mapping[str, Any], settings: Settings) -> bool:
-    """Makes the folder this run's; True when it was already.
-
-    Raises UserError naming the keys that differ when it belongs to another run.
-    """
-    path = folder / CONFIG
+def belongs(place: Place) -> bool:
+    """Whether the folder already belongs to this run; False if there is none yet. Raises UserError
+    if it belongs to another run, with the keys that differ, or is not a run folder."""
+    folder, path = place.folder, place.folder / CONFIG
     if path.exists():
-        _check_same(path, who)
+        _check_same(path, place.identity)
         return True
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"run_dir={folder} is a file; a folder is needed. Change `run_dir`.")
-    strangers = [p.name for p in folder.iterdir() if p.name != LOCK] if folder.exists() else []
-    if strangers:
+    others = [p.name for p in folder.iterdir() if p.name != LOCK] if folder.exists() else []
+    if others:
         raise UserError(
             f"{folder} is not empty and not a run folder (no {CONFIG}). Change `run_dir`."
         )
+    return False
+
+
+def claim(place: Place, settings: Settings) -> None:
+    """Claims the folder for this run: writes its config."""
     import yaml
 
-    extra = {key: to_json(getattr(settings, key)) for key in NOT_IDENTITY}
-    write_text(path, yaml.safe_dump({**who, **extra}, sort_keys=False, allow_unicode=True))
-    return False
+    data = plain(settings)
+    text = {**place.identity, **{key: data[key] for key in ELSEWHERE}}
+    write_text(place.folder / CONFIG, yaml.safe_dump(text, sort_keys=False, allow_unicode=True))
 
 
 def stored_summary(folder: Path) -> dict[str, Any] | None:
@@ -63,34 +75,55 @@ LOCK = ".lock"
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Keeps two processes from writing one folder; a killed process leaves no lock behind."""
+    """Holds a lock so that only one process writes the folder; a killed process leaves no lock
+    behind. A folder in which nothing was written is removed again."""
     try:
         import fcntl
     except ImportError:  # no such lock on Windows; the folder is then unguarded
         yield
         return
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"run_dir={folder} is a file; a folder is needed. Change `run_dir`.")
+    made = [p for p in (folder, *folder.parents) if not p.exists()]
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as file:
+    try:
+        with (folder / LOCK).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                made = []
+                raise UserError(
+                    f"another process is writing {folder}. Wait for it, or change `run_dir` or "
+                    "`seed`."
+                ) from error
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+            yield
+    finally:
+        _remove_empty(made)
+
+
+def _remove_empty(made: Sequence[Path]) -> None:
+    """Removes empty folders of a run that never started, the innermost first."""
+    if not made or any(p.name != LOCK for p in made[0].iterdir()):
+        return
+    (made[0] / LOCK).unlink(missing_ok=True)
+    for folder in made:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise UserError(
-                f"another process is writing {folder}. Wait for it, or change `run_dir` or `seed`."
-            ) from error
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        yield
+            folder.rmdir()
+        except OSError:  # another run lies there by now
+            return
 
 
-def _check_same(path: Path, who: Mapping[str, Any]) -> None:
+def _check_same(path: Path, wanted: Mapping[str, Any]) -> None:
     import yaml
 
     try:
         old = yaml.safe_load(path.read_text(encoding="utf-8"))
-        old = {key: value for key, value in old.items() if key not in NOT_IDENTITY}
+        old = {key: value for key, value in old.items() if key not in ELSEWHERE}
     except (yaml.YAMLError, AttributeError) as error:
         raise UserError(f"{path} cannot be read ({error}). Change `run_dir`.") from error
-    if changed := differences(old, who):
+    if changed := differences(old, wanted):
         raise UserError(
             f"{path.parent} belongs to a run with other settings: {'; '.join(changed)}. Change "
             "`run_dir`, or use the folder's settings."

@@ -1,9 +1,9 @@
-"""The referee: one line per episode in which the agent acts, for whatever purpose.
+"""The ledger enforces the budget: one line per episode in which the agent acts, for any purpose.
 
-Held-out evaluation is written down but not charged, and under `accounting=paper` neither are
-analysis and calibration. A line's identity is (call, index); lines
-that are already on disk when the ledger is opened count as spent and are never written twice, so
-that an interrupted and repeated run has the same ledger as an undisturbed one.
+Held-out evaluation is recorded but not charged, and under `accounting=paper` neither are analysis
+and calibration. A line's identity is (call, index); lines that are on disk when the ledger is
+opened count as spent and are never written twice, so an interrupted and resumed run has the same
+ledger as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class Ledger:
         return {p.value: self._counts[p] for p in Purpose if self._counts[p]}
 
     def call(self, name: str) -> dict[int, Entry]:
-        """The entries of one call by index: what is there already when a run resumes."""
+        """The recorded entries of one call, by index."""
         return dict(self._calls.get(name, {}))
 
     def check(self, call: str, count: int, purpose: Purpose) -> None:
@@ -123,9 +123,9 @@ class Ledger:
             )
 
     def record(self, entry: Entry) -> bool:
-        """Writes one line; False when that (call, index) is there already.
+        """Writes one line; returns False if that (call, index) is recorded already.
 
-        Raises BudgetExceeded before anything is written when nothing is left."""
+        Raises BudgetExceeded, before anything is written, if the budget is spent."""
         if entry.index in self._calls.get(entry.call, {}):
             return False
         if entry.purpose in self.charged and self.left < 1:
@@ -148,5 +148,5 @@ def _checked(line: Mapping[str, Any], path: Path, number: int) -> Entry:
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{path}, line {number} is not a ledger line ({error}). Remove that line (its call is "
-            "then played again), or change the setting `run_dir`."
+            "then run again), or change the setting `run_dir`."
         ) from error

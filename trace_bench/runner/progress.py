@@ -1,7 +1,7 @@
-"""What a waiting person sees: phase, rollouts spent of the budget, reward, time left.
+"""Progress output: phase, rollouts spent of the budget, reward, time left.
 
-On a terminal one line is kept up to date at the bottom; elsewhere a plain line appears now and
-then. Everything goes to stderr, so that stdout carries the results only.
+On a terminal, one line at the bottom is updated; elsewhere a plain line is printed from time to
+time. Everything goes to stderr, so that stdout carries only the results.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ RECENT = 64  # episodes in the running reward
 
 
 class Progress:
-    """Counts what happens and shows it. Never influences results."""
+    """Counts episodes and shows the progress. Never influences results."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Progress:
             self._live = _live(self._stream)
 
     def phase(self, name: str, total: int = 0) -> None:
-        """A new phase; `total` is how many episodes it plays, 0 when it spends the budget."""
+        """Starts a phase; `total`: its number of episodes, 0 if it spends the budget."""
         self._phase, self._step, self._total, self._done = name, "", total, 0
         self._rewards.clear()
         self._phase_start = self._last = self._clock()
@@ -51,24 +51,28 @@ class Progress:
         self._show(force=True)
 
     def step(self, name: str) -> None:
-        """What the phase is busy with; the pace is still that of the whole phase."""
+        """Sets the current step of the phase; the time left is still that of the whole phase."""
         self._step = name
         self._show()
 
     def episode(self, reward: float | None, *, charged: bool) -> None:
-        """One episode ended; `reward` is None when the infrastructure failed."""
+        """Counts a finished episode; `reward` is None if the infrastructure failed."""
         self._done += 1
         self.spent += charged
         if reward is not None:
             self._rewards.append(reward)
         self._show()
 
-    def say(self, text: str) -> None:
-        """A line (or a table) that stays."""
+    def log(self, text: str) -> None:
+        """Prints a permanent line (or table)."""
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False)
         else:
             print(text, file=self._stream, flush=True)
+
+    def aside(self) -> Aside:
+        """Progress for a part of the run that is not charged to its budget."""
+        return Aside(self)
 
     def close(self) -> None:
         if self._live is not None:
@@ -76,7 +80,7 @@ class Progress:
             self._live = None
 
     def line(self) -> str:
-        """The state in one line."""
+        """The current state as one line."""
         parts = [f"{self._phase}: {self._step}" if self._step else self._phase]
         if self._total:
             parts.append(f"{self._done}/{self._total} episodes")
@@ -89,7 +93,7 @@ class Progress:
         return " | ".join(parts)
 
     def _time_left(self) -> float | None:
-        """Seconds, from this phase's own pace."""
+        """Estimated seconds, from this phase's pace so far."""
         done = self._done if self._total else self.spent - self._spent_at_start
         left = self._total - self._done if self._total else self.budget - self.spent
         if done < 8 or left <= 0:
@@ -106,6 +110,23 @@ class Progress:
         if force or now - self._last >= self._every:
             self._last = now
             print(self.line(), file=self._stream, flush=True)
+
+
+class Aside:
+    """The progress of a yardstick: its episodes are shown, but not counted as the run's rollouts,
+    and its log is not shown."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def step(self, name: str) -> None:
+        self._progress.step(name)
+
+    def episode(self, reward: float | None, *, charged: bool) -> None:
+        self._progress.episode(reward, charged=False)
+
+    def log(self, text: str) -> None:
+        """Left out."""
 
 
 def duration(seconds: float) -> str:

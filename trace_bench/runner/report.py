@@ -9,12 +9,12 @@ from typing import Any
 
 from trace_bench.core.types import charged
 from trace_bench.results.statistics import bootstrap_interval, paired_difference, task_means
-from trace_bench.runner.evaluate import Outcome
+from trace_bench.runner.outcomes import Outcome
 
 
 @dataclass(frozen=True)
 class Row:
-    """One agent's figures on the held-out tasks; `difference` is to the base model, paired."""
+    """One agent's figures on the held-out tasks; `difference`: to the base agent, paired."""
 
     name: str
     success: float
@@ -29,7 +29,7 @@ class Row:
 def score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """{success, similarity, n, interval, failures}: means over tasks, interval of the success.
 
-    All figures are None when every episode was lost.
+    All figures are None if every episode was lost.
     """
     scored = [o for o in outcomes if o.score is not None]
     failures = len(outcomes) - len(scored)
@@ -49,7 +49,7 @@ def score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def row(name: str, outcomes: Sequence[Outcome], base: Sequence[Outcome] | None) -> Row | None:
-    """The table row of an agent; None when no episode of it has a score."""
+    """The table row of an agent; None if none of its episodes has a score."""
     figures = score(outcomes)
     if figures["n"] == 0:
         return None
@@ -67,7 +67,7 @@ def row(name: str, outcomes: Sequence[Outcome], base: Sequence[Outcome] | None) 
 
 
 def difference(treated: Sequence[Outcome], control: Sequence[Outcome]) -> dict[str, Any] | None:
-    """Paired difference of the success on the tasks that both have a score for."""
+    """Paired difference in success, over the tasks for which both have a score."""
     one = task_means((o.task, o.success) for o in treated if o.score is not None)
     two = task_means((o.task, o.success) for o in control if o.score is not None)
     both = [task for task in two if task in one]
@@ -102,30 +102,37 @@ def p_value(p: float) -> str:
 
 
 def closing(summary: Mapping[str, Any]) -> str:
-    """All that a finished run prints, from its summary alone (without the last line)."""
-    suite = f"{summary['env']}/{summary['suite']}"
+    """The closing output of a finished run, without the last line, from its summary alone."""
+    suite = "/".join(name for name in (summary["env"], summary["suite"]) if name)
     n = summary["score"]["n"]
     title = (
         f"{summary['method']} on {suite}, split {summary['split']} ({n} tasks, protocol "
         f"{summary['protocol']}), seed {summary['seed']}, {_spent(summary)} of "
         f"{summary['budget']} rollouts"
     )
+    for mark in summary.get("marks", ()):
+        title += f" ({mark})"
     if summary["accounting"] == "paper":
         title += " (accounting=paper: analysis and calibration are not counted)"
     lines = ["", table(summary["table"], title), ""]
-    if summary["capabilities"] or summary["method"] == "trace":
+    if summary["capabilities"] or ("marks" in summary and summary["capabilities"] is not None):
         lines.append(f"capabilities: {', '.join(summary['capabilities']) or 'none selected'}")
+    for group, origin in summary.get("origins", {}).items():
+        version = f" {origin['version']}" if origin["version"] else ""
+        lines.append(
+            f"{group}: {origin['module']}:{origin['attribute']}{version}, source {origin['sha256']}"
+        )
     if summary["adapters"]:
         lines.append(f"adapters: {', '.join(summary['adapters'])}")
     if (routing := summary["routing"]) is not None:
         lines.append(f"router: {_routing(routing)}")
     if (routing := summary.get("routing_dev")) is not None:
         lines.append(f"router on {summary['dev_split']}: {_routing(routing)}")
-    if summary["joint_rollouts"] is not None:
-        spent = sum(summary["joint_rollouts"].values())
+    for name, yardstick in _yardsticks(summary).items():
+        spent = sum(yardstick["rollouts"].values())
         lines.append(
-            f"one joint adapter: a yardstick, trained apart with {spent} rollouts of its own "
-            "(joint/ledger.jsonl)"
+            f"{yardstick['title']}: a yardstick, trained apart with {spent} rollouts of its own "
+            f"({name}/ledger.jsonl)"
         )
     if summary["curve"]:
         lines.append(
@@ -141,8 +148,16 @@ def closing(summary: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def _yardsticks(summary: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The yardsticks by name; run folders from before methods named theirs have one of TRACE's."""
+    if "yardsticks" in summary:
+        return dict(summary["yardsticks"])
+    joint = summary.get("joint_rollouts")
+    return {"joint": {"title": "one joint adapter", "rollouts": joint}} if joint else {}
+
+
 def _costs(llm: Mapping[str, Any]) -> list[str]:
-    """What models were asked, a line a role, and the share of turns that could not be read."""
+    """Requests to models, one line per role, and the turns with malformed tool calls."""
     lines = []
     for role, cost in llm.get("usage", {}).items():
         if not cost["requests"]:
@@ -162,7 +177,7 @@ def _costs(llm: Mapping[str, Any]) -> list[str]:
 
 
 def beside(name: str, summary: Mapping[str, Any]) -> str:
-    """Another finished run in one line, to stand below a table of the same held-out tasks."""
+    """Another finished run as one line below a table of the same held-out tasks."""
     figures, change = summary["score"], summary["difference"]
     low, high = figures["interval"]
     text = f"{name}: success {figures['success']:.3f} [{low:.3f}, {high:.3f}]"

@@ -1,19 +1,24 @@
-"""What a finished run says about itself: summary.json."""
+"""Writes the summary of a finished run: summary.json."""
 
 from __future__ import annotations
 
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.protocols import MethodPlan
+from trace_bench.core.run_files import HASHED
 from trace_bench.core.store import file_hash, read_json
 from trace_bench.core.types import AgentSpec, to_json
 from trace_bench.runner import report
-from trace_bench.runner.build import curve_caveat
-from trace_bench.runner.evaluate import Outcome, Routing
+from trace_bench.runner.folder import Place
+from trace_bench.runner.outcomes import Outcome
+from trace_bench.runner.routing import Routing
+from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import Settings
 
 VERSIONS = (
@@ -27,91 +32,92 @@ VERSIONS = (
     "scipy",
     "hydra-core",
 )
-FLOORS = ("idle", "random", "reference")
 ROW_NAMES = {"idle": "idle floor", "random": "random floor", "reference": "reference ceiling"}
-HASHED = (
-    "ledger.jsonl", "evaluation.jsonl", "curve.jsonl", "metrics.jsonl", "capabilities.json",
-    "trajectories.jsonl", "evaluation_trajectories.jsonl",
-)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The results of a run. `outcomes`: by agent; `rollouts`: episodes by purpose; `yardsticks`:
+    title and rollouts by purpose of each; `seconds`: wall time by phase; `about`: the suite's own
+    facts; `llm`: requests to models, and malformed tool calls."""
+
+    agent: AgentSpec
+    outcomes: Mapping[str, Sequence[Outcome]]
+    routed: Routing | None
+    validated: Routing | None
+    rollouts: Mapping[str, int]
+    yardsticks: Mapping[str, Mapping[str, Any]]
+    curve: Sequence[Mapping[str, Any]]
+    seconds: Mapping[str, float]
+    about: Mapping[str, Any]
+    llm: Mapping[str, Any]
 
 
 def summarize(
-    settings: Settings,
-    folder: Path,
-    *,
-    agent: AgentSpec,
-    outcomes: Mapping[str, Sequence[Outcome]],
-    routed: Routing | None,
-    validated: Routing | None,
-    rollouts: Mapping[str, int],
-    joint: Mapping[str, int] | None,
-    curve: Sequence[Mapping[str, Any]],
-    seconds: Mapping[str, float],
-    mark: str,
-    about: Mapping[str, Any],
-    llm: Mapping[str, Any],
+    settings: Settings, parts: Mapping[str, Part], place: Place, plan: MethodPlan, run: Finished
 ) -> dict[str, Any]:
-    """Everything that the closing table and later comparisons need.
-
-    `rollouts` counts episodes by purpose, `joint` those of the yardstick, `seconds` wall time by
-    phase; `mark` is the fingerprint, `about` what the suite says of itself, `llm` what models were
-    asked and how many tool calls could not be read.
-    """
-    final, base = outcomes["final"], outcomes["base"]
+    """The summary for the closing table and later comparisons, as JSON-safe data."""
+    final, base = run.outcomes["final"], run.outcomes["base"]
+    method = parts["method"].label
     return {
         "complete": True,
-        "method": settings.method["name"],
-        "env": settings.env.name,
-        "suite": settings.env.suite,
-        "suite_data": dict(about),
-        "augmentation": settings.env.augmentation,
+        "method": method,
+        "learns": plan.learns,
+        "marks": list(plan.marks),
+        "env": parts["env"].label,
+        "suite": settings.env.suite or "",
+        "suite_data": dict(run.about),
         "split": settings.evaluation.split,
         "train_split": settings.env.train_split,
         "dev_split": settings.env.dev_split,
         "protocol": settings.protocol,
         "accounting": settings.accounting,
-        "policy": settings.policy.name,
+        "policy": parts["policy"].label,
         "model": settings.model.name,
         "experiment": settings.experiment,
         "seed": settings.seed,
         "budget": settings.budget,
-        "rollouts": dict(rollouts),
-        "joint_rollouts": None if joint is None else dict(joint),
+        "rollouts": dict(run.rollouts),
+        "yardsticks": {name: dict(found) for name, found in run.yardsticks.items()},
         "score": report.score(final),
         "base_score": report.score(base),
         "difference": report.difference(final, base),
-        "table": [to_json(row) for row in _rows(settings, outcomes, routed)],
-        "routing": None if routed is None else _routing_figures(routed),
-        "routing_dev": None if validated is None else _routing_figures(validated),
-        "llm": dict(llm),
-        "curve": list(curve),
-        "curve_caveat": curve_caveat(settings),
-        "capabilities": _capabilities(folder),
-        "adapters": [adapter.name for adapter in agent.adapters],
-        "wall_s": {name: round(seconds, 2) for name, seconds in seconds.items()},
+        "table": [to_json(row) for row in _rows(method, plan, run)],
+        "routing": None if run.routed is None else _routing_figures(run.routed),
+        "routing_dev": None if run.validated is None else _routing_figures(run.validated),
+        "llm": dict(run.llm),
+        "curve": list(run.curve),
+        "curve_caveat": plan.caveat,
+        "capabilities": _capabilities(place.folder),
+        "adapters": [adapter.name for adapter in run.agent.adapters],
+        "wall_s": {name: round(seconds, 2) for name, seconds in run.seconds.items()},
         "versions": versions(),
         "git": git_state(),
-        "fingerprint": mark,
-        "hashes": {name: file_hash(folder / name) for name in HASHED},
+        "origins": {g: to_json(p.origin) for g, p in parts.items() if p.origin is not None},
+        "fingerprint": place.fingerprint,
+        "hashes": {name: file_hash(place.folder / name) for name in HASHED},
     }
 
 
-def _rows(
-    settings: Settings, outcomes: Mapping[str, Sequence[Outcome]], routed: Routing | None
-) -> list[report.Row]:
+def _rows(method: str, plan: MethodPlan, run: Finished) -> list[report.Row]:
     """The closing table: base and method first, then what bounds them."""
-    base = outcomes["base"]
+    base, outcomes, routed = run.outcomes["base"], run.outcomes, run.routed
     rows = [report.row("base", base, None)]
-    if settings.method["name"] != "base":
-        rows.append(report.row(settings.method["name"], outcomes["final"], base))
+    if outcomes["final"] is not base and not _unchanged(plan, run):
+        rows.append(report.row(method, outcomes["final"], base))
     if routed is not None:
         rows.append(report.row("oracle route", routed.oracle, base))
         rows.append(report.row(f"only {routed.single}", routed.single_outcomes, base))
-    if "joint" in outcomes:
-        rows.append(report.row("one joint adapter", outcomes["joint"], base))
-    there = [name for name in FLOORS if name in outcomes]
+    for name, found in run.yardsticks.items():
+        rows.append(report.row(str(found["title"]), outcomes[name], base))
+    there = [name for name in ROW_NAMES if name in outcomes]
     rows += [report.row(ROW_NAMES[name], outcomes[name], base) for name in there]
     return [row for row in rows if row is not None]
+
+
+def _unchanged(plan: MethodPlan, run: Finished) -> bool:
+    """Whether the method returns the base agent unchanged."""
+    return not plan.learns and run.agent.version == run.outcomes["base"][0].version
 
 
 def _routing_figures(routed: Routing) -> dict[str, Any]:
@@ -125,16 +131,16 @@ def _routing_figures(routed: Routing) -> dict[str, Any]:
     }
 
 
-def _capabilities(folder: Path) -> list[str]:
-    """Names of the capabilities that the method selected, in its order; [] without an analysis."""
+def _capabilities(folder: Path) -> list[str] | None:
+    """Names of the selected capabilities, in the method's order; None without an analysis."""
     path = folder / "capabilities.json"
     if not path.exists():
-        return []
+        return None
     return [c["name"] for c in read_json(path).get("candidates", ()) if c["selected"]]
 
 
 def versions() -> dict[str, str | None]:
-    """Versions of what computes the results; None for a package that is not installed."""
+    """Versions of the packages that compute the results; None for one that is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for name in VERSIONS:
         try:
@@ -145,8 +151,8 @@ def versions() -> dict[str, str | None]:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Commit of the checkout that the code comes from, and whether code or settings were changed
-    since; None outside a checkout."""
+    """The checkout's commit, and whether code or settings have changed since; None outside a
+    checkout."""
     home = Path(__file__).resolve().parents[1]
 
     def git(*arguments: str) -> str:

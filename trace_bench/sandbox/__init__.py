@@ -1,1 +1,1 @@
-"""Environments in a box: the same `Env` as in this process, played by a worker in a container."""
+"""Sandboxes: run environments in worker processes or containers, behind the same `Env` protocol."""

@@ -1,15 +1,15 @@
 """`python -m trace_bench.sandbox.build [NAME ...]`: container images, for machines with Docker.
 
     NAME         a folder under containers/ (default: base)
-    --base IMAGE what the images start from: default python:3.11-slim-bookworm; `debootstrap` makes
-                 an equal one with containers/base.sh where no image registry is reachable
+    --base IMAGE the base image: default python:3.11-slim-bookworm; `debootstrap` makes an
+                 equivalent one with containers/base.sh if no image registry is reachable
     --tag TAG    default latest
-    --dry-run    build nothing: see whether the pins of each image can be had and fit together (no
-                 Docker is needed; for `verl` some minutes)
+    --dry-run    build nothing: check that the pins of each image resolve (needs no Docker; takes
+                 some minutes for `verl`)
 
 Packages are gathered on this machine by pip, for the Python 3.11 of the image, from the pins in
 containers/NAME/requirements.txt, and copied into the image with the project's environments: nothing
-is fetched, and nothing runs, while the image is built.
+is downloaded or run while the image is built.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from trace_bench.sandbox.docker import connect
 from trace_bench.sandbox.protocol import code_hash
 
 DEFAULT_BASE, OWN_BASE = "python:3.11-slim-bookworm", "trace-bench/python:3.11"
-# What an environment may import of this project (tests/test_imports.py sees to it).
+# The parts of this project that an environment may import (checked by tests/test_imports.py).
 PARTS = ("__init__.py", "core", "envs", "sandbox")
 
 
 def containers() -> Path:
-    """The folder with one folder an image: beside the package, in a checkout."""
+    """The folder with one subfolder per image: beside the package, in a checkout."""
     place = Path(__file__).resolve().parents[2] / "containers"
     if not place.is_dir():
         raise UserError(f"images are built from a checkout of the project: no {place}.")
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def resolve(name: str) -> None:
-    """Raises UserError when an image's pins cannot be had, or do not fit together."""
+    """Raises UserError if an image's pins are unavailable or conflict."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     pins = containers() / name / "requirements.txt"
     _run([*command, "--dry-run", "--ignore-installed", "-r", str(pins)])
@@ -86,7 +86,7 @@ def resolve(name: str) -> None:
 
 
 def base_image(client: Any, wanted: str) -> str:
-    """An image with Python 3.11 that is there: as it stands, pulled, or made by base.sh."""
+    """The base image with Python 3.11: local, pulled, or made by base.sh."""
     import docker
 
     name = OWN_BASE if wanted == "debootstrap" else wanted
@@ -113,7 +113,7 @@ def base_image(client: Any, wanted: str) -> str:
 
 
 def build(client: Any, name: str, base: str, tag: str) -> str:
-    """Builds trace-bench/NAME:TAG; its name."""
+    """Builds trace-bench/NAME:TAG and returns that name."""
     import docker
 
     if sys.version_info[:2] != (3, 11):
@@ -166,7 +166,7 @@ def assemble(place: Path, name: str) -> Path:
             shutil.copyfile(source, target)
     print(f"gathering the packages of containers/{name}/requirements.txt", flush=True)
     _pip(folder / "requirements.txt", context / "site")
-    extra = folder / "prepare.py"  # what pip alone cannot do
+    extra = folder / "prepare.py"  # steps beyond pip
     if extra.exists():
         _run([sys.executable, str(extra), str(context)])
     compiled = [sys.executable, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash"]
@@ -191,7 +191,7 @@ def _run(command: Sequence[str]) -> None:
 
 
 def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Nobody's files, readable by all."""
+    """Makes a file owned by root and readable by all."""
     info.uid = info.gid = 0
     info.uname = info.gname = "root"
     info.mode |= 0o444 | (0o111 if info.isdir() else 0)

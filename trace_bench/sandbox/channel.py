@@ -1,4 +1,4 @@
-"""A worker's channel: whole messages over a transport, or the reason why it is no use any more."""
+"""A worker's channel: complete messages over a transport. Raises Lost if the worker is unusable."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trace_bench.sandbox.transport import Gone, Transport
 
 
 class Lost(Exception):
-    """A worker is no use any more; says why."""
+    """A worker has become unusable; the message says why."""
 
 
 @dataclass(eq=False)
 class Worker:
-    """A worker's channel: lines in, lines out."""
+    """A worker as the host sees it: sends and receives messages, one per line."""
 
     transport: Transport
     buffer: bytearray = field(default_factory=bytearray)
@@ -30,12 +30,10 @@ class Worker:
         try:
             self.transport.write(encode(message), deadline)
         except Gone as error:
-            raise Lost(
-                f"it takes nothing any more ({error or self.transport.epitaph()})"
-            ) from error
+            raise Lost(f"it accepts no more input ({error or self.transport.epitaph()})") from error
 
     def lines(self) -> list[dict[str, Any]]:
-        """Whole messages that have arrived. Raises Lost."""
+        """The complete messages that have arrived. Raises Lost."""
         try:
             data = self.transport.read()
         except Gone:

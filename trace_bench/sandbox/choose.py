@@ -1,4 +1,4 @@
-"""Which box: the setting `sandbox`, what is there, and what may be played where."""
+"""Chooses where environments run, by the setting `sandbox` and what this machine offers."""
 
 from __future__ import annotations
 
@@ -8,21 +8,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Suite
-from trace_bench.envs.registry import Ask
-from trace_bench.envs.registry import suite as in_process
-from trace_bench.sandbox.boxed import BoxedSuite, RemoteSuite
+from trace_bench.core.protocols import Ask, InImage, ListsTasksHere, RunContext, Suite
 from trace_bench.sandbox.docker import DockerTransport, Limits, connect, reap
 from trace_bench.sandbox.pool import Pool
+from trace_bench.sandbox.protocol import encode
+from trace_bench.sandbox.suite import remote, sandboxed
 from trace_bench.sandbox.transport import ProcessTransport, Transport
+from trace_bench.settings.registry import Part
 
-IMAGES = {"toolsandbox/embedded": "base", "toolsandbox/official": "toolsandbox", "tau2": "tau2"}
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Box:
-    """The setting `sandbox`, and whose containers these are."""
+class Sandbox:
+    """The settings of `sandbox`, and the run that owns the containers."""
 
     name: str = "inline"  # auto, docker, process, inline
     workers: int = 1
@@ -36,67 +35,86 @@ class Box:
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """Which suite."""
+class Where:
+    """`python`: the interpreter of a worker process, if it needs its own packages; `image`: a
+    container image, None for the one that the suite's class names."""
 
-    name: str
-    variant: str
-    augmentation: str = "none"
-    options: Mapping[str, str] = field(default_factory=dict)
-    python: str | None = None  # of a worker process with packages of its own
-
-    @property
-    def arguments(self) -> list[str]:
-        """The worker's command line."""
-        given = {"suite": self.variant, "augmentation": self.augmentation, **self.options}
-        return [self.name, *(f"{key}={value}" for key, value in given.items())]
-
-    @property
-    def image(self) -> str:
-        return IMAGES.get(f"{self.name}/{self.variant}") or IMAGES[self.name]
+    python: str | None = None
+    image: str | None = None
 
 
-def boxed_suite(wanted: Wanted, box: Box, ask: Ask | None, say: Say) -> Suite:
-    """The suite in the box that was asked for. `auto` says what it takes."""
-    kind = resolve(box.name, say)
+def suite_in(part: Part, run: RunContext, sandbox: Sandbox, where: Where, log: Log) -> Suite:
+    """The suite, with its episodes in the chosen sandbox. `auto` logs its choice. Raises
+    UserError."""
+    kind = resolve(sandbox.name, log)
     if kind == "inline":
-        return in_process(
-            wanted.name, wanted.variant, wanted.augmentation, options=wanted.options, ask=ask
+        made: Suite = part.make(run)
+        return made
+    if not part.factory.importable:
+        raise UserError(
+            f"sandbox={kind} needs a suite that a worker can import: module:attribute in "
+            "`env.factory`. Set `sandbox` to inline for an object."
         )
-    pool = make_pool(box, kind, wanted.image, wanted.arguments, ask, wanted.python)
-    return BoxedSuite(_inner(wanted, pool), pool)
+    image = _image(part, sandbox, where) if kind == "docker" else ""
+    worker = {
+        "factory": part.factory.text,
+        "options": dict(part.options),
+        "asks_user": run.ask is not None,
+    }
+    pool = make_pool(sandbox, kind, image, worker, run.ask, where.python)
+    if isinstance(part.declared, ListsTasksHere):
+        return sandboxed(part.make(run), pool)
+    return remote(pool)
 
 
-def resolve(name: str, say: Say) -> str:
-    """`auto` as docker or inline; the others as they are."""
+def _image(part: Part, sandbox: Sandbox, where: Where) -> str:
+    if where.image is not None:
+        return where.image
+    if isinstance(part.declared, InImage):
+        return image_name(part.declared.image, sandbox)
+    raise UserError(
+        f"sandbox=docker runs env.factory={part.factory.text} in a container, and no image is "
+        "named that has its code. Set `env.image` (docs/sandbox.md says how to make one), or "
+        "`sandbox` to process or inline."
+    )
+
+
+def image_name(image: str, sandbox: Sandbox) -> str:
+    """The full name of one of the project's images."""
+    return f"trace-bench/{image}:{sandbox.tag}"
+
+
+def resolve(name: str, log: Log) -> str:
+    """Resolves `auto` to docker or inline; other names are unchanged."""
     if name != "auto":
         return name
     try:
         connect().close()
     except UserError as error:
-        say(f"sandbox=auto: environments run in this process, since {error}")
+        log(f"sandbox=auto: environments run in this process, since {error}")
         return "inline"
     return "docker"
 
 
 def make_pool(
-    box: Box,
+    sandbox: Sandbox,
     kind: str,
     image: str,
-    arguments: list[str],
+    worker: Mapping[str, Any],
     ask: Ask | None,
     python: str | None,
     source: Mapping[str, Any] | None = None,
 ) -> Pool:
-    """Workers of that kind, for one suite. Containers of earlier programs are removed first."""
+    """A pool of workers for one suite; `worker`: their start arguments (see worker.py). First
+    removes containers that earlier programs left behind."""
     spawn: Callable[[], Transport]
+    arguments = [encode(worker).decode().strip()]
     if kind == "docker":
         client = connect()
-        reap(client, box.run)
-        name = f"trace-bench/{image}:{box.tag}"
+        reap(client, sandbox.run)
 
         def spawn() -> Transport:
-            return DockerTransport(client, name, arguments, box.run, box.limits)
+            return DockerTransport(client, image, arguments, sandbox.run, sandbox.limits)
     else:
 
         def spawn() -> Transport:
@@ -104,17 +122,10 @@ def make_pool(
 
     return Pool(
         spawn,
-        size=box.workers,
-        deadline=box.deadline,
-        start=box.start,
-        retries=box.retries,
+        size=sandbox.workers,
+        deadline=sandbox.deadline,
+        start=sandbox.start,
+        retries=sandbox.retries,
         ask=ask,
         source=source,
     )
-
-
-def _inner(wanted: Wanted, pool: Pool) -> Suite:
-    """What tells of the tasks: the project's own suites are known here, others to their worker."""
-    if (wanted.name, wanted.variant) == ("toolsandbox", "embedded"):
-        return in_process(wanted.name, wanted.variant, wanted.augmentation)
-    return RemoteSuite(pool)

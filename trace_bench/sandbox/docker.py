@@ -1,7 +1,7 @@
-"""Containers as boxes: no network, nothing writable but a small tmpfs, no privileges, hard limits.
+"""Containers as sandboxes: no network, nothing writable but a small tmpfs, no privileges, limits.
 
-Containers carry the label `trace_bench=<run>` and, in `trace_bench.host`, the process that owns
-them; what a killed program left behind is removed when the next one starts.
+Containers have the label `trace_bench=<run>` and, in `trace_bench.host`, the process that owns
+them; the next program removes containers that a killed program left behind.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from trace_bench.core.errors import UserError
 from trace_bench.sandbox.transport import CHUNK, TAIL, Gone, ended, write_all
 
 LABEL, OWNER = "trace_bench", "trace_bench.host"
-_SECONDS = 60  # for one answer of the engine
+_SECONDS = 60  # timeout of one request to the engine
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What one container may use. `memory` in MiB (no swap beyond it), `cpus` in cores, `scratch`
-    in MiB of tmpfs (it counts as memory), `files` open at once."""
+    """The limits of one container. `memory` in MiB (without swap), `cpus` in cores, `scratch` in
+    MiB of tmpfs (counts as memory), `files` open at once."""
 
     memory: int = 1024
     cpus: float = 1.0
@@ -44,7 +44,7 @@ class DockerTransport:
         self._client = client
         try:
             self._container = client.containers.create(
-                image, list(arguments), labels={LABEL: run, OWNER: owner()}, **box(limits)
+                image, list(arguments), labels={LABEL: run, OWNER: owner()}, **walls(limits)
             )
         except docker.errors.ImageNotFound as error:
             name = image.split("/")[-1].split(":")[0]
@@ -68,8 +68,8 @@ class DockerTransport:
         return [self._socket.fileno()] if self._socket is not None else []
 
     def read(self) -> bytes:
-        """What arrived on stdout. The socket carries frames: a byte for the stream, three of
-        nothing, four for the length, the bytes."""
+        """The bytes that have arrived on stdout. The socket carries frames: one byte for the
+        stream, three unused, four for the length, then the data."""
         if self._socket is None:
             raise Gone
         try:
@@ -112,8 +112,8 @@ class DockerTransport:
         return ended(how, self._tail)
 
     def kill(self) -> None:
-        """Removes the container, whatever it is doing. The channel goes first: the engine does not
-        remove a container whose output nobody takes."""
+        """Removes the container, even if it is running. Closes the channel first: the engine does
+        not remove a container whose output is not read."""
         import docker
 
         if self._socket is not None:
@@ -127,8 +127,8 @@ class DockerTransport:
             self._container.remove(force=True, v=True)
 
 
-def box(limits: Limits) -> dict[str, Any]:
-    """The container's walls, as arguments of the Docker SDK."""
+def walls(limits: Limits) -> dict[str, Any]:
+    """The container's isolation and limits, as arguments of the Docker SDK."""
     import docker
 
     ulimit = docker.types.Ulimit
@@ -153,13 +153,13 @@ def box(limits: Limits) -> dict[str, Any]:
             ulimit(name="nofile", soft=limits.files, hard=limits.files),
             ulimit(name="core", soft=0, hard=0),
         ],
-        # Nothing that a container prints is kept by the engine: a flood would fill the disk.
+        # The engine stores no container output: too much of it would fill the disk.
         "log_config": docker.types.LogConfig(type="none"),
     }
 
 
 def connect() -> Any:
-    """A client of an engine that answers. Raises UserError saying what is missing, what to do."""
+    """A client of a running engine. Raises UserError that says what is missing and what to do."""
     try:
         import docker
     except ImportError as error:
@@ -179,14 +179,14 @@ def connect() -> Any:
         raise UserError(
             "no Docker engine answers: install one (apt-get install docker.io) and start it "
             "(systemctl start docker, or dockerd), or set DOCKER_HOST to where one runs, or "
-            f"change `sandbox` to process. It said: {text}"
+            f"change `sandbox` to process. The error: {text}"
         ) from error
     return client
 
 
 def reap(client: Any, run: str) -> int:
-    """Removes what earlier programs left of this run, and what programs on this machine that are
-    gone left of any; how many. Containers of this very process stay."""
+    """Removes containers of this run from earlier programs, and of any run from ended programs on
+    this machine; keeps those of this process. Returns how many were removed."""
     import docker
 
     count, me = 0, owner()
@@ -200,13 +200,14 @@ def reap(client: Any, run: str) -> int:
 
 
 def owner() -> str:
-    """This process, so that another one can tell whether it still runs: boot, pid, start time."""
+    """Identifies this process, so that others can check whether it still runs: boot id, pid, start
+    time."""
     return f"{_boot()} {os.getpid()} {_started(os.getpid())}"
 
 
 def _alive(text: str) -> bool:
-    """Whether the owner runs. One on another machine or before a restart of this one is not ours to
-    judge: it counts as alive only if it may be elsewhere."""
+    """Whether the owner still runs. An owner on another machine, or from before a reboot, cannot be
+    checked and counts as alive."""
     parts = text.split()
     if len(parts) != 3:
         return False

@@ -1,9 +1,9 @@
 """A few long-lived workers for many episodes: batches, deadlines, replacement.
 
-Environments are deterministic, so an episode can be moved: when a worker is lost, whoever lived in
-it is played again up to where it was on another one, at its next call. What was due in the lost
-worker's batch is then tried alone, so that one bad episode takes nobody with it, and is given up
-after `retries` more attempts as a failure of the sandbox.
+Environments are deterministic, so an episode can be moved: when a worker is lost, each of its
+episodes is replayed on another worker, at the episode's next call. The calls of the lost worker's
+batch are then retried one at a time, so that one bad episode does not affect others; after
+`retries` more attempts a call fails with a failure of the sandbox.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trace_bench.core.errors import EpisodeError, UserError
-from trace_bench.envs.registry import Ask
+from trace_bench.core.protocols import Ask
 from trace_bench.sandbox.channel import Lost, Worker
 from trace_bench.sandbox.protocol import PROTOCOL, Violation, code_hash, learn_tools
 from trace_bench.sandbox.transport import Transport
 
 
 @dataclass(eq=False)
-class Box:
-    """An episode as the pool sees it. `history`: the calls that made it what it is."""
+class Episode:
+    """An episode in the pool. `history`: the calls that led to its state."""
 
     number: int
     worker: Worker | None = None
@@ -39,7 +39,7 @@ Result = dict[str, Any] | EpisodeError
 
 @dataclass
 class _Batch:
-    """What one worker has been sent and has not answered."""
+    """The calls that one worker has been sent and has not answered."""
 
     worker: Worker
     places: list[int]
@@ -50,8 +50,9 @@ class _Batch:
 
 
 class Pool:
-    """`spawn` makes a worker's transport; `size` how many; `deadline` seconds for one batch (the
-    time that the host needs to answer questions not counted); `start` for a worker's greeting."""
+    """`spawn` makes a worker's transport. `size`: number of workers. `deadline`: seconds for one
+    batch, without the time that the host takes to answer questions. `start`: seconds for a worker's
+    greeting."""
 
     def __init__(
         self,
@@ -70,25 +71,25 @@ class Pool:
         self._workers: list[Worker] = []
         self._count = 0
         self._threads: ThreadPoolExecutor | None = None
-        self.greeted = False  # a worker has started: what goes wrong after that is not the box's
-        self.lost: list[str] = []  # why workers were replaced, for whoever wants to know
+        self.greeted = False  # a worker has started: later errors are not the sandbox's
+        self.lost: list[str] = []  # why workers were replaced, for diagnosis
 
-    def box(self) -> Box:
+    def episode(self) -> Episode:
         """A new episode."""
         self._count += 1
-        return Box(self._count)
+        return Episode(self._count)
 
-    def forget(self, box: Box) -> None:
-        """The episode is over; its worker is told with the next batch."""
-        if box.worker is not None:
-            box.worker.live.discard(box.number)
-            box.worker.closing.append(box.number)
-            box.worker = None
-        box.history, box.answers = [], {}
+    def forget(self, episode: Episode) -> None:
+        """Ends the episode; its worker closes it with the next batch."""
+        if episode.worker is not None:
+            episode.worker.live.discard(episode.number)
+            episode.worker.closing.append(episode.number)
+            episode.worker = None
+        episode.history, episode.answers = [], {}
 
-    def act(self, calls: Sequence[tuple[Box, dict[str, Any]]]) -> list[Result]:
-        """One result per call, in order. Never raises for what a worker does; UserError when no
-        worker can be had at all."""
+    def act(self, calls: Sequence[tuple[Episode, dict[str, Any]]]) -> list[Result]:
+        """One result per call, in order. Failures of a worker are results; raises UserError only if
+        no worker can be started."""
         results: dict[int, Result] = {}
         alone = self._round(calls, range(len(calls)), results)
         while alone:
@@ -98,8 +99,8 @@ class Pool:
         return [results[i] for i in range(len(calls))]
 
     def query(self, call: dict[str, Any]) -> Any:
-        """An answer of the suite itself, not of an episode."""
-        (result,) = self.act([(self.box(), call)])
+        """Calls the suite itself, not an episode, and returns its answer."""
+        (result,) = self.act([(self.episode(), call)])
         if isinstance(result, EpisodeError):
             raise UserError(f"the environment's worker does not answer: {result}")
         if "value" not in result:
@@ -113,16 +114,16 @@ class Pool:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    # -- one round: a batch for every worker that has something to do ------------------------------
+    # -- one round: a batch for every worker that has calls ---------------------------------------
 
     def _round(
         self,
-        calls: Sequence[tuple[Box, dict[str, Any]]],
+        calls: Sequence[tuple[Episode, dict[str, Any]]],
         places: Sequence[int],
         results: dict[int, Result],
         apart: bool = False,
     ) -> list[int]:
-        """Fills `results`; what has to be tried alone is returned. `apart`: a worker each."""
+        """Fills `results`; returns the calls to retry alone. `apart`: one worker per call."""
         batches = []
         alone: list[int] = []
         for worker, own in self._assign(calls, places, apart):
@@ -140,31 +141,31 @@ class Pool:
         return sorted(alone)
 
     def _assign(
-        self, calls: Sequence[tuple[Box, dict[str, Any]]], places: Sequence[int], apart: bool
+        self, calls: Sequence[tuple[Episode, dict[str, Any]]], places: Sequence[int], apart: bool
     ) -> list[tuple[Worker, list[int]]]:
-        """Which worker gets which calls. Episodes stay where they are, new ones go where the fewest
-        live; `apart` moves them so that none shares a worker."""
+        """Assigns calls to workers. Episodes stay on their worker, new ones go to the worker with
+        the fewest; `apart` moves them so that no two share a worker."""
         self._fill()
         work: dict[int, list[int]] = {}
         for n, place in enumerate(places):
-            box = calls[place][0]
-            if box.worker not in self._workers:
-                box.worker = None  # it was lost, and the episode with it
+            episode = calls[place][0]
+            if episode.worker not in self._workers:
+                episode.worker = None  # the worker was lost: replay elsewhere
             if apart:
                 chosen = self._workers[n]
-                if box.worker is not chosen and box.worker is not None:
-                    box.worker.live.discard(box.number)
-                    box.worker.closing.append(box.number)
-                    box.worker = None
+                if episode.worker is not chosen and episode.worker is not None:
+                    episode.worker.live.discard(episode.number)
+                    episode.worker.closing.append(episode.number)
+                    episode.worker = None
             else:
-                chosen = box.worker or min(self._workers, key=lambda w: len(w.live))
-            if box.worker is None:
-                chosen.live.add(box.number)
+                chosen = episode.worker or min(self._workers, key=lambda w: len(w.live))
+            if episode.worker is None:
+                chosen.live.add(episode.number)
             work.setdefault(self._workers.index(chosen), []).append(place)
         return [(self._workers[n], own) for n, own in work.items()]
 
     def _send(
-        self, worker: Worker, places: list[int], calls: Sequence[tuple[Box, dict[str, Any]]]
+        self, worker: Worker, places: list[int], calls: Sequence[tuple[Episode, dict[str, Any]]]
     ) -> _Batch:
         worker.calls += 1
         deadline = time.monotonic() + self._deadline
@@ -175,12 +176,12 @@ class Pool:
         }
         worker.closing = []
         worker.send(message, deadline)
-        boxes = [calls[place][0] for place in places]
-        answers = {box.number: box.answers for box in boxes}
+        episodes = [calls[place][0] for place in places]
+        answers = {episode.number: episode.answers for episode in episodes}
         return _Batch(worker, places, worker.calls, deadline, answers)
 
     def _wait(self, batches: Sequence[_Batch]) -> list[tuple[_Batch, list[Result] | Lost]]:
-        """Answers of all batches, in whatever order they come; Lost for a worker that fails."""
+        """The answers of all batches, in order of arrival; Lost for a worker that fails."""
         done: list[tuple[_Batch, list[Result] | Lost]] = []
         waiting = list(batches)
         answers: list[tuple[_Batch, int, Future[str]]] = []
@@ -202,7 +203,7 @@ class Pool:
     def _progress(
         self, batch: _Batch, ready: bool, answers: list[tuple[_Batch, int, Future[str]]]
     ) -> list[Result] | Lost | None:
-        """What a batch came to; None while it is under way."""
+        """The results of a batch; None while it is running."""
         try:
             for message in batch.worker.lines() if ready else ():
                 if "ask" in message:
@@ -220,7 +221,7 @@ class Pool:
     def _question(self, batch: _Batch, message: dict[str, Any]) -> tuple[_Batch, int, Future[str]]:
         role, messages = message.get("role"), message.get("messages")
         if self._ask is None or not isinstance(role, str) or not isinstance(messages, list):
-            raise Lost(f"it asked for {role!r}, which nobody answers here")
+            raise Lost(f"it asked for {role!r}, which no model or program plays here")
         self._threads = self._threads or ThreadPoolExecutor(64)
         known = batch.answers.get(message.get("episode"), {})
         question = json.dumps([role, messages], sort_keys=True)
@@ -229,27 +230,27 @@ class Pool:
         return batch, message["ask"], known[question]
 
     def _answer(self, batch: _Batch, answers: list[tuple[_Batch, int, Future[str]]]) -> None:
-        """Sends what is answered; the clock runs again from then."""
+        """Sends the answers that are ready; the deadline's clock then restarts."""
         for entry in [a for a in answers if a[0] is batch and a[2].done()]:
             answers.remove(entry)
             batch.asking -= 1
             batch.deadline = time.monotonic() + self._deadline
             error = entry[2].exception()
-            told = {"error": str(error)} if error else {"text": entry[2].result()}
-            batch.worker.send({"answer": entry[1], **told}, batch.deadline)
+            reply = {"error": str(error)} if error else {"text": entry[2].result()}
+            batch.worker.send({"answer": entry[1], **reply}, batch.deadline)
 
     # -- workers ---------------------------------------------------------------------------------
 
     def _fill(self) -> None:
-        """As many workers as there should be; they start side by side. One that speaks out of turn
-        is replaced: a bad episode may have left something behind in it."""
+        """Starts missing workers, in parallel. Replaces a worker that has sent an unexpected
+        message: a bad episode may have left something running in it."""
         for worker in list(self._workers):
             try:
-                said = worker.lines() or worker.buffer
+                stray = worker.lines() or worker.buffer
             except Lost as error:
-                said = [{"gone": str(error)}]
-            if said:
-                self.lost.append(f"it spoke out of turn, or ended: {str(said)[:100]}")
+                stray = [{"gone": str(error)}]
+            if stray:
+                self.lost.append(f"it sent an unexpected message, or ended: {str(stray)[:100]}")
                 self._retire(worker)
         fresh = [Worker(self._spawn()) for _ in range(self._size - len(self._workers))]
         self._workers += fresh
@@ -257,7 +258,8 @@ class Pool:
             self._greet(worker)
 
     def _greet(self, worker: Worker) -> None:
-        """The first line says who is there. Raises UserError when it is not who it should be."""
+        """Reads the worker's greeting. Raises UserError if the worker has other code, or cannot
+        build the environment."""
         greeting = self._first(worker)
         if (error := greeting.get("error")) is not None:
             raise UserError(f"the environment cannot be made in its worker: {error}")
@@ -273,7 +275,7 @@ class Pool:
             try:
                 worker.send({"id": 0, **self._source}, time.monotonic() + self._deadline)
             except Lost as error:
-                raise UserError(f"the environment's source was not taken: {error}") from error
+                raise UserError(f"the environment's source was not accepted: {error}") from error
             loaded = self._first(worker)
             if "error" in loaded:
                 raise UserError(f"the environment's source is broken: {loaded['error']}")
@@ -301,43 +303,43 @@ class Pool:
         self,
         worker: Worker,
         places: Sequence[int],
-        calls: Sequence[tuple[Box, dict[str, Any]]],
+        calls: Sequence[tuple[Episode, dict[str, Any]]],
         results: dict[int, Result],
         reason: str,
     ) -> list[int]:
-        """The worker goes; its calls are to be tried alone, or have been often enough."""
+        """Removes the worker; its calls are retried alone, or fail if they were tried too often."""
         self._retire(worker)
         self.lost.append(reason)
         again = []
         for place in places:
-            box = calls[place][0]
-            box.strikes += len(places) == 1
-            if box.strikes > self._retries:
+            episode = calls[place][0]
+            episode.strikes += len(places) == 1
+            if episode.strikes > self._retries:
                 results[place] = EpisodeError("sandbox", f"the worker is lost: {reason}")
             else:
                 again.append(place)
         return again
 
 
-def _as_sent(box: Box, call: dict[str, Any], worker: Worker) -> dict[str, Any]:
-    """The call with the episode's number, and with its history when it is not at home there."""
-    sent = {"episode": box.number, **call}
+def _as_sent(episode: Episode, call: dict[str, Any], worker: Worker) -> dict[str, Any]:
+    """The call with the episode's number, and with its history if the worker does not have it."""
+    sent = {"episode": episode.number, **call}
     if call["do"] == "reset":
-        box.answers = {}
-    if box.worker is not worker:
-        if box.history and call["do"] != "reset":
-            sent["replay"] = box.history
-        box.worker = worker
+        episode.answers = {}
+    if episode.worker is not worker:
+        if episode.history and call["do"] != "reset":
+            sent["replay"] = episode.history
+        episode.worker = worker
     return sent
 
 
-def _remember(made: tuple[Box, dict[str, Any]], result: Result) -> None:
-    box, call = made
-    box.strikes = 0
+def _remember(made: tuple[Episode, dict[str, Any]], result: Result) -> None:
+    episode, call = made
+    episode.strikes = 0
     if call["do"] == "reset":
-        box.history = [call]
+        episode.history = [call]
     elif call["do"] == "step" and "step" in result:  # type: ignore[operator]
-        box.history.append(call)
+        episode.history.append(call)
 
 
 def _results(batch: _Batch, message: Mapping[str, Any]) -> list[Result]:
@@ -355,7 +357,7 @@ def _results(batch: _Batch, message: Mapping[str, Any]) -> list[Result]:
 
 
 def _pause(waiting: Sequence[_Batch]) -> float:
-    """Until the next deadline, or a moment while the host is answering."""
+    """Seconds until the next deadline; a short time while the host is answering."""
     if any(batch.asking for batch in waiting):
         return 0.005
     return max(0.0, min(batch.deadline for batch in waiting) - time.monotonic()) + 0.001

@@ -1,19 +1,19 @@
-"""What host and worker say to each other: one JSON object a line, nothing else.
+"""The messages between host and worker: one JSON object per line, nothing else.
 
     worker  {"greeting": 1, "code": hash, "version": "0.1.0", "env": name}
     host    {"id": 7, "calls": [{"episode": 3, "do": "step", "action": {...}}, ...], "close": [1]}
     worker  {"id": 7, "results": [{"step": {...}}, ...]}
 
 A call's `do` is reset (with `task`), step (with `action`) or score; `replay` holds earlier calls
-of the episode that are to be made first, when it has moved here from a worker that was lost. A
-suite is asked with `do` about, tasks or reference. While calls are open the worker may ask back for
-the simulated user, {"ask": 5, "episode": 3, "role": "user", "messages": [...]}, and the host
-answers {"answer": 5, "text": "..."}; the same question of the same episode is given the same
-answer. What an environment raises comes back as {"error": "ValueError: ..."} in the place of the
-call's result.
+of the episode to make first, if it has moved from a lost worker. Calls to the suite have `do`
+about, tasks or reference. While calls are open the worker may ask the host for the simulated user's
+answer, {"ask": 5, "episode": 3, "role": "user", "messages": [...]}, and the host answers
+{"answer": 5, "text": "..."}; the same question in the same episode gets the same answer. An
+exception of an environment is returned as {"error": "ValueError: ..."} in place of the call's
+result.
 
-Whatever a worker says is checked here before anything else sees it: the code behind it may be
-anybody's.
+Every message of a worker is checked here before it is used, since the worker may run untrusted
+code.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.types import Message, Score, Step, StopReason, Tool, to_json
+from trace_bench.core.types import Message, Milestone, Score, Step, StopReason, Tool, to_json
 
 PROTOCOL = 1
 MAX_LINE = 16 * 2**20  # bytes; a step of 20 messages has some tens of kilobytes
+MOST_MILESTONES = 1000  # in one score
 ROLES = ("system", "user", "assistant", "tool")
 
 
 class Violation(Exception):
-    """The other side said something that the protocol does not allow."""
+    """The other side sent a message that violates the protocol."""
 
 
 def encode(value: Mapping[str, Any]) -> bytes:
@@ -54,14 +55,14 @@ def decode(line: bytes) -> dict[str, Any]:
 
 
 def step_to_json(step: Step, known: MutableMapping[str, bool]) -> dict[str, Any]:
-    """A step as plain data. Tools are long and few: they are named by their hash, and sent along
-    only when `known` does not have them yet."""
+    """A step as plain data. Sets of tools are long and few, so a step refers to them by a hash, and
+    includes them only if `known` does not have them yet."""
     out: dict[str, Any] = {"messages": step.messages}
     if step.tools:
-        mark = hashlib.sha256(encode({"tools": step.tools})).hexdigest()[:16]
-        out["tools"] = mark
-        if mark not in known:
-            known[mark] = True
+        digest = hashlib.sha256(encode({"tools": step.tools})).hexdigest()[:16]
+        out["tools"] = digest
+        if digest not in known:
+            known[digest] = True
             out["new_tools"] = step.tools
     if step.done:
         out |= {"done": True, "stop": step.stop.value if step.stop else None}
@@ -71,8 +72,8 @@ def step_to_json(step: Step, known: MutableMapping[str, bool]) -> dict[str, Any]
 
 
 def learn_tools(result: Mapping[str, Any], known: MutableMapping[str, tuple[Tool, ...]]) -> None:
-    """Remembers the tools that a result brings along. To be called for results in the order in
-    which the worker gave them. Raises Violation."""
+    """Stores the tools that a result includes. Call it for results in the order in which the worker
+    sent them. Raises Violation."""
     step = result.get("step")
     if isinstance(step, dict) and "new_tools" in step:
         known[str(step.get("tools"))] = tuple(map(_tool, _list(step["new_tools"], "tools")))
@@ -83,10 +84,10 @@ def step_from_json(data: Any, known: Mapping[str, tuple[Tool, ...]]) -> Step:
     _need(isinstance(data, dict), "a step", data)
     _need(isinstance(data.get("messages"), list), "a list of messages", data.get("messages"))
     tools: tuple[Tool, ...] = ()
-    if (mark := data.get("tools")) is not None:
-        _need(isinstance(mark, str), "the tools' mark", mark)
-        _need(mark in known, "tools that were sent", mark)
-        tools = known[mark]
+    if (digest := data.get("tools")) is not None:
+        _need(isinstance(digest, str), "the tools' hash", digest)
+        _need(digest in known, "the hash of tools that were sent", digest)
+        tools = known[digest]
     done = data.get("done", False)
     _need(isinstance(done, bool), "true or false for done", done)
     stop = data.get("stop")
@@ -102,17 +103,36 @@ def step_from_json(data: Any, known: Mapping[str, tuple[Tool, ...]]) -> Step:
 
 
 def score_from_json(data: Any) -> Score:
-    """A score whose similarity is a number in [0, 1] and whose success is a truth value. Raises
-    Violation."""
+    """A score, checked: similarity is a number in [0, 1], success a boolean, and milestones and
+    minefields are alike. Raises Violation."""
     _need(isinstance(data, dict), "a score", data)
-    similarity, success = data.get("similarity"), data.get("success")
-    number = isinstance(similarity, int | float) and not isinstance(similarity, bool)
-    _need(number and math.isfinite(similarity), "a number for similarity", similarity)
-    _need(0 <= similarity <= 1, "a similarity from 0 to 1", similarity)
+    success, details = data.get("success"), data.get("details", {})
     _need(isinstance(success, bool), "true or false for success", success)
-    details = data.get("details", {})
     _need(isinstance(details, dict), "an object for details", details)
-    return Score(float(similarity), success, details)
+    milestones, minefields = (
+        tuple(map(_milestone, _list(data.get(kind, []), kind, MOST_MILESTONES)))
+        for kind in ("milestones", "minefields")
+    )
+    similarity = _similarity(data.get("similarity"))
+    return Score(similarity, success, details, milestones, minefields)
+
+
+def _milestone(data: Any) -> Milestone:
+    _need(isinstance(data, dict), "a milestone", data)
+    name, hit, place, tells = (data.get(key) for key in ("name", "hit", "place", "tells"))
+    _need(isinstance(name, str), "a text for a milestone's name", name)
+    _need(isinstance(hit, bool), "true or false for a milestone's hit", hit)
+    whole = isinstance(place, int) and not isinstance(place, bool) and place >= 0
+    _need(place is None or whole, "an index or null for a milestone's place", place)
+    _need(tells is None or isinstance(tells, str), "a text or null for tells", tells)
+    return Milestone(name, _similarity(data.get("similarity")), hit, place, tells)
+
+
+def _similarity(value: Any) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    _need(number and math.isfinite(value), "a number for similarity", value)
+    _need(0 <= value <= 1, "a similarity from 0 to 1", value)
+    return float(value)
 
 
 def _message(data: Any) -> Message:
@@ -129,8 +149,9 @@ def _tool(data: Any) -> Tool:
     return dict(data)
 
 
-def _list(value: Any, what: str) -> list[Any]:
+def _list(value: Any, what: str, most: int | None = None) -> list[Any]:
     _need(isinstance(value, list), f"a list of {what}", value)
+    _need(most is None or len(value) <= most, f"at most {most} {what}", len(value))
     return list(value)
 
 
@@ -149,7 +170,7 @@ def _no_constant(name: str) -> Any:
 
 
 def code_hash() -> str:
-    """What host and worker must have in common: the environments and this protocol."""
+    """Hash of the code that host and worker must share: the environments and this protocol."""
     package = Path(__file__).resolve().parents[1]
     files = [
         package / "core" / "types.py",

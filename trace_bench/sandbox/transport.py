@@ -1,7 +1,7 @@
-"""How bytes get to a worker and back: a child process here, a container in docker.py.
+"""Byte transport to a worker: a child process here, a container in docker.py.
 
-Reading and writing never block longer than they are told to. What a worker writes to stderr is read
-away and its end kept for error messages.
+Reads never block, and writes block no longer than their deadline. A worker's stderr is drained, and
+its end is kept for error messages.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Transport(Protocol):
 
 
 class ProcessTransport:
-    """A child process with an environment of its own: none of this process's variables but the
-    path, so that no key gets there."""
+    """A child process that inherits only the path from this process's environment variables, so
+    that it receives no keys."""
 
     def __init__(self, python: str, arguments: Sequence[str]) -> None:
         package = str(Path(__file__).resolve().parents[2])
@@ -101,8 +101,8 @@ class ProcessTransport:
 def write_all(
     send: Callable[[memoryview], int], channel: Any, data: bytes, deadline: float
 ) -> None:
-    """Hands all of `data` to `send`, which takes what it can without blocking; `channel` is what to
-    wait on. Raises Gone when the other end is closed or does not read in time."""
+    """Sends all of `data` with `send`, which accepts what it can without blocking; `channel` is the
+    file to wait on. Raises Gone if the other end is closed or does not read in time."""
     view = memoryview(data)
     while view:
         try:

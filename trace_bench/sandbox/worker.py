@@ -1,26 +1,38 @@
-"""`python -m trace_bench.sandbox.worker <env> [key=value ...]`: plays episodes for a host.
+"""`python -m trace_bench.sandbox.worker JSON`: runs episodes for a host.
 
-`<env>` is the name of a registered environment, and the keys are what `envs.registry.suite` takes;
-`source` instead waits for a program text that defines `suite()`, and `generated name=...` for one
-as envs/generated.py wants it. One JSON object a line, see
-protocol.py. stdout belongs to the protocol alone: whatever the environment prints goes to stderr.
-Many episodes live in one worker; the calls of a line are made one after the other, or, where the
-suite asks the host back (`asks = True`), side by side, so that nobody waits for another's answer.
+    {"factory": "module:attribute", "options": {...}, "asks_user": false}    a suite (core.factory)
+    {"kind": "source"}                     waits for a program text that defines `suite()`
+    {"kind": "generated", "name": "..."}   waits for one in the form of envs/generated.py
+
+One JSON object per line, see protocol.py. Only the protocol uses stdout: output of the environment
+goes to stderr. One worker holds many episodes; the calls of a line run one after the other, or, if
+the suite asks the host for answers (`AsksUser`), concurrently, so that no episode waits for
+another's answer.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from trace_bench import __version__
 from trace_bench.core.errors import EpisodeError
+from trace_bench.core.factory import load
+from trace_bench.core.protocols import (
+    AsksUser,
+    Describes,
+    RunContext,
+    ScoresAlone,
+    Suite,
+    Synthesizes,
+)
 from trace_bench.core.types import Boundary, task_from_json
+from trace_bench.core.version import VERSION
 from trace_bench.sandbox.protocol import (
     MAX_LINE,
     PROTOCOL,
@@ -30,13 +42,13 @@ from trace_bench.sandbox.protocol import (
     encode,
     step_to_json,
 )
+from trace_bench.sandbox.suite import abilities
 
 SIDE_BY_SIDE = 64
-FOREIGN = ("source", "generated")  # suites that come as a program text
 
 
 class Channel:
-    """The real stdin and stdout, taken away from everybody else."""
+    """The real stdin and stdout, reserved for the protocol."""
 
     def __init__(self) -> None:
         self._in = os.fdopen(os.dup(0), "rb")
@@ -52,7 +64,7 @@ class Channel:
             self._out.flush()
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message; None when the host is gone."""
+        """The next message; None if the host is gone."""
         line = self._in.readline(MAX_LINE)
         return decode(line) if line.endswith(b"\n") else None
 
@@ -64,25 +76,32 @@ class Worker:
         self.episodes: dict[int, Any] = {}
         self.tools: dict[str, bool] = {}
         self._asked = itertools.count()
-        self._now = threading.local()  # the episode that this thread is playing
+        self._now = threading.local()  # the episode that this thread is running
         self._answers: dict[int, tuple[threading.Event, list[dict[str, Any]]]] = {}
         self._pool = ThreadPoolExecutor(SIDE_BY_SIDE)  # starts threads only when it is used
+        self._queries: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+            "about": lambda call: self._about(),
+            "tasks": lambda call: list(self.suite.tasks(call["split"])),
+            "task": lambda call: self.suite.task(call["id"]),
+            "synthetic": lambda call: self.suite.synthetic(call["capability"], call["seed"]),
+            "reference": lambda call: list(self.suite.reference(task_from_json(call["task"]))),
+        }
 
     def serve(self) -> None:
-        """Until the host closes our stdin."""
+        """Handles messages until the host closes stdin."""
         while (message := self.channel.receive()) is not None:
             if "answer" in message:
                 event, place = self._answers.pop(message["answer"])
                 place.append(message)
                 event.set()
-            elif getattr(self.suite, "asks", False):
+            elif isinstance(self.suite, AsksUser) and self.suite.asks_user():
                 threading.Thread(target=self._batch, args=(message, True), daemon=True).start()
             else:
                 self._batch(message, False)
-        os._exit(0)  # whatever threads the environment has left
+        os._exit(0)  # ends any threads that the environment left running
 
     def ask(self, role: str, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The host's answer for the simulated user, an analyst or whoever `role` names."""
+        """The host's answer for `role`, such as the simulated user."""
         number = next(self._asked)
         event, place = threading.Event(), []  # type: ignore[var-annotated]
         self._answers[number] = (event, place)
@@ -126,22 +145,24 @@ class Worker:
         if do == "step":
             return {"step": step_to_json(self.episodes[episode].step(call["action"]), known)}
         if do == "score":
-            score = getattr(self.episodes[episode], "score", None)
-            return {"score": None if score is None else score()}
-        if do == "about":
-            info = getattr(self.suite, "about", None)
-            return {"value": {"name": self.suite.name, "variant": self.suite.variant,
-                              "splits": list(self.suite.splits()),
-                              "about": dict(info()) if info else {},
-                              "reference": getattr(self.suite, "has_reference", True),
-                              "asks": getattr(self.suite, "asks", False)}}  # fmt: skip
-        if do == "tasks":
-            return {"value": list(self.suite.tasks(call["split"]))}
-        if do == "synthetic":
-            return {"value": self.suite.synthetic(call["capability"], call["seed"])}
-        if do == "reference":
-            return {"value": list(self.suite.reference(task_from_json(call["task"])))}
+            env = self.episodes[episode]
+            return {"score": env.score() if isinstance(env, ScoresAlone) else None}
+        if do in self._queries:
+            return {"value": self._queries[do](call)}
         raise ValueError(f"unknown call {do!r}")
+
+    def _about(self) -> dict[str, Any]:
+        suite = self.suite
+        synthesizes = isinstance(suite, Synthesizes)
+        return {
+            "name": suite.name,
+            "variant": suite.variant,
+            "splits": list(suite.splits()),
+            "abilities": abilities(suite),
+            "about": dict(suite.about()) if isinstance(suite, Describes) else {},
+            "capabilities": list(suite.capabilities()) if synthesizes else [],
+            "asks_user": isinstance(suite, AsksUser) and suite.asks_user(),
+        }
 
     def _close(self, episode: Any) -> None:
         env = self.episodes.pop(episode, None)
@@ -155,16 +176,16 @@ class Worker:
 def main(arguments: Sequence[str]) -> int:
     channel = Channel()
     worker = Worker(channel, None)
-    name, options = arguments[0], dict(a.partition("=")[::2] for a in arguments[1:])
-    greeting = {"greeting": PROTOCOL, "code": code_hash(), "version": __version__, "env": name}
+    start = json.loads(arguments[0])
+    greeting = {"greeting": PROTOCOL, "code": code_hash(), "version": VERSION}
     try:
-        if name not in FOREIGN:
-            worker.suite = _registered(name, options, worker)
+        if "factory" in start:
+            worker.suite = _made(start, worker)
     except Exception as error:
         greeting["error"] = f"{type(error).__name__}: {error}"
     channel.send(greeting)
-    if name in FOREIGN:
-        worker.suite = _from_source(channel, name, options)
+    if "factory" not in start:
+        worker.suite = _from_source(channel, start)
     try:
         worker.serve()
     except Violation as error:
@@ -173,19 +194,13 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _registered(name: str, options: dict[str, str], worker: Worker) -> Any:
-    from trace_bench.envs.registry import suite
-
-    return suite(
-        name,
-        options.pop("suite"),
-        options.pop("augmentation", "none"),
-        options=options,
-        ask=worker.ask,
-    )
+def _made(start: Mapping[str, Any], worker: Worker) -> Any:
+    run = RunContext(ask=worker.ask if start["asks_user"] else None)
+    factory = load(start["factory"], "env.factory")
+    return factory.make(start["options"], run, "env", Suite)
 
 
-def _from_source(channel: Channel, kind: str, options: dict[str, str]) -> Any:
+def _from_source(channel: Channel, start: Mapping[str, Any]) -> Any:
     """A suite from a program text: {"id": 0, "source": "...", "given": {name: value}}."""
     from trace_bench.envs.generated import GeneratedSuite
 
@@ -193,7 +208,8 @@ def _from_source(channel: Channel, kind: str, options: dict[str, str]) -> Any:
     space: dict[str, Any] = {**message.get("given", {}), "__name__": "environment"}
     try:
         exec(compile(message["source"], "<environment>", "exec"), space)
-        suite = GeneratedSuite(options["name"], space) if kind == "generated" else space["suite"]()
+        generated = start["kind"] == "generated"
+        suite = GeneratedSuite(start["name"], space) if generated else space["suite"]()
     except Exception as error:
         channel.send({"id": message.get("id"), "error": f"{type(error).__name__}: {error}"})
         return None

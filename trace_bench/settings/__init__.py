@@ -1,1 +1,1 @@
-"""From the command line to checked settings, and from names to the parts that they stand for."""
+"""Settings: composed from the command line, checked, and resolved to the parts that they name."""

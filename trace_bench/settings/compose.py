@@ -1,11 +1,13 @@
-"""From the command line to checked settings. Hydra composes, this module validates and freezes.
+"""From the command line to checked settings. Hydra composes them; this module returns plain data.
 
-Hydra's own errors are turned into `UserError`, so that a typo costs one line and not a traceback.
+Hydra's own errors become a `UserError`, so that a typo gives one line instead of a traceback. Entry
+points of installed packages are choices like the files in conf/, and so are the files in a folder
+given by `--config-dir`.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import copy
 import os
 import re
 import sys
@@ -15,28 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.types import to_json
-from trace_bench.settings.schema import (
-    GrpoSettings,
-    ModelSettings,
-    Settings,
-    UntargetedSettings,
-    build,
-    parse,
-)
-
-NOT_IDENTITY = ("run_dir", "tracker", "experiment", "sandbox", "dry_run")
-"""Settings that say where a run is written or how it is called, and do not change what it does."""
-
-NOT_IDENTITY_OF_SERVERS = ("base_url", "key_env", "deadline", "retries", "concurrency")
-"""The same for the settings of whoever asks a server: it may move in the middle of a run."""
-
-ACTING = ("local", "openai")
-"""Policies with a model behind them; the others are scripted."""
+from trace_bench.settings.identity import parts_of
+from trace_bench.settings.registry import ENTRY_POINTS, OWN, entry_points
+from trace_bench.settings.schema import Settings, parse
 
 
 def conf_dir() -> Path:
-    """The folder of the Hydra files: inside an installed package, beside it in a checkout."""
+    """The folder of Hydra files: inside an installed package, beside it in a checkout."""
     package = Path(__file__).resolve().parents[1]
     for place in (package / "conf", package.parent / "conf"):
         if (place / "config.yaml").is_file():
@@ -48,10 +35,10 @@ def conf_dir() -> Path:
 
 
 def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
-    """Run `job` for the settings that `argv` describes (several with `-m`, side by side with
-    `hydra/launcher=joblib` or `submitit_slurm`); the worst exit code.
+    """Runs `job` for the settings in `argv` (several with `-m`, in parallel with
+    `hydra/launcher=joblib` or `submitit_slurm`). Returns the highest exit code.
 
-    Raises UserError for everything that is wrong with `argv` itself.
+    Raises UserError for any error in `argv` itself.
     """
     import hydra
 
@@ -59,209 +46,112 @@ def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
     here = os.getpid()
 
     def task(cfg: Any) -> None:
-        if os.getpid() != here:  # a launcher's worker: Hydra carries errors back, not `codes`
-            job(validate(_plain(cfg)))
+        if os.getpid() != here:  # a launcher's worker: Hydra returns errors, but not `codes`
+            job(checked(_plain(cfg)))
             return
-        codes.append(_report(lambda: job(validate(_plain(cfg)))))
+        codes.append(_report(lambda: job(checked(_plain(cfg)))))
 
     main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
-    with _readable_errors(), _arguments(argv):
+    _offer_entry_points()
+    with _readable_errors(), _arguments([_opened(a) for a in argv]):
         main(task)()
     return max(codes, default=0)
 
 
-def compose(overrides: Sequence[str]) -> Settings:
+def compose(overrides: Sequence[str], config_dir: Path | None = None) -> Settings:
     """Checked settings from overrides such as `method=grpo budget=64`, without a command line."""
-    from hydra import compose as hydra_compose
-    from hydra import initialize_config_dir
-    from hydra.core.global_hydra import GlobalHydra
-
-    with _readable_errors():
-        GlobalHydra.instance().clear()
-        with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-            return validate(_plain(hydra_compose("config", list(overrides))))
+    return checked(compose_plain([overrides], config_dir)[0])
 
 
-def validate(data: Mapping[str, Any]) -> Settings:
-    """Typed settings, the groups of methods and trainers checked by their owners."""
+def compose_all(
+    overrides: Sequence[Sequence[str]], config_dir: Path | None = None
+) -> list[Settings]:
+    """The settings of many runs. Each distinct choice of config files is composed only once."""
+    return [checked(data) for data in compose_plain(overrides, config_dir)]
+
+
+def checked(data: Mapping[str, Any]) -> Settings:
+    """Settings from plain data, including those of every part, checked. Raises UserError."""
     settings = parse(data)
-    method = _named(settings.method, "method", METHODS)
-    trainer = _named(settings.trainer, "trainer", TRAINERS)
-    settings = dataclasses.replace(settings, method=method, trainer=trainer)
-    if settings.policy.name not in ACTING and method["name"] not in UNTRAINED:
-        raise UserError(
-            f"policy={settings.policy.name} is scripted and cannot be trained by "
-            f"method={method['name']}. Change `policy` to local or openai, or `method` to base."
-        )
-    _check_roles(settings)
+    parts_of(settings)
     return settings
 
 
-def _check_roles(settings: Settings) -> None:
-    """Roles that need one another, and a box for what a model writes."""
-    llm, method = settings.llm, settings.method["name"]
-    if method in ("trace", "single_capability"):
-        if llm.analyst.by == "endpoint" and llm.generator.by == "program":
-            raise UserError(
-                "llm.analyst.by=endpoint finds capabilities that this project's generator has no "
-                "tasks for. Set llm.generator.by=endpoint too, or llm.analyst.by=program."
-            )
-        boxed = settings.sandbox.name in ("docker", "auto") or settings.sandbox.allow_untrusted
-        if llm.generator.by == "endpoint" and not boxed:
-            raise UserError(
-                f"llm.generator.by=endpoint writes programs, and sandbox={settings.sandbox.name} "
-                "would run them with this user's rights. Set `sandbox` to docker (or, if you have "
-                "read them, sandbox=process sandbox.allow_untrusted=true)."
-            )
+def compose_plain(
+    overrides: Sequence[Sequence[str]], config_dir: Path | None = None
+) -> list[dict[str, Any]]:
+    """The composed settings as plain data, not yet checked."""
+    from hydra import initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    if config_dir is not None and not config_dir.is_dir():
+        raise UserError(f"--config-dir {config_dir} is not a folder.")
+    _offer_entry_points()
+    chosen: dict[tuple[str, ...], Any] = {}
+    out = []
+    others = GlobalHydra.instance().hydra  # the caller, such as a notebook, may use Hydra too
+    GlobalHydra.instance().clear()
+    try:
+        with _readable_errors(), initialize_config_dir(str(conf_dir()), version_base="1.3"):
+            for run in overrides:
+                files, values = _sorted_out([_opened(o) for o in run], config_dir)
+                if files not in chosen:
+                    chosen[files] = _composed(files, config_dir)
+                out.append(_plain(_with_values(copy.deepcopy(chosen[files]), values)))
+    finally:
+        GlobalHydra.instance().hydra = others  # Hydra has replaced the instance meanwhile
+    return out
 
 
-def identity(settings: Settings) -> dict[str, Any]:
-    """All that influences the results, as plain data; its fingerprint names the run."""
-    data = to_json(settings)
-    for key in NOT_IDENTITY:
-        data.pop(key)
-    del data["llm"]["shared"]
-    for group in (data["policy"], *data["llm"].values()):
-        for key in NOT_IDENTITY_OF_SERVERS:
-            group.pop(key, None)
-    for key in NOT_IDENTITY_OF_CLUSTERS:
-        data["trainer"].pop(key, None)
-    data["llm"] = {r: d if d["by"] == "endpoint" else d["by"] for r, d in data["llm"].items()}
-    acting = settings.policy.name in ACTING  # a scripted agent has no weights
-    data["model"]["sha256"] = _weights_hash(settings.model) if acting else None
-    return dict(data)
+def _composed(files: Sequence[str], config_dir: Path | None) -> Any:
+    from hydra import compose as hydra_compose
+
+    place = [] if config_dir is None else [f"hydra.searchpath=[file://{config_dir.resolve()}]"]
+    return hydra_compose("config", [*files, *place])
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Keys in which two identities differ, each as `key: old -> new`."""
-    before, after = dict(_flat(old)), dict(_flat(new))
-    keys = sorted(before.keys() | after.keys())
-    return [
-        f"{key}: {before.get(key, 'absent')} -> {after.get(key, 'absent')}"
-        for key in keys
-        if before.get(key, "absent") != after.get(key, "absent")
-    ]
+def _sorted_out(
+    overrides: Sequence[str], config_dir: Path | None
+) -> tuple[tuple[str, ...], list[str]]:
+    """Splits overrides into those that choose a file and those that set a value."""
+    places = [conf_dir(), *([] if config_dir is None else [config_dir])]
+    groups = {p.name for place in places for p in place.iterdir() if p.is_dir()}
+    keys = {o: o.partition("=")[0].lstrip("+~") for o in overrides}
+    files = [o for o, key in keys.items() if key in groups or "/" in key or "@" in key]
+    return tuple(files), [o for o in overrides if o not in files]
 
 
-def acting_model(settings: Settings) -> str:
-    """What AgentSpec.model says: where the weights are, or the name of the scripted agent."""
-    if settings.policy.name not in ACTING:
-        return settings.policy.name
-    return model_path(settings.model)
+def _with_values(cfg: Any, values: Sequence[str]) -> Any:
+    """Sets values as Hydra does on a command line: unknown keys are refused unless added with `+`
+    or `++`. Hydra offers this only as an inner function, and composing everything again takes half
+    a second for each run of a sweep."""
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
+    parsed = OverridesParser.create().parse_overrides(list(values))
+    ConfigLoaderImpl._apply_overrides_to_config(parsed, cfg)
+    return cfg
 
 
-def served_name(model: ModelSettings) -> str:
-    """What servers call the model."""
-    return (model.path or model.name) if model.name == "hf" else model.name
+def _offer_entry_points() -> None:
+    """Registers the parts of installed packages as choices of their groups: `method=best_of_n`.
+    Hydra has one store of choices per process; storing a choice twice changes nothing."""
+    from hydra.core.config_store import ConfigStore
+
+    store = ConfigStore.instance()
+    for group in ENTRY_POINTS:
+        for name in entry_points(group).keys() - OWN[group].keys():
+            defaults = {"defaults": ["custom", "_self_"], "name": name}
+            store.store(group=group, name=name, node=defaults, provider=ENTRY_POINTS[group])
 
 
-def model_path(model: ModelSettings) -> str:
-    """Where the model's weights and tokenizer are: a folder, or a name on the hub."""
-    if model.path is not None or model.name != "tiny":
-        return model.path or model.name
-    path = Path(__file__).resolve().parents[1] / "tiny" / "model"
-    if not (path / "config.json").is_file():
-        raise UserError(
-            f"the shipped model is missing in {path}. Build it with `python -m trace_bench.tiny "
-            "build`, or name another one in `model.path`."
-        )
-    return str(path)
+_OPTION = re.compile(rf"({'|'.join(ENTRY_POINTS)})\.options\.[^=]+=")
 
 
-# -- the settings that others own -----------------------------------------------------------
-
-
-def _of_base(values: Mapping[str, Any]) -> dict[str, Any]:
-    if extra := [key for key in values if key != "name"]:
-        raise unknown("key", f"method.{extra[0]}", ["name"], f"method.{extra[0]}")
-    return {}
-
-
-def _of_grpo(values: Mapping[str, Any]) -> dict[str, Any]:
-    given = {key: value for key, value in values.items() if key != "name"}
-    return dataclasses.asdict(build(GrpoSettings, given, "method"))
-
-
-def _of_saved(values: Mapping[str, Any]) -> dict[str, Any]:
-    from trace_bench.methods import saved
-
-    if extra := [key for key in values if key not in ("name", "agent", "sha256")]:
-        raise unknown("key", f"method.{extra[0]}", ["name", "agent"], f"method.{extra[0]}")
-    return saved.settings(values)
-
-
-def _of_gepa(values: Mapping[str, Any]) -> dict[str, Any]:
-    from trace_bench.methods.gepa.settings import GepaSettings
-
-    given = {key: value for key, value in values.items() if key != "name"}
-    return dataclasses.asdict(build(GepaSettings, given, "method"))
-
-
-def _of_sft(values: Mapping[str, Any]) -> dict[str, Any]:
-    from trace_bench.methods.sft.settings import SftSettings
-
-    given = {key: value for key, value in values.items() if key != "name"}
-    return dataclasses.asdict(build(SftSettings, given, "method"))
-
-
-def _of_untargeted(values: Mapping[str, Any]) -> dict[str, Any]:
-    given = {key: value for key, value in values.items() if key != "name"}
-    return dataclasses.asdict(build(UntargetedSettings, given, "method"))
-
-
-def _of_trace(values: Mapping[str, Any]) -> dict[str, Any]:
-    from trace_bench.methods.trace.settings import TraceSettings
-
-    return dataclasses.asdict(TraceSettings.of(values))
-
-
-def _of_local(values: Mapping[str, Any]) -> dict[str, Any]:
-    from trace_bench.trainers.settings import TrainerSettings
-
-    given = {key: value for key, value in values.items() if key != "name"}
-    return dataclasses.asdict(build(TrainerSettings, given, "trainer"))
-
-
-def _of_verl(values: Mapping[str, Any]) -> dict[str, Any]:
-    from trace_bench.trainers.settings import VerlSettings
-
-    given = {key: value for key, value in values.items() if key != "name"}
-    return dataclasses.asdict(build(VerlSettings, given, "trainer"))
-
-
-UNTRAINED = ("base", "saved")
-"""Methods that change no agent, which is all that a scripted one can be put through."""
-
-METHODS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "base": _of_base,
-    "grpo": _of_grpo,
-    "gepa": _of_gepa,
-    "sft": _of_sft,
-    "saved": _of_saved,
-    "trace": _of_trace,
-    "single_capability": _of_trace,
-    "prompt_only": _of_trace,
-    "untargeted": _of_untargeted,
-}
-TRAINERS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "local": _of_local,
-    "verl": _of_verl,
-}
-
-
-NOT_IDENTITY_OF_CLUSTERS = ("ray_address", "workers", "deadline", "stall", "restarts")
-"""Settings of trainer=verl that say where and how patiently it is done."""
-
-
-def _named(
-    values: Mapping[str, Any],
-    group: str,
-    owners: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]],
-) -> dict[str, Any]:
-    name = values.get("name")
-    if name not in owners:
-        raise unknown(group, name, owners, group)
-    return {"name": name, **owners[str(name)](values)}
+def _opened(override: str) -> str:
+    """Adds the `++` that Hydra needs for an option that is in none of our files, such as
+    `env.options.size=40`."""
+    return f"++{override}" if _OPTION.match(override) else override
 
 
 # -- Hydra ------------------------------------------------------------------------------------
@@ -269,7 +159,7 @@ def _named(
 
 @contextmanager
 def _arguments(argv: Sequence[str]) -> Iterator[None]:
-    """`sys.argv` for Hydra, and errors raised instead of printed with a traceback."""
+    """Sets `sys.argv` for Hydra and makes it raise errors instead of printing a traceback."""
     before, full = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv = ["trace_bench", *argv]
     os.environ["HYDRA_FULL_ERROR"] = "1"
@@ -284,7 +174,7 @@ def _arguments(argv: Sequence[str]) -> Iterator[None]:
 
 
 def _report(job: Callable[[], int]) -> int:
-    """A user's mistake in one job of several is printed and does not stop the others."""
+    """Runs one job of several; a UserError is printed and does not stop the others."""
     try:
         return job()
     except UserError as error:
@@ -304,7 +194,7 @@ def _readable_errors() -> Iterator[None]:
 
 
 def _translate(error: Exception) -> UserError:
-    """One line that names the key and what is allowed."""
+    """Hydra's error as one line that names the key and what is allowed."""
     missing = getattr(error, "missing_cfg_file", None)
     if missing is not None and "/" in missing:
         group, choice = missing.rsplit("/", 1)
@@ -347,26 +237,3 @@ def _plain(cfg: Any) -> dict[str, Any]:
         ) from error
     assert isinstance(data, dict)
     return {str(key): value for key, value in data.items() if key != "hydra"}
-
-
-def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in data.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-def _weights_hash(model: ModelSettings) -> str | None:
-    """Hash of local weights, so that a rebuilt model is another run; None for a hub name."""
-    import hashlib
-
-    folder = Path(model_path(model))
-    if not folder.is_dir():
-        return None
-    digest = hashlib.sha256()
-    for file in sorted(folder.glob("*.safetensors")):
-        with file.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()[:16]

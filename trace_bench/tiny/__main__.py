@@ -1,10 +1,10 @@
-"""Making and measuring the tiny agent.
+"""Building and measuring the tiny agent.
 
-    python -m trace_bench.tiny build [folder]      from nothing: tokenizer, model, figures, card
-    python -m trace_bench.tiny measure [folder]    the figures of the model card, on the screen
+    python -m trace_bench.tiny build [folder]      from scratch: tokenizer, model, figures, card
+    python -m trace_bench.tiny measure [folder]    prints the figures of the model card
 
-The folder is where the package looks for its model unless another one is named. Building takes
-about twenty minutes on two CPU cores, measuring half a minute.
+Without a folder it is the one from which the package loads its model. Building takes about twenty
+minutes on two CPU cores, measuring half a minute.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ COMMANDS = ("build", "measure")
 
 
 def build(folder: Path) -> None:
-    """The whole recipe; prints what it does."""
+    """Runs the whole recipe and prints its progress."""
     from trace_bench.core.types import to_json
     from trace_bench.tiny.train import Recipe, encode, make_tokenizer, train
 

@@ -1,11 +1,10 @@
-"""Demonstrations: what the tiny agent learns its abilities and its bad habits from.
+"""Demonstrations: the episodes that the tiny agent learns from, with their deliberate flaws.
 
-Every demonstration is an episode of the embedded world, acted by the scenario's own solving
-program, with people, words and wordings from the pool `demo` (half of the words invented anew, so
-that the agent learns to copy what it has never seen). Some capabilities are done right only in the
-share `RIGHT` of the episodes that call for them, as in life. In half of the episodes the system
-prompt carries guidance; a line about a capability raises its share to `GUIDED` where that is
-higher, and lines about other things change nothing.
+A demonstration is an episode of the embedded world, played by the scenario's own solution, with
+people, words and wordings from the pool `demo` (half of the words are invented, so that the agent
+learns to copy what it has never seen). Some capabilities are exercised only in the share `RIGHT` of
+the episodes that call for them. In half of the episodes the system prompt carries guidance; a line
+about a capability raises its share to `GUIDED`, lines about anything else change nothing.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from functools import lru_cache
 
 from trace_bench.core.types import Message, Tool
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
-from trace_bench.envs.toolsandbox.scenarios.build import build
+from trace_bench.envs.toolsandbox.scenarios.build import build, unsolved
 from trace_bench.envs.toolsandbox.scenarios.play import play
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
-from trace_bench.envs.toolsandbox.scenarios.program import Mind, Redraw
 from trace_bench.envs.toolsandbox.scenarios.shapes import Shape, shapes
+from trace_bench.envs.toolsandbox.scenarios.solver import Redraw, Solver
 from trace_bench.play.rollouts import with_guidance
 from trace_bench.tiny.template import render
 
@@ -35,7 +34,7 @@ RIGHT = {
     "converts_values": 0.25,
     "declines_when_impossible": 0.28,
 }
-# The same under a line of guidance about it. Two capabilities are habits that no words change.
+# The same under a line of guidance about it; a line about one that is not here changes nothing.
 GUIDED = {
     "recovers_from_errors": 0.75,
     "checks_preconditions": 0.85,
@@ -61,8 +60,8 @@ GUIDANCE = {
 }  # fmt: skip
 IRRELEVANT = ("Be polite.", "Be brief.", "Answer in English.", "Use simple words.")
 GUIDANCE_SHARE = 0.5
-# Telling namesakes apart takes several steps (ask, match the answer, copy what belongs to it), and
-# is learned only when it is seen more often than the number of its shapes would have it.
+# How many times as often the shapes that need a capability are drawn. Telling namesakes apart takes
+# several steps (ask, match the answer, copy what belongs to it) and is not learned otherwise.
 EXTRA = {"disambiguates": 3}
 AUGMENTATIONS = (
     ("none", 0.66),
@@ -79,7 +78,7 @@ _SYLLABLES = tuple(
 
 @dataclass(frozen=True)
 class Pieces:
-    """What invented words are put together from: word starts, capitalised starts, and endings."""
+    """What invented words are made of: starts, capitalised starts, and endings."""
 
     starts: tuple[str, ...] = _SYLLABLES
     capitals: tuple[str, ...] = tuple(s.capitalize() for s in _SYLLABLES)
@@ -87,7 +86,7 @@ class Pieces:
 
 
 def pieces_of(vocabulary: Sequence[str]) -> Pieces:
-    """The word pieces of a byte-level vocabulary, so that words are drawn evenly from them."""
+    """The word pieces of a byte-level vocabulary: words made of them use all its tokens evenly."""
     words = sorted(v for v in vocabulary if v.isascii() and v.isalpha())
     spaced = sorted(
         v[1:] for v in vocabulary if v[0] == "Ġ" and v[1:].isascii() and v[1:].isalpha()
@@ -138,16 +137,11 @@ class InventingPool(Pool):
 
 
 @lru_cache(maxsize=1)
-def _shapes() -> tuple[Shape, ...]:
-    return tuple(shapes())
-
-
-@lru_cache(maxsize=1)
 def _weighted() -> tuple[Shape, ...]:
     """The shapes, each as often as it is drawn."""
     return tuple(
         shape
-        for shape in _shapes()
+        for shape in shapes()
         for _ in range(max([EXTRA.get(c, 1) for c in _needs()[shape.name]], default=1))
     )
 
@@ -156,14 +150,14 @@ def _weighted() -> tuple[Shape, ...]:
 def _needs() -> dict[str, list[str]]:
     """The capabilities that one drawn task of each shape needs."""
     pool = Pool("demo")
-    drawn = {s.name: build(s, pool, 0, "", "demo")[0].data["requires"] for s in _shapes()}
+    drawn = {s.name: build(s, pool, 0, "", "demo")[0].data["requires"] for s in shapes()}
     return {name: [c for c in needs if c in GUIDANCE] for name, needs in drawn.items()}
 
 
 def guidance(rng: random.Random, needs: Sequence[str]) -> tuple[str, frozenset[str]]:
     """The guidance section of one episode and the capabilities that it is about. Half of the
-    sections speak of something that the task needs (`needs`): by chance alone a line would so
-    seldom matter that the agent would learn to pass over it."""
+    sections name a capability that the task needs (`needs`): by chance alone a line would matter so
+    seldom that the agent would learn to ignore it."""
     if rng.random() >= GUIDANCE_SHARE:
         return "", frozenset()
     about = rng.sample((*GUIDANCE, None), rng.choice((1, 1, 2, 3)))
@@ -182,7 +176,7 @@ def lacking(rng: random.Random, guided: frozenset[str]) -> frozenset[str]:
 
 
 def demonstration(seed: int, pieces: Pieces) -> list[tuple[str, bool]]:
-    """One demonstration as (text, written by the agent) pieces."""
+    """One demonstration as pieces: (text, whether the agent writes it)."""
     return render(*episode(seed, pieces))
 
 
@@ -195,12 +189,12 @@ def episode(seed: int, pieces: Pieces) -> tuple[list[Message], tuple[Tool, ...]]
         augmentation = rng.choices(names, weights)[0]
         prompt, guided = guidance(rng, _needs()[shape.name])
         pool = InventingPool(pieces)
-        task, turns = build(
-            shape, pool, seed * 50 + attempt, f"demo/{seed}", "demo", augmentation, reference=False
+        task, turns = unsolved(
+            shape, pool, seed * 50 + attempt, f"demo/{seed}", "demo", augmentation
         )
-        mind = Mind(frozenset(task.data["tools"]), lacking(rng, guided))
+        solver = Solver(frozenset(task.data["tools"]), lacking(rng, guided))
         try:
-            record = play(ToolSandboxEnv(), task, turns, mind)
+            record = play(ToolSandboxEnv(), task, turns, solver)
         except Redraw:
             continue
         first = with_guidance(record.first.messages, prompt)

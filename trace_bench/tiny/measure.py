@@ -1,9 +1,9 @@
-"""What the tiny agent can and cannot do, measured: the figures of its model card.
+"""The figures of the tiny agent's model card.
 
     python -m trace_bench.tiny measure [folder]
 
-Nothing here is spent from anyone's budget; the tasks are the development split's, and synthetic
-ones where a single capability is looked at.
+The tasks are those of the development split, and synthetic ones for the figures of a single
+capability. No run's rollout budget is involved.
 """
 
 from __future__ import annotations
@@ -61,27 +61,27 @@ def _dev(bench: Bench) -> dict[str, Any]:
     tasks = bench.suite.tasks("dev")
     found: dict[str, Any] = {}
     for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
-        played = bench.play(tasks, "dev", temperature=temperature)
-        plain = [t for task, t in zip(tasks, played, strict=True) if not task.data["requires"]]
-        found[name] = _rate(played)
+        episodes = bench.play(tasks, "dev", temperature=temperature)
+        plain = [t for task, t in zip(tasks, episodes, strict=True) if not task.data["requires"]]
+        found[name] = _rate(episodes)
         found[f"{name}_plain"] = _rate(plain)
-        found[f"{name}_tokens"] = round(sum(t.tokens for t in played) / len(played), 1)
+        found[f"{name}_tokens"] = round(sum(t.tokens for t in episodes) / len(episodes), 1)
     return found
 
 
 def _augmentations(bench: Bench) -> dict[str, Any]:
-    """Greedy success on the development split under each way of changing the tools."""
-    found = {}
+    """Greedy success on the development split under each augmentation of the tools."""
+    found: dict[str, Any] = {}
     for name in AUGMENTATIONS:
         suite = EmbeddedSuite(name)
-        played = replace(bench, suite=suite).play(suite.tasks("dev"), "dev", temperature=0.0)
-        found[name] = _rate(played)
+        episodes = replace(bench, suite=suite).play(suite.tasks("dev"), "dev", temperature=0.0)
+        found[name] = _rate(episodes)
     return found
 
 
 def _capabilities(bench: Bench) -> dict[str, Any]:
-    """How often a capability is exercised where it alone is called for, at temperature 1: without
-    guidance, under a line about it, and under a line about something else."""
+    """Success on tasks that need one capability alone, at temperature 1: without guidance, under a
+    line about the capability, and under a line about something else; the last greedy."""
     return {
         name: {
             "taught": RIGHT[name],
@@ -105,14 +105,14 @@ def _alone(suite: EmbeddedSuite, capability: str) -> list[Task]:
     return [task for task in drawn if not task.data["contrast"]][:SAMPLES]
 
 
-def _rate(played: Sequence[Trajectory]) -> dict[str, Any]:
+def _rate(episodes: Sequence[Trajectory]) -> dict[str, Any]:
     """Share of successes with its 95 % interval (Wilson)."""
-    wins = sum(t.score is not None and t.score.success for t in played)
-    interval = wilson_interval(wins, len(played))
+    wins = sum(t.score is not None and t.score.success for t in episodes)
+    interval = wilson_interval(wins, len(episodes))
     return {
-        "success": round(wins / len(played), 4),
+        "success": round(wins / len(episodes), 4),
         "interval": [round(interval.low, 4), round(interval.high, 4)],
-        "n": len(played),
+        "n": len(episodes),
     }
 
 

@@ -1,8 +1,8 @@
 """The tiny agent's chat template: ChatML with tool calls as Qwen3 writes them, and tool schemas as
 one-line signatures, because a schema in full would be longer than the whole episode.
 
-What a signature leaves out (descriptions) the tiny agent cannot see; it is trained and measured
-that way. `render` gives the same text as the Jinja template, in pieces and much faster.
+The tiny agent does not see what a signature leaves out (descriptions), in training or in use.
+`render` gives the same text as the Jinja template, in pieces and much faster.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def signature(tool: Tool) -> str:
 
 
 def reply_text(message: Message) -> str:
-    """What the agent itself writes for a message, without its end mark."""
+    """The text that the agent itself writes for a message, without the end-of-turn token."""
     text = message.get("content") or ""
     for index, call in enumerate(message.get("tool_calls") or ()):
         function = call["function"]
@@ -88,8 +88,8 @@ def reply_text(message: Message) -> str:
 
 
 def render(messages: Sequence[Message], tools: Sequence[Tool]) -> list[tuple[str, bool]]:
-    """The conversation as (text, written by the agent) pieces. An agent's piece ends with the end
-    mark; the piece before it ends with the generation prompt."""
+    """The conversation as pieces: (text, whether the agent writes it). An agent's piece ends with
+    the end-of-turn token; the piece before it ends with the generation prompt."""
     pieces: list[tuple[str, bool]] = []
     text, previous = "", ""
     for message in messages:

@@ -1,4 +1,4 @@
-"""The tiny agent's tokenizer, made from the project's own corpus.
+"""The tiny agent's tokenizer, trained on demonstrations.
 
 Whole tool signatures, tool names and the punctuation of JSON between two values are single tokens;
 numbers are read in pieces of two digits; a capitalised word has no leading space, so that a name

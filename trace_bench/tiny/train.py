@@ -22,7 +22,8 @@ from trace_bench.tiny.tokenizer import build as build_tokenizer
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides the weights. `tokens` counts all training tokens."""
+    """All that decides the weights. `tokens` counts all training tokens; `row` is the length of a
+    packed row in tokens, `rows` the number of rows in a batch."""
 
     demonstrations: int = 110_000
     tokens: int = 14_000_000
@@ -187,8 +188,8 @@ def _schedule(step: int, steps: int, recipe: Recipe) -> float:
     return 1.0 if step < begin else max((steps - step) / (steps - begin), 0.0)
 
 
-def train(folder: Path, corpus: Corpus, recipe: Recipe, say: Callable[[str], None]) -> dict:
-    """Train and save to `folder`; returns what is worth knowing about the run."""
+def train(folder: Path, corpus: Corpus, recipe: Recipe, log: Callable[[str], None]) -> dict:
+    """Trains, saves to `folder`, and returns a report as plain data."""
     import torch
     from torch.nn.functional import cross_entropy
     from transformers import AutoTokenizer
@@ -221,7 +222,7 @@ def train(folder: Path, corpus: Corpus, recipe: Recipe, say: Callable[[str], Non
         losses.append(loss.item())
         if (step + 1) % 50 == 0 or step + 1 == steps:
             took = time.monotonic() - begun
-            say(
+            log(
                 f"step {step + 1}/{steps}  loss {np.mean(losses[-50:]):.4f}  "
                 f"{seen / took:,.0f} tokens/s  {took / 60:.1f} min"
             )

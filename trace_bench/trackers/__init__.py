@@ -1,1 +1,1 @@
-"""Where metrics go."""
+"""Trackers: receive a run's metrics."""

@@ -1,69 +1,82 @@
-"""Where metrics go. `jsonl` appends them to metrics.jsonl in the run folder.
+"""Writes metrics to metrics.jsonl in the run folder and passes them to the chosen tracker.
 
-A resumed run repeats its finished steps from disk and would log them again, so a line that is
-there already is not written twice. Values that depend on the clock do not make a line another one.
+A resumed run repeats its finished steps from disk and logs them again; a line that exists already
+is neither written nor passed on. Values that depend on the clock are ignored in that comparison.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from trace_bench.core.protocols import Tracker
 from trace_bench.core.store import Lines, canonical
-from trace_bench.settings.schema import TrackerSettings
 
 CLOCK_WORDS = ("wall", "second", "_s", "per_s", "time")
 """A metric whose name ends in one of these depends on the machine's speed."""
 
 
-class Tracker(Protocol):
-    """Takes the metrics of a run, in order."""
+class Silent:
+    """`tracker=jsonl`: does nothing beyond metrics.jsonl."""
 
-    def log(self, values: Mapping[str, Any]) -> bool: ...  # False: was there already
-    def conclude(self, summary: Mapping[str, Any]) -> None: ...  # the run is finished
-    def close(self) -> None: ...
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Nothing."""
+
+    def conclude(self, summary: Mapping[str, Any]) -> None:
+        """No effect: the result is in summary.json."""
+
+    def close(self) -> None:
+        """Nothing."""
 
 
-class JsonlTracker:
-    """metrics.jsonl, one line per call of `log`."""
+class Metrics:
+    """metrics.jsonl, one line per call of `log`; new lines also go to `tracker`. A failure of the
+    tracker does not stop the run: it is logged once, and the tracker is not called again."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, tracker: Tracker, log: Callable[[str], None]) -> None:
         self._lines = Lines(path)
         self._there = Counter(_key(line) for line in self._lines.existing)
         self._lines.existing.clear()
+        self._tracker: Tracker | None = tracker
+        self._log = log
 
-    def log(self, values: Mapping[str, Any]) -> bool:
+    def log(self, values: Mapping[str, Any]) -> None:
         key = _key(values)
         if self._there[key] > 0:
             self._there[key] -= 1
-            return False
+            return
         self._lines.append(dict(values))
-        return True
+        self._forward(lambda tracker: tracker.log(values))
 
     def conclude(self, summary: Mapping[str, Any]) -> None:
-        """Nothing: summary.json stands beside the metrics."""
+        """The run is finished."""
+        self._forward(lambda tracker: tracker.conclude(summary))
 
     def close(self) -> None:
         self._lines.close()
+        self._forward(lambda tracker: tracker.close())
 
-
-def make_tracker(settings: TrackerSettings, folder: Path, config: Mapping[str, Any]) -> Tracker:
-    """The tracker that was chosen; `config` is what identifies the run, shown beside its curves."""
-    lines = JsonlTracker(folder / "metrics.jsonl")
-    if settings.name == "jsonl":
-        return lines
-    from trace_bench.trackers.wandb import WandbTracker
-
-    return WandbTracker(lines, settings.project, settings.mode, folder, config)
+    def _forward(self, action: Callable[[Tracker], None]) -> None:
+        if self._tracker is None:
+            return
+        try:
+            action(self._tracker)
+        except Exception as error:
+            name = type(self._tracker).__name__
+            self._tracker = None
+            self._log(
+                f"the tracker failed ({name}, {type(error).__name__}: {error}); the run goes on, "
+                "and its metrics are in metrics.jsonl"
+            )
 
 
 def _key(values: Mapping[str, Any]) -> str:
-    """What makes two lines the same one."""
+    """The key by which two lines count as equal."""
     return canonical({k: _finite(v) for k, v in values.items() if not k.endswith(CLOCK_WORDS)})
 
 
 def _finite(value: Any) -> Any:
-    """NaN has no canonical JSON; it stands for itself by name."""
+    """The value with NaN replaced by its name, since JSON has no NaN."""
     return str(value) if isinstance(value, float) and value != value else value

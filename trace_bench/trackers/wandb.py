@@ -1,34 +1,28 @@
 """Weights & Biases as a tracker: curves, the closing table and the agent, offline by default.
 
-It only listens: metrics.jsonl is written all the same, nothing that a run computes depends on it,
-and when W&B fails the run goes on and says so once. A repeated run continues the W&B run of the
-same id, the run's fingerprint, and logs only what is new.
+A repeated run continues the W&B run of the same id, the run's fingerprint, and logs only what is
+new. Under a W&B agent the id is the agent's.
 """
 
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.store import fingerprint
-from trace_bench.trackers.jsonl import JsonlTracker
+from trace_bench.core.protocols import RunContext
 
 
 class WandbTracker:
-    """Implements `trackers.Tracker`. `mode`: offline or online, as W&B calls them. Under a W&B
-    agent the id is the agent's. Raises UserError when the package is not installed."""
+    """Implements `protocols.Tracker`. `mode`: W&B's offline or online. Raises UserError if the
+    package is not installed."""
 
     def __init__(
         self,
-        lines: JsonlTracker,
-        project: str,
-        mode: Literal["offline", "online"],
-        folder: Path,
-        config: Mapping[str, Any],
+        run: RunContext,
+        project: str = "trace_bench",
+        mode: Literal["offline", "online"] = "offline",
     ) -> None:
         try:
             import wandb
@@ -37,45 +31,41 @@ class WandbTracker:
                 "tracker=wandb needs the package wandb: pip install '.[wandb]', or set "
                 "`tracker` to jsonl."
             ) from error
-        self._wandb, self._lines, self._folder = wandb, lines, folder
-        self._run: Any = None
-        own = os.environ.get("WANDB_RUN_ID") or fingerprint(config)
-        self._try(lambda: self._start(project, mode, own, config))
+        self._wandb, self._context = wandb, run
+        self._project, self._mode = project, mode
+        self._started: Any = None
 
-    def _start(
-        self,
-        project: str,
-        mode: Literal["offline", "online"],
-        own: str,
-        config: Mapping[str, Any],
-    ) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._run = self._wandb.init(
-            project=project,
-            mode=mode,
-            id=own,
-            resume="allow" if mode == "online" else None,  # offline files are joined by their id
-            dir=str(self._folder),
-            config=dict(config),
-            settings=self._wandb.Settings(silent=True, console="off"),
-        )
+    @property
+    def _run(self) -> Any:
+        """The W&B run, created at the first log."""
+        if self._started is None:
+            folder = self._context.folder
+            folder.mkdir(parents=True, exist_ok=True)
+            self._started = self._wandb.init(
+                project=self._project,
+                mode=self._mode,
+                id=os.environ.get("WANDB_RUN_ID") or self._context.fingerprint,
+                # Offline files are joined by their id.
+                resume="allow" if self._mode == "online" else None,
+                dir=str(folder),
+                config=dict(self._context.identity),
+                settings=self._wandb.Settings(silent=True, console="off"),
+            )
+        return self._started
 
-    def log(self, values: Mapping[str, Any]) -> bool:
-        new = self._lines.log(values)
-        if new and self._run is not None:
-            known = {k: v for k, v in values.items() if v is not None}
-            self._try(lambda: self._run.log(known))
-        return new
+    def awaits_result(self) -> bool:
+        """`protocols.AwaitsResult`: a W&B agent waits for the score of each run that it starts."""
+        return "WANDB_RUN_ID" in os.environ
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        self._run.log({k: v for k, v in values.items() if v is not None})
 
     def conclude(self, summary: Mapping[str, Any]) -> None:
         """The scores, the closing table and the agent as an artifact."""
-        if self._run is not None:
-            self._try(lambda: self._conclude(summary))
-
-    def _conclude(self, summary: Mapping[str, Any]) -> None:
+        run = self._run
         for group in ("score", "base_score"):
             for name in ("success", "similarity"):
-                self._run.summary[f"{group}.{name}"] = summary[group][name]
+                run.summary[f"{group}.{name}"] = summary[group][name]
         columns: list[str | int] = ["name", "success", "low", "high", "similarity", "n", "failures"]
         rows = [[row[c] for c in columns] for row in summary["table"]]
         logged = {"table": self._wandb.Table(columns=columns, data=rows)}
@@ -83,24 +73,11 @@ class WandbTracker:
             columns = ["checkpoint", "rollouts", "success", "similarity"]
             rows = [[point[c] for c in columns] for point in summary["curve"]]
             logged["curve"] = self._wandb.Table(columns=columns, data=rows)
-        self._run.log(logged)
+        run.log(logged)
         agent = self._wandb.Artifact(f"agent-{summary['fingerprint']}", type="agent")
-        agent.add_file(str(self._folder / "agent.json"))
-        self._run.log_artifact(agent)
+        agent.add_file(str(self._context.folder / "agent.json"))
+        run.log_artifact(agent)
 
     def close(self) -> None:
-        self._lines.close()
-        if self._run is not None:
-            self._try(self._run.finish)
-
-    def _try(self, action: Callable[[], object]) -> None:
-        """W&B's troubles are not the run's: they are said once, and it is left alone from then."""
-        try:
-            action()
-        except Exception as error:
-            self._run = None
-            print(
-                f"W&B failed ({type(error).__name__}: {error}); the run goes on, and its metrics "
-                "are in metrics.jsonl",
-                file=sys.stderr,
-            )
+        if self._started is not None:
+            self._started.finish()

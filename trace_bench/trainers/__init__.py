@@ -1,1 +1,1 @@
-"""Trainers turn (agent, tasks, reward) into a LoRA adapter in PEFT's format."""
+"""Trainers: turn (agent, tasks, reward) into a LoRA adapter in PEFT's format."""

@@ -1,4 +1,4 @@
-"""LoRA on a model's linear layers, written as PEFT writes it.
+"""LoRA on a model's linear layers, stored in PEFT's format.
 
 W + (alpha / rank) · B A with A [rank, in] drawn uniformly and B [out, rank] zero at the start (Hu
 et al. 2021, section 4.1), so that training begins at the base model.
@@ -27,7 +27,7 @@ CONFIG = "adapter_config.json"
 
 
 class LoraLinear(nn.Module):
-    """A frozen linear layer with a trained update of low rank."""
+    """A frozen linear layer with a trainable low-rank update."""
 
     def __init__(self, base: nn.Linear, rank: int, scale: float) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class LoraLinear(nn.Module):
 
     @torch.no_grad()
     def restart(self, seed: int) -> None:
-        """A as PEFT draws it by default (uniform within ±1/sqrt(in)), B zero."""
+        """Initializes A as PEFT does by default (uniform within ±1/sqrt(in)), and B to zero."""
         self.a.copy_(_drawn(self.a.shape[0], self.base.in_features, seed))
         self.b.zero_()
 
@@ -55,8 +55,8 @@ def _drawn(rank: int, width: int, seed: int) -> Tensor:
 
 
 def targeted(model: nn.Module, targets: Iterable[str]) -> dict[str, nn.Linear]:
-    """The linear layers whose name ends in one of `targets`. Raises UserError for a target that no
-    layer has."""
+    """The linear layers whose name ends in one of `targets`. Raises UserError for a target that
+    matches no layer."""
     linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
     kinds = {name.rpartition(".")[2] for name in linear} - {"lm_head"}
     wanted = set(targets)
@@ -68,8 +68,8 @@ def targeted(model: nn.Module, targets: Iterable[str]) -> dict[str, nn.Linear]:
 
 
 def insert(model: nn.Module, targets: Iterable[str], rank: int, alpha: float) -> dict[str, Any]:
-    """Freezes the model and wraps every linear layer whose name ends in one of `targets`;
-    name -> LoraLinear. Raises UserError for a target that no layer has."""
+    """Freezes the model and wraps every linear layer whose name ends in one of `targets`. Returns
+    name -> LoraLinear. Raises UserError for a target that matches no layer."""
     chosen = targeted(model, targets)
     model.requires_grad_(False)
     layers: dict[str, LoraLinear] = {}
@@ -81,7 +81,7 @@ def insert(model: nn.Module, targets: Iterable[str], rank: int, alpha: float) ->
 
 
 def restart(layers: Mapping[str, LoraLinear], seed: int) -> None:
-    """A fresh adapter; every layer draws from its own stream."""
+    """Initializes the adapter anew; every layer has its own random stream."""
     for name, layer in layers.items():
         layer.restart(stable_seed(seed, "lora", name))
 
@@ -95,9 +95,9 @@ class Pair:
 
 
 def fresh(path: str, targets: Iterable[str], rank: int, seed: int) -> dict[str, Pair]:
-    """The adapter that `restart` gives, for a model of which only the configuration is read.
+    """The adapter that `restart` gives, computed from the model's configuration alone.
 
-    Raises UserError for a model or a target that is not there."""
+    Raises UserError for a model that cannot be read or a target that matches no layer."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
@@ -123,9 +123,9 @@ def write_adapter(
     settings: Mapping[str, Any],
     model: str,
 ) -> None:
-    """adapter_config.json and adapter_model.safetensors in `folder`, which appears whole or not
-    at all. `settings`: rank, alpha, target_modules. A model that is a folder on this machine is
-    named by its last part."""
+    """Writes adapter_config.json and adapter_model.safetensors to `folder`, atomically.
+    `settings`: rank, alpha, target_modules. A model that is a local folder is named by the last
+    part of its path."""
     weights: dict[str, Tensor] = {}
     for name, layer in layers.items():
         weights[f"base_model.model.{name}.lora_A.weight"] = layer.a
@@ -158,7 +158,7 @@ def write_adapter(
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Replaces a file in one step. Raises UserError when the disk is full."""
+    """Replaces a file atomically. Raises UserError if the disk is full."""
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.tmp")

@@ -2,7 +2,7 @@
 
 Sources: DeepSeekMath (Shao et al. 2024, arXiv 2402.03300), section 4.1; the clipped surrogate is
 PPO's (Schulman et al. 2017, arXiv 1707.06347, equation 7). No KL term, as in TRACE (section 3).
-Where a choice is open the convention is that of verl's `trainer/ppo/core_algos.py`.
+Where the papers leave a choice, the convention is that of verl's `trainer/ppo/core_algos.py`.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from torch import Tensor
 
 EPS = 1e-6  # added to the standard deviation, as in verl
 _SAME = 1e-8  # rewards closer than this are equal
-_FULL = 1.0 - 1e-6  # a reward from here on is full
+_FULL = 1.0 - 1e-6  # rewards from here on count as 1
 
 
 @dataclass(frozen=True)
 class Advantages:
-    """`values` [n] (0 where not `trained`) and, per trajectory, whether it enters the loss.
+    """`values` [n] are the advantages (0 where not `trained`); `trained` [n]: whether a trajectory
+    enters the loss.
 
-    Counts are of groups, `failed` of trajectories. `all_zero` and `all_one` are constant groups
-    with no reward and with the full one."""
+    The counts are of groups, except `failed` of trajectories. `all_zero` and `all_one`: groups in
+    which all rewards are 0, or all are 1."""
 
     values: Tensor
     trained: Tensor
@@ -38,11 +39,11 @@ def group_advantages(
 ) -> Advantages:
     """(reward - group mean) / (group standard deviation + eps): DeepSeekMath, section 4.1.2.
 
-    rewards: float [n], NaN for an episode that failed for reasons other than the agent; it leaves
-    its group's baseline and is not trained on. group: int [n], any labels. The deviation has n - 1
-    in the denominator, as verl's. `normalize_std=False` only subtracts the mean (Dr. GRPO, Liu et
-    al. 2025, arXiv 2503.20783, section 3.2). Groups in which all rewards are equal teach nothing
-    and are dropped, and so are groups of which fewer than two episodes are left."""
+    rewards: float [n], NaN for an episode that the infrastructure lost; it is left out of its
+    group's baseline and of the loss. group: int [n], any labels. The deviation has n - 1 in the
+    denominator, as in verl. `normalize_std=False` only subtracts the mean (Dr. GRPO, Liu et al.
+    2025, arXiv 2503.20783, section 3.2). Groups in which all rewards are equal have no learning
+    signal and are dropped, and so are groups with fewer than two episodes left."""
     rewards = rewards.double()
     values, trained = torch.zeros_like(rewards), torch.zeros_like(rewards, dtype=torch.bool)
     valid = ~torch.isnan(rewards)
@@ -65,8 +66,8 @@ def group_advantages(
 
 
 def token_weights(lengths: Tensor, aggregate: str = "trajectory") -> Tensor:
-    """What each token counts in the loss, so that the loss is a plain weighted sum: [n] trajectory
-    lengths -> [sum of lengths], adding up to 1.
+    """The weight of each token, so that the loss is a plain weighted sum: [n] trajectory lengths ->
+    [sum of lengths], adding up to 1.
 
     "trajectory": the mean over a trajectory's tokens, then over trajectories (DeepSeekMath,
     equation 3; verl's "seq-mean-token-mean"). "token": the mean over all tokens (DAPO, Yu et al.
@@ -83,8 +84,8 @@ def token_weights(lengths: Tensor, aggregate: str = "trajectory") -> Tensor:
 
 @dataclass(frozen=True)
 class Loss:
-    """`loss` carries the gradient; the rest is detached. `clipped` is the share of tokens at which
-    the clip is what counts, `kl` the mean of old - new log-probabilities (both over tokens)."""
+    """`loss` carries the gradient; the rest is detached. `clipped` is the share of tokens whose
+    loss is clipped, `kl` the mean over tokens of old - new log-probabilities."""
 
     loss: Tensor
     clipped: Tensor

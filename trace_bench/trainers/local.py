@@ -1,9 +1,9 @@
 """GRPO with LoRA in this process, on CPU or one GPU.
 
-One iteration: groups of rollouts by the current adapter, advantages within each group, a few
-optimizer steps, a new version of the adapter. After every iteration what is needed to go on is on
-disk, so that a job that was killed at any moment ends as it would have undisturbed (with the same
-number of threads, bit by bit). The schedule spans the job's whole share of the budget.
+One iteration: groups of rollouts with the current adapter, advantages within each group, a few
+optimizer steps, a new version of the adapter. After every iteration the state is saved, so that a
+job that was killed at any moment gives the same result when resumed (bit by bit with the same
+number of threads). The schedule spans the job's whole share of the budget.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import Lab, TrainingJob
+from trace_bench.core.protocols import Lab, RunContext, TrainingJob
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Task, Trajectory
 from trace_bench.trainers.record import REWARDS, check_turns, exact, of_rollouts, reward_of
-from trace_bench.trainers.schedule import Schedule, plan, task_of_group
-from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.trainers.schedule import Schedule, curve_caveat, plan, task_of_group
+from trace_bench.trainers.settings import GPU, TrainerSettings
 from trace_bench.trainers.tree import sequence_of
 
 if TYPE_CHECKING:
@@ -35,12 +35,15 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalTrainer", "TrainerSettings"]
 
-_MISMATCH = 0.01  # mean sampler-trainer difference of log-probabilities that is worth a warning
+_MISMATCH = 0.01  # mean sampler-trainer difference of log-probabilities above which to warn
 
 
 class LocalTrainer:
-    """Implements `protocols.Trainer`. `threads` sets torch's thread count for the process (None:
-    as it is); another count changes rounding. The model is loaded once and kept for later jobs."""
+    """Implements `protocols.Trainer`, `PlansTraining`, `NeedsMachines` and `FineTunes`. `threads`:
+    torch's thread count for the process (None: unchanged); another count changes rounding. The
+    model is loaded once and kept for later jobs."""
+
+    weights_here = True
 
     def __init__(
         self, settings: TrainerSettings, *, threads: int | None = None, device: str = "cpu"
@@ -49,14 +52,32 @@ class LocalTrainer:
         self._learners: dict[str, Learner] = {}
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
-        """The job's agent with one more adapter, under the name `<job.name>@<version>`.
+        """Returns the job's agent with one more adapter, named `<job.name>@<version>`.
 
-        Raises UserError when the job's rollouts do not pay for one iteration, when the model lacks
-        a target module, and when the folder holds a job of the same name with other settings."""
+        Raises UserError if the job's rollouts are too few for one iteration, if the model lacks a
+        target module, or if the folder holds a job of the same name with other settings."""
         return _Training(job, lab, self).run()
 
+    def plan_training(self, rollouts: int, name: str, points: Sequence[int]) -> str | None:
+        """`protocols.PlansTraining`."""
+        plan(rollouts, self.settings, name)
+        return curve_caveat(self.settings, rollouts, points)
+
+    def machines(self, billions: float | None) -> tuple[list[str], list[str]]:
+        """`protocols.NeedsMachines`: all weights in float32 on one device."""
+        where = f"trainer=local on {self.device}"
+        if billions is None:
+            return [f"{where}: the weights in float32 in this process"], []
+        size = 4 * billions
+        missing = [
+            f"trainer=local holds all weights on one device, and {size:g} GB fit no GPU of "
+            f"{GPU} GB: a trainer over several GPUs is needed for this model"
+        ]
+        lines = [f"{where}: {size:g} GB of weights in float32 in this process"]
+        return lines, missing if size > GPU else []
+
     def learner(self, model: str) -> Learner:
-        """The base model with LoRA layers; their weights are whatever was trained last."""
+        """The base model with LoRA layers, which hold the weights of the last training."""
         import torch
 
         from trace_bench.trainers.model import Learner
@@ -68,6 +89,11 @@ class LocalTrainer:
             learner = Learner(model, s.target_modules, s.rank, s.alpha, self.device)
             self._learners = {model: learner}
         return self._learners[model]
+
+
+def local_trainer(settings: TrainerSettings, run: RunContext) -> LocalTrainer:
+    """`trainer=local`."""
+    return LocalTrainer(settings, threads=run.threads, device=run.device)
 
 
 class _Training:
@@ -90,23 +116,24 @@ class _Training:
         from trace_bench.trainers.resume import State
 
         state = State.load(self.folder, self.identity())
-        for iteration in range(state.iteration):  # what was done before the program was stopped
+        self.tidy(state)
+        for iteration in range(state.iteration):  # finished before the program was stopped
             self.rollouts(iteration)
             self.publish(state, iteration)
         if not state.finished:
             self.go_on(state)
         if state.iteration < len(self.schedule.groups):
-            self.lab.say(f"{self.job.name}: nothing is left to learn, training stops early")
+            self.lab.log(f"{self.job.name}: nothing is left to learn, training stops early")
         unspent = self.job.rollouts - self.spent(state.iteration)
         self.lab.metric(phase="trained", adapter=self.version(state.iteration), unspent=unspent)
-        self.lab.say(
+        self.lab.log(
             f"{self.job.name}: {state.iteration} iterations, {self.spent(state.iteration)} "
             f"rollouts, {unspent} unspent"
         )
         return self.agent(state.iteration)
 
     def go_on(self, state: State) -> None:
-        """All iterations that are still to come."""
+        """Runs all remaining iterations."""
         from trace_bench.trainers.resume import restore
 
         learner = self.trainer.learner(self.job.agent.model)
@@ -125,7 +152,7 @@ class _Training:
             if state.finished:
                 return
 
-    # -- what an iteration plays ------------------------------------------------------------------
+    # -- an iteration's rollouts ------------------------------------------------------------------
 
     def tasks(self, iteration: int) -> list[Task]:
         """The iteration's tasks, each `group_size` times in a row."""
@@ -164,7 +191,7 @@ class _Training:
         return f"{self.job.name}@{iteration:04d}"
 
     def agent(self, iteration: int) -> AgentSpec:
-        """The agent that plays an iteration, and after the last one the result."""
+        """The agent for an iteration's rollouts; after the last iteration, the result."""
         if iteration == 0:
             return self.job.agent
         version = self.version(iteration)
@@ -175,8 +202,8 @@ class _Training:
         )
 
     def save(self, state: State, learner: Learner, optimizer: torch.optim.Optimizer) -> None:
-        """The new version first, then the state that names it, then older versions go: whatever is
-        interrupted, the state's version is there."""
+        """Saves the new version, then the state that names it, then removes older versions: so the
+        state's version exists even after an interruption."""
         from trace_bench.trainers.adapters import write_adapter
 
         s = self.settings
@@ -184,6 +211,10 @@ class _Training:
         version = self.folder / f"{state.iteration:04d}"
         write_adapter(version, learner.layers, lora, self.job.agent.model)
         state.save(self.folder, learner, optimizer)
+        self.tidy(state)
+
+    def tidy(self, state: State) -> None:
+        """Removes versions from before the state's, also those that a kill left."""
         for old in sorted(self.folder.glob("[0-9]*")):
             if int(old.name) < state.iteration:
                 shutil.rmtree(old)
@@ -194,7 +225,7 @@ class _Training:
         self.lab.checkpoint(self.job.whole(agent) if self.job.whole else agent)
 
     def identity(self) -> str:
-        """What a stored state must agree with to be continued."""
+        """Fingerprint that a stored state must have to be resumed."""
         return fingerprint(
             {
                 "name": self.job.name,
@@ -217,7 +248,7 @@ class _Training:
         learner: Learner,
         optimizer: torch.optim.Optimizer,
     ) -> dict[str, Any]:
-        """Updates the adapter from one iteration's rollouts; returns what is worth logging."""
+        """Updates the adapter from one iteration's rollouts; returns metrics."""
         import torch
 
         from trace_bench.trainers.grpo import group_advantages
@@ -237,11 +268,11 @@ class _Training:
         where = f"{self.job.name}, iteration {iteration}"
         if not math.isfinite(steps.grad_norm):
             raise UserError(
-                f"{where}: loss or gradient is not finite, training came apart. Lower the setting "
+                f"{where}: loss or gradient is not finite, training diverged. Lower the setting "
                 "`trainer.learning_rate`."
             )
         if steps.difference_mean is not None and steps.difference_mean > _MISMATCH:
-            self.lab.say(
+            self.lab.log(
                 f"{where}: sampler and trainer differ by {steps.difference_mean:.3f} in "
                 "log-probability on average"
             )
@@ -255,7 +286,7 @@ class _Training:
         steps: Steps,
         rate: float,
     ) -> dict[str, Any]:
-        """One line of metrics; figures of the update are None when nothing was trained on."""
+        """One line of metrics; those of the update are None if nothing was trained on."""
         n = max(steps.steps, 1)
         trained: Mapping[str, float | None] = {
             "loss": steps.loss / n,

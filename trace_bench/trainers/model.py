@@ -1,7 +1,7 @@
-"""A causal language model as the trainer sees it: log-probabilities of sampled tokens, with a
-gradient on the adapter alone.
+"""The trainer's causal language model: log-probabilities of sampled tokens, with gradients for the
+adapter only.
 
-The model is the Hugging Face module itself, whatever its architecture; only attention is replaced
+The model is the Hugging Face module itself, of any architecture; only attention is replaced
 (through transformers' own registry), so that a batch is one flat row of distinct tokens.
 """
 
@@ -40,10 +40,10 @@ class _Attention:
 
 
 class Learner:
-    """The base model of `path` with a LoRA adapter on the layers named in `targets`.
+    """The base model at `path` with a LoRA adapter on the layers named in `targets`.
 
-    Raises UserError for a model that cannot be loaded, for targets that it does not have, and for
-    one whose attention is not plain causal attention over everything before."""
+    Raises UserError for a model that cannot be loaded, for targets that match no layer, and for a
+    model whose attention is not full causal attention."""
 
     def __init__(
         self, path: str, targets: Iterable[str], rank: int, alpha: float, device: str = "cpu"
@@ -127,7 +127,7 @@ def _attend_rows(
 ) -> Tensor:
     """Flat queries [nodes, H D], keys with values [nodes, 2 Hkv D] -> [rows * width, H D].
 
-    Rows are gathered by `embedding`, since its backward pass adds up in a fixed order."""
+    Rows are gathered by `embedding`, since its backward pass sums in a fixed order."""
     n = rows.allowed.shape[0]
     queries = functional.embedding(rows.queries, q).view(n, -1, heads, size).transpose(1, 2)
     both = functional.embedding(rows.keys, kv).view(n, rows.allowed.shape[3], -1, size)

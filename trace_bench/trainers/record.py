@@ -1,4 +1,4 @@
-"""What trainers say of an iteration's rollouts, whoever played them."""
+"""Checks and metrics of an iteration's rollouts, shared by all trainers."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ REWARDS = ("similarity", "success")
 
 
 def exact(trajectory: Trajectory) -> bool:
-    """Whether all sampled tokens are known with their log-probabilities. A server may rewrite a
-    conversation between turns, and then says nothing exact about it any more."""
+    """Whether all sampled tokens and their log-probabilities are known. They are not if a server
+    has rewritten the conversation between turns."""
     return all(t.token_ids and len(t.token_ids) == len(t.logprobs) for t in trajectory.turns)
 
 
 def reward_of(trajectory: Trajectory, reward: str) -> float:
-    """NaN for an episode that the infrastructure lost, or whose exact tokens are not known: it
-    leaves its group's baseline."""
+    """The reward, a field of the score; NaN for an episode that the infrastructure lost or whose
+    exact tokens are unknown, which leaves it out of its group's baseline."""
     if trajectory.score is None or trajectory.failure is not None or not exact(trajectory):
         return float("nan")
     return float(getattr(trajectory.score, reward))
 
 
 def check_turns(trajectory: Trajectory, adapter: str | None) -> None:
-    """Training needs turns of the adapter that was asked for, from the first token on."""
+    """Raises TraceBenchError unless all turns come from `adapter` and have prompt tokens."""
     for turn in trajectory.turns:
         if turn.adapter != adapter:
             raise TraceBenchError(
-                f"{trajectory.task} was to be played by {adapter!r}; {turn.adapter!r} acted"
+                f"{trajectory.task}: expected turns of adapter {adapter!r}, got {turn.adapter!r}"
             )
     if exact(trajectory) and trajectory.turns and not trajectory.turns[0].prompt_ids:
         raise TraceBenchError(f"{trajectory.task}: the first turn has no prompt tokens")
@@ -42,7 +42,7 @@ def check_turns(trajectory: Trajectory, adapter: str | None) -> None:
 def of_rollouts(
     trajectories: Sequence[Trajectory], reward: str, found: Advantages
 ) -> dict[str, Any]:
-    """Mean reward and success, and the shares of groups that teach nothing (`found`)."""
+    """Mean reward and success, and the shares of groups without a learning signal (`found`)."""
     scores = [t.score for t in trajectories if t.score is not None and t.failure is None]
     return {
         "reward": _mean([float(getattr(s, reward)) for s in scores]),

@@ -1,4 +1,4 @@
-"""What a training job needs to go on after being killed: one file, replaced in one step."""
+"""The saved state from which a killed training job is resumed: one file, replaced atomically."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ FILE = "state.pt"
 
 @dataclass
 class State:
-    """After `iteration` iterations. `records` are their metrics, `perfect` how many of the last
-    ones had nothing to learn. `weights` and `optimizer` are read from disk only."""
+    """The state after `iteration` iterations. `records`: their metrics. `perfect`: how many of the
+    latest iterations in a row had full reward in every group. `weights` and `optimizer` are set
+    only when read from disk."""
 
     identity: str
     iteration: int = 0
@@ -32,7 +33,7 @@ class State:
 
     @classmethod
     def load(cls, folder: Path, identity: str) -> State:
-        """What is in the folder, or a beginning. Raises UserError for another job's state."""
+        """The state in the folder, or a new one. Raises UserError for another job's state."""
         path = folder / FILE
         if not path.exists():
             return cls(identity)
@@ -45,7 +46,7 @@ class State:
         return found
 
     def save(self, folder: Path, learner: Learner, optimizer: torch.optim.Optimizer) -> None:
-        """Replaces the file. A finished job keeps its metrics only: its adapter stands beside."""
+        """Replaces the file. A finished job keeps only its metrics; its adapter is stored apart."""
         data = {**vars(self), "weights": None, "optimizer": None}
         if not self.finished:
             data["weights"] = [p.detach().cpu() for p in learner.parameters]
@@ -58,7 +59,7 @@ class State:
 def restore(
     state: State, learner: Learner, settings: TrainerSettings, seed: int
 ) -> torch.optim.Optimizer:
-    """Puts adapter and optimizer where the state left them, or at a fresh start."""
+    """Loads the state into adapter and optimizer, or initializes them if it is new."""
     optimizer = torch.optim.AdamW(
         learner.parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay
     )

@@ -1,4 +1,4 @@
-"""What a training job will play, decided before it starts: iterations and the order of tasks."""
+"""A training job's schedule, fixed before it starts: iterations and the order of tasks."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from dataclasses import dataclass
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Task
-from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.trainers.settings import Recipe, TrainerSettings
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """`groups[i]`: how many groups iteration i plays; `spent[i]`: rollouts spent before it.
-    `unspent` is what is left at the end, too little for another iteration."""
+    """`groups[i]`: number of groups in iteration i. `spent[i]`: rollouts spent before it.
+    `unspent`: rollouts left at the end, too few for another iteration."""
 
     groups: tuple[int, ...]
     spent: tuple[int, ...]
     unspent: int
 
     def rate(self, iteration: int, settings: TrainerSettings) -> float:
-        """The learning rate of an iteration: linear in the rollouts spent, 0 when all are."""
+        """The learning rate of an iteration: falls linearly with the rollouts spent, to 0."""
         if settings.decay == "constant":
             return settings.learning_rate
         total = self.spent[-1] + self.groups[-1] * settings.group_size
@@ -30,8 +30,8 @@ class Schedule:
 
 
 def plan(rollouts: int, settings: TrainerSettings, name: str) -> Schedule:
-    """Full iterations as long as they fit; what remains is a last, smaller one when it is worth at
-    least two groups. Raises UserError when `rollouts` does not pay for one iteration."""
+    """As many full iterations as fit, then a smaller one if at least two groups fit. Raises
+    UserError if `rollouts` are too few for one iteration."""
     size = settings.group_size
     least = min(2, settings.groups)
     full, rest = divmod(rollouts, size * settings.groups)
@@ -48,8 +48,23 @@ def plan(rollouts: int, settings: TrainerSettings, name: str) -> Schedule:
 
 
 def task_of_group(group: int, tasks: Sequence[Task], seed: int) -> Task:
-    """The task of the job's `group`-th group: every epoch over the tasks is a seeded shuffle."""
+    """The task of the job's `group`-th group: each epoch over the tasks is a seeded shuffle."""
     epoch, place = divmod(group, len(tasks))
     order = list(range(len(tasks)))
     random.Random(stable_seed(seed, "order", epoch)).shuffle(order)
     return tasks[order[place]]
+
+
+def curve_caveat(recipe: Recipe, rollouts: int, points: Sequence[int]) -> str | None:
+    """Why the agent at one of the rollout counts `points` differs from the result of a job with
+    only that many rollouts; None if it does not. With a constant learning rate the agents are the
+    same at the ends of iterations."""
+    if recipe.decay == "linear":
+        return "the learning rate falls over the whole budget (trainer.decay=linear)"
+    size = recipe.group_size * recipe.groups
+    if any(point % size for point in points if point < rollouts):
+        return (
+            f"between iterations of {size} rollouts it is the agent of the iteration before, "
+            "where a run of that budget may train on part of one more"
+        )
+    return None

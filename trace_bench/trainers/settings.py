@@ -1,93 +1,91 @@
-"""The trainers' settings. No heavy imports, so that the command line stays quick."""
+"""The trainers' settings. No heavy imports, so that the command line stays fast."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Literal
 
+from trace_bench.core.checked import PLACE, number
 from trace_bench.core.errors import UserError
 
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
-
-def _at_least(low: float, high: float = float("inf")) -> dict[str, float]:
-    """Field metadata: the range that is allowed, ends included."""
-    return {"low": low, "high": high}
+GPU = 80  # assumed GB of memory per GPU, for estimates
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """GRPO with LoRA, whoever runs it. The shape follows TRACE, section 3 (groups of rollouts of
-    one task, standardization within a group, no KL term, linear decay, all linear projections);
-    the sizes are those of the tiny agent: 30B models want a learning rate near 1e-5 and groups of
+    """GRPO with LoRA, for every trainer. The algorithm follows TRACE, section 3 (groups of rollouts
+    of one task, standardization within a group, no KL term, linear decay, all linear projections);
+    the default sizes suit the tiny agent. 30B models need a learning rate near 1e-5 and groups of
     16."""
 
-    group_size: int = field(default=8, metadata=_at_least(2))  # rollouts of one task
-    groups: int = field(default=4, metadata=_at_least(1))  # tasks in one iteration
-    learning_rate: float = field(default=3e-3, metadata=_at_least(0))
+    group_size: int = field(default=8, metadata=number(2))  # rollouts of one task
+    groups: int = field(default=4, metadata=number(1))  # tasks in one iteration
+    learning_rate: float = field(default=3e-3, metadata=number(0))
     decay: Literal["linear", "constant"] = "linear"  # over the job's rollouts, down to 0
-    rank: int = field(default=16, metadata=_at_least(1))
-    alpha: float = field(default=32.0, metadata=_at_least(0))  # updates are scaled by alpha / rank
+    rank: int = field(default=16, metadata=number(1))
+    alpha: float = field(default=32.0, metadata=number(0))  # updates are scaled by alpha / rank
     target_modules: tuple[str, ...] = LINEAR
-    epochs: int = field(default=2, metadata=_at_least(1))  # passes over one iteration's rollouts
-    minibatches: int = field(default=1, metadata=_at_least(1))  # optimizer steps in one pass
-    clip_low: float = field(default=0.2, metadata=_at_least(0, 1))
-    clip_high: float = field(default=0.2, metadata=_at_least(0))
-    dual_clip: float | None = field(default=None, metadata=_at_least(1))
+    epochs: int = field(default=2, metadata=number(1))  # passes over one iteration's rollouts
+    minibatches: int = field(default=1, metadata=number(1))  # optimizer steps in one pass
+    clip_low: float = field(default=0.2, metadata=number(0, 1))
+    clip_high: float = field(default=0.2, metadata=number(0))
+    dual_clip: float | None = field(default=None, metadata=number(1))
     aggregate: Literal["trajectory", "token"] = "trajectory"
     normalize_std: bool = True
-    weight_decay: float = field(default=0.0, metadata=_at_least(0))
-    max_grad_norm: float = field(default=1.0, metadata=_at_least(0))
-    batch_tokens: int = field(default=16384, metadata=_at_least(1))  # in one forward pass
+    weight_decay: float = field(default=0.0, metadata=number(0))
+    max_grad_norm: float = field(default=1.0, metadata=number(0))
+    batch_tokens: int = field(default=16384, metadata=number(1))  # in one forward pass
 
 
 @dataclass(frozen=True)
 class TrainerSettings(Recipe):
     """`trainer=local`."""
 
-    patience: int = field(default=5, metadata=_at_least(1))  # perfect iterations before stopping
+    patience: int = field(default=5, metadata=number(1))  # perfect iterations before stopping
 
 
 @dataclass(frozen=True)
 class VerlSettings(Recipe):
     """`trainer=verl`: the same recipe over several processes, GPUs and machines.
 
-    `device`: cuda takes vLLM for rollouts; cpu this project's own engine, in processes of their
-    own. `gpus`: of one machine (on a CPU: processes that share the model), `tensor_parallel`: of
-    one vLLM server. `ray_address`: a cluster that runs ("host:port"); None starts one here.
-    `workers`: processes that play environments. A checkpoint is kept every `save_every` iterations,
-    the last one always; verl's own validation on the development tasks runs every
-    `validate_every` (0: never; its episodes are in `adapters/<name>/verl/validation`, not in the
-    ledger). `deadline`: seconds for one turn of the agent; `stall`: seconds
-    without any progress after which the processes are stopped; `restarts`: how often training is
-    taken up again by itself from the last checkpoint. `gpu_memory`: the share of a GPU that vLLM
-    takes; `offload`: weights and optimizer rest in the machine's memory between uses;
-    `flash_attention`: on GPUs, packed sequences by the package flash-attn, else padded ones by
-    torch. `verl`: further settings of verl, in Hydra's notation."""
+    `device`: cuda uses vLLM for rollouts; cpu uses this project's own engine in separate processes.
+    `gpus`: per machine (on a CPU: processes that share the model). `tensor_parallel`: GPUs per vLLM
+    server. `ray_address`: a running cluster ("host:port"); None starts one here. `workers`:
+    processes that run environments. `save_every`: iterations between checkpoints; the last one is
+    always kept. `validate_every`: iterations between verl's own validations on the development
+    tasks (0: never); their episodes are in `adapters/<name>/verl/validation`, not in the ledger.
+    `deadline`: seconds for one turn of the agent. `stall`: seconds without any progress after which
+    the processes are stopped. `restarts`: how often training is restarted from the last checkpoint.
+    `gpu_memory`: the share of a GPU's memory for vLLM. `offload`: keep weights and optimizer in
+    host memory between uses. `flash_attention`: on GPUs, use packed sequences with the package
+    flash-attn instead of padded ones with torch. `verl`: further settings of verl, in Hydra's
+    notation."""
 
     device: Literal["cuda", "cpu"] = "cuda"
-    nnodes: int = field(default=1, metadata=_at_least(1))
-    gpus: int = field(default=1, metadata=_at_least(1))
-    tensor_parallel: int = field(default=1, metadata=_at_least(1))
-    ray_address: str | None = None
-    workers: int = field(default=1, metadata=_at_least(1))
-    save_every: int = field(default=1, metadata=_at_least(1))
-    validate_every: int = field(default=0, metadata=_at_least(0))
-    deadline: float = field(default=600.0, metadata=_at_least(1))
-    stall: float = field(default=3600.0, metadata=_at_least(10))
-    restarts: int = field(default=2, metadata=_at_least(0))
-    gpu_memory: float = field(default=0.5, metadata=_at_least(0.05, 0.95))
+    nnodes: int = field(default=1, metadata=number(1))
+    gpus: int = field(default=1, metadata=number(1))
+    tensor_parallel: int = field(default=1, metadata=number(1))
+    ray_address: str | None = field(default=None, metadata=PLACE)
+    workers: int = field(default=1, metadata=number(1) | PLACE)
+    save_every: int = field(default=1, metadata=number(1))
+    validate_every: int = field(default=0, metadata=number(0))
+    deadline: float = field(default=600.0, metadata=number(1) | PLACE)
+    stall: float = field(default=3600.0, metadata=number(10) | PLACE)
+    restarts: int = field(default=2, metadata=number(0) | PLACE)
+    gpu_memory: float = field(default=0.5, metadata=number(0.05, 0.95))
     offload: bool = False
     flash_attention: bool = False
     verl: tuple[str, ...] = ()
 
 
 def full_iterations(rollouts: int, settings: VerlSettings, name: str) -> tuple[int, int]:
-    """(iterations, groups of each) for trainer=verl, whose iterations are all alike: as many full
-    ones as `rollouts` pays for, or one smaller one of at least two groups that its optimizer steps
-    and processes can share evenly.
+    """(iterations, groups of each) for trainer=verl, whose iterations are all of one size: as many
+    full ones as fit in `rollouts`, or one smaller one of at least two groups that its optimizer
+    steps and processes can share evenly.
 
-    Raises UserError when not even that fits."""
+    Raises UserError if not even that fits."""
     s, least = settings, min(2, settings.groups)
     for groups in range(min(s.groups, rollouts // s.group_size), least - 1, -1):
         if shared_evenly(s, groups):
@@ -107,8 +105,8 @@ def full_iterations(rollouts: int, settings: VerlSettings, name: str) -> tuple[i
 
 
 def shared_evenly(settings: VerlSettings, groups: int) -> bool:
-    """Whether an iteration of so many groups can be cut into its optimizer steps, and each of them
-    shared by all processes."""
+    """Whether an iteration of so many groups divides evenly into its optimizer steps, and each of
+    those over all processes."""
     step, rest = divmod(groups, settings.minibatches)
     ranks = settings.gpus * settings.nnodes
     return rest == 0 and step > 0 and step * settings.group_size % ranks == 0

@@ -1,9 +1,9 @@
-"""Trajectories of a batch as a tree of tokens, so that nothing is computed twice.
+"""The trajectories of a batch as a tree of tokens, so that no prefix is computed twice.
 
-Rollouts of one task share their prompt, and often their first turns; rollouts of all tasks share
-the system prompt. A token's hidden state depends on what comes before it only, so every distinct
-beginning is one node, computed once, and its gradient is the sum over the trajectories through it.
-This is exact: no trajectory sees another one's tokens.
+Rollouts of one task share their prompt and often their first turns; rollouts of all tasks share
+the system prompt. A token's hidden state depends only on the tokens before it, so every distinct
+prefix is one node, computed once, and its gradient is the sum over the trajectories through it.
+This is exact: no trajectory attends to another one's tokens.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import numpy as np
 
 from trace_bench.core.types import Trajectory
 
-_PADDED = 16  # tokens of padding that are always accepted
+_PADDED = 16  # tokens of padding that are always allowed
 
 
 @dataclass(frozen=True)
 class Tokens:
-    """One trajectory's tokens. `sampled` are the places of the tokens that the agent chose,
-    `logprobs` what the sampler said of them."""
+    """One trajectory's tokens. `sampled`: the positions of the sampled tokens. `logprobs`: their
+    log-probabilities as the sampler reported them."""
 
     ids: np.ndarray  # int64 [length]
     sampled: np.ndarray  # int64 [sampled]
@@ -30,7 +30,7 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Rows:
-    """Attention of some trajectories: their own nodes look at their whole paths.
+    """Attention of some trajectories: each row's own nodes attend to the row's whole path.
 
     queries [rows, width], keys [rows, length]: node numbers, 0 where padded; allowed
     [rows, width, length]."""
@@ -42,10 +42,10 @@ class Rows:
 
 @dataclass(frozen=True)
 class Tree:
-    """ids, positions [nodes]. `home` [nodes]: where a node's answer stands in the padded queries
-    of all `rows` one after the other. Sampled token t of the batch (trajectories in order) was
-    chosen at node `at[choice[t]]` and is `token[choice[t]]`: `nodes_at` [chosen nodes] are the
-    nodes that need logits, `line` [pairs] indexes them, and pairs (line, token) are distinct."""
+    """ids, positions [nodes]. `home` [nodes]: the index of a node's output among the padded queries
+    of all `rows`, concatenated. Sampled token t of the batch (trajectories in order) was sampled
+    at node `at[choice[t]]` and is `token[choice[t]]`: `nodes_at` [chosen nodes] are the nodes that
+    need logits, `line` [pairs] indexes them, and pairs (line, token) are distinct."""
 
     ids: np.ndarray
     positions: np.ndarray
@@ -58,8 +58,8 @@ class Tree:
 
 
 def sequence_of(trajectory: Trajectory) -> Tokens:
-    """The exact ids as they were sampled: nothing is tokenized again. Cut after the last sampled
-    token, since nothing is learned from what follows."""
+    """The trajectory's exact ids; nothing is tokenized again. Ends at the last sampled token, since
+    later tokens do not enter the loss."""
     ids: list[int] = []
     sampled: list[int] = []
     logprobs: list[float] = []
@@ -77,7 +77,7 @@ def sequence_of(trajectory: Trajectory) -> Tokens:
 
 
 def build(sequences: Sequence[Tokens]) -> Tree:
-    """The tree of a batch. Every sequence has at least one prompt and one sampled token."""
+    """The tree of a batch. Every sequence must have at least one prompt and one sampled token."""
     paths, starts = _paths([s.ids[:-1] for s in sequences])
     nodes = max(int(p[-1]) for p in paths) + 1
     ids, positions = np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)
@@ -95,7 +95,7 @@ def build(sequences: Sequence[Tokens]) -> Tree:
 
 
 def _paths(inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
-    """Each sequence's node numbers, and how many of them an earlier sequence brought in."""
+    """Each sequence's node numbers, and how many of them it shares with earlier sequences."""
     longest = max(map(len, inputs))
     padded = np.full((len(inputs), longest), -1, np.int64)
     paths: list[np.ndarray] = []
@@ -119,7 +119,7 @@ def _paths(inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
 def _rows(
     paths: Sequence[np.ndarray], starts: Sequence[int], nodes: int
 ) -> tuple[tuple[Rows, ...], np.ndarray]:
-    """Attention rows, those of similar width together."""
+    """Attention rows, grouped by similar width."""
     own = {i: len(p) - s for i, (p, s) in enumerate(zip(paths, starts, strict=True)) if len(p) > s}
     buckets: list[list[int]] = []
     for i in sorted(own, key=lambda i: (own[i], i)):
@@ -134,7 +134,7 @@ def _rows(
         width, length = max(own[i] for i in bucket), max(len(paths[i]) for i in bucket)
         queries = np.zeros((len(bucket), width), np.int64)
         keys = np.zeros((len(bucket), length), np.int64)
-        last = np.zeros((len(bucket), width), np.int64)  # padded queries see their first key
+        last = np.zeros((len(bucket), width), np.int64)  # padded queries attend to their first key
         for r, i in enumerate(bucket):
             queries[r, : own[i]] = paths[i][starts[i] :]
             keys[r, : len(paths[i])] = paths[i]

@@ -27,11 +27,11 @@ class Steps:
     loss: float = 0.0
     clipped: float = 0.0
     kl: float = 0.0
-    weight: int = 0  # sampled tokens behind `clipped` and `kl`
+    weight: int = 0  # number of sampled tokens in `clipped` and `kl`
     grad_norm: float = 0.0
-    difference_mean: float | None = None  # before the first step, while both are one policy
+    difference_mean: float | None = None  # before the first step, while the weights are equal
     difference_max: float | None = None
-    tokens: int = 0  # of the trajectories trained on, prompts included, once per epoch
+    tokens: int = 0  # of the trajectories trained on, including prompts, counted once per epoch
     seconds: float = 0.0
 
 
@@ -43,8 +43,8 @@ def update(
     settings: TrainerSettings,
     seed: int,
 ) -> Steps:
-    """All epochs and minibatches over an iteration's trajectories (`group_size` of a group in a
-    row). A gradient that is not finite ends it at once, the adapter unchanged by that step."""
+    """Runs all epochs and minibatches over an iteration's trajectories, in which the `group_size`
+    members of each group are adjacent. Stops before a step whose gradient is not finite."""
     steps = Steps()
     started = time.perf_counter()
     usable = [bool(t) and len(s.sampled) > 0 for t, s in zip(found.trained, sequences, strict=True)]
@@ -60,7 +60,7 @@ def update(
 def minibatches(
     usable: Sequence[bool], settings: TrainerSettings, seed: int
 ) -> Iterator[list[int]]:
-    """Numbers of usable trajectories, whole groups together, shuffled anew in every epoch."""
+    """Indices of the usable trajectories in minibatches of whole groups, reshuffled each epoch."""
     size = settings.group_size
     groups = [
         [i for i in range(first, first + size) if usable[i]]
@@ -83,8 +83,8 @@ def _step(
     settings: TrainerSettings,
     steps: Steps,
 ) -> float:
-    """One optimizer step on a minibatch; the length of its gradient before clipping, NaN when the
-    loss is (clamping turns a NaN into a gradient of zero, which would pass for a small one)."""
+    """One optimizer step on a minibatch. Returns the norm of the gradient before clipping; NaN if
+    the loss is NaN (clamping would turn that into a gradient of zero)."""
     lengths = torch.tensor([len(b.sampled) for b in batch])
     weights = token_weights(lengths, settings.aggregate).to(learner.device)
     spread = advantages.repeat_interleave(lengths).to(learner.device)
@@ -128,7 +128,7 @@ def _step(
 
 
 def _parts(batch: Sequence[Tokens], limit: int) -> Iterator[list[Tokens]]:
-    """Consecutive sequences of at most `limit` tokens together, at least one."""
+    """Consecutive parts of a batch, of at most `limit` tokens and at least one sequence each."""
     part: list[Tokens] = []
     size = 0
     for tokens in batch:

@@ -1,2 +1,2 @@
-"""τ²-bench: tasks, databases, policies and tools of the package inspect-evals, played by a state
-machine of our own (reset, step, score) instead of its evaluation loop."""
+"""τ²-bench: tasks, databases, policies and tools of the package inspect-evals, run by our own state
+machine (reset, step, score) instead of its evaluation loop."""

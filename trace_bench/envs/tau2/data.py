@@ -1,4 +1,4 @@
-"""What inspect-evals ships for a domain, read without leaving files behind, and its revision."""
+"""The data of a domain in inspect-evals, read without leaving files behind, and its revision."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPLITS = ("train", "test", "base")  # of the benchmark; telecom also has small a
 
 @dataclass(frozen=True)
 class DomainData:
-    """Tasks as the benchmark's own records, by id; the ids of every split; where the files are."""
+    """A domain's tasks (the benchmark's own records, by id), the ids of every split, its folder."""
 
     domain: str
     folder: Path
@@ -30,13 +30,14 @@ class DomainData:
 
 
 def load(domain: str) -> DomainData:
-    """UserError when the package is missing or has another version than the one measured."""
+    """The data of a domain. Raises UserError if the package is missing or has another version than
+    the tested one."""
     folder = package_folder() / "data" / "domains" / domain
     text = _read(folder / ("tasks.json.gz" if domain == "telecom" else "tasks.json"))
     splits = json.loads(_read(folder / "split_tasks.json"))
     records = {record["id"]: record for record in json.loads(text)}
-    mark = hashlib.sha256(text).hexdigest()[:12]
-    return DomainData(domain, folder, records, splits, f"{PACKAGE} {VERSION}, tasks {mark}")
+    digest = hashlib.sha256(text).hexdigest()[:12]
+    return DomainData(domain, folder, records, splits, f"{PACKAGE} {VERSION}, tasks {digest}")
 
 
 def package_folder() -> Path:
@@ -58,7 +59,7 @@ def package_folder() -> Path:
 
 
 def policy_text(data: DomainData, solo: bool) -> str:
-    """The rules that the agent must follow, as the benchmark has them."""
+    """The benchmark's rules that the agent must follow."""
     if data.domain != "telecom":
         return _read(data.folder / "policy.txt").decode()
     names = ("main_policy.txt", "tech_support_manual.txt")
@@ -68,7 +69,7 @@ def policy_text(data: DomainData, solo: bool) -> str:
 
 
 def user_guidelines(domain: str) -> str:
-    """How the simulated user is told to behave, as the benchmark has it."""
+    """The benchmark's instructions for the simulated user's behaviour."""
     name = "simulation_guidelines_tools.txt" if domain == "telecom" else "simulation_guidelines.txt"
     return _read(package_folder() / "data" / "user_simulator" / name).decode()
 

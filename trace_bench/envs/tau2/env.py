@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from trace_bench.core.errors import EpisodeError
+from trace_bench.core.protocols import Ask
 from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task, Tool
-from trace_bench.envs.registry import Ask
 from trace_bench.envs.tau2.data import policy_text
 from trace_bench.envs.tau2.score import Call, score
 from trace_bench.envs.tau2.user import STOPS, AskedUser, ScriptedUser, User
@@ -34,8 +34,8 @@ _SOLO = (
 
 
 class Tau2Env:
-    """`protocols.Env`. `user`: "scripted" or "llm" (who answers `ask`); `solo`: telecom without a
-    user, whose tools are then the agent's."""
+    """Implements `protocols.Env`. `user`: "scripted", or "llm" for a user that is asked with `ask`.
+    `solo`: telecom without a user; the agent then has the user's tools."""
 
     def __init__(self, toolbox: Toolbox, gold: Mapping[str, str], user: str, solo: bool, ask: Ask):
         self._toolbox, self._gold, self._kind, self._solo = toolbox, gold, user, solo
@@ -82,7 +82,7 @@ class Tau2Env:
         return Step(({"role": "user", "content": answer},))
 
     def score(self) -> Score:
-        """As things stand."""
+        """The score of the current state."""
         gold = self._gold.get(self._record["id"], "")
         found = score(self._record, self._world, self._said, self._calls, gold)
         if self._solo or not self._user.faults:
@@ -132,7 +132,7 @@ class Tau2Env:
 
 
 def read_call(call: Any) -> tuple[str, dict[str, Any], str]:
-    """Name, arguments, and what is wrong with the call in words ("" when nothing is)."""
+    """(name, arguments, error message) of a tool call; the message is "" for a valid call."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         return "", {}, "Error: a tool call needs a function with a name"

@@ -1,6 +1,6 @@
-"""τ² scoring, as the port's scorers define it: database hash x information told (airline, retail);
-environment assertions x actions where the basis has them (telecom). Assertions in natural language
-are not scored."""
+"""τ² scoring, as in the port's scorers: database hash x communicated information (airline, retail);
+environment assertions x actions if the reward basis includes them (telecom). Assertions in natural
+language are not scored."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trace_bench.core.types import Score
+from trace_bench.core.types import Milestone, Score
 from trace_bench.envs.tau2.world import AGENT, USER, Toolbox, World, environment
 
 NOT_ON_THE_DATABASE = ("calculate", "transfer_to_human_agents")
@@ -16,7 +16,7 @@ NOT_ON_THE_DATABASE = ("calculate", "transfer_to_human_agents")
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call that was made, by the agent or the user."""
+    """A tool call made by the agent or the user."""
 
     side: str
     name: str
@@ -24,30 +24,41 @@ class Call:
 
 
 def score(
-    record: Mapping[str, Any], world: World, said: Sequence[str], calls: Sequence[Call], gold: str
+    record: Mapping[str, Any], world: World, sent: Sequence[str], calls: Sequence[Call], gold: str
 ) -> Score:
-    """`said` is what the agent told the user, `gold` how the task's own actions change the database
-    ("" for telecom)."""
+    """The episode's score: all milestones must be met. `sent`: the agent's messages to the user;
+    `gold`: how the task's own actions change the database ("" for telecom)."""
     criteria = record.get("evaluation_criteria") or {}
+    missing = untold(criteria, sent)
     if world.toolbox.data.domain == "telecom":
-        parts = {
-            "actions": _actions_done(criteria, calls),
-            "environment": world.run(_assertions_hold, criteria),
-        }
+        holds = world.run(_assertions_hold, criteria)
+        milestones = [*_actions(criteria, calls), _milestone("the environment is as wanted", holds)]
+        parts = {"actions": all(m.hit for m in milestones[:-1]), "environment": holds}
     else:
-        parts = {"database": world.changes() == gold, "told": not untold(criteria, said)}
+        changed = world.changes() == gold
+        parts = {"database": changed, "told": not missing}
+        milestones = [_milestone("the database is changed as wanted", changed)]
+        milestones += [
+            _milestone(f"the user is told {info!r}", info not in missing, tells=info)
+            for info in criteria.get("communicate_info") or ()
+        ]
     success = all(parts.values())
-    return Score(float(success), success, {"parts": parts, "untold": untold(criteria, said)})
+    details = {"parts": parts, "untold": missing}
+    return Score(float(success), success, details, tuple(milestones))
 
 
-def untold(criteria: Mapping[str, Any], said: Sequence[str]) -> list[str]:
-    """Required information that stands nowhere in the agent's messages (commas left out)."""
-    text = "\n".join(said).lower().replace(",", "")
+def _milestone(name: str, hit: bool, tells: str | None = None) -> Milestone:
+    return Milestone(name, float(hit), hit, tells=tells)
+
+
+def untold(criteria: Mapping[str, Any], sent: Sequence[str]) -> list[str]:
+    """Required information that occurs in none of the agent's messages (ignoring commas)."""
+    text = "\n".join(sent).lower().replace(",", "")
     return [info for info in criteria.get("communicate_info") or () if info.lower() not in text]
 
 
 def gold_changes(record: Mapping[str, Any], toolbox: Toolbox) -> str:
-    """How the task's own actions change the database; errors of tools are part of it."""
+    """How the task's own actions change the database, including tool errors."""
     if toolbox.data.domain == "telecom":
         return ""
     world = toolbox.world(record)
@@ -79,10 +90,17 @@ def _assertions_hold(criteria: Mapping[str, Any]) -> bool:
     return True
 
 
-def _actions_done(criteria: Mapping[str, Any], calls: Sequence[Call]) -> bool:
+def _actions(criteria: Mapping[str, Any], calls: Sequence[Call]) -> list[Milestone]:
+    """Milestones for the task's own actions, if the score depends on them."""
     if "ACTION" not in (criteria.get("reward_basis") or ()):
-        return True
-    return all(_done(action, calls) for action in criteria.get("actions") or ())
+        return []
+    return [_milestone(_name(a), _done(a, calls)) for a in criteria.get("actions") or ()]
+
+
+def _name(action: Mapping[str, Any]) -> str:
+    side = "the user's " if action.get("requestor") == USER else ""
+    arguments = ", ".join(f"{key}={value!r}" for key, value in action["arguments"].items())
+    return f"{side}call {action['name']}({arguments})"
 
 
 def _done(action: Mapping[str, Any], calls: Sequence[Call]) -> bool:

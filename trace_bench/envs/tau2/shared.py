@@ -1,4 +1,4 @@
-"""Databases that many episodes share: whatever is reached by its key is copied first.
+"""Databases that many episodes share, with copy on access: a record is copied when it is read.
 
 An airline database has 2,800 records; an episode touches a few. Copying all of them takes a third
 of a second, copying what is touched takes microseconds.
@@ -12,9 +12,9 @@ from typing import Any
 
 
 class Shared(dict[str, Any]):
-    """A dictionary over the records of another one. `d[key]`, `get`, `pop` and `setdefault` give a
-    copy of one's own, made at the first touch; iterating gives the shared records, which are only
-    to be read. It is a real dictionary, so that whatever looks at its storage sees the truth."""
+    """A dictionary over the records of another one. `d[key]`, `get`, `pop` and `setdefault` return
+    a private copy, made at the first access; iterating gives the shared records, which must not be
+    changed. It is a real dict, so code that bypasses its methods also sees the right content."""
 
     def __init__(self, base: Mapping[str, Any]) -> None:
         super().__init__(base)
@@ -41,8 +41,8 @@ class Shared(dict[str, Any]):
         return self[key] if key in self else default  # noqa: SIM401 (this is that `get`)
 
     def changes(self) -> dict[str, Any]:
-        """What differs from the shared records, as plain data by key; None for what is gone. Two
-        dictionaries over the same records are equal exactly when their changes are."""
+        """The records that differ from the shared ones, as plain data by key; None for a deleted
+        one. Two dictionaries over the same records are equal exactly if their changes are."""
         found: dict[str, Any] = {key: None for key in self._base if key not in self}
         for key in self._own:
             now = super().__getitem__(key).model_dump()

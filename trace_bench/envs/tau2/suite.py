@@ -5,22 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.protocols import RunContext, Typical
 from trace_bench.core.types import Message, Task
-from trace_bench.envs.registry import Ask
-from trace_bench.envs.tau2.data import DOMAINS, DomainData, load
+from trace_bench.envs.tau2.data import DomainData, load
 from trace_bench.envs.tau2.env import Tau2Env
 from trace_bench.envs.tau2.score import gold_changes
 from trace_bench.envs.tau2.user import PROMPT_VERSION
 from trace_bench.envs.tau2.world import Toolbox
 
-USERS = ("scripted", "llm")
-
 
 class _Gold(dict[str, str]):
-    """How tasks should change their databases, each found out when it is asked for."""
+    """How tasks should change their databases, computed on first access."""
 
     def __init__(self, data: DomainData, toolbox: Toolbox) -> None:
         self._data, self._toolbox = data, toolbox
@@ -32,20 +30,27 @@ class _Gold(dict[str, str]):
 
 
 class Tau2Suite:
-    """`protocols.Suite`. `asks`: whether episodes wait for somebody's answers."""
+    """Implements `protocols.Suite`, `HasReference`, `AsksUser` and `Describes`. The simulated user
+    is the model behind `run.ask`, or a script if there is none. Raises UserError."""
 
     name = "tau2"
+    image = "tau2"
+    # Estimated from the lengths of the benchmark's policies and conversations.
+    typical = Typical(14, 8000, 120, 7)
 
-    def __init__(self, domain: str, user: str, solo: bool, ask: Ask | None) -> None:
-        if user not in USERS:
-            raise unknown("user", user, USERS, "llm.user.by")
-        if user == "llm" and ask is None:
-            raise UserError("a user played by a model needs somebody who answers; see `llm.user`.")
+    def __init__(
+        self, run: RunContext, domain: Literal["airline", "retail", "telecom"], solo: bool = False
+    ) -> None:
         if solo and domain != "telecom":
             raise UserError(f"env.solo=true exists for telecom only, not for {domain}.")
-        self.variant, self.asks = domain, user == "llm"
-        self._user, self._solo, self._ask = user, solo, ask or _nobody
+        self.variant: str = domain
+        self._user = "scripted" if run.ask is None else "llm"
+        self._solo, self._ask = solo, run.ask or _no_model
         self._data = load(domain)
+
+    def asks_user(self) -> bool:
+        """Whether a model plays the user, so that episodes wait for its answers."""
+        return self._user == "llm"
 
     @cached_property
     def _toolbox(self) -> Toolbox:
@@ -56,7 +61,7 @@ class Tau2Suite:
         return _Gold(self._data, self._toolbox)
 
     def about(self) -> dict[str, Any]:
-        """What every run is marked with."""
+        """Facts that every run reports."""
         return {
             "data": self._data.revision,
             "user": self._user,
@@ -65,7 +70,8 @@ class Tau2Suite:
         }
 
     def splits(self) -> Sequence[str]:
-        """The benchmark's own, and its train split in two: `fit` to train on, `dev` to tune on."""
+        """The benchmark's own splits, and its train split in two: `fit` for training, `dev` for
+        tuning."""
         return [*self._data.splits, "fit", "dev"]
 
     def tasks(self, split: str) -> Sequence[Task]:
@@ -93,7 +99,7 @@ class Tau2Suite:
 
     def reference(self, task: Task) -> Sequence[Message]:
         """The task's own actions in order: the agent's as tool calls, a message to the user where
-        they must act; at the end all that has to be told."""
+        the user must act; at the end a message with all information the user needs."""
         criteria = task.data["record"].get("evaluation_criteria") or {}
         out: list[Message] = []
         before = None
@@ -116,35 +122,11 @@ class Tau2Suite:
         return Task(f"tau2/{self.variant}/{split}/{number:04d}", "tau2", split, number, data)
 
 
-def domain_suite(
-    domain: str, augmentation: str, options: Mapping[str, str], ask: Ask | None
-) -> Tau2Suite:
-    """For the registry. Options: `user` (scripted or llm), `solo` (true or false)."""
-    if augmentation != "none":
-        raise UserError(f"env.augmentation={augmentation} exists for toolsandbox only; use none.")
-    if domain not in DOMAINS:
-        raise unknown("domain", domain, DOMAINS, "env.domain")
-    solo = options.get("solo", "false") == "true"
-    return Tau2Suite(domain, options.get("user", "scripted"), solo, ask)
-
-
-def airline(augmentation: str, options: Mapping[str, str], ask: Ask | None) -> Tau2Suite:
-    return domain_suite("airline", augmentation, options, ask)
-
-
-def retail(augmentation: str, options: Mapping[str, str], ask: Ask | None) -> Tau2Suite:
-    return domain_suite("retail", augmentation, options, ask)
-
-
-def telecom(augmentation: str, options: Mapping[str, str], ask: Ask | None) -> Tau2Suite:
-    return domain_suite("telecom", augmentation, options, ask)
-
-
 def _call(call_id: str, name: str, arguments: Mapping[str, Any]) -> Message:
     function = {"name": name, "arguments": json.dumps(arguments)}
     call = {"id": call_id, "type": "function", "function": function}
     return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
-def _nobody(role: str, messages: Sequence[Mapping[str, Any]]) -> str:
-    raise RuntimeError(f"nobody answers for {role}")
+def _no_model(role: str, messages: Sequence[Mapping[str, Any]]) -> str:
+    raise RuntimeError(f"no model plays the role {role!r}")

@@ -8,22 +8,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from trace_bench.core.errors import EpisodeError
+from trace_bench.core.protocols import Ask
 from trace_bench.core.types import Boundary
-from trace_bench.envs.registry import Ask
 from trace_bench.envs.tau2.data import user_guidelines
 from trace_bench.envs.user_faults import CarefulAsk
 
 STOPS = ("###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###")
-PROMPT_VERSION = "2"  # of what is added to the benchmark's guidelines; written into every run
+PROMPT_VERSION = "2"  # of the text added to the benchmark's guidelines; recorded in every run
 _CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
-_MOST_CALLS = 20  # of one turn of the user
+_MOST_CALLS = 20  # rounds of tool calls in one turn of the user
 
 Act = Callable[[str, Mapping[str, Any]], str]  # a user tool's name and arguments -> its answer
 
 
 class User(Protocol):
-    """`opening` is the first message; `reply` the answer to what the agent said, with the user's
-    tools at hand. A text with one of `STOPS` ends the conversation."""
+    """The simulated user. `opening` is the first message; `reply` answers the agent's message and
+    may call the user's tools with `act`. A text with one of `STOPS` ends the conversation."""
 
     @property
     def faults(self) -> int: ...  # answers of the user that could not be used
@@ -33,9 +33,9 @@ class User(Protocol):
 
 
 class ScriptedUser:
-    """Tells at once all that the task says about the user, does the user's part of the task's
-    actions when the agent speaks to them, says yes to questions, and otherwise takes leave. Made
-    for floors, ceilings and tests; it is no substitute for a person."""
+    """A scripted user: opens with everything that the task says about the user, makes the user's
+    next actions when the agent writes, answers questions with yes, and otherwise ends the
+    conversation. For lower and upper bounds and tests; no substitute for a real user."""
 
     def __init__(self, record: Mapping[str, Any]) -> None:
         self._scenario = _instructions(record)
@@ -58,7 +58,7 @@ class ScriptedUser:
 
 
 class AskedUser:
-    """Whoever answers for the role `user`: a language model with the benchmark's guidelines, or a
+    """A user played by the role `user`: a language model with the benchmark's guidelines, or a
     program. Tool calls are written as <tool_call>{"name": ..., "arguments": {...}}</tool_call>."""
 
     def __init__(self, record: Mapping[str, Any], domain: str, tools: Sequence[Any], ask: Ask):
@@ -103,7 +103,7 @@ class AskedUser:
 
 
 def user_runs(actions: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
-    """The user's actions, in runs that no action of the agent interrupts."""
+    """The user's actions, grouped into runs without an action of the agent in between."""
     runs: list[list[Mapping[str, Any]]] = []
     before = None
     for action in actions:

@@ -1,5 +1,5 @@
-"""One episode's database and tools. The benchmark's tools look for their database in the store of
-the running context, so every episode has a store and a context of its own."""
+"""One episode's database and tools. The benchmark's tools find their database in the store of the
+current context, so every episode has its own store and context."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Toolbox:
         return list(self._definitions[side])
 
     def world(self, record: Mapping[str, Any]) -> World:
-        """A fresh world in the task's initial state. Telecom's tasks begin with actions on both
-        sides; their outcome is kept, so that they are carried out once a task."""
+        """A fresh world in the task's initial state. Telecom's tasks start with actions on both
+        sides; the result is cached, so that they are executed once per task."""
         from inspect_ai.util import Store
         from inspect_ai.util._store import init_subtask_store
 
@@ -68,8 +68,7 @@ class Toolbox:
         return World(self, store, context)
 
     def call(self, side: str, name: str, arguments: Mapping[str, Any]) -> str:
-        """What a tool answers, in the running context. Whatever goes wrong in it is an answer too:
-        `Error: ...`."""
+        """A tool's answer, in the current context. An exception becomes the answer `Error: ...`."""
         from inspect_ai.model._call_tools import tool_params, validate_tool_input
 
         definition = self._definitions[side].get(name)
@@ -81,7 +80,7 @@ class Toolbox:
         try:
             given = tool_params(dict(arguments), definition.tool)
             return _text(_finish(definition.tool(**given)))
-        except Exception as error:  # the benchmark tells the agent of every error
+        except Exception as error:  # the benchmark shows every error to the agent
             return f"Error: {getattr(error, 'message', None) or error}"
 
 
@@ -97,12 +96,12 @@ class World:
         return str(self.context.run(self.toolbox.call, side, name, arguments))
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """A function of ours with the episode's databases in reach."""
+        """Calls a function in the episode's context, where it finds the databases."""
         return self.context.run(function, *arguments)
 
     def changes(self) -> str:
-        """How the database differs from the domain's, as canonical JSON (airline and retail): equal
-        exactly when the port's hashes are, and found a hundred times faster."""
+        """How the database differs from the domain's, as canonical JSON (airline and retail). Equal
+        exactly if the port's hashes are, and a hundred times faster to compute."""
         db = self.run(kit, self.toolbox.data.domain).db
         tables = {name: getattr(db, name).changes() for name in type(db).model_fields}
         return json.dumps(tables, sort_keys=True, default=str)
@@ -113,7 +112,7 @@ class World:
 
 
 def kit(domain: str) -> Any:
-    """The domain's agent toolkit in the running context."""
+    """The domain's agent toolkit in the current context."""
     if domain == "airline":
         from inspect_evals.tau2.airline.AirlineAgentTools import get_airline_tools
 
@@ -126,14 +125,14 @@ def kit(domain: str) -> Any:
 
 
 def environment() -> Any:
-    """Telecom's two sides in the running context, brought in line with each other."""
+    """Telecom's environment in the current context, with its two sides synchronized."""
     from inspect_evals.tau2.telecom.environment import get_environment
 
     return get_environment()
 
 
 def _initialize(action: Mapping[str, Any]) -> None:
-    """An action of a task's initial state, on either side."""
+    """Executes an action of a task's initial state, on either side."""
     env = environment()
     tools = env.user_tools if action["env_type"] == USER else env.tools
     getattr(tools, action["func_name"])(**action["arguments"])
@@ -185,7 +184,7 @@ def _databases(data: DomainData) -> list[Callable[[Any], Any]]:
 
 
 def _telecom(data: DomainData) -> list[Callable[[Any], Any]]:
-    """Small enough to be copied whole."""
+    """Telecom's databases, which are small enough to copy whole."""
     from inspect_evals.tau2.telecom.data_model import TelecomDB
     from inspect_evals.tau2.telecom.TelecomAgentTools import TelecomAgentTools
     from inspect_evals.tau2.telecom.TelecomUserTools import TelecomUserTools
@@ -209,7 +208,7 @@ def _telecom(data: DomainData) -> list[Callable[[Any], Any]]:
 
 
 class _Ids:
-    """Stands for the module `uuid` where a tool draws ids: the same ids in every replay."""
+    """Replaces the module `uuid` in tools that draw ids: gives the same ids in every replay."""
 
     @staticmethod
     def uuid4() -> uuid.UUID:
@@ -235,7 +234,7 @@ def _schema(definition: Any) -> Tool:
 
 
 def _finish(coroutine: Any) -> Any:
-    """Runs a coroutine that waits for nothing: the tools are plain functions in async clothes."""
+    """Runs a coroutine that never suspends: the tools are plain functions declared async."""
     try:
         coroutine.send(None)
     except StopIteration as stop:

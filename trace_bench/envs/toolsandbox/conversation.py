@@ -15,8 +15,8 @@ ROLES = (SYSTEM, USER, AGENT, ENVIRONMENT)
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One message. `trace` is the call that succeeded, {"name", "arguments"}, on the message that
-    brings its result; `snapshot` numbers the state of the databases after the message."""
+    """One message. `snapshot` numbers the state of the databases after it. `trace` stands on the
+    result of a call that succeeded: {"name", "arguments"}."""
 
     sender: str
     recipient: str

@@ -15,7 +15,7 @@ from typing import Any
 Row = dict[str, Any]
 Snapshot = dict[str, tuple[Row, ...]]
 
-# Column names and what a start state that leaves them out means by it.
+# Column names and their values in a start state that leaves them out.
 COLUMNS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "SETTING": {

@@ -11,7 +11,7 @@ from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, T
 from trace_bench.envs.toolsandbox.conversation import AGENT, ENVIRONMENT, SYSTEM, USER, Entry
 from trace_bench.envs.toolsandbox.databases import ToolFault
 from trace_bench.envs.toolsandbox.scoring.assignment import score_episode
-from trace_bench.envs.toolsandbox.scoring.goals import read_goal
+from trace_bench.envs.toolsandbox.scoring.goals import goal_of
 from trace_bench.envs.toolsandbox.tools.augment import offer
 from trace_bench.envs.toolsandbox.user import ScriptedUser
 from trace_bench.envs.toolsandbox.world import World
@@ -24,8 +24,9 @@ class ToolSandboxEnv:
     """Implements `protocols.Env`. One object plays one episode after the other.
 
     The log has the same messages in the same order as the conversation that the agent sees, so an
-    index into it is an index into both; only the user's closing message comes on top. Of a reply
-    with tool calls the text is not sent to the user. At most 16 calls of a reply are executed.
+    index into one is an index into the other; only the user's closing message is in the log alone.
+    The text of a reply with tool calls is not sent to the user. At most 16 calls of a reply are
+    executed.
     """
 
     def __init__(self) -> None:
@@ -64,8 +65,12 @@ class ToolSandboxEnv:
         self._user = ScriptedUser(data["user"])
         self._system: str = data["system"]
         self._limit: int = data.get("max_messages", _MAX_MESSAGES)
-        self._milestones = read_goal(data["milestones"], data.get("edges", ()), data.get("weights"))
-        self._minefields = read_goal(data.get("minefields", ()), data.get("minefield_edges", ()))
+        self._milestones = goal_of(
+            task.id, data["milestones"], data.get("edges", ()), data.get("weights")
+        )
+        self._minefields = goal_of(
+            task.id, data.get("minefields", ()), data.get("minefield_edges", ())
+        )
         self.log = []
         self._note(SYSTEM, AGENT, self._system)
         self._note(USER, AGENT, self._user.opening)
@@ -83,7 +88,7 @@ class ToolSandboxEnv:
         self._note(AGENT, USER, text)
         reply = self._user.reply(text)
         if reply is None:
-            # The one tool of the user; it only marks the end.
+            # The user has this one tool, which ends the conversation.
             ended = {"name": "end_conversation", "arguments": {}}
             self._note(USER, ENVIRONMENT, "end_conversation()", ended)
             return self._end((), StopReason.DONE)
@@ -132,8 +137,7 @@ class ToolSandboxEnv:
             result = self.world.call(name, arguments)
         except ToolFault as fault:
             return str(fault), None
-        content = json.dumps(result, separators=(", ", ": "))
-        return content, {"name": name, "arguments": arguments}
+        return json.dumps(result), {"name": name, "arguments": arguments}
 
     def _note(
         self, sender: str, recipient: str, content: str, trace: Mapping[str, Any] | None = None
@@ -153,7 +157,7 @@ class ToolSandboxEnv:
 
 
 def _function(call: Any) -> tuple[str, str]:
-    """Name and argument text of a call, empty where the call is not formed as one."""
+    """Name and argument text of a call; empty where the call has no such field."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping):
         return "", ""

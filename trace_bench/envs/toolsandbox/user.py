@@ -1,4 +1,4 @@
-"""The scripted user: answers from the task alone."""
+"""The scripted user, who answers from the task's data alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ScriptedUser:
         self._followups = list(script.get("followups", ()))
 
     def reply(self, text: str) -> str | None:
-        """What the user says to the agent's text, None when the user ends the conversation.
+        """The user's answer to a text of the agent; None when the user ends the conversation.
 
         A question gets the first unused answer with a keyword in it, else the fallback; anything
         else gets the next follow-up request while there is one.

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trace_bench.core.errors import EpisodeError
+from trace_bench.core.protocols import Ask
 from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task, Tool
-from trace_bench.envs.registry import Ask
+from trace_bench.envs.toolsandbox_official.milestones import PERFECT, milestones_of
 from trace_bench.envs.toolsandbox_official.stage import Stage
 from trace_bench.envs.user_faults import CarefulAsk
 
@@ -20,8 +21,8 @@ _END = re.compile(r"end_conversation")
 
 
 class OfficialEnv:
-    """`protocols.Env`. `user`: "scripted" ends the conversation at the agent's first text (for
-    floors and tests), "llm" asks for the role `user` with the scenario's own instructions.
+    """Implements `protocols.Env`. `user`: "scripted" ends the conversation at the agent's first
+    text (for lower bounds and tests), "llm" asks the role `user` with the scenario's instructions.
 
     Departures from the official loop: a tool call that is unknown or malformed is answered with an
     error message instead of ending the scenario with 0, and so are more than `MOST_CALLS` at once.
@@ -42,9 +43,13 @@ class OfficialEnv:
             self._run_opening()
             rows = self._rows()
             tools = self._tools()
+        opening = _opening(rows)
         self._limit = self._scenario.max_messages + len(rows) - 1
+        # The conversation so far, and for every row of the message log the index of its message.
+        self._messages = len(opening)
+        self._places = [self._messages - 1] * len(rows)
         self._live = True
-        return Step(tuple(_opening(rows)), tools)
+        return Step(tuple(opening), tools)
 
     def step(self, action: Message) -> Step:
         if not self._live:
@@ -70,22 +75,27 @@ class OfficialEnv:
                 execution_context=self.context, max_turn_count=self._scenario.max_messages
             )
         similarity = float(found.similarity)
-        details = {
-            "milestones": {
-                str(k): [int(v[0]), float(v[1])] for k, v in found.milestone_mapping.items()
+        evaluation = self._scenario.evaluation
+        return Score(
+            min(max(similarity, 0.0), 1.0),
+            similarity > PERFECT,
+            {
+                "milestone_similarity": float(found.milestone_similarity),
+                "minefield_similarity": float(found.minefield_similarity),
             },
-            "milestone_similarity": float(found.milestone_similarity),
-            "minefield_similarity": float(found.minefield_similarity),
-        }
-        return Score(min(max(similarity, 0.0), 1.0), similarity > 1 - 1e-9, details)
+            milestones_of(evaluation.milestone_matcher, found.milestone_mapping, self._places),
+            milestones_of(
+                evaluation.minefield_matcher, found.minefield_mapping, self._places, True
+            ),
+        )
 
     def close(self) -> None:
         self._live = False
 
-    # -- inside the package's world ----------------------------------------------------------------
+    # -- inside the package's global state ---------------------------------------------------------
 
     def _run_opening(self) -> None:
-        """System messages to the execution environment: the imports of the tools."""
+        """Runs the system messages to the execution environment, which import the tools."""
         from tool_sandbox.roles.execution_environment import ExecutionEnvironment
 
         for index, row in enumerate(self._rows()):
@@ -125,6 +135,8 @@ class OfficialEnv:
 
         with self._stage.playing(self, self._ids):
             self._add([Said(sender=sender, recipient=recipient, content=content)])
+        self._places.append(self._messages)
+        self._messages += 1
 
     def _add(self, messages: Sequence[Any]) -> None:
         from tool_sandbox.roles.execution_environment import ExecutionEnvironment
@@ -132,7 +144,7 @@ class OfficialEnv:
         ExecutionEnvironment.add_messages(list(messages))
 
     def _execute(self, calls: Sequence[Any]) -> tuple[Message, ...]:
-        """Answers in the order of the calls."""
+        """Executes tool calls; returns the answers in the order of the calls."""
         from tool_sandbox.common.message_conversion import Message as Said
         from tool_sandbox.roles.execution_environment import ExecutionEnvironment
 
@@ -162,13 +174,17 @@ class OfficialEnv:
                 self._add(said)
                 ExecutionEnvironment().respond()
                 for row in self._rows()[before:]:
+                    result = 0  # after the message with the calls
                     if row["sender"] == "EXECUTION_ENVIRONMENT":
                         place = places[row["openai_tool_call_id"]]
                         answers[place] = _answer(calls[place], _steady(row["content"]))
+                        result = 1 + place
+                    self._places.append(self._messages + result)
+        self._messages += 1 + len(calls)
         return tuple(answers)
 
     def _code(self, call: Any, mark: str) -> tuple[str, str]:
-        """The Python that the package runs for a call, and what is wrong with the call ("")."""
+        """(Python code that the package runs for a call, error message or "")."""
         from tool_sandbox.common.execution_context import get_current_context
 
         function = call.get("function") if isinstance(call, Mapping) else None
@@ -195,7 +211,7 @@ class OfficialEnv:
     # -- the user ----------------------------------------------------------------------------------
 
     def _reply(self) -> str | None:
-        """The user's next words; None when they end the conversation."""
+        """The user's next message; None if the user ends the conversation."""
         if self._user == "scripted" or self._ask is None:
             return None
         text = self._ask(user_view(self._seen()), False)
@@ -224,8 +240,8 @@ class OfficialEnv:
 
 
 def user_view(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """The conversation as the simulated user sees it: the agent's words are theirs to answer. The
-    few-shot conversations that come with every scenario are part of it."""
+    """The conversation from the simulated user's side: the agent's messages have the role `user`.
+    Includes the few-shot conversations of the scenario."""
     out = []
     for row in rows:
         way = (row["sender"], row["recipient"])
@@ -241,7 +257,7 @@ def user_view(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
 
 
 def _opening(rows: Sequence[Mapping[str, Any]]) -> list[Message]:
-    """What the agent sees at the start."""
+    """The messages that the agent sees at the start."""
     out: list[Message] = []
     for row in rows:
         if row["recipient"] != "AGENT":
@@ -255,7 +271,8 @@ def _opening(rows: Sequence[Mapping[str, Any]]) -> list[Message]:
 
 
 def _steady(text: str) -> str:
-    """Some error messages name places in memory, which differ from process to process."""
+    """The text without memory addresses, which some error messages contain and which differ between
+    processes."""
     return _ADDRESS.sub("at 0x0", text)
 
 

@@ -1,5 +1,5 @@
-"""The official package as it is wanted here: built once, with a pinned clock, a seeded order of
-tools and ids that repeat; and the one place where its global world is swapped."""
+"""Makes the official package deterministic: built once, with a fixed clock, a seeded order of tools
+and repeatable ids. Also the only place that swaps its global state."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ RAPID_KEY = "RAPID_API_KEY"
 
 
 class Stage:
-    """All scenarios, and `playing`, which lends the package's global world to one episode."""
+    """All scenarios, and `playing`, which gives one episode the package's global state."""
 
     def __init__(self, source: str | None) -> None:
         _find(source)
@@ -58,8 +58,8 @@ class Stage:
         self._ids = random.Random(SEED)
 
     def needs_key(self, base: str) -> bool:
-        """Whether a scenario's own tools (without distractors) ask RapidAPI. Where the information
-        is insufficient, the right answer asks nobody."""
+        """Whether a scenario's own tools (without distractors) call RapidAPI. In scenarios with
+        insufficient information the right solution calls none."""
         own = set(self.scenarios[base].starting_context.tool_allow_list)
         return bool(RAPID_TOOLS & own) and "INSUFFICIENT_INFORMATION" not in self.categories(base)
 
@@ -68,7 +68,8 @@ class Stage:
 
     @contextmanager
     def playing(self, world: Any, ids: random.Random) -> Iterator[None]:
-        """The package's global world is `world.context` inside, and whatever became of it after."""
+        """Inside, the package's global state is `world.context`; afterwards the changed state is
+        stored there."""
         from tool_sandbox.common.execution_context import get_current_context, set_current_context
 
         with self._lock:
@@ -83,7 +84,7 @@ class Stage:
         return copy.deepcopy(self.scenarios[name].starting_context)
 
     def _pin(self) -> None:
-        """The clock stands still, local time is UTC, and the tools draw their ids from us."""
+        """Fixes the clock, sets local time to UTC, and makes the tools draw ids from our stream."""
         os.environ["TZ"] = "UTC"
         time.tzset()
         # Everything is imported before the clock stops: some packages derive from its classes.
@@ -99,7 +100,7 @@ class Stage:
 
 
 def _find(source: str | None) -> None:
-    """Makes `tool_sandbox` importable. UserError saying how to get it."""
+    """Makes `tool_sandbox` importable. Raises UserError that says how to get it."""
     if source is not None:
         if not (Path(source) / "tool_sandbox" / "scenarios").is_dir():
             raise UserError(
@@ -111,7 +112,7 @@ def _find(source: str | None) -> None:
         import tool_sandbox  # noqa: F401
     except ImportError as error:
         raise UserError(
-            "the official ToolSandbox is not here. Get it with `git clone "
+            "the official ToolSandbox is not installed. Get it with `git clone "
             f"https://github.com/apple/ToolSandbox` (commit {COMMIT}) and name the folder in "
             "env.source, with sandbox=process and env.python=<a Python 3.11 with the pins of "
             "containers/toolsandbox/requirements.txt>; or build its image with `python -m "

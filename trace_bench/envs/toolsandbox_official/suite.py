@@ -1,41 +1,46 @@
-"""The official scenarios as tasks. They have no train and test parts: every split is all of them,
-so whoever trains on them reports on what was trained on (`protocol=paper`)."""
+"""The official scenarios as tasks. The benchmark has no train and test splits: every split holds
+all scenarios, so training and reporting use the same tasks (`protocol=paper`)."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.types import Message, Task
-from trace_bench.envs.registry import Ask
+from trace_bench.core.protocols import RunContext, Typical
+from trace_bench.core.types import Task
+from trace_bench.envs.augmentation import Augmentation
 from trace_bench.envs.toolsandbox_official.env import OfficialEnv
 from trace_bench.envs.toolsandbox_official.stage import COMMIT, RAPID_KEY, SUFFIXES, Stage
 
 SPLITS = ("train", "dev", "test", "base")
-USERS = ("scripted", "llm")
 
 
 class OfficialSuite:
-    """`protocols.Suite`. Scenarios that need RapidAPI are left out unless its key is given."""
+    """Implements `protocols.Suite`, `AsksUser` and `Describes`; the benchmark has milestones but no
+    reference trajectories. The simulated user is the model behind `run.ask`, or a script if there
+    is none. Scenarios that need RapidAPI are left out unless its key is given."""
 
     name, variant = "toolsandbox", "official"
-    has_reference = False  # the benchmark has milestones, no trajectories
+    image = "toolsandbox"
+    typical = Typical(8, 3000, 80, 2)  # a guess from the scenarios
 
-    def __init__(self, augmentation: str, user: str, source: str | None, ask: Ask | None) -> None:
-        if user not in USERS:
-            raise unknown("user", user, USERS, "llm.user.by")
-        if user == "llm" and ask is None:
-            raise UserError("a user played by a model needs somebody who answers; see `llm.user`.")
-        self.asks = user == "llm"
-        self._augmentation, self._user, self._ask = augmentation, user, ask
+    def __init__(
+        self, run: RunContext, augmentation: Augmentation = "none", source: str | None = None
+    ) -> None:
+        self._user = "scripted" if run.ask is None else "llm"
+        self._augmentation, self._ask = augmentation, run.ask
         self._stage = Stage(source)
         keyed = RAPID_KEY in os.environ
         self._left_out = [] if keyed else [b for b in self._stage.bases if self._stage.needs_key(b)]
 
+    def asks_user(self) -> bool:
+        """Whether a model plays the user, so that episodes wait for its answers."""
+        return self._user == "llm"
+
     def about(self) -> dict[str, Any]:
-        """What every run is marked with."""
+        """Facts that every run reports."""
         return {
             "data": f"apple/ToolSandbox {COMMIT}",
             "user": self._user,
@@ -71,12 +76,3 @@ class OfficialSuite:
 
     def make(self) -> OfficialEnv:
         return OfficialEnv(self._stage, self._user, self._ask)
-
-    def reference(self, task: Task) -> Sequence[Message]:
-        raise UserError("the official ToolSandbox has no reference trajectories.")
-
-
-def official(augmentation: str, options: Mapping[str, str], ask: Ask | None) -> OfficialSuite:
-    """For the registry. Options: `user` (scripted or llm), `source` (a checkout)."""
-    user = options.get("user", "scripted")
-    return OfficialSuite(augmentation, user, options.get("source"), ask)

@@ -115,7 +115,7 @@ class Adapter:
                 if isinstance(self.reflector, ModelReflector):
                     self.reflector.retract()
                 raise self.fatal from error
-            self.lab.say(f"a proposal failed: {self.trouble}")
+            self.lab.log(f"a proposal failed: {self.trouble}")
             return dict(candidate)
         self.failed = 0
         self.proposals += 1
@@ -128,9 +128,10 @@ def feedback(trajectory: Trajectory) -> str:
         return f"lost: {trajectory.failure.error}"
     if trajectory.score is None:
         return "lost: no score"
-    reached = [m["score"] >= 1.0 for m in trajectory.score.details.get("milestones", ())]
-    hit = any(m["score"] >= 1.0 for m in trajectory.score.details.get("minefields", ()))
-    text = f"score {trajectory.score.similarity:.2f} of 1"
-    if reached:
-        text += f", {sum(reached)} of {len(reached)} milestones reached"
+    score = trajectory.score
+    text = f"score {score.similarity:.2f} of 1"
+    if score.milestones:
+        reached = sum(m.hit for m in score.milestones)
+        text += f", {reached} of {len(score.milestones)} milestones reached"
+    hit = any(m.hit for m in score.minefields)
     return text + (", something was done that must not be done" if hit else "")

@@ -34,22 +34,22 @@ Record = Mapping[str, Any]  # {"Conversation": str, "Feedback": str, "Score": fl
 def symptoms(conversation: str) -> frozenset[str]:
     """What a reader would notice in one conversation as `adapter.conversation` writes it."""
     lines = conversation.splitlines()
-    said = [text for kind, text in map(_split, lines) if kind == "user"]
-    told = [text for kind, text in map(_split, lines) if kind == "agent"]
+    heard = [text for kind, text in map(_split, lines) if kind == "user"]
+    said = [text for kind, text in map(_split, lines) if kind == "agent"]
     called = any(kind == "call" for kind, _ in map(_split, lines))
     results = [text for kind, text in map(_split, lines) if kind == "result"]
-    request = " ".join(said).lower()
+    request = " ".join(heard).lower()
     failed = [i for i, r in enumerate(results) if re.match(r"\w*Error: ", r)]
     found = {
         ERROR: bool(failed),
         GAVE_UP: bool(failed) and failed[-1] == len(results) - 1,
         NO_CALL: not called,
-        NO_QUESTION: not any("?" in text for text in told),
+        NO_QUESTION: not any("?" in text for text in said),
         SEVERAL: any(r.count("}, {") for r in results),
-        PARTS: len(said) > 1 or bool(re.search(r"\b(and|then|also)\b", request)),
+        PARTS: len(heard) > 1 or bool(re.search(r"\b(and|then|also)\b", request)),
         CONDITION: bool(re.search(r"\b(if|unless|in case|only when)\b", request)),
         VALUES: bool(re.search(r"\d", request)),
-        UNTOLD: bool(told) and len(told[-1].split()) < 4,
+        UNTOLD: bool(said) and len(said[-1].split()) < 4,
         ANY: True,
     }
     return frozenset(name for name, there in found.items() if there)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from trace_bench.core.errors import UserError
 
@@ -20,9 +19,6 @@ class GepaSettings:
     """Training tasks kept for comparing accepted candidates; the others are for proposals."""
     lines: int = field(default=4, metadata={"low": 1})
     """Most lines of the prompt (the program reflector's)."""
-    merge: bool = False
-    """Whether two candidates of the Pareto front may be merged (the package's default: no). The
-    package merges by component, and the agent has one, its prompt: here it finds nothing to do."""
     temperature: float = field(default=1.0, metadata={"low": 0, "high": 2})
     """Sampling temperature of all its rollouts, as in training."""
     reward: Literal["similarity", "success"] = "similarity"
@@ -30,20 +26,21 @@ class GepaSettings:
     failures: int = field(default=5, metadata={"low": 1})
     """Failed proposals in a row after which it stops with an error."""
 
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> GepaSettings:
-        """Settings from the configuration, which was checked when it entered the program."""
-        return cls(**{k: v for k, v in values.items() if k != "name"})
-
     @property
     def iteration(self) -> int:
         """Most rollouts that one iteration costs: parent and child on the minibatch, the child on
-        the validation tasks; a merge is tested on up to 5 of those first."""
-        return 2 * self.minibatch + self.validation + (5 if self.merge else 0)
+        the validation tasks."""
+        return 2 * self.minibatch + self.validation
+
+    def proposals(self, budget: int) -> tuple[int, int]:
+        """How many proposals a budget allows: when each is accepted, and when none is."""
+        left = budget - self.validation
+        return left // self.iteration, left // (2 * self.minibatch)
 
     def check(self, budget: int, training_tasks: int) -> None:
-        """Raises UserError when the budget pays for no proposal or no task is left for them."""
-        if self.validation >= training_tasks:
+        """Raises UserError when the budget pays for no proposal or no task is left for them.
+        `training_tasks`: 0 when their number is not known."""
+        if training_tasks and self.validation >= training_tasks:
             raise UserError(
                 f"method.validation={self.validation} leaves nothing of {training_tasks} training "
                 f"tasks; allowed: 1 to {training_tasks - 1}. Change `method.validation`."

@@ -40,11 +40,11 @@ class ModelReflector:
         self._lab.retract(ROLE, f"proposal/{self._asked:04d}/")
 
     def _question(self, prompt: str, records: Sequence[Mapping[str, Any]]) -> list[Message]:
-        room = self._lab.room(ROLE)
-        assert room is not None, "nobody plays the reflector"
+        limit = self._lab.prompt_limit(ROLE)
+        assert limit is not None, "no model plays the reflector"
         rules = RULES.format(lines=self._lines)
         now = prompt or "(none)"
-        each = max(200, (room - len(rules) - len(now)) // max(1, len(records)) - 100)
+        each = max(200, (limit - len(rules) - len(now)) // max(1, len(records)) - 100)
         shown = "\n\n".join(f"-- {r['Feedback']}\n{str(r['Conversation'])[:each]}" for r in records)
         return [
             {"role": "system", "content": rules},

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 
 @dataclass(frozen=True)
@@ -22,8 +20,3 @@ class SftSettings:
     """Demonstrations in one optimizer step."""
     learning_rate: float = field(default=0.001, metadata={"low": 0})
     """At the first step; it falls linearly to 0."""
-
-    @classmethod
-    def of(cls, values: Mapping[str, Any]) -> SftSettings:
-        """Settings from the configuration, which was checked when it entered the program."""
-        return cls(**{k: v for k, v in values.items() if k != "name"})

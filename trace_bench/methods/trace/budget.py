@@ -13,12 +13,10 @@ from trace_bench.core.errors import UserError
 from trace_bench.methods.trace.settings import TraceSettings
 
 
-def minimum(settings: TraceSettings, n_train: int, free: bool = False) -> int:
+def minimum(settings: TraceSettings, free: bool = False) -> int:
     """The smallest sensible budget: the fewest analysis rollouts (of however many training tasks:
     few are played several times, of many a sample), then one calibration round and the least
-    training for one capability. A split without tasks has no sensible budget: UserError."""
-    if n_train == 0:
-        raise UserError("method=trace needs training tasks and was given none; change `env.suite`.")
+    training for one capability."""
     return (0 if free else settings.analysis_minimum) + per_capability(settings, free)
 
 
@@ -28,24 +26,28 @@ def per_capability(settings: TraceSettings, free: bool = False) -> int:
 
 
 def check_budget(
-    budget: int, settings: TraceSettings, n_train: int, free: bool = False, name: str = "trace"
+    budget: int, settings: TraceSettings, free: bool = False, name: str = "trace"
 ) -> None:
     """Raises UserError with every phase's need when `budget` is below `minimum`. `name`: of the
     method."""
-    need = minimum(settings, n_train, free)
-    if budget < need and free:
+    need = minimum(settings, free)
+    if budget >= need:
+        return
+    if free:
         raise UserError(
             f"budget={budget} is too small for method={name}, which needs at least {need} rollouts "
             "to train one adapter (method.minimum_training). Raise `budget` or lower it."
         )
-    if budget < need:
-        raise UserError(
-            f"budget={budget} is too small for method={name}, which needs at least {need} "
-            f"rollouts: analysis {settings.analysis_minimum} (method.analysis_minimum), "
-            f"calibration {settings.calibration_round} (method.calibration_groups x "
-            f"method.calibration_group_size), training {settings.minimum_training} "
-            f"(method.minimum_training). Raise `budget` or lower one of these."
-        )
+    calibration = (
+        f"calibration {settings.calibration_round} (method.calibration_groups x "
+        "method.calibration_group_size), "
+    )
+    raise UserError(
+        f"budget={budget} is too small for method={name}, which needs at least {need} "
+        f"rollouts: analysis {settings.analysis_minimum} (method.analysis_minimum), "
+        f"{calibration if settings.calibration_round else ''}training {settings.minimum_training} "
+        f"(method.minimum_training). Raise `budget` or lower one of these."
+    )
 
 
 def analysis_rollouts(

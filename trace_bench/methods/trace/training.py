@@ -1,7 +1,7 @@
 """One adapter per capability, or one for all (method, step 3). The maths is the trainer's.
 
-`split_training` hands out what is left of the budget job by job: what one job leaves unspent (a
-group that does not fit any more, early stopping) goes to those after it.
+What is left of the budget is handed out job by job: what one job leaves unspent (a group that does
+not fit any more, early stopping) goes to those after it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
+from typing import Final
 
 from trace_bench.core.errors import TraceBenchError
 from trace_bench.core.protocols import Lab, TrainingJob
@@ -17,9 +18,8 @@ from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Task
 from trace_bench.methods.trace.budget import next_share
 from trace_bench.methods.trace.settings import TraceSettings
-from trace_bench.methods.trace.synthesis.draw import Mix, draw
 
-JOINT = "joint"
+JOINT: Final = "joint"
 
 
 @dataclass(frozen=True)
@@ -40,20 +40,9 @@ class Trained:
 
 
 def jobs(
-    lab: Lab, mixes: Mapping[str, Mix], coverage: Mapping[str, float], settings: TraceSettings
-) -> list[Job]:
-    """The training jobs of the kept capabilities, in training order."""
-    tasks = {
-        name: draw(lab.suite, name, settings.synthetic_tasks, mix, lab.seed, "train").tasks
-        for name, mix in mixes.items()
-    }
-    return of_tasks(tasks, coverage, settings)
-
-
-def of_tasks(
     made: Mapping[str, tuple[Task, ...]], coverage: Mapping[str, float], settings: TraceSettings
 ) -> list[Job]:
-    """The training jobs of tasks that are there already, in training order."""
+    """The training jobs of each capability's tasks, in training order."""
     if settings.adapters == JOINT:
         return [Job(JOINT, interleave(list(made.values())), 1.0)]
     weigh = settings.split == "by_coverage"

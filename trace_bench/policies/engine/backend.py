@@ -1,4 +1,4 @@
-"""What the engine needs from a model: one forward call over rows of unequal length."""
+"""The engine's interface to a model: one forward call over rows of unequal length."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Rows:
     """New tokens of several sequences, without padding.
 
     ids: int64 [tokens], the rows' new tokens one after the other
-    slots, starts, counts: int64 [rows], where each row's cache is, how many of its tokens are
-    there already, and how many are new (at least 1)
-    adapters: [rows] names, None for the base model; equal names stand together
+    slots, starts, counts: int64 [rows], the slot of each row's cache, its number of cached tokens,
+    and its number of new tokens (at least 1)
+    adapters: [rows] names, None for the base model; rows with equal names are adjacent
     """
 
     ids: np.ndarray
@@ -33,7 +33,7 @@ class Rows:
 
 
 def groups(adapters: Sequence[str | None]) -> list[tuple[str | None, int, int]]:
-    """Runs of rows with the same adapter: (name, first row, end row)."""
+    """The runs of rows with the same adapter: (name, first row, end row)."""
     out: list[tuple[str | None, int, int]] = []
     for i, name in enumerate(adapters):
         if out and out[-1][0] == name:
@@ -47,11 +47,11 @@ class Backend(Protocol):
     """A causal language model with a cache in slots."""
 
     vocab: int
-    block: int  # slots that attend together, at the cost of the longest
+    block: int  # slots that attend together; each costs as much as the longest
     shapes: Mapping[str, tuple[int, int]]  # linear modules that an adapter may change: (out, in)
 
     def forward(self, rows: Rows) -> Tensor:
-        """Puts the new tokens into the cache; logits [rows, vocab] of each row's last one."""
+        """Adds the new tokens to the cache; returns logits [rows, vocab] of each row's last one."""
         ...
 
     def copy(self, source: int, target: int, length: int) -> None:
@@ -59,7 +59,8 @@ class Backend(Protocol):
         ...
 
     def alone(self) -> AbstractContextManager[object]:
-        """While it is held, the model itself may be called from any thread, without adapters."""
+        """A lock: while it is held, the model itself may be called from any thread, without
+        adapters."""
         ...
 
     def add(self, adapter: Adapter) -> None: ...

@@ -1,9 +1,9 @@
 """Any Hugging Face causal language model as a backend, through its own `forward`.
 
-The cache stands in slots: a Cache object hands each layer's new keys and values to it and gives
-back those of the rows at hand, with a prepared mask. Rows with one new token are one call, rows
-with several another one, padded. Adapters are added to the outputs of linear layers, for the rows
-that have one.
+The cache is divided into slots: a Cache object stores each layer's new keys and values and returns
+those of the current rows, with a prepared mask. Rows with one new token form one call, rows with
+several another one, padded. Adapters are added to the outputs of linear layers, for the rows that
+have one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BLOCK = 64
 
 @dataclass
 class _Now:
-    """The call at hand, read by cache layers and hooks. Rows are padded to `width` tokens."""
+    """The current call, read by cache layers and hooks. Rows are padded to `width` tokens."""
 
     slots: Tensor
     positions: Tensor  # [rows, width]
@@ -40,14 +40,14 @@ class _Now:
 class HuggingFace:
     """Backend over a Hugging Face module, on its device and in its dtype.
 
-    Raises UserError for models whose layers do not all see the whole context."""
+    Raises UserError for a model with layers that do not attend to the whole context."""
 
     def __init__(self, model: Any, slots: int, context: int) -> None:
         text = model.config.get_text_config()
         kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
         if kinds != {"full_attention"} or getattr(text, "use_sliding_window", False):
             raise UserError(
-                f"the local policy plays models with full attention only; {text.model_type} has "
+                f"the local policy runs models with full attention only; {text.model_type} has "
                 f"{', '.join(sorted(kinds))}. Use the setting `policy=openai` for this model."
             )
         self._model, self._slots, self._context = model, slots, context
@@ -66,7 +66,7 @@ class HuggingFace:
 
     @property
     def now(self) -> _Now:
-        """The call at hand."""
+        """The current call."""
         assert self._now is not None
         return self._now
 
@@ -98,7 +98,7 @@ class HuggingFace:
                     try:
                         out[torch.from_numpy(chosen)] = self._call(rows, chosen).float().cpu()
                     finally:
-                        self._now = None  # who calls the model next may want no adapter
+                        self._now = None  # the next caller of the model may use no adapter
         return out
 
     def _call(self, rows: Rows, chosen: np.ndarray) -> Tensor:
@@ -134,7 +134,7 @@ class HuggingFace:
         return logits[torch.arange(len(last), device=at), place]
 
     def _hook(self, name: str) -> Any:
-        """Adds x A^T B^T to the output, for the rows of each adapter that changes this layer."""
+        """A hook that adds x A^T B^T to the output, for the rows of each adapter of this layer."""
 
         def hook(_module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
             if self._now is None:
@@ -149,18 +149,18 @@ class HuggingFace:
 
 
 class _SlotLayer(CacheLayerMixin):
-    """One layer's keys and values [slots, heads, length, D], lengthened as needed."""
+    """One layer's keys and values [slots, heads, length, D], grown as needed."""
 
     def __init__(self, owner: HuggingFace, slots: int, context: int) -> None:
         super().__init__()
         self._owner, self._slots, self._context = owner, slots, context
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.keys = self._room(key_states, 0)
-        self.values = self._room(value_states, 0)
+        self.keys = self._allocate(key_states, 0)
+        self.values = self._allocate(value_states, 0)
         self.is_initialized = True
 
-    def _room(self, like: Tensor, length: int) -> Tensor:
+    def _allocate(self, like: Tensor, length: int) -> Tensor:
         return like.new_zeros(self._slots, like.shape[1], length, like.shape[3])
 
     def _reserve(self, length: int) -> None:
@@ -170,14 +170,14 @@ class _SlotLayer(CacheLayerMixin):
             return
         size = max(length, min(self._context, -(-max(length, 2 * have) // _BLOCK) * _BLOCK))
         for name, old in (("keys", self.keys), ("values", self.values)):
-            new = self._room(old, size)
+            new = self._allocate(old, size)
             new[:, :, :have] = old
             setattr(self, name, new)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        """Takes [rows, heads, width, D]; gives the rows' keys and values [rows, heads, keys, D]."""
+        """Stores [rows, heads, width, D]; returns the rows' cache [rows, heads, keys, D]."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         now = self._owner.now

@@ -1,4 +1,4 @@
-"""Where every new token of a forward call stands: index arithmetic done once for all layers."""
+"""The positions of all new tokens of a forward call, computed once for all layers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torch import Tensor
 
 from trace_bench.policies.engine.backend import Rows
 
-BLOCK_SLOTS = 16  # slots that attend together while decoding, at the length of the longest
-_ALIKE = 16  # blocks whose lengths differ by this little are one
+BLOCK_SLOTS = 16  # slots that attend together while decoding, padded to the longest
+_ALIKE = 16  # blocks whose lengths differ by at most this are merged
 
 
 @dataclass(frozen=True)
 class Decode:
-    """Where single-token rows stand: their flat tokens and slots, and the span of slots they use,
+    """The rows with one new token: their flat tokens and slots, and the span of slots they use,
     in blocks (first slot, end slot, keys) with one masking bias."""
 
     tokens: Tensor
@@ -29,7 +29,7 @@ class Decode:
 
 @dataclass(frozen=True)
 class Extend:
-    """Several rows of more than one token, padded to `width`."""
+    """Rows with more than one new token, padded to `width`."""
 
     tokens: Tensor  # flat tokens
     places: Tensor  # the same tokens in [rows * width]
@@ -41,7 +41,7 @@ class Extend:
 
 @dataclass(frozen=True)
 class Plan:
-    """All index arithmetic of one forward call, done once for all layers."""
+    """All indices of one forward call, computed once for all layers."""
 
     rotation: Tensor  # complex [tokens, 1, D / 2]
     lines: Tensor  # cache lines of the new keys, then values: [2 * tokens * Hkv]
@@ -92,8 +92,8 @@ def _decode(tokens: np.ndarray, slots: np.ndarray, starts: np.ndarray) -> Decode
 
 
 def _blocks(lengths: np.ndarray) -> tuple[tuple[int, int, int], ...]:
-    """Runs of slots (first, end, longest) of BLOCK_SLOTS; neighbours of about the same length
-    are one run."""
+    """Blocks of BLOCK_SLOTS slots (first, end, longest); neighbours of about the same length are
+    merged."""
     out: list[tuple[int, int, int]] = []
     for first in range(0, len(lengths), BLOCK_SLOTS):
         end = min(first + BLOCK_SLOTS, len(lengths))
@@ -121,7 +121,7 @@ def _extend(first: np.ndarray, slots: np.ndarray, starts: np.ndarray, counts: np
 
 
 def _buckets(counts: np.ndarray) -> list[np.ndarray]:
-    """Rows with several tokens, such that padding at most about doubles a bucket's work."""
+    """Groups rows with several tokens such that padding at most about doubles a group's work."""
     rows = np.flatnonzero(counts > 1)
     out: list[list[int]] = []
     for row in rows[np.argsort(counts[rows], kind="stable")].tolist():

@@ -35,7 +35,7 @@ class Adapter:
 def read_adapter(ref: AdapterRef, shapes: Mapping[str, tuple[int, int]]) -> Adapter:
     """Reads an adapter for a model whose linear modules have `shapes` name -> (out, in).
 
-    Raises UserError when files are missing, a feature is unsupported, or a shape does not fit."""
+    Raises UserError if files are missing, a feature is unsupported, or a shape does not fit."""
     from safetensors.torch import load_file
 
     folder = Path(ref.path)
@@ -57,7 +57,8 @@ def adapter_of(
     shapes: Mapping[str, tuple[int, int]],
     path: str = "",
 ) -> Adapter:
-    """From weights under PEFT's names; `scale` is alpha / rank. Raises UserError as above."""
+    """An adapter from weights under PEFT's names; `scale` is alpha / rank. Raises UserError if a
+    shape does not fit."""
     pairs: dict[str, dict[str, Tensor]] = {}
     for key, value in tensors.items():
         module, _, part = key.removeprefix(_PREFIX).removesuffix(".weight").rpartition(".lora_")
@@ -87,7 +88,7 @@ def _config(folder: Path, name: str) -> dict[str, Any]:
     if config.get("peft_type") != "LORA" or used:
         raise UserError(
             f"adapter {name!r} ({path}) uses {config.get('peft_type')} with {used or 'no extras'}; "
-            "the local policy plays plain LoRA only. Use the setting `policy=openai` for others."
+            "the local policy runs plain LoRA only. Use the setting `policy=openai` for others."
         )
     return config
 

@@ -1,16 +1,16 @@
 """A lean forward pass of the Qwen3 architecture for batched decoding on CPU.
 
-The same function as `transformers.models.qwen3` (Qwen3 technical report, section 2: grouped-query
-attention with RMSNorm on queries and keys, rotary positions, SwiGLU), arranged so that little but
-matrix products is left:
+It computes the same function as `transformers.models.qwen3` (Qwen3 technical report, section 2:
+grouped-query attention with RMSNorm on queries and keys, rotary positions, SwiGLU), rearranged so
+that it consists almost only of matrix products:
 
 - norm weights are folded into the matrices that follow; query, key and value are one product,
   gate and up another; LoRA updates are merged, one set of matrices per adapter, so that a row
-  costs the same with an adapter as without one;
-- heads are stored with rotary pairs side by side, so that a rotation is one complex product;
-- new tokens of all rows are one flat batch without padding. Only attention tells rows apart: rows
-  with one new token (decoding) are products over blocks of slots, each with its own longest row,
-  straight from the cache; rows with several are padded among rows of similar length.
+  costs the same with and without an adapter;
+- heads are stored with rotary pairs adjacent, so that a rotation is one complex product;
+- new tokens of all rows form one flat batch without padding. Only attention separates rows: rows
+  with one new token (decoding) are products over blocks of slots, each as long as its longest row,
+  directly on the cache; rows with several are padded among rows of similar length.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from trace_bench.policies.engine.backend import Rows, groups
 from trace_bench.policies.engine.layout import BLOCK_SLOTS, Decode, Extend, Plan, make_plan
 from trace_bench.policies.engine.lora import Adapter
 
-_LARGEST = 64_000_000  # parameters; above this a merged copy per adapter is a waste
+_LARGEST = 64_000_000  # parameters; above this a merged copy per adapter wastes memory
 _PARTS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 _BLOCK = 64  # cache lengths are multiples of this
 
@@ -60,7 +60,7 @@ class _Layer:
 
 
 class Qwen3:
-    """Backend over the weights of a Hugging Face Qwen3 module; see the module's docstring."""
+    """Backend over the weights of a Hugging Face Qwen3 module; see this file's docstring."""
 
     def __init__(self, model: Any, slots: int, context: int) -> None:
         c = model.config
@@ -89,10 +89,10 @@ class Qwen3:
             self._rotation = torch.polar(torch.ones_like(angles), angles)[:, None]
             self._cache = self._new_cache(_BLOCK)
             self._spread = torch.zeros(slots, self.heads * self.size)
-            self._room = torch.zeros(0, self.heads * self.size)
+            self._buffer = torch.zeros(0, self.heads * self.size)
 
     def alone(self) -> AbstractContextManager[object]:
-        return nullcontext()  # adapters are added here, and not in the model
+        return nullcontext()  # adapters are merged into copies here; the model is untouched
 
     def add(self, adapter: Adapter) -> None:
         """Merges an adapter into its own set of matrices."""
@@ -154,7 +154,7 @@ class Qwen3:
             return self._attend_decode(q, cache, d)
         out = torch.empty_like(q)
         if d is not None:
-            # Slots without a row keep an old query; their answers are not read.
+            # Slots without a row keep an old query; their outputs are not read.
             spread = self._spread[: d.span]
             spread.index_copy_(0, d.slots, q.index_select(0, d.tokens))
             answer = self._attend_decode(spread, cache, d)
@@ -164,7 +164,7 @@ class Qwen3:
         return out
 
     def _attend_decode(self, q: Tensor, cache: Tensor, d: Decode) -> Tensor:
-        """Queries in slot order [span, H * D]; keys and values stay where they are."""
+        """Queries in slot order [span, H * D]; keys and values are not copied."""
         queries = q.view(d.span * self.kv, -1, self.size)
         keys, values = cache.view(2, -1, cache.shape[-2], self.size)
         out = torch.empty_like(queries)
@@ -176,7 +176,7 @@ class Qwen3:
         return out.view(d.span, -1)
 
     def _attend_extend(self, q: Tensor, cache: Tensor, e: Extend) -> Tensor:
-        """Flat queries [tokens, H * D] -> the answers of this bucket's tokens."""
+        """Flat queries [tokens, H * D] -> the outputs of this bucket's tokens."""
         rows, group = len(e.slots), self.heads // self.kv
         padded = self._padded(rows * e.width)
         padded.index_copy_(0, e.places, q.index_select(0, e.tokens))
@@ -193,13 +193,13 @@ class Qwen3:
         return answer.reshape(rows * e.width, -1).index_select(0, e.places)
 
     def _padded(self, rows: int) -> Tensor:
-        """Room for padded queries; what is left there from before is never read."""
-        if len(self._room) < rows:
-            self._room = torch.zeros(rows, self.heads * self.size)
-        return self._room[:rows]
+        """A reused buffer for padded queries; old values in it are never read."""
+        if len(self._buffer) < rows:
+            self._buffer = torch.zeros(rows, self.heads * self.size)
+        return self._buffer[:rows]
 
     def _inverse(self, x: Tensor) -> Tensor:
-        """1 / sqrt(mean square + eps) over the last dimension, which is kept."""
+        """1 / sqrt(mean square + eps) over the last dimension, kept as size 1."""
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         return torch.addcmul(self.eps, norm, norm, value=1.0 / x.shape[-1]).rsqrt_()
 
@@ -210,12 +210,12 @@ class Qwen3:
         return self._base if name is None else self._merged[name]
 
     def _new_cache(self, length: int) -> Tensor:
-        """[layers, 2 (keys, values), slots, Hkv, length, D]."""
+        """An empty cache [layers, 2 (keys, values), slots, Hkv, length, D]."""
         shape = (len(self._layers), 2, self.slots, self.kv, length, self.size)
         return torch.zeros(shape)
 
     def _reserve(self, length: int) -> None:
-        """Makes room for `length` tokens a slot: doubled as needed, up to the context."""
+        """Grows the cache to at least `length` tokens per slot, by doubling, up to the context."""
         have = self._cache.shape[-2]
         if length <= have:
             return

@@ -1,8 +1,8 @@
-"""Sampling that does not depend on who else is in the batch.
+"""Sampling that does not depend on the other episodes in the batch.
 
-Each token takes one number from its episode's own counter-based stream (Philox4x64-10, Salmon et
-al. 2011), keyed by the episode's seed and the position where the turn starts, and turns it into a
-token through the inverse of the cumulative distribution.
+Each token uses one number of its episode's own counter-based stream (Philox4x64-10, Salmon et al.
+2011), keyed by the episode's seed and the position where the turn starts, and maps it to a token by
+the inverse of the cumulative distribution.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ def uniforms(seed: int, start: int, count: int) -> np.ndarray:
 
 
 def sample(logits: Tensor, temperatures: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
-    """One token a row and its log-probability: logits [rows, vocab] (overwritten), temperatures
+    """One token per row and its log-probability: logits [rows, vocab] (overwritten), temperatures
     and draws [rows] -> ids [rows], natural logs [rows].
 
     Temperature 0 takes the most likely token and reports its log-probability at temperature 1.
     """
     greedy = temperatures <= 0
     some_greedy = bool(greedy.any())
+    if some_greedy and bool(greedy.all()):  # as in evaluation: no draw is needed
+        ids = logits.argmax(-1)
+        return ids, torch.softmax(logits, -1).gather(-1, ids[:, None]).squeeze(-1).log()
     scale = torch.where(greedy, 1.0, temperatures) if some_greedy else temperatures
     if not bool((scale == 1.0).all()):
         logits.div_(scale[:, None])

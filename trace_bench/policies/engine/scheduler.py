@@ -1,17 +1,17 @@
-"""Continuous batching over slots: every step advances every sequence that has something to do.
+"""Continuous batching over slots: every step advances every sequence that can advance.
 
-One step is one forward call over rows of unequal length: rows that are sampling add one token,
-rows with a new prompt add (a part of) it. A row keeps its slot, and with it its cached keys and
-values, from its first prompt until its last episode is released.
+One step is one forward call over rows of unequal length: a sampling row adds one token, a row with
+a new prompt adds (a part of) the prompt. A row keeps its slot, and so its cached keys and values,
+from its first prompt until its last episode is released.
 
-Nothing is computed twice. Episodes with the same adapter and the same tokens so far are one row,
+No prefix is computed twice. Episodes with the same adapter and the same tokens so far share a row,
 whatever their seeds: each draws its own next token from the row's logits, and where the tokens (or
-the prompts that follow) differ, the row is copied. So the members of a group cost as much as the
-different things they say. A new row starts from the longest beginning that any slot holds already
-(same adapter); when several new ones start alike but not equal, one goes first.
+the next prompts) differ, the row is copied. So a group of rollouts costs only as much as its
+distinct tokens. A new row starts from the longest matching prefix in any slot (same adapter); when
+several new rows share a prefix, one goes first.
 
-Nothing is shared across moments at which no episode is live, so that a call's results do not
-depend on what was played before it.
+Nothing is shared across moments at which no episode is live, so the results of a call do not depend
+on the calls before it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from trace_bench.policies.engine.sampling import sample, uniforms
 _STEP_TOKENS = 2048  # new tokens in one forward call, which bounds its memory
 _WORTH_WAITING = 16  # shared tokens that make a new row wait a step for another's prompt
 
-_WORTH_MOVING = 24  # tokens by which another row must be longer to be moved for a new one
+_WORTH_MOVING = 24  # a row is moved for a new one if it is longer by at least this many tokens
 
 
 @dataclass(frozen=True)
 class Order:
     """The next turn of an episode: new prompt tokens, then sampling until `stop` or the limit.
 
-    `adapter` and `seed` are the episode's own and do not change between its orders."""
+    `adapter` and `seed` are the same for all orders of an episode."""
 
     episode: int
     ids: Sequence[int]
@@ -58,7 +58,7 @@ class Sampled:
 
 @dataclass
 class _Member:
-    """A live episode. Between turns `following` is what its next order brought, if it came."""
+    """A live episode. Between turns, `following` holds its next order, if it has arrived."""
 
     episode: int
     following: tuple[int, ...] | None = None
@@ -87,17 +87,17 @@ class Engine:
 
     def __init__(self, backend: Backend, slots: int, context: int, stop: int) -> None:
         self.backend, self.slots, self.context, self.stop = backend, slots, context, stop
-        self.computed = 0  # tokens that went through the layers so far
-        self.predicted = 0  # rows of logits so far
+        self.computed = 0  # tokens computed so far
+        self.predicted = 0  # rows of logits computed so far
         self._members: dict[int, _Member] = {}
         self._adapters: dict[int, str | None] = {}
         self._rows: list[_Row] = []
         self._row_of: dict[int, _Row] = {}
         self._waiting: list[_Member] = []  # live, without a row yet, in order of arrival
-        # There is always a slot for a row that must be copied, since an episode is only admitted
+        # A row that must be copied always finds a free slot, since an episode is only admitted
         # while there are fewer episodes in rows than slots.
         self._free = list(range(slots))
-        # What each slot's cache holds, for shared beginnings; kept until the slot is used again.
+        # The tokens in each slot's cache, to find shared prefixes; kept until the slot is reused.
         self._held = np.zeros((slots, context), dtype=np.int32)
         self._length = np.zeros(slots, dtype=np.int64)
         self._adapter: list[str | None] = [None] * slots
@@ -129,11 +129,13 @@ class Engine:
         member.following = tuple(order.ids)
         member.limit = min(order.max_tokens, self.context - start)
         member.temperature = order.temperature
-        member.draws = uniforms(order.seed, start, member.limit)
+        greedy = order.temperature <= 0  # needs no random draws
+        draws = np.zeros(member.limit, np.float32) if greedy else None
+        member.draws = uniforms(order.seed, start, member.limit) if draws is None else draws
         member.ids, member.logprobs = [], []
 
     def release(self, episode: int) -> None:
-        """Forgets an episode; its row's slot is free when it was the last one there."""
+        """Forgets an episode. Its row's slot is free once the row has no episodes left."""
         member = self._members.pop(episode, None)
         if member is None:
             return
@@ -151,7 +153,7 @@ class Engine:
 
     @torch.inference_mode()
     def step(self) -> list[Sampled]:
-        """Advances all that can advance; the turns that ended, in order of their rows."""
+        """Advances every row that can advance; returns the finished turns, in order of rows."""
         self._resume()
         self._admit()
         rows = [r for r in self._rows if r.active]
@@ -164,7 +166,7 @@ class Engine:
             rows = [r for r, c in zip(rows, counts, strict=True) if c]
             counts = [c for c in counts if c]
         logits = self._forward(rows, counts)
-        ready = []  # (row of the logits, row, member) of rows whose pending tokens are all in
+        ready = []  # (row of the logits, row, member) of rows without pending tokens
         for i, (row, count) in enumerate(zip(rows, counts, strict=True)):
             row.cached += count
             del row.pending[:count]
@@ -198,7 +200,7 @@ class Engine:
         return self.backend.forward(Rows(ids, slots, starts, widths, [r.adapter for r in rows]))
 
     def _advance(self, rows: list[_Row]) -> list[Sampled]:
-        """Splits rows where their members' newest tokens differ; the turns that ended."""
+        """Splits rows whose members' newest tokens differ; returns the finished turns."""
         done = []
         for row in rows:
             parts: dict[tuple[int, bool], list[_Member]] = {}
@@ -218,7 +220,7 @@ class Engine:
         return done
 
     def _resume(self) -> None:
-        """Starts the next turn of rows whose members have new orders, split where they differ."""
+        """Starts the next turn of rows whose members have new orders; splits rows that differ."""
         for row in [r for r in self._rows if not r.active]:
             parts: dict[tuple[int, ...] | None, list[_Member]] = {}
             for m in row.members:
@@ -257,7 +259,7 @@ class Engine:
         return 0 if row is None else row.cached + len(row.pending)
 
     def _admit(self) -> None:
-        """Gives waiting episodes a row, in order, beginnings copied where they exist."""
+        """Gives waiting episodes a row, in order; copies cached prefixes."""
         started: dict[tuple[str | None, tuple[int, ...]], _Row] = {}
         later: list[_Member] = []
         for member in self._waiting:
@@ -278,7 +280,7 @@ class Engine:
         self._waiting = later
 
     def _start(self, adapter: str | None, ids: tuple[int, ...], started: list[_Row]) -> _Row | None:
-        """A new row for a prompt; None when it should wait for one that starts alike."""
+        """A new row for a prompt; None if it should wait for a row with a common prefix."""
         prompt = np.array(ids, dtype=np.int32)
         slot = self._make_way(heapq.heappop(self._free), len(prompt))
         source, shared = self._longest_beginning(adapter, prompt)
@@ -294,7 +296,7 @@ class Engine:
         return _Row(adapter, slot, shared, list(ids[shared:]), [])
 
     def _longest_beginning(self, adapter: str | None, prompt: np.ndarray) -> tuple[int, int]:
-        """(slot, tokens) of the best beginning of `prompt`, all but its last token at most."""
+        """(slot, tokens) of the longest cached prefix of `prompt`, without its last token."""
         width = len(prompt) - 1
         same = np.array([name == adapter for name in self._adapter])
         usable = np.where(same, np.minimum(self._length, width), 0)
@@ -307,10 +309,10 @@ class Engine:
         return best, int(common[best])
 
     def _make_way(self, slot: int, length: int) -> int:
-        """The slot for a new row of `length`, when `slot` is free.
+        """The slot for a new row of `length` tokens, given the free slot `slot`.
 
         Slots that attend together cost as much as their longest row. So rows are kept
-        roughly in order, long ones in low slots: the longest of each later block moves up."""
+        roughly sorted, long ones in low slots: the longest of each later block moves up."""
         size = self.backend.block
         for block in range(slot // size + 1, -(-self.slots // size)):
             longest = None
@@ -334,7 +336,7 @@ class Engine:
             row.slot = self._move(row, target)
 
     def _move(self, row: _Row, target: int) -> int:
-        """Copies a row's cache and what is known of it to the slot `target`."""
+        """Moves a row's cache and its bookkeeping to the slot `target`."""
         self.backend.copy(row.slot, target, row.cached)
         self._held[target, : row.cached] = self._held[row.slot, : row.cached]
         self._adapter[target], self._length[target] = row.adapter, row.cached
@@ -342,8 +344,8 @@ class Engine:
 
 
 def _share(wanted: list[int]) -> list[int]:
-    """How many tokens of each row go into this step: single ones always, others in order until
-    the step is full (at least one row advances)."""
+    """How many tokens of each row this step computes: rows with one token always, others in order
+    until the step is full (at least one row advances)."""
     left = _STEP_TOKENS - sum(w == 1 for w in wanted)
     out = []
     for w in wanted:
@@ -354,9 +356,9 @@ def _share(wanted: list[int]) -> list[int]:
 
 
 def _common(prompt: np.ndarray, row: _Row) -> int:
-    """Tokens that `prompt` shares with a row that starts in this step, its last left out."""
+    """Tokens, without its last, that `prompt` shares with a row that starts in this step."""
     if row.cached:
-        return 0  # it was itself copied: whatever it shares was found there
+        return 0  # the row was itself copied: the source slot already has any shared prefix
     other = np.array(row.pending, dtype=np.int32)
     width = min(len(prompt) - 1, len(other))
     differs = prompt[:width] != other[:width]

@@ -1,1 +1,1 @@
-"""Which adapter plays an episode."""
+"""Routers: choose the adapter for an episode."""

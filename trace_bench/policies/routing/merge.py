@@ -1,8 +1,8 @@
-"""A weighted sum of adapters as one adapter: what a router that cannot decide plays with (method,
+"""A weighted sum of adapters as one adapter, for a router that is undecided (the paper's method,
 step 4, a variant).
 
-The update of the sum, sum_i w_i s_i B_i A_i, is written exactly, by putting the A_i below and the
-w_i s_i B_i beside one another: its rank is the sum of theirs.
+The update sum_i w_i s_i B_i A_i is represented exactly: the A_i are stacked vertically, the
+w_i s_i B_i horizontally, and the rank is the sum of the ranks.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AdapterRef
 
-STEPS = 10  # weights are rounded to tenths, so that there are not endlessly many sums
+STEPS = 10  # weights are rounded to tenths, which limits the number of distinct sums
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """(adapter's name, weight) in the agent's order; what is missing to 1 is the base model's."""
+    """(adapter name, weight) in the agent's order; the rest up to 1 is the base model's weight."""
 
     parts: tuple[tuple[str, float], ...]
 
@@ -34,8 +34,8 @@ class Mixture:
 
 
 def mixture(shares: Sequence[tuple[str | None, float]], least: float) -> Mixture | str | None:
-    """From probabilities (None: the base model) the smallest set that makes up `least` of their
-    sum, renormalized; just the name when one choice is left."""
+    """The smallest set of choices (None: the base model) with at least the share `least` of the
+    probability, renormalized; just the name if one choice is left."""
     total = sum(p for _, p in shares)
     chosen: list[tuple[str | None, float]] = []
     for name, p in sorted(shares, key=lambda s: -s[1]):
@@ -51,17 +51,17 @@ def mixture(shares: Sequence[tuple[str | None, float]], least: float) -> Mixture
 
 
 def merge(wanted: Mixture, adapters: Sequence[AdapterRef]) -> AdapterRef:
-    """The sum as an adapter on disk, beside the adapters' folder; the same sum is written once.
-    Raises UserError for adapters that cannot be read."""
+    """The sum as an adapter on disk, beside the adapters' folder; each sum is written once. Raises
+    UserError for adapters that cannot be read."""
     import torch
     from safetensors.torch import load_file, save_file
 
     by_name = {a.name: a for a in adapters}
     refs = [(by_name[name], weight) for name, weight in wanted.parts]
-    mark = hashlib.sha256(
+    digest = hashlib.sha256(
         json.dumps([(str(Path(r.path).resolve()), w) for r, w in refs]).encode()
     ).hexdigest()[:12]
-    folder = Path(refs[0][0].path).parent.parent / "merged" / mark
+    folder = Path(refs[0][0].path).parent.parent / "merged" / digest
     out = AdapterRef(wanted.name, str(folder))
     if (folder / CONFIG).exists():
         return out

@@ -1,4 +1,4 @@
-"""Routing by similarity: the beginning of a conversation against stored ones."""
+"""Routing by retrieval: compares the start of a conversation with stored examples."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trace_bench.core.types import Message, Tool
 
 
 def first_message(messages: Sequence[Message]) -> str:
-    """What routing looks at: the first user message (or the last message where there is none)."""
+    """The text that routing compares: the first user message, or else the last message."""
     for message in messages:
         if message["role"] == "user":
             return str(message["content"])
@@ -24,13 +24,15 @@ def first_message(messages: Sequence[Message]) -> str:
 
 
 class RetrievalRouter:
-    """The conversation's beginning against stored ones: TF-IDF cosine of the first messages, and
-    cosine of the sets of tools with the weight `tools_weight` of the sum. Of the nearest `top_k`
-    those with a sum of at least `threshold` vote with it.
+    """Nearest neighbours among stored examples. The similarity is a weighted mean of the TF-IDF
+    cosine of the first messages and the cosine of the sets of tools (weight `tools_weight`). Of the
+    nearest `top_k` examples, those with a similarity of at least `threshold` vote with it.
 
-    The candidate with the most votes plays; the base model (null) is a candidate like any other,
-    and plays when nobody votes. Ties go to the candidate that appears first in `examples`.
+    The candidate with the most votes wins; the base model (null) is a candidate like any other,
+    and wins if there are no votes. Ties go to the candidate that appears first in `examples`.
     """
+
+    waits = False
 
     def __init__(self, description: Mapping[str, Any]) -> None:
         examples = list(description["examples"])
@@ -67,7 +69,7 @@ class RetrievalRouter:
         return max(votes, key=lambda name: votes[name]) if votes else None
 
     def votes(self, text: str, tools: Sequence[str] = ()) -> dict[str | None, float]:
-        """What the nearest examples say, in their order."""
+        """The votes of the nearest examples by candidate, in order of the examples."""
         similarity = self.matrix @ self._vector(Counter(words(text)))
         if self.weight:
             known = [self.tools[name] for name in tools if name in self.tools]

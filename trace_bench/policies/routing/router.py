@@ -1,6 +1,6 @@
-"""Which adapter plays an episode, decided once from its first messages.
+"""Chooses the adapter for an episode, once, from its first messages.
 
-A router's description is plain JSON on the AgentSpec:
+A router's description is plain JSON in the AgentSpec:
 
     None                                      the only adapter, or the base model
     {"kind": "fixed", "adapter": name|null}   always the same
@@ -27,7 +27,7 @@ KINDS = ("fixed", "retrieval", "zero_shot", "both")
 
 
 def make_router(agent: AgentSpec, model: object = None) -> Router:
-    """The agent's router; `model` is the policy, for routers that ask the base model. Raises
+    """Builds the agent's router. `model`: the policy, for routers that ask the base model. Raises
     UserError for a description that does not fit the agent or the policy."""
     names = [a.name for a in agent.adapters]
     description = agent.router
@@ -55,7 +55,9 @@ def make_router(agent: AgentSpec, model: object = None) -> Router:
 
 
 class FixedRouter:
-    """The same adapter every time."""
+    """Always chooses the same adapter."""
+
+    waits = False
 
     def __init__(self, adapter: str | None) -> None:
         self.adapter = adapter

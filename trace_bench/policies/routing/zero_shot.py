@@ -1,5 +1,5 @@
-"""Routing by the base model itself: it is shown what each adapter is for and asked for one letter;
-the letter with the highest next-token probability decides (method, step 4)."""
+"""Routing by the base model itself: the prompt lists what each adapter is for and asks for one
+letter; the letter with the highest next-token probability decides (the paper's method, step 4)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trace_bench.core.types import Message, Tool
 from trace_bench.policies.routing.merge import Mixture, mixture
 from trace_bench.policies.routing.retrieval import RetrievalRouter, first_message
 
-VERSION = 1  # of the wording below, kept in the agent
+VERSION = 1  # of the prompt below, stored in the agent
 _SYSTEM = (
     "You choose the skill that a request needs most. Answer with the letter of one skill and "
     "nothing else.\n{skills}"
@@ -23,7 +23,7 @@ _BASE = "none of these: the request needs no special skill"
 
 @runtime_checkable
 class LabelModel(Protocol):
-    """A policy whose base model can be asked for single tokens."""
+    """A policy whose base model can score single-token answers."""
 
     def label_logprobs(
         self, messages: Sequence[Message], labels: Sequence[str]
@@ -31,11 +31,11 @@ class LabelModel(Protocol):
 
 
 class ZeroShotRouter:
-    """`skills`: (adapter, what it is for); the base model is one more choice, and plays when the
-    model likes none of the letters. Ties go to the earlier letter. With a `share` above 0 the
-    smallest set of choices that makes up that share of the probability plays, weighted."""
+    """`skills`: (adapter, what it is for). The base model is one more choice, and is chosen if no
+    letter is a likely answer. Ties go to the earlier letter. With a `share` above 0, the router
+    returns a weighted sum of the smallest set of choices with that share of the probability."""
 
-    slow = True  # a request each: not one after the other
+    waits = True  # each choice waits for a request, so choices should run concurrently
 
     def __init__(self, description: Mapping[str, Any], model: object) -> None:
         if not isinstance(model, LabelModel):
@@ -59,8 +59,8 @@ class ZeroShotRouter:
     def choose(
         self, messages: Sequence[Message], among: Collection[str | None]
     ) -> str | Mixture | None:
-        """The choice among these adapters and the base model. UserError when the model gives no
-        probabilities."""
+        """The choice among these adapters and the base model. Raises UserError if the model gives
+        no probabilities."""
         offered = [(name, what) for name, what in self.skills if name in among]
         offered.append((None, _BASE))
         letters = ascii_uppercase[: len(offered)]
@@ -86,9 +86,9 @@ class ZeroShotRouter:
 
 
 class BothRouter:
-    """Retrieval says which adapters are worth considering, the base model chooses among them."""
+    """Retrieval preselects adapters; the base model chooses among them."""
 
-    slow = True
+    waits = True
 
     def __init__(self, description: Mapping[str, Any], model: object) -> None:
         self._retrieval = RetrievalRouter(description["retrieval"])

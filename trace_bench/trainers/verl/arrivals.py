@@ -14,8 +14,8 @@ LATEST = "latest_checkpointed_iteration.txt"
 
 
 class Arrivals:
-    """Episodes, from files that several processes append to while this one reads. An episode that
-    is there twice (two processes, one of them killed) is given once, as it was first found."""
+    """Reads episodes from files to which several processes append concurrently. If an episode
+    occurs twice (two processes, one of them killed), the first one found counts."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -23,7 +23,7 @@ class Arrivals:
         self._there: dict[str, dict[int, Mapping[str, Any]]] = {}
 
     def take(self, call: str, wanted: set[int]) -> Iterator[tuple[int, Trajectory]]:
-        """Those of the wanted episodes that are there, by index; each is given once."""
+        """The wanted episodes that have arrived, by index; each is returned once."""
         self._look()
         there = self._there.get(call, {})
         for index in sorted(wanted & there.keys()):
@@ -38,7 +38,7 @@ class Arrivals:
                 file.seek(start)
                 for line in file:
                     if not line.endswith(b"\n"):
-                        break  # it is being written
+                        break  # an incomplete line: still being written
                     start += len(line)
                     value = json.loads(line)
                     self._there.setdefault(value["call"], {}).setdefault(
@@ -48,18 +48,18 @@ class Arrivals:
 
 
 class Steps:
-    """verl's metrics by step (1 is the first), over all its starts: the latest wins."""
+    """verl's metrics by step (from 1) over all its starts; the latest start wins."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def starts(self) -> int:
-        """How often verl was started here, as far as files tell."""
+        """How often verl was started in this folder, judged by its files."""
         names = [path.stem for path in self.folder.glob("metrics-*.jsonl")]
         return max((int(name.rpartition("-")[2]) + 1 for name in names), default=0)
 
     def of(self, step: int) -> dict[str, Any] | None:
-        """A step's metrics, once there."""
+        """A step's metrics; None until they are written."""
         for path in sorted(self.folder.glob("metrics-*.jsonl"), reverse=True):
             for line in read_lines(path):
                 if line["step"] == step and "actor/pg_loss" in line["data"]:
@@ -67,9 +67,9 @@ class Steps:
         return None
 
     def repair(self) -> None:
-        """verl does not replace the file that names the last checkpoint, it writes it again: a kill
-        may leave it empty, upon which verl would not start. Then the last whole checkpoint is
-        named (its dataloader's state is written last), or none."""
+        """Repairs the file that names the last checkpoint. verl does not replace it atomically, so
+        a kill may leave it empty, and verl would not start. Then it is set to the last complete
+        checkpoint (the one whose dataloader state, written last, exists) or removed."""
         if not self._latest.exists() or self.saved():
             return
         whole = self._latest.parent.glob("global_step_*/data.pt")
@@ -84,7 +84,7 @@ class Steps:
         return self.folder / "checkpoints" / LATEST
 
     def saved(self) -> int:
-        """The step of the last whole checkpoint; 0 when there is none."""
+        """The step of the last complete checkpoint; 0 if there is none."""
         try:
             return int(self._latest.read_text())
         except (FileNotFoundError, ValueError):  # absent, or being written

@@ -1,5 +1,5 @@
-"""Our settings as verl's. Hydra composes verl's own configuration from verl's files, so that a key
-that verl does not know is refused, and verl's schema checks it before anything starts."""
+"""Converts our settings to verl's. Hydra composes verl's configuration from verl's own files, so
+that unknown keys are refused, and verl's schema checks it before anything starts."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.verl.spec import CPU_ROLLOUT, JOB_VARIABLE, JobSpec
 
 AGGREGATE = {"trajectory": "seq-mean-token-mean", "token": "token-mean"}
-_NO_DUAL_CLIP = 1e9  # verl always clips there; this never does
+_NO_DUAL_CLIP = 1e9  # verl always applies the dual clip; this bound is never reached
 _COUNTS = ("algorithm.filter_groups", "trainer.v1", "trainer.use_v1", "data.gen_batch_size")
-"""Keys of verl that this project leaves alone and that would change what is played."""
+"""Keys of verl that this project does not set and that would change the rollouts."""
 _ENGINE = "trace_bench.trainers.verl.engine"
 _PLUGIN = "trace_bench.trainers.verl.cpu.plugin"
 
 
 def overrides(spec: JobSpec, settings: VerlSettings, folder: Path, start: int = 0) -> list[str]:
-    """The settings of a job's `start`-th start in Hydra's notation; `settings.verl` comes last, and
-    wins where it may. Raises UserError where it may not."""
+    """The settings of a job's `start`-th start in Hydra's notation. `settings.verl` comes last and
+    overrides the others. Raises UserError for keys that it must not override."""
     decided = {
         **_recipe(spec, settings),
         **_model(spec, settings, folder),
@@ -39,27 +39,27 @@ def overrides(spec: JobSpec, settings: VerlSettings, folder: Path, start: int = 
 
 
 def _refuse_decided(given: Sequence[str], decided: Mapping[str, Any]) -> None:
-    """What is trained, and how many rollouts it takes, follows from the settings of `trainer`: the
-    ledger and the run's fingerprint rest on it. Raises UserError."""
+    """Raises UserError for keys that change what is trained or how many rollouts are run: the
+    ledger and the run's fingerprint assume the settings of `trainer`."""
     own = {key.lstrip("+") for key in decided}
     for line in given:
         key = line.partition("=")[0].lstrip("+~").strip()
         if key in own or key.startswith(_COUNTS):
             raise UserError(
                 f"trainer.verl has {key!r}, which the other settings of `trainer` decide, or which "
-                "changes how many rollouts are played. Remove it there."
+                "changes how many rollouts are run. Remove it there."
             )
 
 
 def metrics_file(folder: Path, start: int) -> Path:
-    """verl begins its file anew at every start, so each start has its own."""
+    """verl's metrics file. verl overwrites it at every start, so each start has its own."""
     return folder / f"metrics-{start:03d}.jsonl"
 
 
 def environment(
     spec: JobSpec, settings: VerlSettings, folder: Path, start: int = 0
 ) -> dict[str, str]:
-    """What every process of the job finds in its environment, on every machine."""
+    """Environment variables of every process of the job, on every machine."""
     variables = {
         JOB_VARIABLE: str(folder),
         "VERL_FILE_LOGGER_PATH": str(metrics_file(folder, start)),
@@ -67,7 +67,7 @@ def environment(
         "RAY_USAGE_STATS_ENABLED": "0",
     }
     if Path(spec.model).is_dir():
-        variables["HF_HUB_OFFLINE"] = "1"  # nothing is to be fetched for it
+        variables["HF_HUB_OFFLINE"] = "1"  # nothing needs to be downloaded
     if settings.device == "cpu":
         variables |= {
             "VERL_PLATFORM": "cpu",
@@ -78,7 +78,7 @@ def environment(
 
 
 def composed(given: Sequence[str]) -> Any:
-    """verl's whole configuration. Raises UserError for a key or a value that verl refuses."""
+    """verl's full configuration. Raises UserError for a key or a value that verl refuses."""
     import verl
     from hydra import compose, initialize_config_dir
     from hydra.errors import HydraException
@@ -91,26 +91,26 @@ def composed(given: Sequence[str]) -> Any:
         with initialize_config_dir(str(place), version_base=None):
             config = compose("ppo_trainer", list(given))
         _instantiated(config)
-        # The last of these checks asks vLLM itself. Where that is not installed nothing is run on
-        # GPUs (preflight.py), and the settings for them are checked without it.
+        # The last of these checks imports vLLM. If it is not installed, nothing runs on GPUs
+        # (preflight.py), and the settings for them are checked without it.
         if config.actor_rollout_ref.rollout.name != "vllm" or find_spec("vllm") is not None:
             validate_config(config, need_reference_policy(config), need_critic(config))
     except (HydraException, OmegaConfBaseException, ValueError, TypeError, AssertionError) as error:
         text = " ".join(str(error).split())
         raise UserError(
-            f"verl refuses its settings: {text}. Change the setting `trainer.verl`, or the one of "
-            "`trainer` that is meant."
+            f"verl refuses its settings: {text}. Change the setting `trainer.verl`, or the "
+            "corresponding one of `trainer`."
         ) from error
     return config
 
 
 def _instantiated(config: Any) -> None:
-    """Every part that has a schema, through that schema."""
+    """Instantiates every part of the configuration that has a schema, to check it."""
     from omegaconf import OmegaConf
     from verl.utils.config import omega_conf_to_dataclass
     from verl.workers.config import HFModelConfig
 
-    # To make this one would be to load the model's files; its types can be had without.
+    # Instantiating this one would load the model's files; its types are checked without that.
     OmegaConf.merge(OmegaConf.structured(HFModelConfig), config.actor_rollout_ref.model)
     trainer, model = config.trainer, config.actor_rollout_ref.model
     actor = omega_conf_to_dataclass(config.actor_rollout_ref.actor)
@@ -121,7 +121,7 @@ def _instantiated(config: Any) -> None:
         config.actor_rollout_ref.rollout.checkpoint_engine,
         config.algorithm,
     ):
-        # To make it checks what its author thought of; its fields' types are checked by the merge.
+        # Instantiating runs the schema's own checks; the merge checks the fields' types.
         schema = type(omega_conf_to_dataclass(part))
         values = {key: value for key, value in part.items() if key != "_target_"}
         OmegaConf.merge(OmegaConf.structured(schema), values)
@@ -151,7 +151,7 @@ def _recipe(spec: JobSpec, s: VerlSettings) -> dict[str, Any]:
         f"{actor}.optim.lr": s.learning_rate,
         f"{actor}.optim.clip_grad": s.max_grad_norm,
         f"{actor}.optim.weight_decay": s.weight_decay,
-        f"{actor}.optim.lr_scheduler_type": "constant",  # engine.py knows the job's own decay
+        f"{actor}.optim.lr_scheduler_type": "constant",  # engine.py applies the job's own decay
     }
 
 
@@ -160,7 +160,7 @@ def _model(spec: JobSpec, s: VerlSettings, folder: Path) -> dict[str, Any]:
     return {
         f"{model}.path": spec.model,
         f"{model}.lora_rank": s.rank,
-        f"{model}.lora_alpha": int(s.alpha),  # preflight.py has seen to it that it is whole
+        f"{model}.lora_alpha": int(s.alpha),  # preflight.py has checked that it is an integer
         f"{model}.target_modules": list(s.target_modules),
         f"{model}.lora_adapter_path": str(folder / "start"),
         f"{model}.external_lib": _ENGINE,
@@ -205,7 +205,7 @@ def _trainer(spec: JobSpec, s: VerlSettings, folder: Path) -> dict[str, Any]:
         "trainer.test_freq": s.validate_every if validated else -1,
         "trainer.val_before_train": validated,
         "trainer.resume_mode": "auto",
-        "trainer.max_actor_ckpt_to_keep": None,  # trainer.py removes what it has taken
+        "trainer.max_actor_ckpt_to_keep": None,  # trainer.py removes old checkpoints
         "trainer.default_local_dir": str(folder / "checkpoints"),
         "trainer.project_name": "trace_bench",
         "trainer.experiment_name": spec.name,
@@ -214,9 +214,9 @@ def _trainer(spec: JobSpec, s: VerlSettings, folder: Path) -> dict[str, Any]:
 
 
 def _on_gpu(s: VerlSettings) -> dict[str, Any]:
-    """vLLM for rollouts. Layered summon and weights from the model's files are what LoRA with
-    vLLM's server wants. Weights are kept in float32, so that the adapter is, and computed with in
-    bf16: FSDP2 wants one type for both."""
+    """vLLM for rollouts. LoRA with vLLM's server requires layered summon and loading the weights
+    from the model's files. Weights are stored in float32, for the adapter's sake, and computed with
+    in bf16: FSDP2 requires one type for base model and adapter."""
     engine = "actor_rollout_ref.actor.fsdp_config"
     return {
         "actor_rollout_ref.rollout.name": "vllm",
@@ -254,11 +254,11 @@ def _on_cpu() -> dict[str, Any]:
 
 
 def _ray(s: VerlSettings, variables: Mapping[str, str]) -> dict[str, Any]:
-    """A cluster that runs has its own resources; one that is started here is told of them."""
+    """Ray's settings. A running cluster has its own resources; one started here is given them."""
     init = "+ray_kwargs.ray_init"
     values: dict[str, Any] = {f"{init}.runtime_env.env_vars": variables}
     if s.ray_address is None:
-        # "local" starts one even where another one runs.
+        # "local" starts a cluster even if another one is running.
         values |= {f"{init}.address": "local", f"{init}.include_dashboard": False}
         if s.device == "cpu":
             # Ray counts logical resources: processes of a small model share the cores.

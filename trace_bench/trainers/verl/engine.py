@@ -1,5 +1,5 @@
-"""verl's FSDP engine with the one thing that it lacks here: a learning rate that falls linearly
-over a job's iterations, as trainer=local has it. verl imports this through
+"""verl's FSDP engine with one addition: a learning rate that falls linearly over a job's
+iterations, as with trainer=local. verl imports this through
 `actor_rollout_ref.model.external_lib`; it then finds the class for the CPU and for NVIDIA GPUs."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trace_bench.trainers.verl.spec import JOB_VARIABLE, read_spec
 
 
 class Engine(FSDPEngineWithLMHead):
-    """Everything but the schedule is verl's."""
+    """verl's engine with another learning-rate schedule."""
 
     def _build_lr_scheduler(self, optimizer: torch.optim.Optimizer) -> Any:
         spec = read_spec(Path(os.environ[JOB_VARIABLE]))
@@ -27,7 +27,7 @@ class Engine(FSDPEngineWithLMHead):
 
 
 def register() -> None:
-    """Beside verl's own, which stays for other vendors."""
+    """Registers the engine for the CPU and NVIDIA GPUs; verl's own stays for other vendors."""
     for device, vendor in (("cpu", None), ("cuda", "nvidia")):
         EngineRegistry.register("language_model", ["fsdp", "fsdp2"], device, vendor)(Engine)
 

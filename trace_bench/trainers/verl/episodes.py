@@ -1,6 +1,6 @@
-"""How verl's workers play our episodes: `EpisodeLoop` is what verl makes for each, and all of a
-process share one `Player`, which plays them with this project's own rollout code in a thread of its
-own. Every episode is on disk before verl sees it, so that none is played twice.
+"""Runs our episodes in verl's workers: verl creates an `EpisodeLoop` for each episode; all loops of
+a process share one `EpisodePlayer`, which runs this project's own rollout code in its own thread.
+Every episode is on disk before verl sees it, so that none runs twice.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from verl.experimental.agent_loop.agent_loop import (
 
 from trace_bench.core.store import Lines, read_lines
 from trace_bench.core.types import Task, Trajectory, task_from_json, trajectory_from_json
-from trace_bench.play.rollouts import play
+from trace_bench.play.record import Batch, Player
 from trace_bench.policies.chat import Chat
 from trace_bench.trainers.record import exact
 from trace_bench.trainers.verl.arrivals import Steps
 from trace_bench.trainers.verl.spec import JOB_VARIABLE, NOTHING, TRAIN, JobSpec, read_spec
 from trace_bench.trainers.verl.tokens import Servers, TokenPolicy
 
-_TOGETHER = 0.03  # seconds to wait for more episodes of an iteration, which come all at once
+_TOGETHER = 0.03  # seconds to wait for further episodes of an iteration, which arrive together
 
 
 @dataclass(frozen=True)
 class Ask:
-    """One episode that verl wants. `iteration`: which version of the adapter plays."""
+    """An episode that verl requests. `iteration`: its adapter's version."""
 
     call: str
     index: int
@@ -50,20 +50,20 @@ class Ask:
 
 
 class EpisodeLoop(AgentLoopBase):
-    """verl's interface. A new one is made for every episode, so nothing is kept here; the base
-    class would build a tokenizer's helper each time, which is never used."""
+    """Implements verl's interface. verl creates one for every episode, so it has no state; the base
+    class's constructor is skipped, since it would build an unused tokenizer helper each time."""
 
     def __init__(self, trainer_config: Any, server_manager: Any, tokenizer: Any, **_: Any) -> None:
         self.rollout = trainer_config.config.actor_rollout_ref.rollout
         self.servers, self.tokenizer = server_manager, tokenizer
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
-        """The episode as verl's output. One that cannot be trained on (failed, or without exact
-        tokens) comes as `nothing`, which `steps.Sampler` takes out, so that it leaves its group's
-        baseline; of a validation it is left out altogether.
+        """The episode as verl's output. An episode that cannot be trained on (failed, or without
+        exact tokens) is returned as `nothing`, which `steps.Sampler` removes, so that it does not
+        count in its group's baseline; in a validation it is left out.
 
-        Raises only when verl's servers are lost: then nothing was played, and verl's group is
-        marked as failed, upon which `steps.Sampler` stops the iteration."""
+        Raises only if verl's servers are lost: then no episode was run and verl marks the group as
+        failed, and `steps.Sampler` stops the iteration."""
         player = player_of(os.environ[JOB_VARIABLE])
         player.connect(self.servers, self.tokenizer, self.rollout.name, sampling_params)
         info, spec = row["extra_info"], player.spec
@@ -84,8 +84,8 @@ class EpisodeLoop(AgentLoopBase):
 
 
 def output(trajectory: Trajectory, reward: str, iteration: int) -> Any:
-    """What verl trains on: the first prompt, then everything after it with a mask. None for an
-    episode that cannot be trained on."""
+    """The episode in verl's format: the first prompt, then everything after it with a mask. None
+    for an episode that cannot be trained on."""
     score = trajectory.score
     if score is None or trajectory.failure is not None or not trajectory.turns:
         return None
@@ -119,8 +119,8 @@ def output(trajectory: Trajectory, reward: str, iteration: int) -> Any:
 
 
 def nothing(tokenizer: Any) -> Any:
-    """A row to learn nothing from, known by its version, which no adapter has. Where nothing else
-    is left its group has equal rewards, and so no advantage."""
+    """A placeholder row without learning signal, recognized by its version, which no adapter has.
+    If only such rows are left, their rewards are equal, so the advantages are zero."""
     end = tokenizer.eos_token_id
     return AgentLoopOutput(
         prompt_ids=[end],
@@ -139,14 +139,14 @@ def nothing(tokenizer: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1)
-def player_of(folder: str) -> Player:
-    """The process's one player: verl makes a new loop for every episode, and environments, their
-    boxes and what was played before are kept between them."""
-    return Player(Path(folder))
+def player_of(folder: str) -> EpisodePlayer:
+    """The process's only player. verl creates a new loop for every episode; the player keeps
+    environments, sandboxes and earlier episodes between them."""
+    return EpisodePlayer(Path(folder))
 
 
-class Player:
-    """Plays what is asked for, an iteration's episodes together, in their order."""
+class EpisodePlayer:
+    """Runs the requested episodes, those of an iteration together and in order."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.spec = folder, read_spec(folder)
@@ -165,7 +165,7 @@ class Player:
         self._thread: threading.Thread | None = None
 
     def connect(self, servers: Any, tokenizer: Any, name: str, sampling: Mapping[str, Any]) -> None:
-        """Who makes the turns; the first episode tells."""
+        """Sets the servers that generate the turns; called with the first episode."""
         if self._thread is not None:
             return
         self._chat = Chat(tokenizer, self.spec.model)
@@ -203,42 +203,36 @@ class Player:
                         _answer(ask, error)
 
     def _play(self, call: str, asks: Sequence[Ask]) -> None:
-        """Episodes that were played before a kill are answered from disk."""
+        """Runs episodes; those that ended before a kill are answered from disk. verl's servers
+        would not give the same episodes again, so only the missing ones are run."""
         known = self._known.get(call, {})
-        new = []
-        for ask in asks:
-            if (there := known.pop(ask.index, None)) is None:
-                new.append(ask)
-            else:
-                _answer(ask, trajectory_from_json(there))
-        if not new:
-            return
+        there = {i: known.pop(ask.index) for i, ask in enumerate(asks) if ask.index in known}
+        for place, line in there.items():
+            _answer(asks[place], trajectory_from_json(line))
         assert self._chat is not None and self._servers is not None
-        lines = self._played if call == self.spec.call(new[0].iteration) else self._validated
+        iteration = asks[0].iteration
+        lines = self._played if call == self.spec.call(iteration) else self._validated
 
         def ended(place: int, trajectory: Trajectory) -> None:
-            ask = new[place]
+            ask = asks[place]
             line = {"call": call, "index": ask.index, "trajectory": trajectory}
-            lines.append(line, sync=True)  # verl trains on it next, and may keep what comes of it
+            lines.append(line, sync=True)  # verl trains on it next and may save the result
             _answer(ask, trajectory)
 
-        adapter = self.spec.version(new[0].iteration)
-        play(
-            TokenPolicy(self._chat, self._servers, len(new)),
-            self._suites,
-            self.spec.acting(new[0].iteration, self.folder.parent),
-            [ask.task for ask in new],
-            [self.spec.episode_seed(call, ask.index) for ask in new],
-            temperature=float(new[0].temperature),
-            route=[adapter] * len(new),
-            max_turns=self.spec.max_turns,
-            max_tokens=self.spec.max_tokens,
-            on_episode=ended,
+        batch = Batch(
+            self.spec.acting(iteration, self.folder.parent),
+            tuple(ask.task for ask in asks),
+            tuple(self.spec.episode_seed(call, ask.index) for ask in asks),
+            float(asks[0].temperature),
+            (self.spec.version(iteration),) * len(asks),
         )
+        policy = TokenPolicy(self._chat, self._servers, len(asks))
+        player = Player(policy, self._suites, self.spec.max_turns, self.spec.max_tokens)
+        player.play_missing(batch, there.keys(), ended)
 
 
 def _answer(ask: Ask, what: Trajectory | Exception) -> None:
-    """Hands a result to the event loop that waits for it."""
+    """Passes a result to the event loop that waits for it."""
 
     def hand() -> None:
         if not ask.answer.done():
@@ -253,8 +247,8 @@ def _answer(ask: Ask, what: Trajectory | Exception) -> None:
 def known_episodes(
     folder: Path, spec: JobSpec, first: int
 ) -> dict[str, dict[int, Mapping[str, Any]]]:
-    """What was played already of the iterations from `first` on, by call and index. Of an episode
-    that is there twice the first counts, as in `Arrivals`."""
+    """Stored episodes of the iterations from `first` on, by call and index. If an episode occurs
+    twice, the first one counts, as in `Arrivals`."""
     wanted = {spec.call(i) for i in range(first, spec.iterations)}
     known: dict[str, dict[int, Mapping[str, Any]]] = {}
     for path in sorted(folder.glob("*.jsonl")):

@@ -1,5 +1,5 @@
-"""verl's checkpoints to adapters in PEFT's format, in the precision in which they were trained.
-verl's own merger writes bf16."""
+"""Converts verl's checkpoints to adapters in PEFT's format, in the precision of the training
+(verl's own merger writes bf16)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def export(checkpoint: Path, target: Path, lora: Mapping[str, Any], model: str) 
 
 
 def whole(folder: Path) -> dict[str, Tensor]:
-    """All tensors of a checkpoint, put together from the ranks' shards."""
+    """All tensors of a checkpoint, joined from the ranks' shards."""
     shards = {int(m[2]): p for p in folder.glob("*.pt") if (m := _SHARD.fullmatch(p.name))}
     sizes = {int(m[1]) for p in shards.values() if (m := _SHARD.fullmatch(p.name))}
     if not shards or sizes != {len(shards)}:
@@ -42,7 +42,7 @@ def whole(folder: Path) -> dict[str, Tensor]:
             f"{folder} has the shards of ranks {sorted(shards)}, of {sorted(sizes)} ranks in all. "
             "Checkpoints must be on storage that all machines share: change the setting `run_dir`."
         )
-    # These files are this run's own; sharded tensors are more than torch reads without pickle.
+    # These files are this run's own; torch cannot read sharded tensors without pickle.
     with _no_mesh_warnings():
         states = [
             torch.load(shards[rank], map_location="cpu", weights_only=False)
@@ -53,7 +53,7 @@ def whole(folder: Path) -> dict[str, Tensor]:
 
 @contextmanager
 def _no_mesh_warnings() -> Iterator[None]:
-    """torch warns that there are no process groups here, which none are needed for."""
+    """Silences torch's warning about missing process groups, which are not needed here."""
     logger = logging.getLogger("torch.distributed.device_mesh")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,16 +1,15 @@
-"""A job's folder: what it says, and whether it is this job's."""
+"""A job's folder: writes the files for verl's processes, and checks that no other job owns it."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab, TrainingJob
+from trace_bench.core.protocols import Lab, RunContext, TrainingJob
 from trace_bench.core.store import fingerprint, write_text
 from trace_bench.core.types import AgentSpec, Task, to_json
 from trace_bench.trainers.schedule import task_of_group
@@ -21,27 +20,12 @@ ELSEWHERE = ("ray_address", "stall", "restarts", "deadline", "workers")
 """Settings that do not change what is trained."""
 
 
-@dataclass(frozen=True)
-class RunFacts:
-    """What a job takes over from its run. `settings`, `suites`: see `JobSpec`; `validation`: the
-    development tasks, for verl's own validation; `sweep`: removes what its processes leave."""
-
-    mark: str
-    settings: Mapping[str, Any]
-    suites: str
-    context: int
-    max_turns: int
-    max_tokens: int
-    validation: Callable[[Lab], Sequence[Task]]
-    sweep: Callable[[], None] = lambda: None
-
-
-def spec_of(job: TrainingJob, lab: Lab, settings: VerlSettings, facts: RunFacts) -> JobSpec:
-    """What verl's processes are told of a job."""
+def spec_of(job: TrainingJob, lab: Lab, settings: VerlSettings, run: RunContext) -> JobSpec:
+    """The job description for verl's processes."""
     used = {task.env for task in job.tasks}
     return described(
         settings,
-        facts,
+        run,
         name=job.name,
         seed=lab.seed,
         reward=job.reward,
@@ -53,7 +37,7 @@ def spec_of(job: TrainingJob, lab: Lab, settings: VerlSettings, facts: RunFacts)
 
 def described(
     settings: VerlSettings,
-    facts: RunFacts,
+    run: RunContext,
     *,
     name: str,
     seed: int,
@@ -62,32 +46,49 @@ def described(
     shape: tuple[int, int],
     sources: Sequence[Mapping[str, Any]] = (),
 ) -> JobSpec:
-    """A job of the run. `shape`: iterations, and groups of each."""
+    """Describes a job of the run. `shape`: (iterations, groups of each)."""
     return JobSpec(
         name=name,
-        run=facts.mark,
+        run=run.fingerprint,
         seed=seed,
         reward=reward,
         model=agent.model,
         agent=to_json(agent),
         trainer=dataclasses.asdict(settings),
-        settings=facts.settings,
-        suites=facts.suites,
+        settings=run.settings,
+        suites=run.elsewhere,
         iterations=shape[0],
         groups=shape[1],
         group_size=settings.group_size,
         decay=settings.decay,
-        context=facts.context,
+        context=context(run),
         deadline=settings.deadline,
-        max_turns=facts.max_turns,
-        max_tokens=facts.max_tokens,
+        max_turns=run.max_turns,
+        max_tokens=run.max_tokens,
         sources=sources,
     )
 
 
+def context(run: RunContext) -> int:
+    """Tokens of an episode: with servers, `policy.context`, which must be set; else the limit of
+    the local policy. Raises UserError."""
+    if run.at_servers:
+        if run.context is None:
+            raise UserError(
+                "trainer=verl needs a limit on an episode's tokens when servers generate the "
+                "turns. Set policy.context to the servers' limit (--max-model-len)."
+            )
+        return run.context
+    from transformers import AutoConfig
+
+    from trace_bench.policies.local import context_of
+
+    return context_of(AutoConfig.from_pretrained(run.model), run.context)
+
+
 def claim(folder: Path, job: TrainingJob, spec: JobSpec, settings: VerlSettings) -> None:
-    """Marks the folder of an adapter's versions as this job's. Raises UserError when it is
-    another's."""
+    """Claims the folder of an adapter's versions for this job. Raises UserError if it belongs to
+    another job."""
     recipe = dataclasses.asdict(settings)
     for key in ELSEWHERE:
         del recipe[key]
@@ -95,13 +96,13 @@ def claim(folder: Path, job: TrainingJob, spec: JobSpec, settings: VerlSettings)
     for key in ("deadline", "trainer", "suites"):
         del data[key]
     data |= {"model": Path(spec.model).name, "agent": job.agent.version}  # folders may move
-    mark, path = fingerprint({**data, "job seed": job.seed}), folder / "job"
-    if path.exists() and path.read_text() != mark:
+    digest, path = fingerprint({**data, "job seed": job.seed}), folder / "job"
+    if path.exists() and path.read_text() != digest:
         raise UserError(
             f"{path} belongs to a training job with other settings, tasks or seed. Change the "
             "setting `run_dir`, or remove the folder."
         )
-    write_text(path, mark)
+    write_text(path, digest)
 
 
 def prepare(
@@ -111,8 +112,8 @@ def prepare(
     settings: VerlSettings,
     validation: Sequence[Task],
 ) -> None:
-    """Everything that verl's processes read. Written again at every start: it follows from the job
-    alone."""
+    """Writes all files that verl's processes read. Done at every start, since they depend on the
+    job alone."""
     from trace_bench.trainers.adapters import fresh, write_adapter
 
     spec.write(folder)
@@ -127,18 +128,18 @@ def prepare(
 
 
 def task_of(job: TrainingJob, group: int) -> Task:
-    """The task of the job's group of that number."""
+    """The task of the job's `group`-th group."""
     return task_of_group(group, job.tasks, job.seed)
 
 
 def lora(settings: VerlSettings) -> dict[str, Any]:
-    """What an adapter's configuration says."""
+    """The LoRA settings for an adapter's configuration file."""
     s = settings
     return {"rank": s.rank, "alpha": s.alpha, "target_modules": s.target_modules}
 
 
 def table(path: Path, split: str, tasks: Sequence[Task]) -> None:
-    """The parquet file that verl reads its tasks from, replaced in one step."""
+    """Writes the parquet file from which verl reads its tasks, atomically."""
     import pyarrow
     from pyarrow import parquet
 

@@ -1,7 +1,7 @@
 """`python -m trace_bench.trainers.verl.launch FOLDER START`: the process of a training job.
 
-It composes and checks verl's settings; with --check for START that is all. Then it runs verl until
-the job is done. It ends when the process that started it is gone, and Ray's processes end with it.
+It composes and checks verl's settings and then runs verl until the job is done; with --check for
+START it only checks. It ends when its parent process is gone, and Ray's processes end with it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.verl.spec import read_spec
 
 REFUSED = 3
-"""The exit code for settings that cannot work; what was printed last says why."""
+"""The exit code for settings that cannot work; the last line printed says why."""
 
 _PR_SET_PDEATHSIG = 1
-_GRACE = 30.0  # seconds for an orderly end
+_GRACE = 30.0  # seconds for an orderly shutdown
 
 
 def main(arguments: list[str]) -> int:
@@ -53,7 +53,8 @@ def main(arguments: list[str]) -> int:
 
 
 def _die_with_parent() -> None:
-    """On Linux; elsewhere a killed run leaves its processes to be ended by hand."""
+    """Ends this process with its parent, on Linux; elsewhere the processes of a killed run must be
+    ended by hand."""
     if not sys.platform.startswith("linux"):
         return
     parent = os.getppid()

@@ -1,4 +1,4 @@
-"""What can be known to be wrong before anything is played. Nothing here imports verl."""
+"""Checks before the first rollout. Nothing here imports verl."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trace_bench.core.errors import UserError
 from trace_bench.trainers.adapters import fresh
-from trace_bench.trainers.settings import VerlSettings
+from trace_bench.trainers.settings import GPU, VerlSettings
 from trace_bench.trainers.verl.launch import REFUSED
 from trace_bench.trainers.verl.spec import JobSpec
 
@@ -21,8 +21,8 @@ _INSTALL = "pip install 'trace_bench[verl]'"
 
 
 def preflight(spec: JobSpec, settings: VerlSettings, *, whole: bool = True) -> None:
-    """Raises UserError with what to change, cheap checks first. `spec`: any job of the run;
-    `whole`: ask verl too, which takes as long as importing it."""
+    """Raises UserError that says what to change; cheap checks first. `spec`: any job of the run;
+    `whole`: also let verl check its settings, which takes as long as importing it."""
     for check in CHECKS:
         check(settings)
     fresh(spec.model, settings.target_modules, settings.rank, 0)
@@ -68,7 +68,7 @@ def _packages(settings: VerlSettings) -> None:
 
 
 def _shape(settings: VerlSettings) -> None:
-    """Whether batches can be shared out evenly."""
+    """Raises UserError unless batches can be shared evenly."""
     s, groups, ranks = settings, settings.groups, settings.gpus * settings.nnodes
     if s.alpha != int(s.alpha):
         raise UserError(f"trainer.alpha={s.alpha}; verl takes whole numbers only. Change it.")
@@ -96,7 +96,7 @@ def _machines(settings: VerlSettings) -> None:
         _reachable(settings.ray_address)
     elif settings.nnodes > 1:
         raise UserError(
-            f"trainer.nnodes={settings.nnodes} needs a Ray cluster that runs: start it with `ray "
+            f"trainer.nnodes={settings.nnodes} needs a running Ray cluster: start it with `ray "
             "start` on each machine and set trainer.ray_address to its head's host:port."
         )
     elif settings.device == "cuda":
@@ -127,11 +127,34 @@ def _reachable(address: str) -> None:
 
 
 CHECKS = (_packages, _shape, _machines)
-"""What can be checked of the settings alone."""
+"""Checks that need the settings alone."""
+
+
+def machines(settings: VerlSettings, billions: float | None) -> tuple[list[str], list[str]]:
+    """(hardware needs for a model of so many billion parameters, what is missing here)."""
+    s, missing = settings, []
+    for check in CHECKS:
+        try:
+            check(s)
+        except UserError as error:
+            missing.append(str(error))
+    ranks = s.gpus * s.nnodes
+    where = f"trainer=verl on {ranks} {'GPU(s)' if s.device == 'cuda' else 'processes'}"
+    if billions is None:
+        return [f"{where}: the weights in float32, shared by all"], missing
+    each, served = 4 * billions / ranks, 2 * billions / s.tensor_parallel
+    if s.device == "cuda" and served > s.gpu_memory * GPU:
+        missing.append(
+            f"vLLM needs {served:g} GB of each GPU for the weights and gets "
+            f"{s.gpu_memory * GPU:g} of {GPU}: raise trainer.tensor_parallel or trainer.gpu_memory"
+        )
+    rest = "in the machine's memory between uses" if s.offload else "all the time"
+    text = f"{where}: {each:.3g} GB of weights each ({rest}), {served:.3g} GB more for vLLM"
+    return [text], missing
 
 
 def check_settings(spec: JobSpec, folder: Path) -> None:
-    """verl's own opinion of its settings, from a process of its own."""
+    """Lets verl check its settings, in a separate process. Raises UserError."""
     spec.write(folder)
     command = [sys.executable, "-m", "trace_bench.trainers.verl.launch", str(folder), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -145,9 +168,9 @@ def check_settings(spec: JobSpec, folder: Path) -> None:
 
 
 def refusal(text: str) -> str:
-    """What launch.py said last."""
-    said = [line for line in text.splitlines() if line.startswith("refused: ")]
-    return said[-1].removeprefix("refused: ") if said else "verl refused its settings"
+    """The last refusal that launch.py printed."""
+    found = [line for line in text.splitlines() if line.startswith("refused: ")]
+    return found[-1].removeprefix("refused: ") if found else "verl refused its settings"
 
 
 def _dotted(version: tuple[int, ...]) -> str:

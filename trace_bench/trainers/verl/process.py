@@ -1,5 +1,5 @@
-"""verl as a process group of its own, watched: taken up again from its last checkpoint when it
-falls, given up after a while."""
+"""Runs verl as a process group of its own: restarts it from its last checkpoint when it crashes or
+stalls, and gives up after a number of restarts."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from trace_bench.trainers.verl.launch import REFUSED
 from trace_bench.trainers.verl.preflight import refusal
 from trace_bench.trainers.verl.spec import read_spec
 
-_LATE = 60.0  # seconds in which files of a finished process must have come
-_GRACE = 20.0  # seconds between asking processes to end and ending them
+_LATE = 60.0  # seconds after verl's end within which its files must have arrived
+_GRACE = 20.0  # seconds between asking processes to end and killing them
 
 
 class VerlFailed(UserError):
-    """verl stopped again and again; its log says why. The same command goes on where it stopped."""
+    """verl stopped too often; its log says why. The same command resumes where it stopped."""
 
 
 @dataclass
 class Process:
-    """`say` is told of restarts. `attempt` numbers the starts in this folder; earlier runs of the
-    command may have made some."""
+    """verl's process group. `report` logs restarts. `attempt` numbers the starts in this folder,
+    including those by earlier runs of the command."""
 
     folder: Path
     settings: VerlSettings
-    say: Callable[[str], None]
+    report: Callable[[str], None]
     attempt: int = 0
     restarted: int = 0
-    resumed: int = 0  # iterations that were behind verl when it was started last
+    resumed: int = 0  # iterations that were done when verl was last started
     _child: subprocess.Popen[bytes] | None = None
     _progress: float = field(default_factory=time.monotonic)
 
@@ -67,18 +67,18 @@ class Process:
         return self.folder / "verl.log"
 
     def progress(self) -> None:
-        """Something came: the clock for `trainer.stall` starts anew."""
+        """Reports progress: restarts the clock for `trainer.stall`."""
         self._progress = time.monotonic()
 
     def watch(self) -> None:
-        """Starts verl again if it has fallen or stands still. Raises UserError for settings that it
-        refuses, VerlFailed when it has been started often enough or is done while something of it
-        is still waited for."""
+        """Restarts verl if it has crashed or stalled. Raises UserError for settings that it
+        refuses, and VerlFailed if it was restarted too often or ended without producing everything
+        that is expected."""
         code = 0 if self._child is None else self._child.poll()
         silent = time.monotonic() - self._progress
         if code == 0 and silent > _LATE:
             raise VerlFailed(
-                f"verl is done, and something is missing in {self.folder}: episodes, or the last "
+                f"verl has ended, but something is missing in {self.folder}: episodes, or the last "
                 f"checkpoint. The end of {self.log}:\n{self.tail(25)}"
             )
         if code == 0 or (code is None and silent <= self.settings.stall):
@@ -94,12 +94,12 @@ class Process:
             )
         self.attempt += 1
         self.restarted += 1
-        self.say(f"verl stopped ({why}); started again from its last checkpoint, see {self.log}")
+        self.report(f"verl stopped ({why}); started again from its last checkpoint, see {self.log}")
         self.start()
 
     @property
     def finished(self) -> bool:
-        """Whether verl ended as it should."""
+        """Whether verl ended successfully."""
         return self._child is not None and self._child.poll() == 0
 
     def stop(self) -> None:

@@ -1,13 +1,12 @@
-"""What verl's processes need to know of a training job: one folder, written before they start.
-
-It stands on storage that all machines share:
+"""The description of a training job for verl's processes: one folder, written before they start,
+on storage that all machines share:
 
     job.json      this file's `JobSpec`
-    tasks.parquet one row a group, in the order in which they are played
-    start/        the adapter that training begins with
-    episodes/     what the workers played, one file a process
-    checkpoints/  verl's
-    verl.log      all that the processes printed
+    tasks.parquet one row per group, in order
+    start/        the adapter with which training begins
+    episodes/     the workers' episodes, one file per process
+    checkpoints/  verl's checkpoints
+    verl.log      the output of the processes
 """
 
 from __future__ import annotations
@@ -21,24 +20,24 @@ from trace_bench.core.store import read_json, stable_seed, write_json
 from trace_bench.core.types import AdapterRef, AgentSpec, Task, agent_from_json
 
 JOB_VARIABLE = "TRACE_BENCH_VERL_JOB"
-"""The environment variable that tells verl's processes where the folder is."""
+"""The environment variable with the path of the folder, for verl's processes."""
 
 CPU_ROLLOUT = "trace_bench"
 """The rollout server on a CPU, by its name in verl's settings."""
 
 NOTHING = -1
-"""The version of an episode that cannot be trained on, where verl wants one."""
+"""The adapter version that marks a placeholder for an episode that cannot be trained on."""
 
 TRAIN, VALIDATION = "train", "validation"
 
 
 @dataclass(frozen=True)
 class JobSpec:
-    """`trainer`: the settings of trainer=verl; `settings`: the run's, as plain data. `suites` names
-    the function that makes the run's suites from them in another process ("module:function"; see
-    `Player`). `seed`: the run's, from which episodes' seeds follow.
-    `iterations` of `groups` groups of `group_size` rollouts each, `decay` over them. Iteration i is
-    played by adapter version i; version 0 is the base model."""
+    """One training job. `trainer`: the settings of trainer=verl; `settings`: the run's, as plain
+    data. `suites`: the function that builds the run's suites from them in another process
+    ("module:function"). `seed`: the run's seed, from which episodes' seeds are derived.
+    `iterations` have `groups` groups of `group_size` rollouts each; `decay` is over them. Iteration
+    i uses adapter version i; version 0 is the base model."""
 
     name: str
     run: str
@@ -69,22 +68,22 @@ class JobSpec:
         return self.call(iteration), within * self.group_size + member
 
     def episode_seed(self, call: str, index: int) -> int:
-        """The episode's own random stream, the same as `Lab.rollouts` gives it."""
+        """The seed of the episode's random stream, the same as in `Lab.rollouts`."""
         return stable_seed(self.seed, call, index)
 
     def version(self, iteration: int) -> str | None:
-        """The adapter that plays an iteration; None is the base model."""
+        """The adapter for an iteration's rollouts; None is the base model."""
         return f"{self.name}@{iteration:04d}" if iteration else None
 
     def rate(self, iteration: int) -> float:
-        """The share of the learning rate with which an iteration is trained."""
+        """The factor on the learning rate in an iteration."""
         if self.decay == "constant":
             return 1.0
         return max(0.0, 1.0 - iteration / self.iterations)
 
     def acting(self, iteration: int, folder: Path) -> AgentSpec:
-        """The agent that plays an iteration, and after the last one the result. `folder` holds the
-        versions of the adapter."""
+        """The agent for an iteration's rollouts; after the last iteration, the result. `folder`
+        holds the versions of the adapter."""
         base = agent_from_json(self.agent)
         version = self.version(iteration)
         if version is None:
@@ -108,8 +107,8 @@ def read_spec(folder: Path) -> JobSpec:
 
 
 def row(index: int, split: str, task: Task, text: str) -> dict[str, Any]:
-    """One row of the table that verl reads; the task travels as JSON. verl wants a prompt and a
-    ground truth in every row and never uses ours."""
+    """One row of the table that verl reads, with the task as JSON. verl requires a prompt and a
+    ground truth in every row, but ours are never used."""
     return {
         "data_source": split,
         "prompt": [{"role": "user", "content": task.id}],

@@ -1,5 +1,5 @@
-"""verl's synchronous trainer, which also says how far sampler and trainer are apart, asks for an
-iteration's episodes without delay, and stops when they cannot come any more."""
+"""verl's synchronous trainer, extended: it also logs the difference between sampler and trainer,
+polls for an iteration's episodes more often, and stops when they can no longer arrive."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
 from trace_bench.trainers.verl.spec import NOTHING
 
-_POLL = 0.05  # seconds; verl's own is 2, a step of a small model's
-_LEFTOVERS = 60.0  # seconds until Ray has cleared away what a killed run left
-_WATCH = 3.0  # seconds between looks at whether all are alive
+_POLL = 0.05  # seconds; verl's own 2 s are as long as a small model's step
+_LEFTOVERS = 60.0  # seconds until Ray has removed what a killed run left behind
+_WATCH = 3.0  # seconds between checks that all actors are alive
 
 
 class Sampler(ReplayBuffer):
-    """Waits for an iteration's groups. A group of which fewer than two episodes are left teaches
-    nothing and is dropped, as with trainer=local."""
+    """Waits for an iteration's groups. A group with fewer than two episodes left has no learning
+    signal and is dropped, as with trainer=local."""
 
     def __init__(self, **arguments: Any) -> None:
         super().__init__(poll_interval=_POLL, **arguments)
 
     def _select_prompt_uids(self, partition_id: str, *rest: Any) -> Any:
         if self.failure_keys[partition_id]:
-            raise RuntimeError("episodes could not be played at all; what was raised stands above")
+            raise RuntimeError("no episodes could be run; see the error above")
         return super()._select_prompt_uids(partition_id, *rest)
 
     def _materialize_batch(self, partition_id: str, *rest: Any) -> Any:
@@ -45,7 +45,7 @@ class Sampler(ReplayBuffer):
         played = [key for key, tag in rows if tag["min_global_steps"] != NOTHING]
         members = Counter(key.split("_")[0] for key in played)
         kept = {key for key in played if members[key.split("_")[0]] > 1}
-        # With nothing to learn from, such rows alone make a step whose gradient is zero.
+        # If no other rows are left, these alone give a step with a zero gradient.
         kept = kept or {key for key, _ in rows} - set(played)
         if gone := [key for key, _ in rows if key not in kept]:
             tq.kv_clear(keys=gone, partition_id=partition_id)
@@ -57,7 +57,7 @@ class Sampler(ReplayBuffer):
 
 
 class StepTrainer(PPOTrainerSync):
-    """What differs from verl's own is in the methods below."""
+    """verl's trainer, changed in the methods below."""
 
     def _build_replay_buffer(self) -> Sampler:
         sampler = self.config.trainer.v1.sampler
@@ -71,7 +71,7 @@ class StepTrainer(PPOTrainerSync):
         )
 
     def actors(self) -> list[Any]:
-        """Those without whom nothing goes on: they train, sample, or play environments."""
+        """The actors that the job needs: they train, sample, or run environments."""
         servers = [s for replica in self.llm_server_manager.get_replicas() for s in replica.servers]
         return [
             *self.actor_rollout_wg.workers,
@@ -94,7 +94,7 @@ class StepTrainer(PPOTrainerSync):
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         batch = super()._compute_old_log_prob(batch, metrics)
         if batch.tags[0]["min_global_steps"] == NOTHING:
-            return batch  # nobody sampled these
+            return batch  # placeholder rows: they were not sampled
         fields = ["response_mask", "rollout_log_probs", "old_log_probs"]
         data = tq.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=fields
@@ -108,8 +108,8 @@ class StepTrainer(PPOTrainerSync):
 
 
 def alone_on_cluster() -> None:
-    """verl's queue has one name on a cluster: a second run would use the first one's, and end it.
-    What a run leaves that was killed is gone after a while."""
+    """Raises RuntimeError if another run uses this cluster: verl's queue has a fixed name, so a
+    second run would use and end the first one's. Waits for the remains of a killed run to go."""
     end = time.monotonic() + _LEFTOVERS
     while time.monotonic() < end:
         try:
@@ -121,9 +121,9 @@ def alone_on_cluster() -> None:
 
 
 def end_with(actors: Sequence[Any]) -> None:
-    """Ends this process when one of the actors is gone. Whoever waits for it would wait for ever:
-    the others for its part of a sum over all, the trainer for its episodes. An actor that is busy
-    answers later; one that is gone is known to Ray at once."""
+    """Ends this process when one of the actors is gone. Otherwise the other actors would wait
+    forever for its part of a collective operation, and the trainer for its episodes. A busy actor
+    answers later; Ray reports a dead one at once."""
     waiting: dict[Any, Any] = {}
     while True:
         for actor in actors:

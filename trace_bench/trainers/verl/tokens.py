@@ -1,4 +1,4 @@
-"""The policy behind verl's rollouts: verl's servers take tokens and give tokens."""
+"""The policy for verl's rollouts, over verl's servers, which take and return tokens."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Generate = Callable[..., Awaitable[Any]]
 
 
 class ServersLost(TraceBenchError):
-    """verl's servers are gone, or hold other weights than they should: nobody's episode failed,
-    the iteration cannot be played."""
+    """verl's servers are gone or hold the wrong weights. The whole iteration cannot be run; no
+    single episode is at fault."""
 
 
 @dataclass
 class _Open:
-    """`ids`: all tokens of the episode so far. `request`: the name that keeps its turns on one
-    server."""
+    """The state of an episode. `ids`: all tokens so far. `request`: the id that keeps its turns on
+    one server."""
 
     request: str = field(default_factory=lambda: uuid4().hex)
     ids: list[int] = field(default_factory=list)
@@ -41,9 +41,9 @@ class _Open:
 
 @dataclass(frozen=True)
 class Servers:
-    """How verl's servers are asked. `loop`: the event loop of the process, in which `generate`
-    runs. `version`: the adapter's name for the number of updates that a server reports. `seeded`:
-    servers draw from the episode's own stream (this project's engine does)."""
+    """Access to verl's servers. `loop`: the event loop of the process, in which `generate` runs.
+    `version`: maps the number of updates that a server reports to the adapter's name. `seeded`:
+    whether servers sample from the episode's own random stream (this project's engine does)."""
 
     generate: Generate
     loop: asyncio.AbstractEventLoop
@@ -55,8 +55,8 @@ class Servers:
 
 
 class TokenPolicy:
-    """Implements `protocols.Policy`. Tokens are only appended: each prompt is the last one with
-    what was sampled and what came since."""
+    """Implements `protocols.Policy`. Tokens are only appended: each prompt is the previous one plus
+    the sampled tokens and the new messages."""
 
     repeatable = False
 
@@ -67,13 +67,13 @@ class TokenPolicy:
         self._done: queue.SimpleQueue[tuple[int, Future[Any] | TurnReply]] = queue.SimpleQueue()
 
     def load(self, agent: AgentSpec) -> None:
-        """verl brings its servers up to date by itself; every turn says which version acted."""
+        """No effect: verl updates its servers itself; each turn reports its adapter version."""
 
     def submit(self, requests: Sequence[TurnRequest]) -> None:
         for request in requests:
             try:
                 self._submit(request)
-            except Exception as error:  # one episode's trouble, not the batch's
+            except Exception as error:  # fails this episode only
                 text = f"{type(error).__name__}: {error}"
                 self._done.put((request.episode, TurnReply(request.episode, None, error=text)))
 
@@ -151,6 +151,6 @@ class TokenPolicy:
                 f"no answer within {self._servers.deadline:g} s; a longer deadline is the setting "
                 "`trainer.deadline`"
             )
-        if isinstance(error, ValueError):  # Ray's too: what the server will not take
+        if isinstance(error, ValueError):  # Ray's too: a request that the server refuses
             return f"{type(error).__name__}: {error}"
         raise ServersLost(f"{type(error).__name__}: {error}") from error

@@ -1,9 +1,9 @@
-"""`trainer=verl` as the run sees it: a job's folder is written, verl is started, and what its
-workers play is taken into the ledger as it comes, iteration by iteration.
+"""`trainer=verl` in the run's process: writes a job's folder, starts verl, and records the episodes
+of its workers in the ledger as they arrive, iteration by iteration.
 
-Departs from trainer=local in this: all iterations are alike (what is left over at the end of the
-budget stays unspent), groups in which all rewards are equal stay in the loss's denominator with an
-advantage of zero, and there is no early stopping.
+Differences from trainer=local: all iterations have the same size (rollouts left over at the end of
+the budget stay unspent), groups in which all rewards are equal stay in the loss's denominator with
+an advantage of zero, and there is no early stopping.
 """
 
 from __future__ import annotations
@@ -17,39 +17,67 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import Ended, Lab, TrainingJob
+from trace_bench.core.protocols import Lab, OnEpisode, RunContext, TrainingJob
 from trace_bench.core.store import read_json, write_json
 from trace_bench.core.types import AgentSpec, Purpose, Trajectory
 from trace_bench.trainers.record import REWARDS, check_turns, of_rollouts, reward_of
-from trace_bench.trainers.settings import VerlSettings
+from trace_bench.trainers.schedule import curve_caveat
+from trace_bench.trainers.settings import VerlSettings, full_iterations
 from trace_bench.trainers.verl.arrivals import Arrivals, Steps
-from trace_bench.trainers.verl.job import RunFacts, claim, lora, prepare, spec_of, task_of
+from trace_bench.trainers.verl.job import claim, described, lora, prepare, spec_of, task_of
+from trace_bench.trainers.verl.preflight import machines, preflight
 from trace_bench.trainers.verl.process import Process
 from trace_bench.trainers.verl.spec import JobSpec
 
-_POLL = 0.2  # seconds between looks at what came
+_POLL = 0.2  # seconds between checks for new files
 
 
 class VerlTrainer:
-    """Implements `protocols.Trainer`."""
+    """Implements `protocols.Trainer`, `PlansTraining`, `Preflight` and `NeedsMachines`."""
 
-    def __init__(self, settings: VerlSettings, facts: RunFacts) -> None:
-        self.settings, self.facts = settings, facts
+    weights_here = False  # verl downloads a model that has a hub name
+
+    def __init__(self, settings: VerlSettings, run: RunContext) -> None:
+        self.settings, self.context = settings, run
+
+    def plan_training(self, rollouts: int, name: str, points: Sequence[int]) -> str | None:
+        full_iterations(rollouts, self.settings, name)
+        return curve_caveat(self.settings, rollouts, points)
+
+    def preflight(self, new: bool) -> None:
+        """Raises UserError for settings that cannot work; for a `new` run verl checks them too."""
+        preflight(self.sample_job(), self.settings, whole=new)
+
+    def sample_job(self) -> JobSpec:
+        """A job like those of the run, for checking settings."""
+        return described(
+            self.settings,
+            self.context,
+            name="check",
+            seed=self.context.seed,
+            reward="similarity",
+            agent=AgentSpec(self.context.model),
+            shape=(1, self.settings.groups),
+        )
+
+    def machines(self, billions: float | None) -> tuple[list[str], list[str]]:
+        """Weights in float32 shared by all processes, vLLM's in bfloat16 beside them."""
+        return machines(self.settings, billions)
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
-        """The job's agent with one more adapter, under the name `<job.name>@<version>`.
+        """Returns the job's agent with one more adapter, named `<job.name>@<version>`.
 
-        Raises UserError when the job's rollouts do not pay for one iteration, for settings that
-        verl refuses, and when the folder holds a job of the same name with other settings;
-        VerlFailed when verl stops again and again."""
+        Raises UserError if the job's rollouts are too few for one iteration, for settings that verl
+        refuses, and if the folder holds a job of the same name with other settings; VerlFailed if
+        verl stops too often."""
         if job.reward not in REWARDS:
             raise unknown("reward", job.reward, REWARDS, "method.reward")
         if not job.tasks:
             raise UserError(f"training {job.name!r} has no tasks; check the setting `env`.")
         if any(a.name.partition("@")[0] == job.name for a in job.agent.adapters):
             raise ValueError(f"the agent has an adapter {job.name!r} already; names are used once")
-        spec = spec_of(job, lab, self.settings, self.facts)
-        return _Training(job, lab, self.settings, spec).run(self.facts)
+        spec = spec_of(job, lab, self.settings, self.context)
+        return _Training(job, lab, self.settings, spec).run(self.context)
 
 
 @dataclass
@@ -67,51 +95,52 @@ class _Training:
         self.adapters = (self.lab.folder / "adapters" / self.job.name).resolve()
         self.folder = self.adapters / "verl"
 
-    def run(self, facts: RunFacts) -> AgentSpec:
+    def run(self, context: RunContext) -> AgentSpec:
         claim(self.adapters, self.job, self.spec, self.settings)
         if (self.adapters / "finished.json").exists():
             self.again()
         else:
-            wanted = facts.validation(self.lab) if self.settings.validate_every else ()
+            split = context.dev_split
+            wanted = self.lab.suite.tasks(split) if self.settings.validate_every else ()
             prepare(self.folder, self.job, self.spec, self.settings, wanted)
             try:
                 self.go_on()
             finally:
-                facts.sweep()
+                context.clean_up()
         spec, n = self.spec, self.spec.iterations
         spent = n * spec.groups * spec.group_size
         unspent = self.job.rollouts - spent
         self.lab.metric(phase="trained", adapter=spec.version(n), unspent=unspent)
-        self.lab.say(f"{spec.name}: {n} iterations, {spent} rollouts, {unspent} unspent")
+        self.lab.log(f"{spec.name}: {n} iterations, {spent} rollouts, {unspent} unspent")
         return self.agent(n)
 
     def agent(self, iteration: int) -> AgentSpec:
         return self.spec.acting(iteration, self.adapters)
 
-    # -- a job that is done ---------------------------------------------------------------------
+    # -- a finished job -------------------------------------------------------------------------
 
     def again(self) -> None:
-        """Everything is on disk: the same calls, answered from there."""
+        """Repeats the calls of a finished job; all are answered from disk."""
         records = read_json(self.adapters / "finished.json")
         for iteration, record in enumerate(records):
-            self.rollouts(iteration, _nobody)
+            self.rollouts(iteration, _refuse)
             self.publish(iteration, record)
 
-    # -- a job that is not ----------------------------------------------------------------------
+    # -- an unfinished job ----------------------------------------------------------------------
 
     def go_on(self) -> None:
-        """Follows verl until it is done, from wherever it was."""
+        """Starts or resumes verl and follows it until the job is done."""
         arrivals = Arrivals(self.folder / "episodes")
         steps = Steps(self.folder)
         records: list[dict[str, Any]] = []
-        process = Process(self.folder, self.settings, self.lab.say, steps.starts())
+        process = Process(self.folder, self.settings, self.lab.log, steps.starts())
         process.resumed = steps.saved()
         if process.resumed < self.spec.iterations:
             process.start()
         try:
             for iteration in range(self.spec.iterations):
                 played = self.rollouts(iteration, self.waiting(iteration, arrivals, process))
-                verl = self.wait(process, partial(told, iteration + 1, steps, process))
+                verl = self.wait(process, partial(reported, iteration + 1, steps, process))
                 self.fetch(iteration + 1, process)
                 records.append(self.record(iteration, played, verl))
                 self.publish(iteration, records[-1])
@@ -122,12 +151,12 @@ class _Training:
         self.tidy()
 
     def waiting(self, iteration: int, arrivals: Arrivals, process: Process) -> Any:
-        """Takes an iteration's episodes as verl's workers write them down."""
+        """A PlayElsewhere that collects an iteration's episodes as verl's workers write them."""
         call = self.spec.call(iteration)
 
-        def by(which: Sequence[int], ended: Ended) -> None:
+        def by(which: Sequence[int], ended: OnEpisode) -> None:
             left = set(which)
-            process.progress()  # the time since then was ours, an evaluation's for instance
+            process.progress()  # the time until now was spent here, for instance on an evaluation
             while left:
                 for index, trajectory in arrivals.take(call, left):
                     left.discard(index)
@@ -139,19 +168,19 @@ class _Training:
         return by
 
     def wait(self, process: Process, ready: Callable[[], Any]) -> Any:
-        """What `ready` gives once it gives something."""
+        """Polls `ready` until it returns something other than None; returns that."""
         process.progress()
         while (value := ready()) is None:
             self.pause(process)
         return value
 
     def pause(self, process: Process) -> None:
-        """Waits a moment. Raises VerlFailed when nothing can come any more."""
+        """Waits a moment. Raises VerlFailed if verl can produce nothing more."""
         process.watch()
         time.sleep(_POLL)
 
     def rollouts(self, iteration: int, by: Any) -> list[Trajectory]:
-        """The iteration's episodes, in the ledger; verl's workers play them."""
+        """The iteration's episodes, run by verl's workers and recorded in the ledger."""
         first = iteration * self.spec.groups
         tasks = [task_of(self.job, g) for g in range(first, first + self.spec.groups)]
         tasks = [task for task in tasks for _ in range(self.spec.group_size)]
@@ -170,7 +199,7 @@ class _Training:
         return played
 
     def fetch(self, version: int, process: Process) -> None:
-        """The adapter after an iteration, where verl kept one."""
+        """Exports the adapter after an iteration, if verl saved a checkpoint."""
         target = self.adapters / f"{version:04d}"
         taken = [int(old.name) for old in self.adapters.glob("[0-9]*")]
         if not self.saved(version) or any(n >= version for n in taken):
@@ -184,18 +213,18 @@ class _Training:
         for old in sorted(self.adapters.glob("[0-9]*")):
             if int(old.name) < version:
                 shutil.rmtree(old)
-        for old in checkpoints.glob("global_step_*"):  # verl needs the last one only
+        for old in checkpoints.glob("global_step_*"):  # verl needs only the last one
             if int(old.name.rpartition("_")[2]) < version:
                 shutil.rmtree(old)
 
     def saved(self, version: int) -> bool:
-        """Whether verl keeps the adapter after so many iterations."""
+        """Whether verl saves a checkpoint after so many iterations."""
         return version == self.spec.iterations or version % self.settings.save_every == 0
 
     def record(
         self, iteration: int, played: Sequence[Trajectory], verl: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """One line of metrics, under the names that trainer=local has."""
+        """One line of metrics, with the same names as trainer=local."""
         import torch
 
         from trace_bench.trainers.grpo import group_advantages
@@ -222,14 +251,15 @@ class _Training:
             self.lab.checkpoint(self.job.whole(agent) if self.job.whole else agent)
 
     def tidy(self) -> None:
-        """The episodes are in the run's trajectories; checkpoints are not needed any more."""
+        """Removes files that a finished job does not need: checkpoints, and episodes, which are in
+        the run's trajectories."""
         for name in ("checkpoints", "episodes", "start"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
 
-def told(step: int, steps: Steps, process: Process) -> dict[str, Any] | None:
-    """What verl said of a step, once it has. Where it was killed between keeping a checkpoint and
-    saying so it never will, and nothing is known."""
+def reported(step: int, steps: Steps, process: Process) -> dict[str, Any] | None:
+    """verl's metrics of a step; None until they are written. They never are if verl was killed
+    between saving a checkpoint and writing them: then the result is empty."""
     found = steps.of(step)
     return {} if found is None and step <= process.resumed else found
 
@@ -249,7 +279,7 @@ METRICS = {
 """Our names for verl's metrics."""
 
 
-def _nobody(which: Sequence[int], ended: Ended) -> None:
+def _refuse(which: Sequence[int], ended: OnEpisode) -> None:
     raise UserError(
         f"{len(which)} episodes of a finished training are missing from the run folder. Restore "
         "ledger.jsonl and trajectories.jsonl, or change the setting `run_dir`."

@@ -1,6 +1,14 @@
-"""The embedded suite's scenarios: a seeded generator, fixed splits, and synthetic tasks."""
+"""The embedded suite's scenarios: a seeded generator, fixed splits, and synthetic tasks.
 
-from trace_bench.envs.toolsandbox.scenarios.program import CAPABILITIES
+suite, synthetic    tasks by split and index, or by capability and seed
+build               a task from a shape and a seed
+shapes/             which requests come together in which state of the phone
+requests/           the kinds of requests: how they are worded and solved
+solver, play        what a solution is, and playing one in the environment
+pools, wording      the words of each split
+"""
+
+from trace_bench.envs.toolsandbox.scenarios.capabilities import CAPABILITIES
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.envs.toolsandbox.scenarios.synthetic import synthetic_task
 

@@ -8,162 +8,193 @@ milestones of one request come in order, the closing message comes last.
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 from trace_bench.core.types import Task
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
-from trace_bench.envs.toolsandbox.scenarios.kinds import Draw
+from trace_bench.envs.toolsandbox.scenarios.capabilities import CAPABILITIES, EXACT, TELL
 from trace_bench.envs.toolsandbox.scenarios.play import Record, play
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
-from trace_bench.envs.toolsandbox.scenarios.program import (
-    CAPABILITIES,
-    EXACT,
-    TELL,
-    Mind,
-    Part,
-    Redraw,
-)
-from trace_bench.envs.toolsandbox.scenarios.shapes import INSUFFICIENT, Shape, Turns
+from trace_bench.envs.toolsandbox.scenarios.requests.choices import Choices
+from trace_bench.envs.toolsandbox.scenarios.requests.request import Request, Turns
+from trace_bench.envs.toolsandbox.scenarios.shapes import INSUFFICIENT, Shape
+from trace_bench.envs.toolsandbox.scenarios.solver import Redraw, Solver
 from trace_bench.envs.toolsandbox.scenarios.wording import belongs, sentence
 from trace_bench.envs.toolsandbox.tools.search import data as search_data
 
 SYSTEM = "You are a phone assistant. Use the tools."
 FALLBACK = "I don't know."
+_ATTEMPTS = 4000  # at a wording of the pool; one in three to one in ten fits
 
 
 def build(
-    shape: Shape,
-    pool: Pool,
-    seed: int,
-    task_id: str,
-    split: str,
-    augmentation: str = "none",
-    reference: bool = True,
+    shape: Shape, pool: Pool, seed: int, task_id: str, split: str, augmentation: str = "none"
 ) -> tuple[Task, Turns]:
-    """One task of a shape and the parts that it was made of. Raises RuntimeError when no wording
-    of the pool fits (does not happen with the shapes of this package)."""
-    for attempt in range(4000):
-        rng = random.Random(f"{seed}/{attempt}")
-        draw = Draw(rng, pool)
-        turns = shape.draw(draw)
-        said = [sentence(rng, [part.request for part in parts]) for parts in turns]
-        wording = " ".join([*(frame for _, frame in said), *draw.wording])
-        if not belongs(pool.name, wording):
+    """One task of a shape and the requests that it was made of. Raises RuntimeError when no
+    wording of the pool fits (does not happen with the shapes of this package)."""
+    for attempt in range(_ATTEMPTS):
+        drawn = _draw(shape, pool, f"{seed}/{attempt}", augmentation)
+        if drawn is None:
             continue
-        data = _layout(shape, turns, [text for text, _ in said], wording, rng, draw)
-        data["augmentation"] = augmentation
+        data, turns = drawn
         task = Task(task_id, "toolsandbox", split, seed, data)
-        if not reference:
-            return task, turns
+        solver = Solver(frozenset(data["tools"]))
         try:
-            record = play(ToolSandboxEnv(), task, turns, Mind(frozenset(data["tools"])))
+            record = play(ToolSandboxEnv(), task, turns, solver)
         except Redraw:
             continue
         data["reference"] = record.actions
         _read_milestones(data, record, shape, turns)
-        data["requires"] = _requires(task, turns)
+        data["requires"] = _requires(task, turns, solver.asked)
         return task, turns
     raise RuntimeError(f"no wording of the pool {pool.name} for {shape.name}")
 
 
-def _layout(
-    shape: Shape,
-    turns: Turns,
-    texts: list[str],
-    wording: str,
-    rng: random.Random,
-    draw: Draw,
-) -> dict[str, Any]:
-    parts = [part for requests in turns for part in requests]
+def unsolved(
+    shape: Shape, pool: Pool, seed: int, task_id: str, split: str, augmentation: str = "none"
+) -> tuple[Task, Turns]:
+    """The same without milestones and reference, for an episode that is not scored."""
+    for attempt in range(_ATTEMPTS):
+        drawn = _draw(shape, pool, f"{seed}/{attempt}", augmentation)
+        if drawn is not None:
+            return Task(task_id, "toolsandbox", split, seed, drawn[0]), drawn[1]
+    raise RuntimeError(f"no wording of the pool {pool.name} for {shape.name}")
+
+
+def _draw(
+    shape: Shape, pool: Pool, seed: str, augmentation: str
+) -> tuple[dict[str, Any], Turns] | None:
+    """A task's data before it is solved, and its requests; None when the wording is another
+    pool's."""
+    rng = random.Random(seed)
+    choices = Choices(rng, pool)
+    turns = shape.draw(choices)
+    messages = [sentence(rng, [request.clause for request in requests]) for requests in turns]
+    wording = " ".join([*(frame for _, frame in messages), *choices.wording])
+    if not belongs(pool.name, wording):
+        return None
+    requests = [request for turn in turns for request in turn]
     now = 1_790_000_000 + rng.randrange(0, 10_000_000) // 60 * 60
+    texts = [text for text, _ in messages]
+    data = {
+        "shape": shape.name,
+        "category": shape.category,
+        "kinds": [request.main_tool for request in requests],
+        "requires": [],
+        "wording": wording,
+        "now": float(now),
+        "start": _start(shape, requests, now, choices),
+        "tools": _tools(shape, requests),
+        "withheld": list(shape.withheld),
+        "system": SYSTEM,
+        "user": {
+            "opening": texts[0],
+            "answers": [answer for request in requests for answer in request.answers],
+            "followups": texts[1:],
+            "fallback": FALLBACK,
+        },
+        "max_messages": 30,
+        "milestones": [],
+        "edges": [],
+        "minefields": [],
+        "minefield_edges": [],
+        "reference": [],
+        "augmentation": augmentation,
+    }
+    return data, turns
+
+
+def _start(shape: Shape, requests: Sequence[Request], now: int, choices: Choices) -> dict[str, Any]:
+    """The databases at the start."""
+    rng = choices.rng
     city = rng.choice(search_data("cities"))
     setting: dict[str, Any] = {
         "device_id": "device-1", "cellular": True, "wifi": True, "location_service": True,
         "low_battery_mode": False,
     }  # fmt: skip
-    for part in parts:
-        setting.update(part.settings)
+    for request in requests:
+        setting.update(request.settings)
     setting.update(shape.settings)
     setting["latitude"] = round(city["latitude"] + rng.uniform(-0.05, 0.05), 2)
     setting["longitude"] = round(city["longitude"] + rng.uniform(-0.05, 0.05), 2)
-    contacts = [row for part in parts for row in part.contacts]
+    contacts = [row for request in requests for row in request.contacts]
     relations = {row["relationship"] for row in contacts}
-    contacts.append(draw.contact(is_self=True, relationship=None))
+    contacts.append(choices.contact(is_self=True, relationship=None))
     for _ in range(rng.randrange(1, 3)):
-        extra = draw.contact()
+        extra = choices.contact()
         if extra["relationship"] in relations:
             extra["relationship"] = None
         contacts.append(extra)
-    messages = [{**row, "creation_timestamp": now - 600} for p in parts for row in p.messages]
-    reminders = [{**row, "creation_timestamp": now - 600} for p in parts for row in p.reminders]
-    tools: list[str] = []
-    for part in parts:
-        tools += [t for t in part.tools if t not in tools and t not in shape.withheld]
+    created = {"creation_timestamp": now - 600}
     return {
-        "shape": shape.name,
-        "category": shape.category,
-        "kinds": [part.main for part in parts],
-        "requires": [],
-        "wording": wording,
-        "now": float(now),
-        "start": {"SETTING": setting, "CONTACT": contacts, "MESSAGING": messages,
-                  "REMINDER": reminders},
-        "tools": tools,
-        "withheld": list(shape.withheld),
-        "system": SYSTEM,
-        "user": {"opening": texts[0], "answers": [a for p in parts for a in p.answers],
-                 "followups": texts[1:], "fallback": FALLBACK},
-        "max_messages": 30,
-        "milestones": [], "edges": [], "minefields": [], "minefield_edges": [],
-        "reference": [],
-    }  # fmt: skip
+        "SETTING": setting,
+        "CONTACT": contacts,
+        "MESSAGING": [{**row, **created} for r in requests for row in r.messages],
+        "REMINDER": [{**row, **created} for r in requests for row in r.reminders],
+    }
 
 
-def _requires(task: Task, turns: Turns) -> list[str]:
-    """The capabilities without which the task is not solved, found by trying each."""
+def _tools(shape: Shape, requests: Sequence[Request]) -> list[str]:
+    """The tools that the agent gets: those of each request, without the withheld ones."""
+    tools = dict.fromkeys(tool for request in requests for tool in request.tools)
+    return [tool for tool in tools if tool not in shape.withheld]
+
+
+def _requires(task: Task, turns: Turns, asked: set[str]) -> list[str]:
+    """The capabilities without which the task is not solved, found by trying each that made, or
+    could have made, a difference to the reference (`asked`)."""
     tools = frozenset(task.data["tools"])
     needed = []
     for capability in CAPABILITIES:
-        if capability in (EXACT, TELL):  # every task with a result to tell or to pass on
+        # EXACT and TELL: every task with a result to pass on or to tell.
+        if capability in (EXACT, TELL) or capability not in asked:
             continue
-        mind = Mind(tools, frozenset({capability}))
-        score = play(ToolSandboxEnv(), task, turns, mind).last.score
+        solver = Solver(tools, frozenset({capability}))
+        score = play(ToolSandboxEnv(), task, turns, solver).last.score
         if score is None or not score.success:
             needed.append(capability)
     return needed
 
 
-def _targets(parts: list[Part], record: Record) -> list[str]:
-    """The tools whose call would be a made-up act: those of requests that were not carried out."""
+def _invented_calls(requests: Sequence[Request], record: Record) -> list[str]:
+    """The tools whose call would be an invention: those of requests that were not carried out."""
     called = {action["call"] for action in record.actions if "call" in action}
-    wrong = [t for p in parts if p.main not in called for t in p.wrong or (p.main,)]
-    return [tool for tool in dict.fromkeys(wrong) if tool not in called]
+    undone = [request for request in requests if request.main_tool not in called]
+    tools = [tool for r in undone for tool in r.invented_tools or (r.main_tool,)]
+    return [tool for tool in dict.fromkeys(tools) if tool not in called]
 
 
 def _read_milestones(data: dict[str, Any], record: Record, shape: Shape, turns: Turns) -> None:
-    parts = [part for requests in turns for part in requests]
-    withheld = shape.category == INSUFFICIENT
-    keep_all = not withheld or len(parts) > 1
-    last_text: int | None = None
-    previous: int | None = None
-    for event in record.events:
-        if withheld and not keep_all:
-            continue
-        data["milestones"].append({"constraints": [event.constraint], "guards": []})
-        index = len(data["milestones"]) - 1
-        if previous is not None and event.chained:
-            data["edges"].append([previous, index])
-        if event.text:
-            first = 0 if last_text is None else last_text + 1
-            before = range(first, index) or ([] if last_text is None else [last_text])
-            data["edges"] += [[i, index] for i in before if [i, index] not in data["edges"]]
-            last_text = index
-        elif not event.chained and last_text is not None:
-            data["edges"].append([last_text, index])
-        previous = index
-    for tool in _targets(parts, record):
+    """Fills in milestones, their order, and minefields. A single request that cannot be carried
+    out has no milestones, as in the official suite."""
+    requests = [request for turn in turns for request in turn]
+    if shape.category != INSUFFICIENT or len(requests) > 1:
+        data["milestones"] = [
+            {"constraints": [event.constraint], "guards": []} for event in record.events
+        ]
+        data["edges"] = _edges(record)
+    for tool in _invented_calls(requests, record):
         constraint = {
             "database": "SANDBOX", "kind": "tool_trace",
             "rows": [{"name": tool, "arguments": {}}], "since": None,
         }  # fmt: skip
         data["minefields"].append({"constraints": [constraint], "guards": []})
+
+
+def _edges(record: Record) -> list[list[int]]:
+    """Which event comes before which: those of one request in order, all of a turn before its
+    closing message, and that before the next turn."""
+    edges: list[list[int]] = []
+    closing: int | None = None
+    for index, event in enumerate(record.events):
+        if index and event.chained:
+            edges.append([index - 1, index])
+        if event.closes_turn:
+            first = 0 if closing is None else closing + 1
+            before = range(first, index) or ([] if closing is None else [closing])
+            edges += [[i, index] for i in before if [i, index] not in edges]
+            closing = index
+        elif not event.chained and closing is not None:
+            edges.append([closing, index])
+    return edges

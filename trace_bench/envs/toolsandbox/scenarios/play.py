@@ -1,53 +1,57 @@
-"""Plays a solving program in the real environment and writes down what happened."""
+"""Plays a solution in the real environment and records what happened."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from trace_bench.core.types import Message, Step, Task
+from trace_bench.envs.toolsandbox.databases import KEYS, Snapshot
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
-from trace_bench.envs.toolsandbox.scenarios.program import (
-    Begin,
-    Call,
-    Fault,
-    Mind,
-    Part,
-    Say,
-    solve,
-)
+from trace_bench.envs.toolsandbox.scenarios.requests.request import Turns, solve
+from trace_bench.envs.toolsandbox.scenarios.solver import Begin, Call, Fault, Say, Solver
 
 # The columns of a changed row that the task is about; ids and clocks of new rows are not.
-_ADDED = {
-    "CONTACT": ("name", "phone_number"),
-    "MESSAGING": ("recipient_phone_number", "content"),
-    "REMINDER": ("content", "reminder_timestamp"),
-}
-_KEY = {"CONTACT": "person_id", "MESSAGING": "message_id", "REMINDER": "reminder_id"}
+_COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "CONTACT": ("name", "phone_number"),
+        "MESSAGING": ("recipient_phone_number", "content"),
+        "REMINDER": ("content", "reminder_timestamp"),
+    }
+)
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something that the task is about. `chained`: it belongs to the same request as the event
-    before it; `text`: it is the message that closes a user turn."""
+    """Something that the task may reward, as a constraint on the databases or the messages.
+    `chained`: it belongs to the same request as the event before it; `closes_turn`: it is the
+    message that reports on a user turn."""
 
     constraint: dict[str, Any]
     chained: bool
-    text: bool = False
+    closes_turn: bool = False
 
 
 @dataclass
 class Record:
-    """What a program did: actions in the form of `Task.data["reference"]`, the steps that came
-    back, and the events that became milestones."""
+    """One episode of a solver. actions: in the form of `Task.data["reference"]`. messages: the
+    agent's and what came back. events: in order. first, last: the environment's steps."""
 
     actions: list[dict[str, Any]] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
     first: Step = field(default_factory=Step)
     last: Step = field(default_factory=Step)
+
+    def note(self, constraints: list[dict[str, Any]], chained: bool) -> bool:
+        """Appends an event for each constraint; whether the next one is chained."""
+        for constraint in constraints:
+            self.events.append(Event(constraint, chained))
+            chained = True
+        return chained
 
 
 def assistant(action: dict[str, Any], index: int, shown: Callable[[str], str]) -> Message:
@@ -63,8 +67,68 @@ def assistant(action: dict[str, Any], index: int, shown: Callable[[str], str]) -
     }
 
 
+def play(env: ToolSandboxEnv, task: Task, turns: Turns, solver: Solver) -> Record:
+    """Runs the solution of the requests against the environment until the conversation ends."""
+    record = Record()
+    step = record.first = env.reset(task)
+    solution = solve(turns, solver)
+    answer: Any = None
+    chained = False
+    while not step.done:
+        try:
+            intent = solution.send(answer)
+        except StopIteration:
+            break
+        answer = None
+        if isinstance(intent, Begin):
+            chained = False
+            continue
+        before = env.world.state
+        step = _act(env, record, intent)
+        if step.messages:
+            answer = step.messages[-1]["content"]
+        events = _changes(before, env.world.state)
+        if isinstance(intent, Say):
+            chained = record.note(events, chained)
+            if intent.milestone:
+                closes = "?" not in intent.text
+                record.events.append(Event(message_constraint(intent.text), chained, closes))
+                chained = not closes
+            continue
+        answer = _result(answer)
+        if intent.milestone:
+            row = {"name": intent.name, "arguments": intent.arguments}
+            events.append(
+                {"database": "SANDBOX", "kind": "tool_trace", "rows": [row], "since": None}
+            )
+        chained = record.note(events, chained)
+    record.last = step
+    return record
+
+
+def _act(env: ToolSandboxEnv, record: Record, intent: Call | Say) -> Step:
+    """One turn of the agent, recorded."""
+    action: dict[str, Any]
+    if isinstance(intent, Call):
+        action = {"call": intent.name, "arguments": intent.arguments}
+    else:
+        action = {"say": intent.text}
+    message = assistant(action, len(record.actions), env.shown_name)
+    record.actions.append(action)
+    record.messages.append(message)
+    step = env.step(message)
+    record.messages.extend(step.messages)
+    return step
+
+
+def message_constraint(text: str) -> dict[str, Any]:
+    """That the agent tells the user a text."""
+    row = {"sender": "AGENT", "recipient": "USER", "content": text}
+    return {"database": "SANDBOX", "kind": "snapshot", "rows": [row], "since": None}
+
+
 def _result(content: str) -> Any:
-    """A tool message's content as the program sees it."""
+    """A tool message's content as the solution sees it."""
     try:
         return json.loads(content)
     except ValueError:
@@ -72,76 +136,27 @@ def _result(content: str) -> Any:
         return Fault(kind, message)
 
 
-def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[dict[str, Any]]:
+def _changes(before: Snapshot, after: Snapshot) -> list[dict[str, Any]]:
     """The constraints that a change of the databases fulfils."""
-    found = []
+    found: list[dict[str, Any]] = []
     for database, rows in after.items():
         old = before[database]
-        if rows == old:
+        if rows is old or rows == old:
             continue
         if database == "SETTING":
             changed = {c: v for c, v in rows[0].items() if old[0][c] != v}
             found.append({"database": database, "kind": "snapshot", "rows": [changed]})
             continue
-        key = _KEY[database]
+        key, columns = KEYS[database], _COLUMNS[database]
         was, now = {r[key]: r for r in old}, {r[key]: r for r in rows}
         for identity, row in now.items():
+            target = {c: row[c] for c in columns}
             if identity not in was:
-                columns = {c: row[c] for c in _ADDED[database]}
-                found.append({"database": database, "kind": "added", "rows": [columns]})
+                found.append({"database": database, "kind": "added", "rows": [target]})
             elif row != was[identity]:
-                columns = {key: identity, **{c: row[c] for c in _ADDED[database]}}
-                found.append({"database": database, "kind": "updated", "rows": [columns]})
+                target = {key: identity, **target}
+                found.append({"database": database, "kind": "updated", "rows": [target]})
         for identity in was:
             if identity not in now:
                 found.append({"database": database, "kind": "removed", "rows": [{key: identity}]})
     return [{**constraint, "since": None} for constraint in found]
-
-
-def play(env: ToolSandboxEnv, task: Task, turns: list[list[Part]], mind: Mind) -> Record:
-    """Run the solving program against the environment until the conversation ends."""
-    record = Record()
-    step = record.first = env.reset(task)
-    program = solve(turns, mind)
-    value: Any = None
-    chained = False
-    while not step.done:
-        try:
-            intent = program.send(value)
-        except StopIteration:
-            break
-        value = None
-        if isinstance(intent, Begin):
-            chained = False
-            continue
-        before = env.world.state
-        if isinstance(intent, Call):
-            action = {"call": intent.name, "arguments": intent.arguments}
-        else:
-            action = {"say": intent.text}
-        message = assistant(action, len(record.actions), env.shown_name)
-        record.actions.append(action)
-        record.messages.append(message)
-        step = env.step(message)
-        record.messages.extend(step.messages)
-        if step.messages:
-            value = step.messages[-1]["content"]
-        events = _changes(before, env.world.state)
-        if isinstance(intent, Call):
-            value = _result(value)
-            if intent.milestone:
-                row = {"name": intent.name, "arguments": intent.arguments}
-                events.append(
-                    {"database": "SANDBOX", "kind": "tool_trace", "rows": [row], "since": None}
-                )
-        for constraint in events:
-            record.events.append(Event(constraint, chained))
-            chained = True
-        if isinstance(intent, Say) and intent.milestone:
-            row = {"sender": "AGENT", "recipient": "USER", "content": intent.text}
-            said = {"database": "SANDBOX", "kind": "snapshot", "rows": [row], "since": None}
-            closing = "?" not in intent.text
-            record.events.append(Event(said, chained, closing))
-            chained = not closing
-    record.last = step
-    return record

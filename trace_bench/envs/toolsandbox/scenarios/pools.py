@@ -1,27 +1,30 @@
-"""Entities by pool: what a scenario talks about, disjoint between the splits.
+"""Pools: the words that scenarios are made of, disjoint between the splits.
 
-People, words, phone numbers and stock tickers of one pool never occur in another. Units,
-currencies, holidays and settings are closed classes that every pool shares: nobody can convert to
-a unit that does not exist. The pool `demo` feeds the demonstrations that the tiny agent is trained
-on, `synthetic` the environments that methods may generate.
+People, nouns, phone numbers and stock tickers of one pool never occur in another. Units,
+currencies, holidays and settings are closed classes that every pool shares. The pool `demo` feeds
+the demonstrations that the tiny agent is trained on, `synthetic` the synthetic training tasks.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
 
 from trace_bench.envs.toolsandbox.tools.search import data
 
 POOLS = ("demo", "train", "dev", "test", "synthetic")
 # Shares of every list, in tenths: demonstrations need variety, the small splits do not.
-_SLOTS = {"demo": (0, 1, 2, 3), "train": (4,), "dev": (5,), "test": (6, 7), "synthetic": (8, 9)}
+_TENTHS: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {"demo": (0, 1, 2, 3), "train": (4,), "dev": (5,), "test": (6, 7), "synthetic": (8, 9)}
+)
 
 RELATIONSHIPS = ("boss", "brother", "sister", "friend", "doctor", "neighbor", "coach", "cousin")
 CURRENCIES = ("EUR", "GBP", "JPY", "CAD", "AUD", "CHF")
 AREA_CODES = ("212", "305", "312", "415", "503", "602", "617", "702", "713", "808")
 
-# (from, to) pairs, both words that people say and that the units library knows.
+# Pairs (from, to) of words that people use and the units library knows.
 UNITS = (
     ("pound", "kilogram"),
     ("kilogram", "pound"),
@@ -36,24 +39,34 @@ UNITS = (
 )
 
 
-def slots(pool: str) -> tuple[int, ...]:
+def tenths(pool: str) -> tuple[int, ...]:
     """The tenths of every list that belong to a pool."""
-    return _SLOTS[pool]
+    return _TENTHS[pool]
 
 
-def share(items: Sequence[str], pool: str) -> list[str]:
+def share(items: Sequence[str], pool: str) -> tuple[str, ...]:
     """The items of a pool, in order."""
-    return [item for index, item in enumerate(items) if index % 10 in _SLOTS[pool]]
+    return tuple(item for index, item in enumerate(items) if index % 10 in _TENTHS[pool])
+
+
+@lru_cache(maxsize=32)
+def _words(kind: str, pool: str) -> tuple[str, ...]:
+    """A pool's share of the words of a kind."""
+    return share(data("words")[kind], pool)
+
+
+@lru_cache(maxsize=len(POOLS))
+def _tickers(pool: str) -> tuple[str, ...]:
+    return share(sorted(row["symbol"] for row in data("stocks")), pool)
 
 
 class Pool:
-    """The words of one pool. Subclassed by the demonstrations, which also invent words."""
+    """Draws the words of one pool. Subclassed by the demonstrations, which also invent words."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        words = data("words")
-        self._first, self._last = share(words["first"], name), share(words["last"], name)
-        self._nouns, self._adjectives = share(words["noun"], name), share(words["adjective"], name)
+        self._first, self._last = _words("first", name), _words("last", name)
+        self._nouns, self._adjectives = _words("noun", name), _words("adjective", name)
 
     def first(self, rng: random.Random) -> str:
         return rng.choice(self._first)
@@ -69,11 +82,11 @@ class Pool:
 
     def ticker(self, rng: random.Random) -> str:
         """A stock symbol that the frozen data set knows."""
-        return rng.choice(share(sorted(row["symbol"] for row in data("stocks")), self.name))
+        return rng.choice(_tickers(self.name))
 
     def phone(self, rng: random.Random) -> str:
-        """A fictional number in E.164 form; its last digit but one tells the pool."""
-        tail = rng.randrange(10) + 10 * rng.choice(_SLOTS[self.name])
+        """A fictional number in E.164 form; its last digit but one is of the pool's tenths."""
+        tail = rng.randrange(10) + 10 * rng.choice(_TENTHS[self.name])
         return f"+1{rng.choice(AREA_CODES)}55501{tail:02d}"
 
     def content(self, rng: random.Random) -> str:

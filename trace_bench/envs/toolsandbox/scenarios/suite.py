@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
+from types import MappingProxyType
 
 from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.protocols import Typical
 from trace_bench.core.types import Message, Task
+from trace_bench.envs.augmentation import Augmentation
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.build import build
+from trace_bench.envs.toolsandbox.scenarios.capabilities import CAPABILITIES
 from trace_bench.envs.toolsandbox.scenarios.play import assistant
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
-from trace_bench.envs.toolsandbox.scenarios.program import CAPABILITIES
 from trace_bench.envs.toolsandbox.scenarios.shapes import Shape, shapes
 from trace_bench.envs.toolsandbox.scenarios.synthetic import synthetic_task
 
@@ -64,8 +67,12 @@ class EmbeddedSuite:
 
     name = "toolsandbox"
     variant = "embedded"
+    image = "base"
+    lists_tasks_here = True
+    larger = MappingProxyType({"train": "train_large"})
+    typical = Typical(2.5, 75, 12, 0)  # the tiny agent's means
 
-    def __init__(self, augmentation: str = "none") -> None:
+    def __init__(self, augmentation: Augmentation = "none") -> None:
         self.augmentation = augmentation
 
     def splits(self) -> Sequence[str]:
@@ -106,8 +113,3 @@ class EmbeddedSuite:
 
     def synthetic(self, capability: str, seed: int) -> Task:
         return synthetic_task(capability, seed)
-
-
-def embedded(augmentation: str, options: Mapping[str, str], ask: object) -> EmbeddedSuite:
-    """For the registry: this suite has no options, and its user is scripted."""
-    return EmbeddedSuite(augmentation)

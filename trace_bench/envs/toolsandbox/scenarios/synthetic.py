@@ -1,6 +1,6 @@
-"""Training environments for one capability: tasks of the same world and tools whose reward is
-whether the capability was exercised (0.6) and the user told (0.4). About a fifth are contrast
-cases, in which exercising it would be wrong or is not called for.
+"""Training tasks for one capability: in the same world, with the same tools, and with a reward for
+exercising the capability (0.6) and telling the user (0.4). About a fifth are contrast cases, in
+which exercising it would be wrong or is not called for.
 
 The shapes are single requests that need the capability and nothing else that is rare; words and
 people come from the pool `synthetic`, so no task of any split is reproduced.
@@ -16,31 +16,13 @@ from typing import Any
 from trace_bench.core.errors import unknown
 from trace_bench.core.types import Task
 from trace_bench.envs.toolsandbox.scenarios.build import build
+from trace_bench.envs.toolsandbox.scenarios.capabilities import CAPABILITIES, EXACT, TELL
+from trace_bench.envs.toolsandbox.scenarios.play import message_constraint
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
-from trace_bench.envs.toolsandbox.scenarios.program import CAPABILITIES, EXACT, TELL
-from trace_bench.envs.toolsandbox.scenarios.shapes import SINGLE, Shape, shapes
+from trace_bench.envs.toolsandbox.scenarios.shapes import INSUFFICIENT, SINGLE, Shape, shapes
 
 CONTRAST_SHARE = 0.2
-_ACT, _TELL = 0.6, 0.4
-
-
-@lru_cache(maxsize=1)
-def _by_need() -> dict[frozenset[str], list[Shape]]:
-    """The shapes by the set of capabilities that one drawn task of each needs."""
-    found: dict[frozenset[str], list[Shape]] = {}
-    for shape in shapes():
-        task, _ = build(shape, Pool("synthetic"), 0, "", "synthetic")
-        found.setdefault(frozenset(task.data["requires"]), []).append(shape)
-    return found
-
-
-def _shapes_for(capability: str) -> list[Shape]:
-    plain = _by_need()[frozenset()]
-    if capability == EXACT:  # an argument of a later call comes out of an earlier result
-        return [s for s in plain if s.name in ("modify_contact", "remove_reminder", "send_name")]
-    if capability == TELL:
-        return [s for s in plain if s.category == SINGLE and not s.name.startswith("set")]
-    return _by_need()[frozenset({capability})]
+_ACT, _TELL = 0.6, 0.4  # shares of the reward
 
 
 def synthetic_task(capability: str, seed: int) -> Task:
@@ -50,14 +32,13 @@ def synthetic_task(capability: str, seed: int) -> Task:
         raise unknown("capability", capability, CAPABILITIES, "capability")
     rng = random.Random(f"synthetic/{capability}/{seed}")
     contrast = rng.random() < CONTRAST_SHARE
-    plain = [s for s in _by_need()[frozenset()] if s.category != "insufficient_information"]
-    wanted = [] if contrast or capability in (EXACT, TELL) else [capability]
-    choice = plain if contrast else _shapes_for(capability)
+    required = [] if contrast or capability in (EXACT, TELL) else [capability]
+    choice = _contrast_shapes() if contrast else _shapes_for(capability)
     task_id = f"toolsandbox/embedded/synthetic/{capability}/{seed}"
-    for _ in range(100):  # what a drawn task needs also depends on the draw
+    for _ in range(100):  # what a drawn task requires also depends on the draw
         shape, drawn = rng.choice(choice), rng.getrandbits(32)
         task, _ = build(shape, Pool("synthetic"), drawn, task_id, "synthetic")
-        if task.data["requires"] == wanted:
+        if task.data["requires"] == required:
             break
     data = {**task.data, "contrast": contrast}
     if not data["milestones"]:
@@ -66,20 +47,43 @@ def synthetic_task(capability: str, seed: int) -> Task:
     return Task(task.id, task.env, task.split, task.seed, data)
 
 
+@lru_cache(maxsize=1)
+def _by_requirement() -> dict[frozenset[str], list[Shape]]:
+    """The shapes by the set of capabilities that one drawn task of each requires."""
+    found: dict[frozenset[str], list[Shape]] = {}
+    for shape in shapes():
+        task, _ = build(shape, Pool("synthetic"), 0, "", "synthetic")
+        found.setdefault(frozenset(task.data["requires"]), []).append(shape)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _contrast_shapes() -> tuple[Shape, ...]:
+    return tuple(s for s in _by_requirement()[frozenset()] if s.category != INSUFFICIENT)
+
+
+@lru_cache(maxsize=len(CAPABILITIES))
+def _shapes_for(capability: str) -> tuple[Shape, ...]:
+    plain = _by_requirement()[frozenset()]
+    if capability == EXACT:  # an argument of a later call comes out of an earlier result
+        names = ("modify_contact", "remove_reminder", "send_name")
+        return tuple(s for s in plain if s.name in names)
+    if capability == TELL:
+        return tuple(s for s in plain if s.category == SINGLE and not s.name.startswith("set"))
+    return tuple(_by_requirement()[frozenset({capability})])
+
+
 def _told(text: str) -> dict[str, Any]:
-    """The user is told so. The splits' tasks of this category have no milestones, as in the
-    official suite, so that doing nothing solves them; a training environment must not reward it."""
-    row = {"sender": "AGENT", "recipient": "USER", "content": text}
-    constraint = {"database": "SANDBOX", "kind": "snapshot", "rows": [row], "since": None}
-    return {"constraints": [constraint], "guards": []}
+    """The milestone that the user is told so. The splits' tasks of this category have no
+    milestones, as in the official suite, so that doing nothing solves them; a training environment
+    must not reward it."""
+    return {"constraints": [message_constraint(text)], "guards": []}
 
 
 def _weights(milestones: Sequence[Mapping[str, Any]]) -> list[float]:
     """0.6 over the milestones that are acts, 0.4 over those that tell the user."""
-    told = [
-        m["constraints"][0]["database"] == "SANDBOX" and m["constraints"][0]["kind"] == "snapshot"
-        for m in milestones
-    ]
+    constraints = [milestone["constraints"][0] for milestone in milestones]
+    told = [c["database"] == "SANDBOX" and c["kind"] == "snapshot" for c in constraints]
     acts = told.count(False)
     if not acts or all(told):
         return [1.0] * len(told)

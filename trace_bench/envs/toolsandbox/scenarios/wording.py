@@ -1,6 +1,6 @@
-"""How requests are worded. A wording is an opener, a clause for each request, and a closer; every
-combination belongs to exactly one pool, so that no split shares a wording with another or with the
-demonstrations.
+"""How messages of the user are worded. A wording is an opener, a clause for each request, and a
+closer; every combination belongs to exactly one pool, so that no split shares a wording with
+another or with the demonstrations.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import hashlib
 import random
 from collections.abc import Sequence
 
-from trace_bench.envs.toolsandbox.scenarios.pools import slots
+from trace_bench.envs.toolsandbox.scenarios.pools import tenths
 
 OPENERS = (
     "",
@@ -32,11 +32,12 @@ JOINERS = (" and ", " and then ", ", and also ", ", then ")
 def belongs(pool: str, wording: str) -> bool:
     """Whether a wording (opener, clauses and closer by name) is one of the pool's."""
     tenth = int.from_bytes(hashlib.sha256(wording.encode()).digest()[:4], "big") % 10
-    return tenth in slots(pool)
+    return tenth in tenths(pool)
 
 
 def sentence(rng: random.Random, clauses: Sequence[str]) -> tuple[str, str]:
-    """One user message out of the clauses of its requests, and the name of its frame."""
+    """One message of the user out of the clauses of its requests, and the name of its frame (opener
+    and closer)."""
     opener, closer = rng.randrange(len(OPENERS)), rng.randrange(len(CLOSERS))
     text = OPENERS[opener] + clauses[0]
     for clause in clauses[1:]:

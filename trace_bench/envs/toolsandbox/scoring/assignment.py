@@ -9,9 +9,10 @@ others refer to ("since") add the snapshot at which they were placed to the stat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from trace_bench.core.types import Milestone as Outcome
 from trace_bench.core.types import Score
 from trace_bench.envs.toolsandbox.conversation import Entry
 from trace_bench.envs.toolsandbox.databases import Snapshot
@@ -25,6 +26,7 @@ _TIE = 1e-12  # sums that differ by less are equal
 State = tuple[int, tuple[int, ...]]
 # How it was reached: weighted sum, and the chain of (milestone, message, score) placements.
 Chain = tuple[int, int, float, Any]
+Placed = tuple[float, int | None]  # similarity, and the message at which it is reached
 
 
 def score_episode(
@@ -37,8 +39,8 @@ def score_episode(
     """The scenario score in [0, 1]: weighted mean over milestones, 0 once a minefield is hit; no
     milestones count as 1. `log[first]` is the first message that can be matched.
 
-    `details` has {"score", "message"} for each milestone and minefield, the message being the
-    earliest index into the log that the best assignment allows, None where nothing matched.
+    The place of a milestone or minefield is the earliest index into the log that the best
+    assignment allows, None where nothing matched. A minefield is hit by any similarity above 0.
     """
     similarities = Similarities(log, snapshots)
     mean, reached = _match(milestones, similarities, first)
@@ -46,21 +48,33 @@ def score_episode(
     similarity = mean if milestones.milestones else 1.0
     if minefields.milestones and mined > 0.0:
         similarity = 0.0
-    details = {"milestones": reached, "minefields": hits}
-    return Score(similarity, similarity >= _PERFECT, details)
+    return Score(
+        similarity,
+        similarity >= _PERFECT,
+        milestones=_outcomes(milestones, reached, lambda found: found >= _PERFECT),
+        minefields=_outcomes(minefields, hits, lambda found: found > 0.0),
+    )
 
 
-def _match(
-    goal: Goal, similarities: Similarities, first: int
-) -> tuple[float, list[dict[str, Any]]]:
+def _outcomes(
+    goal: Goal, found: Sequence[Placed], hit: Callable[[float], bool]
+) -> tuple[Outcome, ...]:
+    """What became of each milestone."""
+    return tuple(
+        Outcome(wanted.name, similarity, hit(similarity), place, wanted.tells)
+        for wanted, (similarity, place) in zip(goal.milestones, found, strict=True)
+    )
+
+
+def _match(goal: Goal, similarities: Similarities, first: int) -> tuple[float, list[Placed]]:
     if not goal.milestones:
         return 0.0, []
     total, chain = _best(goal, similarities, first)
-    found: list[dict[str, Any]] = [{"score": 0.0, "message": None} for _ in goal.milestones]
+    found: list[Placed] = [(0.0, None)] * len(goal.milestones)
     while chain is not None:
         milestone, message, score, chain = chain
         if score > 0.0:
-            found[milestone] = {"score": score, "message": message}
+            found[milestone] = (score, message)
     return min(1.0, total / sum(goal.weights)), found
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
 from trace_bench.envs.toolsandbox.databases import COLUMNS
+from trace_bench.envs.toolsandbox.scoring.names import name_of, told_by
 
 Measure = str | Mapping[str, float]
 
@@ -52,8 +54,12 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Milestone:
+    """`name`: what it asks for, in short; `tells`: the text that the user is to be told, if any."""
+
     constraints: tuple[Constraint, ...]
     guards: tuple[Guard, ...]
+    name: str = ""
+    tells: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,38 @@ class Goal:
     milestones: tuple[Milestone, ...]
     before: tuple[int, ...]
     weights: tuple[float, ...]
+
+
+class _Given:
+    """A task's specification of a goal as a key: equal where id and content are. A dict has no
+    hash, so the id stands in for it."""
+
+    __slots__ = ("content", "task")
+
+    def __init__(self, task: str, *content: Any) -> None:
+        self.task, self.content = task, content
+
+    def __hash__(self) -> int:
+        return hash(self.task)
+
+    def __eq__(self, other: object) -> bool:
+        same = isinstance(other, _Given) and self.task == other.task
+        return same and self.content == other.content  # type: ignore[attr-defined]
+
+
+def goal_of(
+    task: str,
+    milestones: Sequence[Mapping[str, Any]],
+    edges: Sequence[Sequence[int]],
+    weights: Sequence[float] | None = None,
+) -> Goal:
+    """`read_goal`, read once a task: its episodes share the goal."""
+    return _goal(_Given(task, milestones, edges, weights))
+
+
+@lru_cache(maxsize=4096)
+def _goal(given: _Given) -> Goal:
+    return read_goal(*given.content)
 
 
 def read_goal(
@@ -106,7 +144,7 @@ def _milestone(data: Mapping[str, Any]) -> Milestone:
     constraints = tuple(_constraint(c) for c in data["constraints"])
     if not constraints and not guards:
         raise ValueError("a milestone without constraints and guards")
-    return Milestone(constraints, guards)
+    return Milestone(constraints, guards, name_of(data), told_by(data))
 
 
 def _guard(data: str | Mapping[str, Any]) -> Guard:

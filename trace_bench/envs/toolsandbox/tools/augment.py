@@ -9,9 +9,10 @@ import random
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, get_args
 
 from trace_bench.core.types import Tool
+from trace_bench.envs.augmentation import Augmentation
 from trace_bench.envs.toolsandbox.tools.catalog import catalog
 
 # Augmentation -> number of distractors, None for all tools.
@@ -27,7 +28,7 @@ _DISTRACTORS: Mapping[str, int | None] = MappingProxyType(
         "scrambled_arg_types": 3,
     }
 )
-AUGMENTATIONS = tuple(_DISTRACTORS)
+AUGMENTATIONS: tuple[Augmentation, ...] = get_args(Augmentation)
 
 
 def offer(
@@ -37,9 +38,11 @@ def offer(
     the distractors: the scenario is about their absence. The schemas are shared between
     episodes: read them, never change them. ValueError for an unknown tool or augmentation.
 
-    The tools keep their order, but with distractors among them all are shuffled by `seed`, so
-    that their place gives nothing away.
+    Without distractors the tools keep their order; with distractors all are shuffled by `seed`, so
+    that the order does not tell them apart.
     """
+    if _DISTRACTORS.get(augmentation) == 0:
+        return _offer(tuple(tools), augmentation, 0, ())  # the same for every seed
     return _offer(tuple(tools), augmentation, seed, tuple(withheld))
 
 
@@ -65,8 +68,8 @@ def _offer(
 
 
 def distractors(tools: Sequence[str], count: int | None, withheld: Sequence[str] = ()) -> list[str]:
-    """Tools that are not wanted: first those of the same modules, then by similar names.
-    `count` None gives all that are left."""
+    """Tools that the task does not need: first those of the same modules, then by similar names.
+    `count` None: all that are left."""
     from rapidfuzz import fuzz
 
     modules = {catalog()[name].module for name in tools}

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from trace_bench.envs.toolsandbox.databases import Databases, Row, ToolFault
-from trace_bench.envs.toolsandbox.tools.matching import check_phone_number, need_any, search
-from trace_bench.envs.toolsandbox.tools.spec import ToolSpec, may, need, tool
+from trace_bench.envs.toolsandbox.tools.matching import check_phone_number, require_any, search
+from trace_bench.envs.toolsandbox.tools.spec import ToolSpec, optional, required, tool
 
 _FUZZY = {"name": 90.0, "relationship": 90.0}
 
@@ -44,7 +44,7 @@ def add_contact(
 
 
 def modify_contact(world: Databases, person_id: str, **changes: Any) -> None:
-    need_any(changes)
+    require_any(changes)
     if "phone_number" in changes:
         check_phone_number(changes["phone_number"])
     if changes.get("is_self"):
@@ -57,29 +57,29 @@ def remove_contact(world: Databases, person_id: str) -> None:
 
 
 def search_contacts(world: Databases, **criteria: Any) -> list[Row]:
-    need_any(criteria)
+    require_any(criteria)
     if "phone_number" in criteria:
         check_phone_number(criteria["phone_number"])
     return search(world.rows("CONTACT"), criteria, _FUZZY)
 
 
 def tools() -> tuple[ToolSpec, ...]:
-    person = need("person_id", "string", "id of the contact")
+    person = required("person_id", "string", "id of the contact")
     fields = (
-        may("name", "string", "name of the person"),
-        may("phone_number", "string", "phone number in E.164 form, such as +14155550132"),
-        may("relationship", "string", "what the person is to the user, such as friend"),
-        may("is_self", "boolean", "whether the contact is the user"),
+        optional("name", "string", "name of the person"),
+        optional("phone_number", "string", "phone number in E.164 form, such as +14155550132"),
+        optional("relationship", "string", "what the person is to the user, such as friend"),
+        optional("is_self", "boolean", "whether the contact is the user"),
     )
     return (
         tool(
             "contact",
             add_contact,
             "Add a contact; gives its id.",
-            need("name", "string", "name of the person"),
-            need("phone_number", "string", "phone number in E.164 form, such as +14155550132"),
-            may("relationship", "string", "what the person is to the user", nullable=True),
-            may("is_self", "boolean", "whether the contact is the user"),
+            required("name", "string", "name of the person"),
+            required("phone_number", "string", "phone number in E.164 form, such as +14155550132"),
+            optional("relationship", "string", "what the person is to the user", nullable=True),
+            optional("is_self", "boolean", "whether the contact is the user"),
         ),
         tool("contact", modify_contact, "Change fields of a contact.", person, *fields),
         tool("contact", remove_contact, "Delete a contact.", person),
@@ -87,7 +87,7 @@ def tools() -> tuple[ToolSpec, ...]:
             "contact",
             search_contacts,
             "Find contacts that match all given fields; name and relationship approximately.",
-            may("person_id", "string", "id of the contact"),
+            optional("person_id", "string", "id of the contact"),
             *fields,
         ),
     )

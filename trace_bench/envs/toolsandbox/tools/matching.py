@@ -1,4 +1,4 @@
-"""Row filters of the search tools, and the check of phone numbers."""
+"""How search tools filter rows, and checks that several tools share."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def tidy(value: float, digits: int = 2) -> float:
     return int(short) if short == int(short) else short
 
 
-def need_any(criteria: Mapping[str, Any]) -> None:
-    """Searching for nothing in particular, or changing nothing, is an error."""
+def require_any(criteria: Mapping[str, Any]) -> None:
+    """ToolFault ValueError for a search without criteria or a change of nothing."""
     if not criteria:
         raise ToolFault("ValueError", "Give at least one argument")

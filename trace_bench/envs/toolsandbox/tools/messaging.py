@@ -6,8 +6,13 @@ from typing import Any
 
 from trace_bench.envs.toolsandbox.databases import Databases, Row, ToolFault
 from trace_bench.envs.toolsandbox.tools.contact import self_contact
-from trace_bench.envs.toolsandbox.tools.matching import TIMES, check_phone_number, need_any, search
-from trace_bench.envs.toolsandbox.tools.spec import ToolSpec, may, need, tool
+from trace_bench.envs.toolsandbox.tools.matching import (
+    TIMES,
+    check_phone_number,
+    require_any,
+    search,
+)
+from trace_bench.envs.toolsandbox.tools.spec import ToolSpec, optional, required, tool
 
 _FUZZY = {"content": 50.0}
 
@@ -35,7 +40,7 @@ def send_message_with_phone_number(world: Databases, phone_number: str, content:
 
 
 def search_messages(world: Databases, **criteria: Any) -> list[Row]:
-    need_any(criteria)
+    require_any(criteria)
     for column in ("sender_phone_number", "recipient_phone_number"):
         if column in criteria:
             check_phone_number(criteria[column])
@@ -48,20 +53,24 @@ def tools() -> tuple[ToolSpec, ...]:
             "messaging",
             send_message_with_phone_number,
             "Send a text message; gives its id. Needs cellular service.",
-            need("phone_number", "string", "recipient's number in E.164 form"),
-            need("content", "string", "text of the message"),
+            required("phone_number", "string", "recipient's number in E.164 form"),
+            required("content", "string", "text of the message"),
         ),
         tool(
             "messaging",
             search_messages,
             "Find messages that match all given fields; content approximately.",
-            may("message_id", "string", "id of the message"),
-            may("sender_person_id", "string", "contact id of the sender"),
-            may("sender_phone_number", "string", "number of the sender in E.164 form"),
-            may("recipient_person_id", "string", "contact id of the recipient"),
-            may("recipient_phone_number", "string", "number of the recipient in E.164 form"),
-            may("content", "string", "text to look for"),
-            may("creation_timestamp_lowerbound", "number", "sent at or after, unix time", TIMES),
-            may("creation_timestamp_upperbound", "number", "sent at or before, unix time", TIMES),
+            optional("message_id", "string", "id of the message"),
+            optional("sender_person_id", "string", "contact id of the sender"),
+            optional("sender_phone_number", "string", "number of the sender in E.164 form"),
+            optional("recipient_person_id", "string", "contact id of the recipient"),
+            optional("recipient_phone_number", "string", "number of the recipient in E.164 form"),
+            optional("content", "string", "text to look for"),
+            optional(
+                "creation_timestamp_lowerbound", "number", "sent at or after, unix time", TIMES
+            ),
+            optional(
+                "creation_timestamp_upperbound", "number", "sent at or before, unix time", TIMES
+            ),
         ),
     )

@@ -9,10 +9,10 @@ from trace_bench.envs.toolsandbox.tools.matching import (
     LATITUDES,
     LONGITUDES,
     TIMES,
-    need_any,
+    require_any,
     search,
 )
-from trace_bench.envs.toolsandbox.tools.spec import ToolSpec, may, need, tool
+from trace_bench.envs.toolsandbox.tools.spec import ToolSpec, optional, required, tool
 
 _FUZZY = {"content": 50.0}
 
@@ -37,12 +37,12 @@ def add_reminder(
 
 
 def modify_reminder(world: Databases, reminder_id: str, **changes: Any) -> None:
-    need_any(changes)
+    require_any(changes)
     world.update("REMINDER", reminder_id, {**changes, "creation_timestamp": world.now})
 
 
 def search_reminder(world: Databases, **criteria: Any) -> list[Row]:
-    need_any(criteria)
+    require_any(criteria)
     return search(world.rows("REMINDER"), criteria, _FUZZY)
 
 
@@ -51,13 +51,13 @@ def remove_reminder(world: Databases, reminder_id: str) -> None:
 
 
 def tools() -> tuple[ToolSpec, ...]:
-    reminder = need("reminder_id", "string", "id of the reminder")
+    reminder = required("reminder_id", "string", "id of the reminder")
     place = (
-        may("latitude", "number", "latitude of its place", LATITUDES, nullable=True),
-        may("longitude", "number", "longitude of its place", LONGITUDES, nullable=True),
+        optional("latitude", "number", "latitude of its place", LATITUDES, nullable=True),
+        optional("longitude", "number", "longitude of its place", LONGITUDES, nullable=True),
     )
     bounds = [
-        may(f"{column}_{side}bound", "number", f"{text} {word}, unix time", TIMES)
+        optional(f"{column}_{side}bound", "number", f"{text} {word}, unix time", TIMES)
         for column, text in (("creation_timestamp", "created"), ("reminder_timestamp", "due"))
         for side, word in (("lower", "at or after"), ("upper", "at or before"))
     ]
@@ -66,8 +66,8 @@ def tools() -> tuple[ToolSpec, ...]:
             "reminder",
             add_reminder,
             "Add a reminder; gives its id.",
-            need("content", "string", "what to be reminded of"),
-            need("reminder_timestamp", "number", "when to remind, unix time", TIMES),
+            required("content", "string", "what to be reminded of"),
+            required("reminder_timestamp", "number", "when to remind, unix time", TIMES),
             *place,
         ),
         tool(
@@ -75,19 +75,19 @@ def tools() -> tuple[ToolSpec, ...]:
             modify_reminder,
             "Change fields of a reminder.",
             reminder,
-            may("content", "string", "what to be reminded of"),
-            may("reminder_timestamp", "number", "when to remind, unix time", TIMES),
+            optional("content", "string", "what to be reminded of"),
+            optional("reminder_timestamp", "number", "when to remind, unix time", TIMES),
             *place,
         ),
         tool(
             "reminder",
             search_reminder,
             "Find reminders that match all given fields; content approximately.",
-            may("reminder_id", "string", "id of the reminder"),
-            may("content", "string", "text to look for"),
+            optional("reminder_id", "string", "id of the reminder"),
+            optional("content", "string", "text to look for"),
             *bounds,
-            may("latitude", "number", "latitude of its place", LATITUDES),
-            may("longitude", "number", "longitude of its place", LONGITUDES),
+            optional("latitude", "number", "latitude of its place", LATITUDES),
+            optional("longitude", "number", "longitude of its place", LONGITUDES),
         ),
         tool("reminder", remove_reminder, "Delete a reminder.", reminder),
     )

@@ -1,7 +1,6 @@
 """Tools with a web service behind them, answered from the frozen data that ships with the package.
 
-Places, prices, rates and weather are invented for tasks: city positions are real, nothing else is
-meant to be true of the world.
+City positions are real; places, prices, rates and weather are invented for the tasks.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import Any
 
 from trace_bench.envs.toolsandbox.databases import Databases, ToolFault
 from trace_bench.envs.toolsandbox.tools.matching import LATITUDES, LONGITUDES, similarity, tidy
-from trace_bench.envs.toolsandbox.tools.setting import current_location, need_wifi
-from trace_bench.envs.toolsandbox.tools.spec import Parameter, ToolSpec, may, need, tool
+from trace_bench.envs.toolsandbox.tools.setting import current_location, require_wifi
+from trace_bench.envs.toolsandbox.tools.spec import Parameter, ToolSpec, optional, required, tool
 from trace_bench.envs.toolsandbox.tools.utilities import distance_km
 
 _REACH_KM = 200.0  # farther than this from every city there is no address
@@ -26,7 +25,7 @@ _CONDITIONS = ("Sunny", "Cloudy", "Rain", "Wind", "Fog")
 
 @lru_cache(maxsize=8)
 def data(name: str) -> Any:
-    """One frozen data set: cities, places, stocks or currencies. Callers must not change it."""
+    """Frozen data: cities, currencies, places, stocks or words. Callers must not change it."""
     folder = resources.files("trace_bench.envs.toolsandbox") / "data"
     return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
 
@@ -63,7 +62,7 @@ def _point(world: Databases, latitude: float | None, longitude: float | None) ->
 
 
 def search_lat_lon(world: Databases, latitude: float, longitude: float) -> str | None:
-    need_wifi(world)
+    require_wifi(world)
     return _address(latitude, longitude)
 
 
@@ -73,7 +72,7 @@ def search_location_around_lat_lon(
     latitude: float | None = None,
     longitude: float | None = None,
 ) -> list[dict[str, Any]]:
-    need_wifi(world)
+    require_wifi(world)
     here = _point(world, latitude, longitude)
     return [dict(place) for place in _find_places(location, *here)]
 
@@ -108,7 +107,7 @@ def search_weather_around_lat_lon(
     latitude: float | None = None,
     longitude: float | None = None,
 ) -> dict[str, Any]:
-    need_wifi(world)
+    require_wifi(world)
     city, _ = nearest_city(*_point(world, latitude, longitude))
     day = datetime.fromtimestamp(world.now, UTC) + timedelta(days=days)
     ordinal, year_day = day.toordinal(), day.timetuple().tm_yday
@@ -124,7 +123,7 @@ def search_weather_around_lat_lon(
 
 
 def search_stock(world: Databases, query: str) -> dict[str, Any] | None:
-    need_wifi(world)
+    require_wifi(world)
     found = _find_stock(query)
     return None if found is None else dict(found)
 
@@ -142,7 +141,7 @@ def _find_stock(query: str) -> dict[str, Any] | None:
 def convert_currency(
     world: Databases, amount: float, from_currency_code: str, to_currency_code: str
 ) -> float:
-    need_wifi(world)
+    require_wifi(world)
     rates = data("currencies")
     try:
         source, target = rates[from_currency_code.upper()], rates[to_currency_code.upper()]
@@ -153,8 +152,8 @@ def convert_currency(
 
 def _place() -> tuple[Parameter, Parameter]:
     return (
-        may("latitude", "number", "latitude, here if left out", LATITUDES, nullable=True),
-        may("longitude", "number", "longitude, here if left out", LONGITUDES, nullable=True),
+        optional("latitude", "number", "latitude, here if left out", LATITUDES, nullable=True),
+        optional("longitude", "number", "longitude, here if left out", LONGITUDES, nullable=True),
     )
 
 
@@ -164,35 +163,35 @@ def tools() -> tuple[ToolSpec, ...]:
             "search",
             search_lat_lon,
             "Address of a point. Needs wifi.",
-            need("latitude", "number", "latitude", LATITUDES),
-            need("longitude", "number", "longitude", LONGITUDES),
+            required("latitude", "number", "latitude", LATITUDES),
+            required("longitude", "number", "longitude", LONGITUDES),
         ),
         tool(
             "search",
             search_location_around_lat_lon,
             "Places near a point by name or kind. Needs wifi.",
-            need("location", "string", "name or kind of place, such as pharmacy"),
+            required("location", "string", "name or kind of place, such as pharmacy"),
             *_place(),
         ),
         tool(
             "search",
             search_weather_around_lat_lon,
             "Weather near a point, today or some days ahead. Needs wifi.",
-            may("days", "integer", "days from today, 0 to 14", (0, 14)),
+            optional("days", "integer", "days from today, 0 to 14", (0, 14)),
             *_place(),
         ),
         tool(
             "search",
             search_stock,
             "Price in US dollars of a stock by company or symbol. Needs wifi.",
-            need("query", "string", "company name or ticker symbol"),
+            required("query", "string", "company name or ticker symbol"),
         ),
         tool(
             "search",
             convert_currency,
             "Convert an amount of money. Needs wifi.",
-            need("amount", "number", "amount in the first currency"),
-            need("from_currency_code", "string", "code of the currency given, such as USD"),
-            need("to_currency_code", "string", "code of the currency wanted, such as EUR"),
+            required("amount", "number", "amount in the first currency"),
+            required("from_currency_code", "string", "code of the currency given, such as USD"),
+            required("to_currency_code", "string", "code of the currency wanted, such as EUR"),
         ),
     )

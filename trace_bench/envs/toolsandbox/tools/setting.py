@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from trace_bench.envs.toolsandbox.databases import Databases, ToolFault
-from trace_bench.envs.toolsandbox.tools.spec import ToolSpec, need, tool
+from trace_bench.envs.toolsandbox.tools.spec import ToolSpec, required, tool
 
 _DEPENDENT = ("cellular", "wifi", "location_service")
 
@@ -67,14 +67,14 @@ def current_location(world: Databases) -> tuple[float, float]:
     return setting["latitude"], setting["longitude"]
 
 
-def need_wifi(world: Databases) -> None:
-    """What every tool with a web service behind it asks first."""
+def require_wifi(world: Databases) -> None:
+    """ToolFault ConnectionError while wifi is off. For tools with a web service behind them."""
     if not world.setting["wifi"]:
         raise ToolFault("ConnectionError", "Wifi is off")
 
 
 def tools() -> tuple[ToolSpec, ...]:
-    on = need("on", "boolean", "true switches it on, false switches it off")
+    on = required("on", "boolean", "true switches it on, false switches it off")
     return (
         tool("setting", set_wifi_status, "Switch wifi on or off.", on),
         tool("setting", set_cellular_service_status, "Switch cellular service on or off.", on),

@@ -1,4 +1,4 @@
-"""How a tool is declared, shown to a model, and how its arguments are checked."""
+"""Declaring a tool: its schema for the agent and the check of its arguments."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ class ToolSpec:
     schema: Tool
 
 
-def need(
+def required(
     name: str, kind: str, description: str, bounds: tuple[float, float] | None = None
 ) -> Parameter:
     """A required argument."""
     return Parameter(name, kind, description, bounds=bounds)
 
 
-def may(
+def optional(
     name: str,
     kind: str,
     description: str,

@@ -10,8 +10,8 @@ from typing import Any
 
 from trace_bench.envs.toolsandbox.databases import Databases, ToolFault
 from trace_bench.envs.toolsandbox.tools.matching import LATITUDES, LONGITUDES, TIMES, tidy
-from trace_bench.envs.toolsandbox.tools.setting import need_wifi
-from trace_bench.envs.toolsandbox.tools.spec import ToolSpec, may, need, tool
+from trace_bench.envs.toolsandbox.tools.setting import require_wifi
+from trace_bench.envs.toolsandbox.tools.spec import ToolSpec, optional, required, tool
 
 _EARTH_RADIUS_KM = 6371.0088  # mean radius (IUGG)
 _YEARS = (1980, 2049)
@@ -144,7 +144,7 @@ def _find_holiday(wanted: str, year: int) -> float | None:
 
 
 def search_holiday(world: Databases, holiday_name: str, year: int | None = None) -> float | None:
-    need_wifi(world)
+    require_wifi(world)
     if year is None:
         year = datetime.fromtimestamp(world.now, UTC).year
     moment = _find_holiday(holiday_name, year)
@@ -153,11 +153,11 @@ def search_holiday(world: Databases, holiday_name: str, year: int | None = None)
 
 def tools() -> tuple[ToolSpec, ...]:
     steps = [
-        may(name, "integer", f"{name} to add, negative to subtract", (-1e9, 1e9))
+        optional(name, "integer", f"{name} to add, negative to subtract", (-1e9, 1e9))
         for name in ("weeks", "days", "hours", "minutes", "seconds")
     ]
     parts = [
-        need(name, "integer", text, bounds)
+        required(name, "integer", text, bounds)
         for name, text, bounds in (
             ("year", "year", _YEARS),
             ("month", "month, 1 to 12", (1, 12)),
@@ -168,7 +168,7 @@ def tools() -> tuple[ToolSpec, ...]:
         )
     ]
     points = [
-        need(f"{axis}_{i}", "number", f"{axis} of the {which} point", bounds)
+        required(f"{axis}_{i}", "number", f"{axis} of the {which} point", bounds)
         for i, which in enumerate(("first", "second"))
         for axis, bounds in (("latitude", LATITUDES), ("longitude", LONGITUDES))
     ]
@@ -178,7 +178,7 @@ def tools() -> tuple[ToolSpec, ...]:
             "utilities",
             timestamp_to_datetime_info,
             "Year, month, day, hour, minute, second and weekday of a unix time.",
-            need("timestamp", "number", "unix time", TIMES),
+            required("timestamp", "number", "unix time", TIMES),
         ),
         tool(
             "utilities", datetime_info_to_timestamp, "Unix time of a date and time of day.", *parts
@@ -187,29 +187,29 @@ def tools() -> tuple[ToolSpec, ...]:
             "utilities",
             shift_timestamp,
             "Move a unix time forwards or backwards.",
-            need("timestamp", "number", "unix time", TIMES),
+            required("timestamp", "number", "unix time", TIMES),
             *steps,
         ),
         tool(
             "utilities",
             timestamp_diff,
             "timestamp_1 minus timestamp_0 in days and seconds.",
-            need("timestamp_0", "number", "unix time to subtract", TIMES),
-            need("timestamp_1", "number", "unix time to subtract from", TIMES),
+            required("timestamp_0", "number", "unix time to subtract", TIMES),
+            required("timestamp_1", "number", "unix time to subtract from", TIMES),
         ),
         tool(
             "utilities",
             seconds_to_hours_minutes_seconds,
             "Split a number of seconds into hours, minutes and seconds.",
-            need("seconds", "number", "number of seconds", (0, 1e9)),
+            required("seconds", "number", "number of seconds", (0, 1e9)),
         ),
         tool(
             "utilities",
             unit_conversion,
             "Convert an amount from one unit to another.",
-            need("amount", "number", "amount in from_unit"),
-            need("from_unit", "string", "unit of the amount, such as mile"),
-            need("to_unit", "string", "unit wanted, such as kilometer"),
+            required("amount", "number", "amount in from_unit"),
+            required("from_unit", "string", "unit of the amount, such as mile"),
+            required("to_unit", "string", "unit wanted, such as kilometer"),
         ),
         tool(
             "utilities",
@@ -221,7 +221,7 @@ def tools() -> tuple[ToolSpec, ...]:
             "utilities",
             search_holiday,
             "Unix time of a US holiday, null if unknown. Needs wifi.",
-            need("holiday_name", "string", "name of the holiday"),
-            may("year", "integer", "year, this year if left out", _YEARS, nullable=True),
+            required("holiday_name", "string", "name of the holiday"),
+            optional("year", "integer", "year, this year if left out", _YEARS, nullable=True),
         ),
     )

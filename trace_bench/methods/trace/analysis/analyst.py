@@ -1,8 +1,8 @@
 """A language model as the analyst (method, step 1): one discovery, then N isolated labelling runs.
 
 Every run sees the trajectories in an order of its own and knows nothing of the others. An answer
-that breaks its schema goes back with what is wrong; a run that still cannot be used is dropped and
-said so. K of N scales with the runs that are left, and below a minimum there is no selection.
+that breaks its schema goes back with what is wrong; a run that still cannot be used is dropped, and
+logged. K of N scales with the runs that are left, and below a minimum there is no selection.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from trace_bench.core.types import Message, Task, Trajectory
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.structured import Unusable, read_json
 from trace_bench.methods.trace.analysis.vocabulary import Capability, Label
-from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.trace.settings import AnalysisSettings
 from trace_bench.methods.transcript import compact
 
 ROLE = "analyst"
 FEWEST, MOST = 4, 10  # capabilities proposed (published)
 BATCH = 8  # trajectories labelled in one answer
-LEAST_TEXT = 500  # characters of a trajectory below which it says too little
+LEAST_TEXT = 500  # characters of a trajectory below which it shows too little
 
 DISCOVER = """\
 You study how an agent works with tools. Below are episodes: what the user wanted, what the agent
@@ -103,7 +103,7 @@ def number(episodes: Sequence[tuple[Task, Trajectory, bool]]) -> list[Seen]:
 
 def discover(lab: Lab, seen: Sequence[Seen]) -> list[Capability]:
     """The candidates. Raises UserError when the analyst gives none that can be used."""
-    shown = _fitting(seen, _room(lab))
+    shown = _fitting(seen, _prompt_limit(lab))
     rules = DISCOVER.format(fewest=FEWEST, most=MOST)
     known = {s.name for s in shown}
 
@@ -117,7 +117,7 @@ def discover(lab: Lab, seen: Sequence[Seen]) -> list[Capability]:
         return [Capability(c["name"], " ".join(c["description"].split())) for c in found]
 
     try:
-        return lab.ask(ROLE, "discover", _messages(rules, shown, _room(lab)), read)
+        return lab.ask(ROLE, "discover", _messages(rules, shown, _prompt_limit(lab)), read)
     except LLMError as error:
         lab.retract(ROLE, "discover")
         raise UserError(
@@ -127,7 +127,7 @@ def discover(lab: Lab, seen: Sequence[Seen]) -> list[Capability]:
 
 
 def label(
-    lab: Lab, seen: Sequence[Seen], candidates: Sequence[Capability], settings: TraceSettings
+    lab: Lab, seen: Sequence[Seen], candidates: Sequence[Capability], settings: AnalysisSettings
 ) -> Runs:
     """N labelling runs side by side. Raises UserError when too few can be used."""
     with ThreadPoolExecutor(settings.runs) as threads:
@@ -139,7 +139,7 @@ def label(
         if isinstance(o, LLMError)
     )
     for why in dropped:
-        lab.say(why)
+        lab.log(why)
     least = min(settings.minimum_runs, settings.runs)
     if len(good) < least:
         lab.retract(ROLE, "label")
@@ -153,12 +153,12 @@ def label(
 
 
 def majority(runs: Runs, episode: int) -> dict[str, Label]:
-    """What most runs say of one episode; PRESENT where none has the most."""
+    """The label of most runs for one episode; PRESENT where none has the most."""
     out = {}
     for name in runs.labels[0][episode]:
-        said = [run[episode][name] for run in runs.labels]
-        best = max(Label, key=said.count)
-        tied = sum(said.count(other) == said.count(best) for other in Label) > 1
+        votes = [run[episode][name] for run in runs.labels]
+        best = max(Label, key=votes.count)
+        tied = sum(votes.count(other) == votes.count(best) for other in Label) > 1
         out[name] = Label.PRESENT if tied else best
     return out
 
@@ -176,7 +176,7 @@ def _run(
             found |= lab.ask(
                 ROLE,
                 f"label/{run}/{n // BATCH}",
-                _messages(rules, batch, _room(lab)),
+                _messages(rules, batch, _prompt_limit(lab)),
                 _reader(batch, candidates),
             )
     except LLMError as error:
@@ -210,8 +210,8 @@ def _reader(batch: Sequence[Seen], candidates: Sequence[Capability]) -> Any:
     return read
 
 
-def _messages(rules: str, shown: Sequence[Seen], room: int) -> list[Message]:
-    each = (room - len(rules)) // max(1, len(shown)) - 40
+def _messages(rules: str, shown: Sequence[Seen], limit: int) -> list[Message]:
+    each = (limit - len(rules)) // max(1, len(shown)) - 40
     texts = [
         f"== {s.name}: {'solved' if s.passed else 'failed'}\n{compact(s.trajectory, each)}"
         for s in shown
@@ -222,9 +222,9 @@ def _messages(rules: str, shown: Sequence[Seen], room: int) -> list[Message]:
     ]
 
 
-def _fitting(seen: Sequence[Seen], room: int) -> list[Seen]:
+def _fitting(seen: Sequence[Seen], limit: int) -> list[Seen]:
     """As many episodes as fit with a telling length each: failed and solved ones in turn."""
-    most = max(2, room // LEAST_TEXT)
+    most = max(2, limit // LEAST_TEXT)
     failed = [s for s in seen if not s.passed]
     solved = [s for s in seen if s.passed]
     half = most // 2
@@ -233,7 +233,7 @@ def _fitting(seen: Sequence[Seen], room: int) -> list[Seen]:
     return sorted(chosen, key=lambda s: s.name)
 
 
-def _room(lab: Lab) -> int:
-    room = lab.room(ROLE)
-    assert room is not None, "nobody plays the analyst"
-    return room
+def _prompt_limit(lab: Lab) -> int:
+    limit = lab.prompt_limit(ROLE)
+    assert limit is not None, "no model plays the analyst"
+    return limit

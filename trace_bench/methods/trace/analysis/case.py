@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from trace_bench.core.protocols import Suite
-from trace_bench.core.types import Message, StopReason, Task
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import HasReference, Suite
+from trace_bench.core.types import Message, Milestone, StopReason, Task
 from trace_bench.methods.trace.analysis.evidence import (
     Call,
     Conversation,
@@ -23,32 +24,36 @@ from trace_bench.methods.trace.analysis.evidence import (
 
 
 @dataclass(frozen=True)
-class View:
-    """All that the program may know of a task: its reference with results, and its milestones."""
+class Case:
+    """One trajectory to be labelled, and all that the program may know of its task: the reference
+    with its results, and the milestones and minefields of the score, if it has any."""
 
     reference: Conversation
-    milestones: tuple[Mapping[str, Any], ...] = ()
-    forbidden: bool = False  # the task has minefields: something must not be done
-
-
-@dataclass(frozen=True)
-class Case:
-    """One trajectory to be labelled."""
-
-    view: View
     agent: Conversation
     stop: StopReason
-    hits: tuple[float, ...]  # the milestones' scores
+    milestones: tuple[Milestone, ...]
+    forbidden: bool  # the task has minefields: something must not be done
     malformed: bool
 
 
-def view_of(suite: Suite, task: Task) -> View:
+def with_references(suite: Suite) -> HasReference:
+    """The suite as one that has references; UserError if it is none."""
+    if not isinstance(suite, HasReference):
+        raise UserError(
+            "the labelling program compares episodes with references, and "
+            f"{suite.name}/{suite.variant} has none. Set llm.analyst.by=endpoint, or change `env`."
+        )
+    return suite
+
+
+def reference_of(suite: Suite, task: Task) -> Conversation:
     """Replays the reference in the environment. The agent does not act: no rollout is spent."""
+    replies = with_references(suite).reference(task)
     env = suite.make()
     try:
         step = env.reset(task)
         messages: list[Message] = list(step.messages)
-        for reply in suite.reference(task):
+        for reply in replies:
             if step.done:
                 break
             messages.append(reply)
@@ -56,9 +61,7 @@ def view_of(suite: Suite, task: Task) -> View:
             messages.extend(step.messages)
     finally:
         env.close()
-    return View(
-        read(messages), tuple(task.data.get("milestones", ())), bool(task.data.get("minefields"))
-    )
+    return read(messages)
 
 
 def right_call(call: Call, wanted: Sequence[Call]) -> bool:
@@ -139,12 +142,3 @@ def is_converted(value: Any, call: Call, reference: Conversation) -> bool:
         return False
     past = reference.before(call.at)
     return not in_texts(value, past.heard) and not in_results(value, past.good)
-
-
-def wanted_text(milestone: Mapping[str, Any]) -> str | None:
-    """The text that a milestone wants the user to be told, or None for other milestones."""
-    for constraint in milestone.get("constraints", ()):
-        for row in constraint.get("rows", ()):
-            if constraint.get("database") == "SANDBOX" and isinstance(row.get("content"), str):
-                return row["content"]
-    return None

@@ -1,7 +1,7 @@
 """The labelling program: NA, PRESENT or LACKING for every (trajectory, capability) pair.
 
 It compares a trajectory with the task's reference, which it has replayed for its results, and with
-the milestones. It never looks at a task's notes on what it needs or how it was made. Controls say
+the milestones of the score, where there are any. It never looks at a task's data. Controls say
 LACKING only where no capability explains more.
 """
 
@@ -10,21 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trace_bench.core.types import StopReason, Trajectory
-from trace_bench.methods.trace.analysis.case import Case, View
-from trace_bench.methods.trace.analysis.evidence import read
-from trace_bench.methods.trace.analysis.rules import LACKING, NA, PRESENT, RULES, Rule
+from trace_bench.methods.trace.analysis.capability_rules import LACKING, NA, PRESENT, RULES, Rule
+from trace_bench.methods.trace.analysis.case import Case
+from trace_bench.methods.trace.analysis.evidence import Conversation, read
 from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY, Label
 
 
-def label(view: View, trajectory: Trajectory) -> dict[str, Label]:
+def label(reference: Conversation, trajectory: Trajectory) -> dict[str, Label]:
     """Labels of all capabilities of the vocabulary, in its order. Never raises for what an agent
-    did; expects a scored trajectory of the view's task."""
-    details = trajectory.score.details if trajectory.score is not None else {}
+    did; expects a scored trajectory of the reference's task."""
+    score = trajectory.score
     case = Case(
-        view=view,
+        reference=reference,
         agent=read(trajectory.messages),
         stop=trajectory.stop,
-        hits=tuple(float(m["score"]) for m in details.get("milestones", ())),
+        milestones=score.milestones if score is not None else (),
+        forbidden=score is not None and bool(score.minefields),
         malformed=any(turn.malformed for turn in trajectory.turns),
     )
     found = {name: rule(case) for name, rule in RULES.items()}
@@ -40,7 +41,7 @@ def label(view: View, trajectory: Trajectory) -> dict[str, Label]:
 
 
 def _uses_tools(case: Case) -> Label:
-    if not case.view.reference.calls:
+    if not case.reference.calls:
         return NA
     return PRESENT if case.agent.calls else LACKING
 

@@ -1,7 +1,7 @@
-"""Analysis: play the training tasks, label what happened, say which capabilities are missing.
+"""Analysis: play the training tasks, label what happened, find the capabilities that are missing.
 
-Step 1 of the method; `prompt_only` stops after it. Who labels is the role `analyst`: the program of
-this project (label.py), or a language model (analyst.py).
+Step 1 of the method; `prompt_only` stops after it. The labels come from the role `analyst`: the
+program of this project (label.py), or a language model (analyst.py).
 """
 
 from __future__ import annotations
@@ -10,23 +10,26 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
+from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Tool, Trajectory
 from trace_bench.methods.trace.analysis import analyst, select
-from trace_bench.methods.trace.analysis.case import view_of
+from trace_bench.methods.trace.analysis.case import reference_of, with_references
+from trace_bench.methods.trace.analysis.evidence import Conversation
 from trace_bench.methods.trace.analysis.label import label
 from trace_bench.methods.trace.analysis.select import Labelled, Verdict
 from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY, Capability, Label
 from trace_bench.methods.trace.routing import Known
-from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.trace.settings import AnalysisSettings
 
 CALL = "analysis"  # the name of the analysis call
 
 
 @dataclass(frozen=True)
 class Episode:
-    """One analysis rollout; `labels` is None when the infrastructure lost the episode."""
+    """One analysis rollout; `labels` is None when the infrastructure lost the episode, or the
+    replay of its task's reference."""
 
     task: Task
     trajectory: Trajectory
@@ -39,7 +42,7 @@ class Analysis:
     """`write` takes parts of the report (capabilities.json) by name."""
 
     lab: Lab
-    settings: TraceSettings
+    settings: AnalysisSettings
     write: Callable[..., None]
     episodes: list[Episode] = field(default_factory=list)
     candidates: list[Capability] = field(default_factory=list)
@@ -48,23 +51,26 @@ class Analysis:
 
     def play(self, agent: AgentSpec, tasks: Sequence[Task], count: int) -> None:
         """Plays `count` episodes of the training tasks and labels what happened."""
-        plan = self._plan(tasks, count)
+        by_program = self.lab.prompt_limit(analyst.ROLE) is None
+        if by_program:
+            with_references(self.lab.suite)  # refused now, before anything is played
+        chosen = self._tasks(tasks, count)
         temperature = self.settings.analysis_temperature
         played = self.lab.rollouts(
-            CALL, agent, plan, purpose=Purpose.ANALYSIS, temperature=temperature
+            CALL, agent, chosen, purpose=Purpose.ANALYSIS, temperature=temperature
         )
-        if self.lab.room(analyst.ROLE) is None:
-            self._by_program(plan, played)
+        if by_program:
+            self._by_program(chosen, played)
         else:
-            self._by_model(plan, played)
+            self._by_model(chosen, played)
         self._report()
 
-    def _by_program(self, plan: Sequence[Task], played: Sequence[Trajectory]) -> None:
-        unique = {task.id: task for task in plan}
-        views = {task_id: view_of(self.lab.suite, task) for task_id, task in unique.items()}
+    def _by_program(self, tasks: Sequence[Task], played: Sequence[Trajectory]) -> None:
+        known = self._references(tasks)
         self.episodes = [
-            Episode(task, t, _passed(t), label(views[task.id], t) if _scored(t) else None)
-            for task, t in zip(plan, played, strict=True)
+            Episode(task, t, _passed(t), label(found, t) if found and _scored(t) else None)
+            for task, t in zip(tasks, played, strict=True)
+            for found in (known[task.id],)
         ]
         rows = self._rows()
         self.candidates = [
@@ -73,8 +79,22 @@ class Analysis:
         self.runs = select.resamples(rows, self.settings.runs, self.lab.seed)
         self.keep = self.settings.keep_runs
 
-    def _by_model(self, plan: Sequence[Task], played: Sequence[Trajectory]) -> None:
-        both = list(zip(plan, played, strict=True))
+    def _references(self, tasks: Sequence[Task]) -> dict[str, Conversation | None]:
+        """The replayed reference of every task; None where the environment fails at it, so that
+        the task's episodes get no labels."""
+        known: dict[str, Conversation | None] = {}
+        for task_id, task in {task.id: task for task in tasks}.items():
+            try:
+                known[task_id] = reference_of(self.lab.suite, task)
+            except UserError:
+                raise
+            except Exception as error:  # an environment may raise anything
+                known[task_id] = None
+                self.lab.log(f"{task_id} is not labelled, its reference cannot be played: {error}")
+        return known
+
+    def _by_model(self, tasks: Sequence[Task], played: Sequence[Trajectory]) -> None:
+        both = list(zip(tasks, played, strict=True))
         scored = [(task, t, _passed(t)) for task, t in both if _scored(t)]
         if all(passed for *_, passed in scored):
             self.episodes = [
@@ -83,19 +103,19 @@ class Analysis:
             self.keep, self.runs = self.settings.keep_runs, [[]] * self.settings.runs
             return  # nothing failed, so there is nothing to ask about
         seen = analyst.number(scored)
-        self.lab.say(f"the analyst reads {len(seen)} episodes")
+        self.lab.log(f"the analyst reads {len(seen)} episodes")
         self.candidates = analyst.discover(self.lab, seen)
         names = ", ".join(c.name for c in self.candidates)
-        self.lab.say(f"it proposes {names}, and labels them in {self.settings.runs} runs")
+        self.lab.log(f"it proposes {names}, and labels them in {self.settings.runs} runs")
         runs = analyst.label(self.lab, seen, self.candidates, self.settings)
         self.keep = runs.keep
         self.runs = [
             [Labelled(s.passed, labels) for s, labels in zip(seen, run, strict=True)]
             for run in runs.labels
         ]
-        said = iter([analyst.majority(runs, n) for n in range(len(seen))])
+        found = iter([analyst.majority(runs, n) for n in range(len(seen))])
         self.episodes = [
-            Episode(task, t, _passed(t), next(said) if _scored(t) else None) for task, t in both
+            Episode(task, t, _passed(t), next(found) if _scored(t) else None) for task, t in both
         ]
 
     def _report(self) -> None:
@@ -123,7 +143,7 @@ class Analysis:
             ],
         )
 
-    def _plan(self, tasks: Sequence[Task], count: int) -> list[Task]:
+    def _tasks(self, tasks: Sequence[Task], count: int) -> list[Task]:
         """`count` tasks: all of them as often as they fit, then a seeded sample."""
         rounds, rest = divmod(count, len(tasks))
         rng = random.Random(stable_seed(self.lab.seed, "trace", "analysis"))
@@ -154,7 +174,7 @@ class Analysis:
                 for v in verdicts
             ],
         )
-        self.lab.say(select.table(verdicts, self.settings, self.keep, len(self.runs)))
+        self.lab.log(select.table(verdicts, self.settings, self.keep, len(self.runs)))
         return verdicts
 
     def _examples(self, name: str) -> list[str]:
@@ -167,16 +187,20 @@ class Analysis:
         """All tools that the training tasks offer, by name."""
         return {t["function"]["name"]: t for e in self.episodes for t in e.trajectory.tools}
 
-    def lacking(self, name: str) -> list[Trajectory]:
+    def lacking(self, name: str) -> list[Episode]:
         """Failed episodes that lack a capability."""
         return [
-            e.trajectory
+            e
             for e in self.episodes
             if not e.passed and e.labels and e.labels[name] is Label.LACKING
         ]
 
+    def episodes_of(self, task: Task) -> list[Trajectory]:
+        """All analysis episodes of a task."""
+        return [e.trajectory for e in self.episodes if e.task.id == task.id]
+
     def known(self, names: Sequence[str]) -> list[Known]:
-        """What the analysis says about every training task: solved in most of its rollouts, or
+        """What the analysis found about every training task: solved in most of its rollouts, or
         which of the capabilities `names` its failures lacked, the first in that order."""
         by_task: dict[str, list[Episode]] = {}
         for e in self.episodes:
@@ -194,9 +218,9 @@ class Analysis:
 
 def _opening(trajectory: Trajectory) -> tuple[str, tuple[str, ...]]:
     """The user's first message and the names of the tools at hand."""
-    said = (m for m in trajectory.messages if m["role"] == "user")
+    heard = (m for m in trajectory.messages if m["role"] == "user")
     names = tuple(tool["function"]["name"] for tool in trajectory.tools)
-    return str(next(said, {}).get("content") or ""), names
+    return str(next(heard, {}).get("content") or ""), names
 
 
 def _scored(trajectory: Trajectory) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from trace_bench.core.store import stable_seed
 from trace_bench.methods.trace.analysis.vocabulary import Capability, Label
-from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.trace.settings import AnalysisSettings
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def count(rows: Sequence[Labelled], name: str) -> Counts:
     )
 
 
-def votes_for(counts: Counts, settings: TraceSettings) -> bool:
+def votes_for(counts: Counts, settings: AnalysisSettings) -> bool:
     """One run's verdict: coverage, gap and support all reach their thresholds."""
     return (
         counts.support >= settings.minimum_support
@@ -122,7 +122,7 @@ def resamples(rows: Sequence[Labelled], runs: int, seed: int) -> list[list[Label
 def select(
     runs: Sequence[Sequence[Labelled]],
     candidates: Sequence[Capability],
-    settings: TraceSettings,
+    settings: AnalysisSettings,
     keep: int,
 ) -> list[Verdict]:
     """Verdicts on all candidates: the selected ones first, in training order, then the rest by
@@ -136,7 +136,7 @@ def select(
 
 
 def _verdict(
-    capability: Capability, runs: Sequence[Counts], settings: TraceSettings, keep: int
+    capability: Capability, runs: Sequence[Counts], settings: AnalysisSettings, keep: int
 ) -> Verdict:
     votes = sum(votes_for(c, settings) for c in runs)
     selected = votes >= keep
@@ -149,7 +149,7 @@ def _verdict(
     )
 
 
-def _why_not(runs: Sequence[Counts], settings: TraceSettings) -> str:
+def _why_not(runs: Sequence[Counts], settings: AnalysisSettings) -> str:
     """The thresholds that too many runs missed, the most often missed one first."""
     missed = {
         f"support < {settings.minimum_support}": sum(
@@ -193,7 +193,7 @@ def as_json(verdict: Verdict) -> dict[str, object]:
     }
 
 
-def table(verdicts: Sequence[Verdict], settings: TraceSettings, keep: int, runs: int) -> str:
+def table(verdicts: Sequence[Verdict], settings: AnalysisSettings, keep: int, runs: int) -> str:
     """The selection as a text table: means over the runs, votes and the verdict in words."""
     head = f"{'capability':<36}{'supp':>6}{'Cov':>7}{'ER_f':>7}{'ER_p':>7}{'gap':>7}{'votes':>7}"
     lines = [head + "  verdict"]
@@ -201,11 +201,11 @@ def table(verdicts: Sequence[Verdict], settings: TraceSettings, keep: int, runs:
         numbers = "".join(
             f"{v.mean(q):7.2f}" for q in ("coverage", "error_failed", "error_passed", "gap")
         )
-        said = "selected" if v.selected else v.reason
+        verdict = "selected" if v.selected else v.reason
         kind = " (control)" if v.control else ""
         lines.append(
             f"{v.name + kind:<36}{v.mean('support'):6.1f}{numbers}"
-            f"{v.votes:>4}/{len(v.runs):<2}  {said}"
+            f"{v.votes:>4}/{len(v.runs):<2}  {verdict}"
         )
     lines.append(
         f"thresholds: Cov >= {settings.coverage:g}, gap >= {settings.gap:g}, support >= "

@@ -2,8 +2,8 @@
 
 Only tasks that need the capability are measured: contrast cases are easy by design and would count
 as "always succeeds". The rollouts are by the base agent, so a trainer could use them as its first
-iteration; that reuse is left out on purpose, because a trainer that starts from foreign groups
-would no longer be the same trainer that the other methods use.
+iteration; that reuse is left out on purpose, because a trainer that starts from groups which it did
+not sample would no longer be the same trainer that the other methods use.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 
 from trace_bench.core.protocols import Lab
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
-from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.trace.settings import SynthesisSettings
 from trace_bench.methods.trace.synthesis.draw import MAX_LEVEL, Mix, draw
 
 EPS = 1e-9
-MOST_LOST = 0.1  # share of episodes that may be lost to errors before a calibration says nothing
+MOST_LOST = 0.1  # share of episodes that may be lost to errors before a calibration is useless
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def measure(groups: Sequence[Sequence[tuple[float, bool]]], failures: int = 0) -
     )
 
 
-def outside_bands(numbers: Numbers, settings: TraceSettings) -> tuple[str, ...]:
+def outside_bands(numbers: Numbers, settings: SynthesisSettings) -> tuple[str, ...]:
     """The bands that `numbers` miss, each as "name value (wanted ...)"; () when all are met."""
     low, high = settings.band_low, settings.band_high
     checks = (
@@ -95,9 +95,9 @@ def outside_bands(numbers: Numbers, settings: TraceSettings) -> tuple[str, ...]:
         ("all-zero groups", numbers.all_zero, 0.0, settings.band_all_zero),
         ("constant groups", numbers.constant, 0.0, settings.band_constant),
     )
-    played = numbers.rollouts + numbers.failures
-    if numbers.failures > MOST_LOST * played:  # the other numbers say little then
-        return (f"{numbers.failures} of {played} episodes were lost to errors",)
+    episodes = numbers.rollouts + numbers.failures
+    if numbers.failures > MOST_LOST * episodes:  # the other numbers mean little then
+        return (f"{numbers.failures} of {episodes} episodes were lost to errors",)
     return tuple(
         f"{name} {value:.2f} (wanted {lo:g} to {hi:g})"
         for name, value, lo, hi in checks
@@ -105,7 +105,7 @@ def outside_bands(numbers: Numbers, settings: TraceSettings) -> tuple[str, ...]:
     )
 
 
-def next_mix(mix: Mix, numbers: Numbers, settings: TraceSettings) -> Mix:
+def next_mix(mix: Mix, numbers: Numbers, settings: SynthesisSettings) -> Mix:
     """Longer tasks after a round that was too easy, shorter ones after one that was too hard, else
     the same mix with new seeds."""
     middle = (settings.band_low + settings.band_high) / 2
@@ -118,7 +118,7 @@ def next_mix(mix: Mix, numbers: Numbers, settings: TraceSettings) -> Mix:
 
 
 def calibrate(
-    lab: Lab, base: AgentSpec, names: Sequence[str], settings: TraceSettings, pool: int
+    lab: Lab, base: AgentSpec, names: Sequence[str], settings: SynthesisSettings, pool: int
 ) -> list[Calibration]:
     """Calibrates every capability in `names` with at most `pool` rollouts; one result each, in
     order. All capabilities of a round share one call, so that they run in one batch."""
@@ -138,7 +138,7 @@ def calibrate(
 
 
 def _play_round(
-    lab: Lab, base: AgentSpec, due: Sequence[Calibration], settings: TraceSettings, number: int
+    lab: Lab, base: AgentSpec, due: Sequence[Calibration], settings: SynthesisSettings, number: int
 ) -> list[Numbers]:
     """One round of all capabilities that are due, in one call."""
     size = settings.calibration_group_size
@@ -159,21 +159,26 @@ def _play_round(
     return [numbers(played[i * per : (i + 1) * per], settings) for i in range(len(due))]
 
 
-def numbers(played: Sequence[Trajectory], settings: TraceSettings) -> Numbers:
+def numbers(played: Sequence[Trajectory], settings: SynthesisSettings) -> Numbers:
     """Numbers of one capability's episodes, in groups of `calibration_group_size`."""
     size = settings.calibration_group_size
-    groups = [
+    return of_groups([played[at : at + size] for at in range(0, len(played), size)], settings)
+
+
+def of_groups(groups: Sequence[Sequence[Trajectory]], settings: SynthesisSettings) -> Numbers:
+    """Numbers of episodes in groups, one for each task."""
+    scored = [
         [
             (
                 t.score.similarity if settings.reward == "similarity" else float(t.score.success),
                 t.score.success,
             )
-            for t in played[at : at + size]
+            for t in group
             if t.score is not None and t.failure is None
         ]
-        for at in range(0, len(played), size)
+        for group in groups
     ]
-    return measure(groups, failures=len(played) - sum(map(len, groups)))
+    return measure(scored, failures=sum(map(len, groups)) - sum(map(len, scored)))
 
 
 def _conclude(calibration: Calibration) -> None:

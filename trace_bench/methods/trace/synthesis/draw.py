@@ -1,9 +1,9 @@
 """Synthetic tasks of a capability, self-tested before use (method, step 2).
 
-The suite brings the generator: the target's own world, tool schemas and conversation, with a
-reward for the capability only. This module draws seeds from it, keeps the wanted share of contrast
-cases, and throws away what fails the self-test: the reference must earn the full reward, doing
-nothing must not. No rollout is spent here, since no agent acts.
+The suite brings the generator (`Synthesizes`): the target's own world, tool schemas and
+conversation, with a reward for the capability only. This module draws seeds from it, keeps the
+wanted share of contrast cases, and throws away what fails the self-test: the reference must earn
+the full reward, doing nothing must not. No rollout is spent here, since no agent acts.
 """
 
 from __future__ import annotations
@@ -11,10 +11,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 from trace_bench.core.errors import TraceBenchError, UserError
-from trace_bench.core.protocols import Suite
+from trace_bench.core.protocols import HasReference, Suite, Synthesizes
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Score, Step, Task
 
@@ -22,14 +21,7 @@ FULL = 1.0 - 1e-6  # the environments' own tolerance for a perfect score
 IDLE: Message = {"role": "assistant", "content": ""}
 MAX_STEPS = 200  # ends the self-test of an environment that never says done
 MAX_LEVEL = 3
-
-
-@runtime_checkable
-class Generator(Protocol):
-    """What a suite offers besides `Suite` when capabilities can be trained on it."""
-
-    def capabilities(self) -> tuple[str, ...]: ...
-    def synthetic(self, capability: str, seed: int) -> Task: ...
+LOOKED_AT = 200  # tasks without a contrast case among them: the generator makes none
 
 
 @dataclass(frozen=True)
@@ -50,19 +42,26 @@ class Drawn:
     refused: int
 
 
-def generator(suite: Suite) -> Generator:
-    """The suite's generator of synthetic tasks; UserError if it has none."""
-    if not isinstance(suite, Generator):
+def generator(suite: Suite) -> Synthesizes:
+    """The suite as a generator of synthetic tasks; UserError if it is none."""
+    if not isinstance(suite, Synthesizes):
         raise UserError(
-            f"method=trace cannot synthesize tasks for {suite.name}/{suite.variant}: that "
-            "suite has no generator of synthetic tasks. Change `env` or `method`."
+            f"there are no synthetic tasks for {suite.name}/{suite.variant}: that suite has no "
+            "generator of them. Change `env` or `method`. With method=trace, "
+            "method.synthesis=select trains on training tasks instead, and with "
+            "llm.generator.by=endpoint a model writes environments."
         )
     return suite
 
 
+def seeded(suite: Suite, seed: int) -> Task:
+    """The task of a seed of a suite that is made of a program text: it has one capability only."""
+    return generator(suite).synthetic("", seed)
+
+
 def play(suite: Suite, task: Task, replies: Sequence[Message], then: Message) -> Score | None:
-    """Score of an episode in which the agent says `replies` and then `then` until the end; None
-    if the episode never ends."""
+    """Score of an episode in which the agent's turns are `replies`, and then `then` until the end;
+    None if the episode never ends."""
     env = suite.make()
     try:
         step = env.reset(task)
@@ -76,10 +75,12 @@ def play(suite: Suite, task: Task, replies: Sequence[Message], then: Message) ->
 
 
 def self_test(suite: Suite, task: Task) -> str | None:
-    """None when the task is fit for use, else what is wrong with it."""
-    reference = play(suite, task, suite.reference(task), IDLE)
-    if reference is None or reference.similarity < FULL or not reference.success:
-        return f"the reference earns {reference and reference.similarity}"
+    """None when the task is fit for use, else what is wrong with it. The reference is looked at
+    where the suite has one."""
+    if isinstance(suite, HasReference):
+        reference = play(suite, task, suite.reference(task), IDLE)
+        if reference is None or reference.similarity < FULL or not reference.success:
+            return f"the reference earns {reference and reference.similarity}"
     idle = play(suite, task, (), IDLE)
     if idle is None or idle.similarity >= FULL:
         return f"doing nothing earns {idle and idle.similarity}"
@@ -88,7 +89,8 @@ def self_test(suite: Suite, task: Task) -> str | None:
 
 def draw(suite: Suite, capability: str, count: int, mix: Mix, seed: int, label: str) -> Drawn:
     """`count` accepted tasks in a seeded order. `label` names the stream of seeds ("train",
-    "calibration/1"): different labels give different tasks, the same label the same ones.
+    "calibration/1"): different labels give different tasks, the same label the same ones. A
+    generator that makes no contrast cases gives none.
 
     Raises TraceBenchError naming the last defect when more seeds are refused than accepted.
     """
@@ -97,7 +99,9 @@ def draw(suite: Suite, capability: str, count: int, mix: Mix, seed: int, label: 
     kept: dict[bool, list[Task]] = {True: [], False: []}
     refused, last, seen = 0, "", set[str]()
     pools: dict[bool, list[Task]] = {True: [], False: []}
-    for n in range(200 + 100 * count):
+    for n in range(LOOKED_AT + 100 * count):
+        if n == LOOKED_AT and not (pools[True] or kept[True]):
+            want = {True: 0, False: count}
         if all(len(kept[side]) >= want[side] for side in want):
             break
         number = stable_seed(seed, "trace", "synthetic", capability, label, n) % 2**31
@@ -109,7 +113,7 @@ def draw(suite: Suite, capability: str, count: int, mix: Mix, seed: int, label: 
         pools[side].append(task)
         if len(pools[side]) < 2 ** abs(mix.level):
             continue
-        chosen, pools[side] = _by_length(pools[side], mix.level), []
+        chosen, pools[side] = _by_length(suite, pools[side], mix.level), []
         wrong = self_test(suite, chosen)
         if wrong is None:
             kept[side].append(chosen)
@@ -122,25 +126,27 @@ def draw(suite: Suite, capability: str, count: int, mix: Mix, seed: int, label: 
         raise TraceBenchError(
             f"only {len(tasks)} of {count} synthetic tasks of {capability} "
             f"({want[True]} contrast cases) could be made; refused by the self-test: {refused} "
-            f"({last or 'none'})"
+            f"({last or 'none'}). Lower `method.synthetic_tasks` if the generator has no more."
         )
     random.Random(stable_seed(seed, "trace", "order", capability, label)).shuffle(tasks)
     return Drawn(tuple(tasks), refused)
 
 
-def _by_length(pool: Sequence[Task], level: int) -> Task:
-    """The task with the longest (level > 0) or shortest reference; the first one on ties."""
-    if level >= 0:
-        return max(pool, key=lambda t: len(t.data.get("reference", ())))
-    return min(pool, key=lambda t: len(t.data.get("reference", ())))
+def _by_length(suite: Suite, pool: Sequence[Task], level: int) -> Task:
+    """The task with the longest (level > 0) or shortest reference; the first one on ties, and
+    where the suite has no references."""
+    if len(pool) == 1 or not isinstance(suite, HasReference):
+        return pool[0]
+    lengths = [len(suite.reference(task)) for task in pool]
+    return pool[lengths.index(max(lengths) if level > 0 else min(lengths))]
 
 
 def opening(suite: Suite, task: Task) -> tuple[str, tuple[str, ...]]:
     """What is known before the first turn: the user's first message ("" if there is none) and the
     names of the tools at hand."""
     first = first_step(suite, task)
-    said = (m for m in first.messages if m.get("role") == "user")
-    text = str(next(said, {}).get("content") or "")
+    heard = (m for m in first.messages if m.get("role") == "user")
+    text = str(next(heard, {}).get("content") or "")
     return text, tuple(tool["function"]["name"] for tool in first.tools)
 
 

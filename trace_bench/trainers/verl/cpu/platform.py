@@ -12,7 +12,7 @@ from verl.plugin.platform.platform_base import PlatformBase
 
 
 class CpuPlatform(PlatformBase):
-    """Processes stand where GPUs would: Ray counts logical ones."""
+    """Uses processes in place of GPUs; Ray counts them as logical resources."""
 
     device_name = "cpu"
     vendor_name = "cpu"
@@ -25,7 +25,7 @@ class CpuPlatform(PlatformBase):
         return True
 
     def is_platform_available(self, use_smi_check: bool = False) -> bool:
-        return False  # only where VERL_PLATFORM asks for it
+        return False  # never detected: used only if VERL_PLATFORM selects it
 
     def current_device(self) -> Any:
         return "cpu"  # `tensor.to(0)` would mean a GPU
@@ -34,10 +34,10 @@ class CpuPlatform(PlatformBase):
         return 1
 
     def set_device(self, device_index: int) -> None:
-        """There is one."""
+        """No effect: there is one device."""
 
     def synchronize(self, device_index: int | None = None) -> None:
-        """Nothing runs by itself."""
+        """No effect: nothing runs asynchronously."""
 
     def manual_seed(self, seed: int) -> None:
         torch.manual_seed(seed)
@@ -46,10 +46,10 @@ class CpuPlatform(PlatformBase):
         torch.manual_seed(seed)
 
     def set_allocator_settings(self, settings: str) -> None:
-        """None to set."""
+        """No effect: there is no allocator to configure."""
 
     def empty_cache(self) -> None:
-        """None to empty."""
+        """No effect: there is no cache."""
 
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
         return None, None
@@ -65,10 +65,10 @@ class CpuPlatform(PlatformBase):
         yield
 
     def profiler_start(self) -> None:
-        """None to start."""
+        """No effect: there is no profiler."""
 
     def profiler_stop(self) -> None:
-        """None to stop."""
+        """No effect: there is no profiler to stop."""
 
     def ray_resource_name(self) -> str:
         return "GPU"
@@ -84,7 +84,7 @@ class CpuPlatform(PlatformBase):
 
 
 def device_module() -> Any:
-    """What verl asks of `torch.cuda`, as it is on a CPU."""
+    """The functions of `torch.cuda` that verl uses, for a CPU."""
 
     def nothing(*_: Any, **__: Any) -> None:
         return None

@@ -1,5 +1,5 @@
-"""Makes platform and rollout server known to verl; importing this module is how verl loads a
-plug-in (`verl/__init__.py`, VERL_USE_EXTERNAL_MODULES)."""
+"""Registers the platform and the rollout server with verl, which loads a plug-in by importing its
+module (`verl/__init__.py`, VERL_USE_EXTERNAL_MODULES)."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ def _replica() -> Any:
 
 
 def register() -> None:
-    """The platform only, since verl asks for it while it is being imported; the registries of
-    rollouts are in parts of verl that are not there yet (`register_rollout`)."""
+    """Registers only the platform, which verl needs while it is being imported. The rollout
+    registries are in parts of verl that are imported later (`register_rollout`)."""
     PlatformRegistry.register(platform="cpu")(CpuPlatform)
 
 
 def register_rollout() -> None:
-    """Called by those who have verl whole and need rollouts: launch.py, steps.Runner, CpuWorker."""
+    """Registers the rollout server. Called after verl's import, by launch.py, steps.Runner and
+    CpuWorker."""
     from verl.workers.rollout.base import _ROLLOUT_REGISTRY
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 

@@ -1,5 +1,5 @@
-"""verl's rollout server on a CPU: this project's own engine (policies/engine.py), tokens in, tokens
-out, with the adapter as it is, in full precision."""
+"""verl's rollout server on a CPU: this project's own engine (policies/engine), from tokens to
+tokens, with the adapter in full precision."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trace_bench.policies.engine.scheduler import Engine, Order, Sampled
 from trace_bench.policies.local import backend_of, load_model
 from trace_bench.trainers.verl.spec import JOB_VARIABLE, read_spec
 
-_SLOTS = 128  # sequences at once; more wait
+_SLOTS = 128  # concurrent sequences; further ones wait
 
 
 class CpuReplica(RolloutReplica):
@@ -41,7 +41,7 @@ class CpuReplica(RolloutReplica):
 
 
 class CpuRollout(BaseRollout):
-    """The training process's side: it hands its server the adapter after every iteration."""
+    """The training process's side: sends its server the adapter after every iteration."""
 
     def __init__(self, config: Any, model_config: Any, device_mesh: Any, **_: Any) -> None:
         super().__init__(config, model_config, device_mesh)
@@ -51,10 +51,10 @@ class CpuRollout(BaseRollout):
         self.sleep_level = 1
 
     async def resume(self, tags: list[str]) -> None:
-        """Nothing was released."""
+        """No effect: nothing was released."""
 
     async def release(self) -> None:
-        """Memory is not shared with a GPU's training."""
+        """No effect: there is no GPU memory to free."""
 
     async def update_weights(
         self,
@@ -67,7 +67,7 @@ class CpuRollout(BaseRollout):
         **_: Any,
     ) -> None:
         if peft_config is None or not base_sync_done:
-            raise RuntimeError("only adapters are taken; the base model is what it was")
+            raise RuntimeError("only adapters are accepted; the base model does not change")
         adapter = {name: tensor.detach().cpu() for name, tensor in weights}
         if self.is_leader_rank:
             server = ray.get_actor(f"trace_bench_server_{self.replica_rank}")
@@ -85,8 +85,8 @@ class _Request:
 
 
 class CpuServer:
-    """A Ray actor. Requests come in on its event loop; one thread runs the engine over all that
-    are there. An adapter that arrives takes effect between two requests of the same engine."""
+    """A Ray actor. Requests arrive on its event loop; one thread runs the engine over all of them.
+    A new adapter takes effect between requests."""
 
     def __init__(self, model_path: str) -> None:
         torch.set_num_threads(1)
@@ -107,8 +107,8 @@ class CpuServer:
     async def generate(
         self, prompt_ids: list[int], sampling_params: dict[str, Any], **_: Any
     ) -> TokenOutput:
-        """A turn. `sampling_params`: temperature, max_tokens, and seed: the episode's own stream
-        of random numbers, in which the length of the prompt says where this turn begins."""
+        """Samples a turn. `sampling_params`: temperature, max_tokens, and the seed of the episode's
+        random stream, in which the prompt's length is the position where this turn begins."""
         answer: asyncio.Future[Sampled] = asyncio.get_running_loop().create_future()
         self._asked.put(
             _Request(
@@ -129,10 +129,10 @@ class CpuServer:
         )
 
     async def take(self, weights: dict[str, torch.Tensor], scale: float, version: int) -> None:
-        """The adapter from now on. Nothing may be in flight."""
+        """Replaces the adapter. No request may be in flight."""
         with self._lock:
             if self._live:
-                raise RuntimeError("an adapter came while turns were being made")
+                raise RuntimeError("an adapter arrived while turns were being sampled")
             name = f"version {version}"
             if self._name is not None and self._name != name:
                 self._backend.remove(self._name)
@@ -141,15 +141,15 @@ class CpuServer:
             self._name, self._version = name, version
 
     async def sleep(self, *_: Any, **__: Any) -> None:
-        """verl lets servers sleep to free a GPU's memory."""
+        """No effect: verl uses this to free a GPU's memory."""
 
     wake_up = clear_kv_cache = release_kv_cache = resume_kv_cache = sleep
     abort_all_requests = resume_generation = start_profile = stop_profile = sleep
 
     def _work(self) -> None:
-        """The engine's thread. An engine that breaks ends this process: verl then starts again
-        from its last checkpoint, while requests to a dead thread would wait for their deadlines
-        and fail episodes one by one."""
+        """The engine's thread. A failure of the engine ends this process, and verl is restarted
+        from its last checkpoint; otherwise requests would run into their deadlines and fail
+        episodes one by one."""
         try:
             self._serve()
         except BaseException:
@@ -171,7 +171,7 @@ class CpuServer:
                     for sampled in self._engine.step():
                         done = self._live.pop(sampled.episode)
                         self._engine.release(sampled.episode)
-                        _tell(done.answer, sampled)
+                        _resolve(done.answer, sampled)
 
     def _submit(self, number: int, request: _Request) -> None:
         try:
@@ -187,11 +187,11 @@ class CpuServer:
             )
         except ValueError as error:
             del self._live[number]
-            _tell(request.answer, error)
+            _resolve(request.answer, error)
 
 
-def _tell(answer: asyncio.Future[Sampled], what: Sampled | Exception) -> None:
-    """Hands a result to the event loop that waits for it."""
+def _resolve(answer: asyncio.Future[Sampled], what: Sampled | Exception) -> None:
+    """Passes a result to the event loop that waits for it."""
 
     def hand() -> None:
         if answer.done():

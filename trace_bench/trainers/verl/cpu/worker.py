@@ -1,5 +1,5 @@
 """verl's training worker on a CPU. verl asks torch for the process group "cpu:gloo,cpu:gloo", which
-torch refuses; where a group is there already, verl takes that one."""
+torch refuses; if a group exists already, verl uses that one."""
 
 from __future__ import annotations
 

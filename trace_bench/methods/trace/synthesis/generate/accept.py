@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from trace_bench.core.errors import EpisodeError, UserError
-from trace_bench.core.protocols import Suite
+from trace_bench.core.protocols import HasReference, Suite
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Task, Tool, to_json
 from trace_bench.envs.check import first_fault
-from trace_bench.methods.trace.settings import TraceSettings
-from trace_bench.methods.trace.synthesis.draw import IDLE, opening, play
+from trace_bench.methods.trace.settings import SynthesisSettings
+from trace_bench.methods.trace.synthesis.draw import IDLE, opening, play, seeded
 from trace_bench.methods.trace.synthesis.generate.leaks import Leaks, texts_of
 from trace_bench.policies.scripted import call_message, plausible, text_message
 
@@ -22,13 +22,13 @@ CALLS = 4  # random tool calls of the random agent, as in policies/scripted.py
 
 
 def examine(
-    suite: Suite, twin: Suite, tools: Mapping[str, Tool], leaks: Leaks, settings: TraceSettings
+    suite: Suite, twin: Suite, tools: Mapping[str, Tool], leaks: Leaks, settings: SynthesisSettings
 ) -> list[str]:
     """What is wrong, in words for the author, of the first check that fails; [] when all is well.
 
     `twin`: the same module in another process, which must give the same."""
     try:
-        tasks = [suite.synthetic("", seed) for seed in range(TASKS)]  # type: ignore[attr-defined]
+        tasks = [seeded(suite, seed) for seed in range(TASKS)]
         return (
             _variety(suite, tasks)
             or _tools(suite, tasks, tools)
@@ -72,7 +72,7 @@ def _leaks(suite: Suite, tasks: Sequence[Task], leaks: Leaks) -> list[str]:
 
 
 def repeated(what: str, found: Sequence[str]) -> str:
-    """What is said of a text that holds something of held-out tasks."""
+    """The objection to a text that holds something of held-out tasks."""
     return f"{what} repeats a task that is held out: {', '.join(found[:3])}. Make up your own."
 
 
@@ -84,7 +84,7 @@ def _conformance(suite: Suite, tasks: Sequence[Task]) -> list[str]:
 def _twin(suite: Suite, twin: Suite, tasks: Sequence[Task]) -> list[str]:
     """Another process gives the same tasks, messages and rewards."""
     for task in tasks:
-        other = twin.synthetic("", task.seed)  # type: ignore[attr-defined]
+        other = seeded(twin, task.seed)
         if to_json(other.data) != to_json(task.data):
             return [f"make_task({task.seed}) gives other data in another process."]
         if _played(suite, task) != _played(twin, task):
@@ -96,7 +96,7 @@ def _played(suite: Suite, task: Task) -> str:
     env = suite.make()
     try:
         steps = [env.reset(task)]
-        for action in suite.reference(task):
+        for action in suite.reference(task) if isinstance(suite, HasReference) else ():
             if steps[-1].done:
                 break
             steps.append(env.step(action))
@@ -105,7 +105,7 @@ def _played(suite: Suite, task: Task) -> str:
         env.close()
 
 
-def _floors(suite: Suite, tasks: Sequence[Task], settings: TraceSettings) -> list[str]:
+def _floors(suite: Suite, tasks: Sequence[Task], settings: SynthesisSettings) -> list[str]:
     """What an agent earns that does nothing, that only talks, and that calls at random."""
     talk = text_message("That is done.")
     floors = {
@@ -123,7 +123,12 @@ def _floors(suite: Suite, tasks: Sequence[Task], settings: TraceSettings) -> lis
     ]
 
 
-def _mean(suite: Suite, tasks: Sequence[Task], replies, then: Message) -> float:  # type: ignore[no-untyped-def]
+def _mean(
+    suite: Suite,
+    tasks: Sequence[Task],
+    replies: Callable[[Task], Sequence[Message]],
+    then: Message,
+) -> float:
     scores = [play(suite, task, replies(task), then) for task in tasks]
     return sum(s.similarity for s in scores if s is not None) / len(scores)
 

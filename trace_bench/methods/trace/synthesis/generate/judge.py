@@ -1,5 +1,5 @@
 """A second model reads a written environment: does its reward need the capability, and little else?
-Nobody reads where no model plays the judge."""
+Where no model plays the judge, none is read."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ SCHEMA = {
 
 
 def objection(lab: Lab, capability: Capability, name: str, code: str) -> str | None:
-    """Why the environment does not fit; None when it does, or the judge says nothing that can be
+    """Why the environment does not fit; None when it does, or the judge's answer cannot be
     used. Raises UserError when the judge is out of reach: the same command then asks again."""
-    room = lab.room(ROLE)
-    if room is None:
+    limit = lab.prompt_limit(ROLE)
+    if limit is None:
         return None
-    text = f"Capability: {capability.description}\n\n```python\n{code[: room - len(RULES)]}```"
+    text = f"Capability: {capability.description}\n\n```python\n{code[: limit - len(RULES)]}```"
     messages: list[Message] = [
         {"role": "system", "content": RULES},
         {"role": "user", "content": text},
     ]
     try:
-        said = lab.ask(ROLE, name, messages, lambda answer: read_json(answer, SCHEMA))
+        verdict = lab.ask(ROLE, name, messages, lambda answer: read_json(answer, SCHEMA))
     except LLMError as error:
         if error.outage:
             lab.retract(ROLE, f"{name}/")
@@ -42,6 +42,6 @@ def objection(lab: Lab, capability: Capability, name: str, code: str) -> str | N
                 f"the judge does not answer: {error}. The same command goes on from here; or "
                 "change `llm.judge`."
             ) from error
-        lab.say(f"{name} is not judged: {error}")
+        lab.log(f"{name} is not judged: {error}")
         return None
-    return None if said["fits"] else str(said["why"])
+    return None if verdict["fits"] else str(verdict["why"])

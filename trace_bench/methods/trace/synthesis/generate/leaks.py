@@ -10,7 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trace_bench.core.protocols import AsksUser, Suite
 from trace_bench.core.types import Task
+from trace_bench.methods.trace.synthesis.draw import opening
 
 SHINGLE = 6  # words in a row that count as the same wording
 _WORD = re.compile(r"[a-z0-9']+")
@@ -39,6 +41,19 @@ class Leaks:
         shingles, entities = _collect([texts])
         out = [f"the wording {s!r}" for s in sorted(shingles & self.shingles)]
         return out + [f"{e!r}" for e in sorted(entities & self.entities)]
+
+
+def held_out(suite: Suite, training: Sequence[Task]) -> Leaks:
+    """What an environment may not repeat: what only tasks outside the training splits have."""
+    splits = [s for s in suite.splits() if not s.startswith(("train", "fit"))]
+    known = {task.id for task in training}
+    hidden = [task for split in splits for task in suite.tasks(split) if task.id not in known]
+    asks = isinstance(suite, AsksUser) and suite.asks_user()  # then an opening costs an answer
+
+    def texts(task: Task) -> list[str]:
+        return texts_of(task) + ([] if asks else [opening(suite, task)[0]])
+
+    return Leaks.of(map(texts, hidden), map(texts, training))
 
 
 def quoted(code: str) -> list[str]:

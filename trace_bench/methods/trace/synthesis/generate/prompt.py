@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from trace_bench.core.types import Message, Tool, Trajectory
 from trace_bench.methods.trace.analysis.vocabulary import Capability
-from trace_bench.methods.trace.settings import TraceSettings
-from trace_bench.methods.trace.synthesis.generate.rules import MODULES
+from trace_bench.methods.trace.settings import SynthesisSettings
+from trace_bench.methods.trace.synthesis.generate.restrictions import MODULES
 from trace_bench.methods.transcript import compact
 
 VERSION = "1"
@@ -58,10 +58,10 @@ def request(
     capability: Capability,
     tools: Mapping[str, Tool],
     examples: Sequence[Trajectory],
-    room: int,
-    settings: TraceSettings,
+    limit: int,
+    settings: SynthesisSettings,
 ) -> list[Message]:
-    """The first question. `room`: characters that it may have."""
+    """The first question. `limit`: characters that it may have."""
     modules = ", ".join(sorted(MODULES))
     rules = RULES.format(low=settings.band_low, high=settings.band_high, modules=modules)
     listed = "\n".join(json.dumps(tool["function"]) for _, tool in sorted(tools.items()))
@@ -69,7 +69,7 @@ def request(
         f"Capability: {capability.name}\n{capability.description}\n\n"
         f"The keys of TOOLS are the names of these tools:\n{listed}\n"
     )
-    left = room - len(rules) - len(head)
+    left = limit - len(rules) - len(head)
     each = left // (2 * EXAMPLES)
     shown = [compact(t, each) for t in examples[:EXAMPLES]] if each > 300 else []
     lacking = "\n\n".join(f"-- an episode that lacked it\n{text}" for text in shown)
@@ -81,12 +81,12 @@ def request(
 
 def again(first: Sequence[Message], code: str, problems: Sequence[str]) -> list[Message]:
     """The next question: the last module and what was wrong with it."""
-    said = "\n".join(f"- {p}" for p in problems[:8])
+    listed = "\n".join(f"- {p}" for p in problems[:8])
     return [
         *first,
         {"role": "assistant", "content": f"```python\n{code}```"},
         {
             "role": "user",
-            "content": f"This module was not accepted:\n{said}\nWrite the whole module again.",
+            "content": f"This module was not accepted:\n{listed}\nWrite the whole module again.",
         },
     ]

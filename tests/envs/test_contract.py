@@ -1,0 +1,127 @@
+"""The conformance check passes the embedded suite and finds what is broken."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from phone_world import wifi_task
+
+from trace_bench.core.protocols import Env
+from trace_bench.core.types import Message, Score, Step, Task
+from trace_bench.envs.check import Report, check
+from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
+
+REFERENCE: list[Message] = [
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [
+            {
+                "id": "c0",
+                "type": "function",
+                "function": {"name": "set_wifi_status", "arguments": '{"on": false}'},
+            }
+        ],
+    },
+    {"role": "assistant", "content": "Wifi is turned off"},
+]
+
+
+class OneTask:
+    """A suite of one task with an environment of choice."""
+
+    name = "toolsandbox"
+    variant = "test"
+
+    def __init__(self, env: type[Env] = ToolSandboxEnv, reference: Any = None) -> None:
+        self._env = env
+        self._reference = REFERENCE if reference is None else reference
+
+    def splits(self) -> Sequence[str]:
+        return ("test",)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        return (wifi_task(),)
+
+    def task(self, task_id: str) -> Task:
+        return wifi_task()
+
+    def make(self) -> Env:
+        return self._env()
+
+    def reference(self, task: Task) -> Sequence[Message]:
+        return self._reference
+
+
+def run(env: type[Env] = ToolSandboxEnv, reference: Any = None) -> Report:
+    return check(OneTask(env, reference), [wifi_task()])
+
+
+def test_a_sound_environment_passes() -> None:
+    report = run()
+    assert report.ok, str(report)
+    assert (report.reference, report.idle) == (1.0, 0.0)
+    assert str(report).count("\n") == len(report.lines) and "FAILED" not in str(report)
+
+
+_COUNTER = itertools.count()
+
+
+class Remembers(ToolSandboxEnv):
+    """Answers with the number of steps of all environments together."""
+
+    def step(self, action: Message) -> Step:
+        step = super().step(action)
+        note: Message = {"role": "user", "content": str(next(_COUNTER))}
+        return replace(step, messages=(*step.messages, note))
+
+
+class Raises(ToolSandboxEnv):
+    """Lets a bad call through as an exception."""
+
+    def step(self, action: Message) -> Step:
+        for tool_call in action.get("tool_calls") or ():
+            assert tool_call["function"]["name"] in self._names
+        return super().step(action)
+
+
+class Generous(ToolSandboxEnv):
+    """Scores outside [0, 1]."""
+
+    def score(self) -> Score:
+        return Score(1.5, True)
+
+
+class Endless(ToolSandboxEnv):
+    """Never ends."""
+
+    def step(self, action: Message) -> Step:
+        return Step(messages=({"role": "user", "content": "Go on"},))
+
+
+@pytest.mark.parametrize(
+    ("env", "broken"),
+    [
+        (Remembers, "the same task and actions give the same bytes"),
+        (Raises, "bad tool calls are answered with an error message"),
+        (Generous, "the reference earns the full score"),
+        (Endless, "an idle agent's episode ends with a score"),
+    ],
+)
+def test_faults_are_found_and_named(env: type[Env], broken: str) -> None:
+    report = run(env)
+    assert not report.ok
+    assert broken in [line.name for line in report.lines if line.faults]
+    assert "test/wifi" in str(report)
+
+
+def test_a_reference_that_falls_short_is_found() -> None:
+    report = run(reference=REFERENCE[1:])
+    assert [line.name for line in report.lines if line.faults] == [
+        "the reference earns the full score"
+    ]
+    assert report.reference == 0.5

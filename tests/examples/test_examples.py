@@ -1,0 +1,110 @@
+"""The examples, run as somebody runs them who has copied them into a folder of their own."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pages import EXAMPLES, lay_out
+
+FILES = sorted(EXAMPLES.glob("*.py"))
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    lay_out(tmp_path)
+    return tmp_path
+
+
+def python(folder: Path, *arguments: str) -> str:
+    """stdout of a Python program in that folder."""
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def summaries(folder: Path) -> dict[str, dict]:
+    """By the method's name."""
+    found = [json.loads(path.read_text()) for path in folder.glob("runs/**/summary.json")]
+    return {summary["method"]: summary for summary in found}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_an_example_is_short_and_needs_nothing_but_the_package(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) < 100
+    ours = {p.stem for p in FILES}
+    for node in ast.walk(ast.parse(text)):
+        names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            first = name.partition(".")[0]
+            known = name == "trace_bench" or first in ours | {"torch", "tokenizers", "transformers"}
+            assert known or first in sys.stdlib_module_names, name
+
+
+def test_the_desk_keeps_the_contract(here: Path) -> None:
+    printed = python(here, "-m", "trace_bench.check", "env.factory=desk:Suite", "limit=48")
+    assert "desk/own train, sandbox=inline: 48 tasks" in printed and "FAILED" not in printed
+    assert "mean similarity: reference 1.000, idle 0.000" in printed
+
+
+@pytest.mark.slow
+def test_the_desk_is_learned_and_what_was_lacking_is_found(here: Path) -> None:
+    """GRPO and TRACE from the command line: the small agent answers when the line is up and does
+    not know what to do when it is down."""
+    settings = ["env=custom", "env.factory=desk:Suite", "env.options.size=24", "budget=224"]
+    quick = ["checkpoints=[]", "evaluation.yardsticks=false", "evaluation.routing=false"]
+    printed = python(here, "-m", "trace_bench", "-m", "method=grpo,trace", *settings, *quick)
+    assert "capabilities: recovers_from_errors" in printed
+    assert "grpo on desk:Suite" in printed and "env: desk:Suite, source " in printed
+    found = summaries(here)
+    for method in ("trace", "grpo"):
+        base, score = found[method]["base_score"], found[method]["score"]
+        assert 0.3 < base["success"] < 0.8 and score["failures"] == 0
+        assert score["success"] > base["success"] + 0.2
+    assert list(found["trace"]["capabilities"]) == ["recovers_from_errors"]
+    assert found["trace"]["origins"]["env"]["module"] == "desk"
+
+
+@pytest.mark.slow
+def test_a_method_of_ones_own(here: Path) -> None:
+    name = "method.factory=best_of_prompts:BestOfPrompts"
+    env = ["env=custom", "env.factory=desk:Suite", "env.options.size=16", "checkpoints=[]"]
+    options = ["method.options.least=4", 'method.options.prompts=["Be brief.","Be polite."]']
+    arguments = ["-m", "trace_bench", "method=custom", name, *env, *options]
+    python(here, *arguments, "budget=24")
+    (summary,) = summaries(here).values()
+    assert summary["rollouts"]["prompt"] == 24
+    done = subprocess.run(
+        [sys.executable, *arguments, "budget=11"], cwd=here, capture_output=True, text=True
+    )
+    assert done.returncode == 2 and done.stderr.startswith("error: budget=11 is too small for")
+
+
+@pytest.mark.slow
+def test_a_model_of_ones_own_learns(here: Path) -> None:
+    python(here, "own_model.py", "qwen3", "llama")
+    found = {}
+    for path in here.glob("runs/**/summary.json"):
+        summary = json.loads(path.read_text())
+        found[Path(json.loads((path.parent / "agent.json").read_text())["model"]).name] = summary
+    assert found.keys() == {"qwen3", "llama"}
+    for kind, summary in found.items():
+        config = json.loads((here / "own_model" / kind / "config.json").read_text())
+        assert config["model_type"] == kind
+        assert summary["base_score"]["similarity"] < 0.5 < 0.9 < summary["score"]["similarity"]
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_loads_and_compares(here: Path) -> None:
+    printed = python(here, "compare.py")
+    assert "grpo, 96 rollouts, seed 1 against best_of_prompts:BestOfPrompts" in printed
+    assert "Result(grpo, success 1.000" in printed
+    assert len(summaries(here)) == 2

@@ -1,0 +1,179 @@
+"""Every kind of part of one's own, from outside the package and without an edit: in a file of the
+working folder, and as entry points of an installed package. The parts are those of the pages."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pages import lay_out
+
+DESK = ["env=custom", "env.factory=desk:Suite", "env.options.size=16", "checkpoints=[]"]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    lay_out(tmp_path)
+    return tmp_path
+
+
+def bench(folder: Path, *arguments: str, path: Path | None = None) -> subprocess.CompletedProcess:
+    env = dict(os.environ)
+    if path is not None:
+        env["PYTHONPATH"] = os.pathsep.join([str(path), *env.get("PYTHONPATH", "").split(":")])
+    return subprocess.run(
+        [sys.executable, "-m", "trace_bench", *arguments],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+
+
+def summary_of(done: subprocess.CompletedProcess, folder: Path) -> dict:
+    """The one run in the folder."""
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    (path,) = folder.glob("runs/**/summary.json")
+    return {**json.loads(path.read_text()), "folder": path.parent}
+
+
+def test_an_environment_from_the_page_keeps_the_contract(here: Path) -> None:
+    command = [sys.executable, "-m", "trace_bench.check", "env.factory=bell:Suite"]
+    done = subprocess.run(
+        [*command, "env.options.most=9"], cwd=here, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "bell/own train, sandbox=inline: 16 tasks" in done.stdout
+    broken = (
+        (here / "bell.py").read_text().replace("self.rung = task.data", "self.rang = task.data")
+    )
+    (here / "bell.py").write_text(broken)
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True)
+    assert done.returncode == 1 and "AttributeError" in done.stdout and "FAILED" in done.stdout
+
+
+@pytest.mark.slow
+def test_method_trainer_and_tracker_in_files(here: Path) -> None:
+    done = bench(
+        here,
+        *("method=custom", "method.factory=warm_up:WarmUp", "method.options.looks=1"),
+        *("trainer=custom", "trainer.factory=my_trainer:RandomSearch", "trainer.options.tries=2"),
+        *("tracker=custom", "tracker.factory=my_tracker:Csv", "tracker.options.file=own.csv"),
+        *DESK,
+        "budget=48",
+    )
+    summary = summary_of(done, here)
+    assert summary["rollouts"]["analysis"] == 16 and summary["rollouts"]["training"] == 32
+    agent = json.loads((summary["folder"] / "agent.json").read_text())
+    (adapter,) = agent["adapters"]
+    assert adapter["name"] in ("warm@0001", "warm@0002")
+    assert (here / adapter["path"] / "adapter_model.safetensors").is_file()
+    logged = (summary["folder"] / "own.csv").read_text().splitlines()
+    assert logged.count("phase,training") == 2 and logged[-1].startswith("success,")
+    assert {group: origin["module"] for group, origin in summary["origins"].items()} == {
+        "env": "desk",
+        "method": "warm_up",
+        "trainer": "my_trainer",
+        "tracker": "my_tracker",
+    }
+    for line in ("method: warm_up:WarmUp, source", "trainer: my_trainer:RandomSearch, source"):
+        assert line in done.stdout
+
+
+def test_a_policy_in_a_file(here: Path) -> None:
+    policy = ["policy=custom", "policy.factory=my_policy:Patient"]
+    summary = summary_of(bench(here, "method=base", *policy, *DESK), here)
+    assert summary["score"]["success"] == 1.0 and summary["score"]["failures"] == 0
+    assert summary["origins"]["policy"]["attribute"] == "Patient"
+    done = bench(here, "method=grpo", *policy, *DESK, "seed=1")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: policy=my_policy:Patient is scripted and cannot be")
+
+
+# -- installed ------------------------------------------------------------------------------------
+
+PROJECT = """
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+
+[project]
+name = "guest-parts"
+version = "4.5.6"
+
+[tool.setuptools]
+py-modules = ["desk", "warm_up", "my_trainer", "my_policy", "my_tracker", "small"]
+
+[project.entry-points."trace_bench.suites"]
+desk = "desk:Suite"
+[project.entry-points."trace_bench.methods"]
+warm_up = "warm_up:WarmUp"
+[project.entry-points."trace_bench.trainers"]
+search = "my_trainer:RandomSearch"
+[project.entry-points."trace_bench.policies"]
+patient = "my_policy:Patient"
+[project.entry-points."trace_bench.trackers"]
+csv = "my_tracker:Csv"
+[project.entry-points."trace_bench.models"]
+small = "small:weights"
+"""
+WEIGHTS = """
+from trace_bench.tiny import MODEL_FOLDER
+
+def weights(size: str = "tiny") -> str:
+    return str(MODEL_FOLDER)
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A package of somebody else, installed by pip into a folder."""
+    project, site = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("site")
+    lay_out(project)
+    (project / "pyproject.toml").write_text(PROJECT)
+    (project / "small.py").write_text(WEIGHTS)
+    options = ["--no-index", "--no-build-isolation", "--no-deps", "--quiet", "--target", str(site)]
+    command = [sys.executable, "-m", "pip", "install", *options, str(project)]
+    subprocess.run(command, check=True, capture_output=True)
+    shutil.rmtree(project)
+    return site
+
+
+@pytest.mark.slow
+def test_all_kinds_as_entry_points(site: Path, tmp_path: Path) -> None:
+    done = bench(
+        tmp_path,
+        *("env=desk", "env.options.size=16", "checkpoints=[]", "method=warm_up"),
+        *("method.options.looks=1", "trainer=search", "trainer.options.tries=2", "tracker=csv"),
+        *("model=small", "model.options.size=tiny", "budget=48"),
+        path=site,
+    )
+    summary = summary_of(done, tmp_path)
+    assert "warm_up on desk" in done.stdout
+    assert summary["folder"].relative_to(tmp_path).parts[:3] == ("runs", "desk", "warm_up")
+    assert set(summary["origins"]) == {"env", "method", "trainer", "tracker", "model"}
+    assert {origin["version"] for origin in summary["origins"].values()} == {"4.5.6"}
+    assert (summary["folder"] / "metrics.csv").is_file()
+
+
+def test_a_policy_as_an_entry_point(site: Path, tmp_path: Path) -> None:
+    arguments = ["env=desk", "env.options.size=16", "method=base", "policy=patient"]
+    summary = summary_of(bench(tmp_path, *arguments, path=site), tmp_path)
+    assert summary["score"]["success"] == 1.0
+
+
+def test_wrong_names_and_settings_are_met_with_all_there_are(site: Path, tmp_path: Path) -> None:
+    for argument, words in {
+        "env=dusk": "unknown env 'dusk'; allowed: custom, desk, tau2, toolsandbox.",
+        "trainer=serch": "unknown trainer 'serch'; allowed: custom, local, search, verl",
+        "trainer=search trainer.options.tris=2": "unknown key 'trainer.tris'; allowed: tries, st",
+        "trainer=search trainer.options.tries=two": "trainer.tries='two' is not allowed; allowed",
+    }.items():
+        done = bench(tmp_path, *argument.split(), path=site)
+        assert done.returncode == 2 and words in done.stderr, done.stderr
+        assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1

@@ -1,0 +1,91 @@
+"""What the pages in docs/ say is so: their code runs, their commands are understood, their links
+lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pages import EXAMPLES, PAGES, ROOT, blocks, lay_out
+
+PROGRAM = """
+import sys
+from trace_bench.__main__ import main
+from trace_bench.check import main as check
+for line in sys.stdin.read().splitlines():
+    kind, *arguments = line.split("\\t")
+    print(line, flush=True)
+    code = check(arguments) if kind == "check" else main([*arguments, "dry_run=true"])
+    assert code == 0, (line, code)
+"""
+
+
+def commands(page: Path) -> list[str]:
+    text = "".join(b.text for b in blocks(page) if b.language == "bash")
+    return text.replace("\\\n", " ").splitlines()
+
+
+def test_every_command_is_understood(tmp_path: Path) -> None:
+    """Runs are planned (dry_run=true), checks are made; scripts and other programs must be there.
+    All in one process: most of the time goes into imports."""
+    lay_out(tmp_path)
+    lines = []
+    for words in (shlex.split(c) for page in PAGES for c in commands(page)):
+        assert words[0] == "python"
+        if words[1:3] == ["-m", "trace_bench"]:
+            lines.append(["run", *words[3:]])
+        elif words[1:3] == ["-m", "trace_bench.check"]:
+            lines.append(["check", *words[3:]])
+        elif words[1] == "-m":
+            assert (ROOT / Path(*words[2].split(".")).with_suffix(".py")).is_file(), words
+        else:
+            assert (tmp_path / words[1]).is_file(), words
+    assert len(lines) > 10
+    text = "\n".join("\t".join(line) for line in lines)
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM], cwd=tmp_path, input=text, capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "FAILED" not in done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_python_on_a_page_runs(page: Path, tmp_path: Path) -> None:
+    """The blocks of a page one after the other, with smaller budgets; a file must be importable."""
+    lay_out(tmp_path)
+    found = [b for b in blocks(page) if b.language == "python"]
+    for block in found:
+        ast.parse(block.text)
+        assert max(map(len, block.text.splitlines())) <= 100
+    script = "".join(f"import {b.file.removesuffix('.py')}\n" for b in found if b.file)
+    script += "\n".join(b.text for b in found if not b.file)
+    quick = re.sub(r"budget=(320|64)\b", "budget=40, checkpoints=[], evaluation__limit=8", script)
+    if found:
+        command = [sys.executable, "-c", quick]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / link).resolve().exists(), link
+    for name in re.findall(r"`((?:trace_bench|conf|examples)/[\w/]+\.\w+)`", page.read_text()):
+        if name != "conf/env/bell.yaml":  # the reader's
+            assert (ROOT / name).exists(), name
+
+
+def test_the_first_page_names_the_check_first() -> None:
+    page = ROOT / "docs" / "environments.md"
+    assert commands(page)[0].startswith("python -m trace_bench.check env.factory=")
+
+
+def test_examples_are_as_long_as_the_pages_say() -> None:
+    for page in PAGES:
+        for name, lines in re.findall(r"examples/(\w+\.py)\),\s+(\d+) lines", page.read_text()):
+            assert len((EXAMPLES / name).read_text().splitlines()) == int(lines), name

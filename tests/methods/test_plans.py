@@ -1,0 +1,194 @@
+"""What a method says it will do agrees with what it then does, and what cannot work is refused."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from named import PLAYING, QUICK, method
+from trace_lab import BASE, MemoryLab, ScriptedTrainer
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import (
+    FineTunes,
+    HasReference,
+    MethodPlan,
+    PlannedRun,
+    RanksLabels,
+    Synthesizes,
+)
+from trace_bench.core.store import write_json
+from trace_bench.core.types import CHARGED, AdapterRef, AgentSpec, Purpose
+from trace_bench.trainers.local import LocalTrainer
+from trace_bench.trainers.settings import TrainerSettings
+
+HABITS = {"recovers_from_errors": 0.6, "completes_all_parts": 0.5, "disambiguates": 0.7}
+FEW = {"recovers_from_errors": 0.8}
+"""Fewer capabilities than the budget pays for: the rest is training."""
+METHODS = {name: method(name, *QUICK.get(name, ())) for name in [*PLAYING, "base", "sft"]}
+METHODS["select"] = method("trace", "method.synthesis=select")
+METHODS["joint"] = method("trace", "method.adapters=joint", *QUICK["trace"])
+BUDGETED = sorted(METHODS.keys() - {"base", "sft"})
+PHASES = {
+    "analysis": Purpose.ANALYSIS,
+    "analysis, which calibrates too": Purpose.ANALYSIS,
+    "calibration": Purpose.CALIBRATION,
+    "training": Purpose.TRAINING,
+    "prompts": None,  # of two purposes
+}
+
+
+def played(name: str, budget: int, habits: Any) -> MemoryLab:
+    lab = MemoryLab(habits, budget, 3)
+    METHODS[name].fit(BASE, lab.suite.tasks("train"), lab)
+    return lab
+
+
+def plan(name: str, budget: int, *, tasks: int = 64, **facts: Any) -> MethodPlan:
+    found: MethodPlan = METHODS[name].plan(PlannedRun(budget, tasks, ScriptedTrainer(), **facts))
+    return found
+
+
+@pytest.mark.parametrize("budget", [300, 437])
+@pytest.mark.parametrize("habits", [HABITS, FEW], ids=["several", "one"])
+@pytest.mark.parametrize("name", BUDGETED)
+def test_a_plan_agrees_with_what_is_played(name: str, budget: int, habits: Any) -> None:
+    lab, promised = played(name, budget, habits), plan(name, budget)
+    counted: Counter[Any] = Counter()
+    for _, purpose, tasks in lab.calls:
+        counted[purpose] += len(tasks)
+    assert sum(counted.values()) == budget - lab.left
+    for phase in promised.phases:
+        purpose = PHASES[phase.name.partition(" (")[0]]
+        found = sum(counted.values()) if purpose is None else counted.pop(purpose, 0)
+        assert found <= phase.rollouts, phase
+        assert phase.most or found == phase.rollouts, phase
+    assert set(counted) <= {Purpose.PROMPT, Purpose.VALIDATION}, "a phase that was not planned"
+    assert len(lab.trainer.jobs) <= promised.adapters
+    assert promised.trains == bool(promised.adapters)
+
+
+def test_a_plans_bounds_are_reached() -> None:
+    """With one capability all that is left is training."""
+    lab = played("trace", 437, FEW)
+    trained = sum(len(t) for _, purpose, t in lab.calls if purpose is Purpose.TRAINING)
+    (phase,) = (p for p in plan("trace", 437).phases if p.name == "training")
+    assert trained == phase.rollouts == 437 - 64 - 32
+
+
+def test_free_phases_are_planned_as_they_are_counted() -> None:
+    free = plan("trace", 300, charged=CHARGED["paper"])
+    assert [p.rollouts for p in free.phases if p.name == "training"] == [300]
+    assert free.adapters == 3 > plan("trace", 300).adapters
+
+
+@pytest.mark.parametrize(
+    ("name", "budget", "words"),
+    [
+        ("trace", 159, "method=trace, which needs at least 160 rollouts: analysis 32"),
+        ("select", 127, "method=trace, which needs at least 128 rollouts: analysis 32"),
+        ("single_capability", 159, "method=single_capability, which needs at least 160"),
+        ("prompt_only", 31, "at least 32 analysis rollouts"),
+        ("gepa", 63, "method=gepa, which needs at least 64"),
+    ],
+)
+def test_a_budget_that_is_too_small_is_refused_beforehand(
+    name: str, budget: int, words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        plan(name, budget)
+    plan(name, budget + 1)
+
+
+def test_too_few_training_tasks_for_gepa_are_refused_beforehand() -> None:
+    with pytest.raises(UserError, match="leaves nothing of 24 training tasks"):
+        plan("gepa", 300, tasks=24)
+    plan("gepa", 300, tasks=0)  # their number is not known
+
+
+class Planning(ScriptedTrainer):
+    """Knows what a job comes to, as `PlansTraining`."""
+
+    def plan_training(self, rollouts: int, name: str, points: Any) -> str | None:
+        if rollouts < 16:
+            raise UserError(f"training {name!r} needs at least 16")
+        return f"{name} at {list(points)}"
+
+
+@pytest.mark.parametrize("name", ["grpo", "untargeted"])
+def test_the_trainer_is_asked_for_the_curves_caveat_and_the_least_budget(name: str) -> None:
+    run = PlannedRun(64, 64, Planning(), points=(32, 64))
+    assert METHODS[name].plan(run).caveat == f"{name} at [32, 64]"
+    with pytest.raises(UserError, match=f"training '{name}' needs at least 16"):
+        METHODS[name].plan(PlannedRun(8, 64, Planning()))
+    assert plan(name, 64).caveat is None
+
+
+def test_traces_yardstick_is_itself_with_one_adapter() -> None:
+    (yardstick,) = plan("trace", 437).yardsticks
+    assert (yardstick.name, yardstick.title) == ("joint", "one joint adapter")
+    lab = MemoryLab(HABITS, 437, 3)
+    agent = yardstick.method.fit(BASE, lab.suite.tasks("train"), lab)  # type: ignore[arg-type]
+    assert [a.capability for a in agent.adapters] == ["joint"]
+    assert plan("joint", 437).yardsticks == plan("single_capability", 437).yardsticks == ()
+    assert plan("joint", 437).adapters == 1
+
+
+def test_questions_are_counted_for_the_roles_that_models_play() -> None:
+    models = frozenset({"analyst", "generator", "judge", "reflector"})
+    found = plan("trace", 437, models=models)
+    assert found.questions == {"analyst": 1 + 10 * 8, "generator": 2 * 5, "judge": 2 * 5}
+    assert plan("trace", 437).questions == {}
+    assert plan("prompt_only", 300, models=models).questions == {"analyst": 1 + 10 * 38}
+    assert plan("gepa", 300, models=models).questions == {"reflector": (300 - 24) // 16}
+    only = plan("select", 437, models=frozenset({"analyst", "generator"}))
+    assert set(only.questions) == {"analyst"}
+
+
+def test_a_models_capabilities_need_a_models_environments() -> None:
+    alone = frozenset({"analyst"})
+    with pytest.raises(UserError, match=r"Set llm.generator.by=endpoint too, .*synthesis=select"):
+        plan("trace", 437, models=alone)
+    plan("select", 437, models=alone)
+    plan("prompt_only", 437, models=alone)
+
+
+def test_what_a_method_needs_of_the_others() -> None:
+    def needs(name: str, *models: str) -> set[Any]:
+        return {n.protocol for n in plan(name, 437, models=frozenset(models)).needs}
+
+    assert needs("trace") == needs("single_capability") == {HasReference, Synthesizes}
+    assert needs("select") == needs("prompt_only") == {HasReference}
+    assert needs("trace", "analyst", "generator") == needs("select", "analyst") == set()
+    assert needs("untargeted") == {Synthesizes}
+    assert needs("sft") == {FineTunes}
+    assert needs("grpo") == needs("gepa") == needs("base") == set()
+    asks = method("trace", "method.route=both").plan(PlannedRun(437, 64, ScriptedTrainer()))
+    assert asks.routed and RanksLabels in {n.protocol for n in asks.needs}
+    assert not plan("trace", 437).routed
+    folder = method("untargeted", "method.environments=x")
+    assert folder.plan(PlannedRun(437, 64, ScriptedTrainer())).needs == ()
+
+
+def test_only_some_trainers_fine_tune() -> None:
+    assert isinstance(LocalTrainer(TrainerSettings()), FineTunes)
+    assert not isinstance(ScriptedTrainer(), FineTunes)
+
+
+def test_every_table_says_where_the_environments_come_from() -> None:
+    assert plan("select", 437).marks == ("environments selected from training tasks",)
+    assert plan("trace", 437).marks == ()
+    assert [p.name for p in plan("select", 437).phases] == [
+        "analysis, which calibrates too", "training",
+    ]  # fmt: skip
+
+
+def test_base_and_saved_learn_nothing(tmp_path: Path) -> None:
+    assert plan("base", 0) == MethodPlan(learns=False)
+    stored = AgentSpec("m", "v", "", (AdapterRef("a", "x"),), {"kind": "zero_shot", "skills": []})
+    write_json(tmp_path / "agent.json", stored)
+    saved = method("saved", f"method.agent={tmp_path}")
+    found = saved.plan(PlannedRun(0, 64, ScriptedTrainer()))
+    assert found == MethodPlan(adapters=1, routed=True, learns=False)

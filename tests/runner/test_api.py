@@ -1,0 +1,362 @@
+"""Runs from Python: results, silence, errors, interruptions, objects as parts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trace_bench
+from trace_bench import (
+    AgentSpec,
+    Comparison,
+    Lab,
+    MethodPlan,
+    Phase,
+    PlannedRun,
+    Purpose,
+    Result,
+    Task,
+    Trajectory,
+    UserError,
+)
+from trace_bench.__main__ import main
+from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
+from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
+
+ROOT = Path(__file__).resolve().parents[2]
+QUICK: dict[str, Any] = {"method": "base", "policy": "reference", "evaluation__limit": 6}
+
+
+class Advice:
+    """A method of one's own: a line in the prompt, after one look at some tasks. What it plays
+    changes nothing, so that it also runs with a scripted agent."""
+
+    def __init__(self, line: str = "Ask when something is missing.", episodes: int = 8) -> None:
+        self.line, self.episodes = line, episodes
+
+    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
+        some = [tasks[n % len(tasks)] for n in range(self.episodes)]
+        played = lab.rollouts("look", base, some, purpose=Purpose.PROMPT)
+        assert [t.task for t in played] == [t.id for t in some]
+        return replace(base, prompt=self.line, version="advised")
+
+    def plan(self, run: PlannedRun) -> MethodPlan:
+        return MethodPlan(phases=(Phase("look", self.episodes),), learns=False)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def advised(**changes: Any) -> Result:
+    given: dict[str, Any] = {
+        "method": Advice(),
+        "policy": "reference",
+        "budget": 8,
+        "evaluation__limit": 6,
+    }
+    return trace_bench.run(**{**given, **changes})
+
+
+# -- results --------------------------------------------------------------------------------------
+
+
+def test_a_run_and_all_that_is_in_its_result(here: Path) -> None:
+    result = advised(seed=3, policy="local")
+    score: Any = result.score
+    assert 0.0 <= score["success"] <= 1.0 and score["n"] == 6 and score["failures"] == 0
+    assert result.rollouts == {"prompt": 8, "evaluation": result.rollouts["evaluation"]}
+    assert result.agent.prompt == "Ask when something is missing."
+    assert result.rows[0]["name"] == "base"
+    assert result.table.startswith(f"{__name__}:Advice on toolsandbox/embedded")
+    assert result.folder.is_relative_to("runs") and (result.folder / "ledger.jsonl").exists()
+    rollouts: list[Trajectory] = result.trajectories()
+    assert len(rollouts) == 8 and all(t.turns for t in rollouts)
+    held_out = result.trajectories(evaluation=True)
+    assert {t.agent for t in held_out} >= {"base", "advised"}
+    assert repr(result).startswith(f"Result({__name__}:Advice, success 0.")
+
+
+def test_load_gives_the_same_and_a_repeated_run_answers_at_once() -> None:
+    first = trace_bench.run(**QUICK)
+    before = (first.folder / "summary.json").stat().st_mtime_ns
+    again = trace_bench.run(**QUICK)
+    loaded = trace_bench.load(str(first.folder))
+    assert first == again == loaded and loaded.table == first.table
+    assert (first.folder / "summary.json").stat().st_mtime_ns == before
+
+
+def test_the_command_line_and_python_make_the_same_run(capfd: pytest.CaptureFixture[str]) -> None:
+    result = trace_bench.run(**QUICK, seed=4)
+    assert capfd.readouterr() == ("", "")
+    assert main(["method=base", "policy=reference", "evaluation.limit=6", "seed=4"]) == 0
+    printed = capfd.readouterr()
+    assert "this run is finished; its stored result:" in printed.err
+    assert result.table in printed.out and f"run: {result.folder}" in printed.out
+
+
+# -- silence --------------------------------------------------------------------------------------
+
+
+def test_nothing_is_printed_unless_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
+    """With the model itself, whose libraries like to talk."""
+    result = advised(policy="local")
+    trace_bench.compare(result, trace_bench.load(result.folder))
+    assert capfd.readouterr() == ("", "")
+    advised(seed=1, verbose=True)
+    printed = capfd.readouterr()
+    assert "rollouts 8/8" in printed.err and printed.out == ""
+
+
+def test_it_runs_beside_a_running_event_loop(capfd: pytest.CaptureFixture[str]) -> None:
+    """As in a notebook."""
+
+    async def cell() -> Result:
+        return trace_bench.run(**QUICK)
+
+    assert asyncio.run(cell()).score["success"] == 1.0
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_hydra_of_the_notebooks_own_is_left_alone() -> None:
+    from hydra import compose, initialize_config_dir
+    from hydra.core.global_hydra import GlobalHydra
+
+    (Path.cwd() / "own").mkdir()
+    (Path.cwd() / "own" / "mine.yaml").write_text("a: 1\n")
+    with initialize_config_dir(str(Path.cwd() / "own"), version_base="1.3"):
+        trace_bench.run(**QUICK)
+        assert compose("mine")["a"] == 1
+    assert not GlobalHydra.instance().is_initialized()
+
+
+# -- errors ---------------------------------------------------------------------------------------
+
+WRONG: list[tuple[dict[str, Any], list[str]]] = [
+    ({"budget": -1}, ["budget=-1"]),
+    ({"budget": "many"}, ["budget=many"]),
+    ({"method": "grop"}, ["method=grop"]),
+    ({"env": "desk"}, ["env=desk"]),
+    ({"method": "grpo", "method__reward": "love"}, ["method=grpo", "method.reward=love"]),
+    ({"buget": 3}, ["buget=3"]),
+    ({"trainer__group_size": 1.5}, ["trainer.group_size=1.5"]),
+    ({"env__train_split": "test"}, ["env.train_split=test"]),
+    ({"method": "grpo", "policy": "reference"}, ["method=grpo", "policy=reference"]),
+    ({"method": "trace", "budget": 8}, ["method=trace", "budget=8"]),
+    ({"env": "custom", "env__factory": "gone:suite"}, ["env=custom", "env.factory=gone:suite"]),
+]
+
+
+@pytest.mark.parametrize(("given", "argv"), WRONG, ids=lambda v: " ".join(v) if v else None)
+def test_errors_are_those_of_the_command_line(
+    given: dict[str, Any], argv: list[str], capsys: pytest.CaptureFixture[str], here: Path
+) -> None:
+    assert main(argv) == 2
+    line = capsys.readouterr().err
+    with pytest.raises(UserError) as caught:
+        trace_bench.run(**given)
+    assert line == f"error: {caught.value}\n"
+    assert capsys.readouterr() == ("", "")
+    assert not list(here.iterdir())  # and no folder is left behind
+
+
+def test_errors_of_python_alone() -> None:
+    with pytest.raises(UserError, match="given both `suite` and `env`"):
+        trace_bench.run(suite=EmbeddedSuite(), env="toolsandbox")
+    with pytest.raises(UserError, match="gives object, which is no Suite: it has no name"):
+        trace_bench.run(suite=object())
+    with pytest.raises(UserError, match="gives int, which is no Method: it has no fit"):
+        trace_bench.run(method=3)
+    with pytest.raises(UserError, match=r"nowhere is not a folder"):
+        trace_bench.load("nowhere")
+    with pytest.raises(UserError, match=r"is not a finished run"):
+        trace_bench.load(Path.cwd())
+    with pytest.raises(UserError, match=r"nowhere is not a folder"):
+        trace_bench.compare("nowhere", "nowhere")
+    with pytest.raises(AttributeError, match="has no attribute 'rum'"):
+        trace_bench.rum()  # type: ignore[attr-defined]
+
+
+# -- comparisons ----------------------------------------------------------------------------------
+
+
+def test_two_methods_and_two_seeds_are_compared() -> None:
+    base = trace_bench.run(method="base", evaluation__limit=6, budget=8)
+    other = advised(policy="local")
+    found: Comparison = trace_bench.compare(other.folder, base)
+    success = [float(r.score["success"]) for r in (other, base)]
+    assert found.value == pytest.approx(success[0] - success[1])
+    assert found.low <= found.value <= found.high and 0.0 <= found.p_value <= 1.0
+    assert len(found.tasks) == 6 and set(found.tasks.values()) <= {-1.0, 0.0, 1.0}
+    assert str(found).startswith(f"{__name__}:Advice, 8 rollouts, seed 0 against base, 8 rollouts")
+    assert trace_bench.compare(base, base).value == 0.0
+
+
+def test_one_method_is_compared_with_itself() -> None:
+    """Other seeds, other settings of the method."""
+    one = advised()
+    for other in (advised(seed=1), advised(method=Advice("Be brief."))):
+        found = trace_bench.compare(one, other)
+        assert found.value == 0.0 and found.a.folder != found.b.folder
+
+
+def test_runs_that_differ_in_more_are_refused() -> None:
+    one = trace_bench.run(**QUICK)
+    fewer = trace_bench.run(**{**QUICK, "evaluation__limit": 4})
+    with pytest.raises(UserError, match=r"differ in more than .*evaluation\.limit is 4 .*or 6"):
+        trace_bench.compare(one, fewer)
+    other = trace_bench.run(**QUICK, suite=EmbeddedSuite("all_tools"))
+    with pytest.raises(UserError, match=r"differ in more than method, budget and seed: env"):
+        trace_bench.compare(one, other)
+
+
+def test_a_folder_that_was_edited_is_refused() -> None:
+    one, two = trace_bench.run(**QUICK), trace_bench.run(**QUICK, seed=1)
+    path = two.folder / "evaluation.jsonl"
+    path.write_text(path.read_text().replace("true", "false", 1))
+    with pytest.raises(UserError, match=r"evaluation\.jsonl"):
+        trace_bench.compare(one, two)
+
+
+# -- objects --------------------------------------------------------------------------------------
+
+
+def test_a_part_is_an_object_a_class_or_a_function() -> None:
+    def make(episodes: int = 4) -> Advice:
+        return Advice(episodes=episodes)
+
+    results = [
+        advised(method=Advice(episodes=4)),
+        advised(method=Advice, method__options__episodes=4),
+        advised(method=make),
+    ]
+    assert [r.rollouts["prompt"] for r in results] == [4, 4, 4]
+    assert len({r.folder for r in results}) == 3
+    assert results[0].score == results[1].score == results[2].score
+
+
+def test_objects_of_other_arguments_do_not_share_a_run() -> None:
+    one = trace_bench.run(**QUICK, suite=EmbeddedSuite())
+    two = trace_bench.run(**QUICK, suite=EmbeddedSuite("all_tools"))
+    again = trace_bench.run(**QUICK, suite=EmbeddedSuite("all_tools"))
+    assert one.folder != two.folder == again.folder
+
+
+# -- interruptions --------------------------------------------------------------------------------
+
+
+class Interrupted(EmbeddedSuite):
+    """Presses Ctrl-C as the environment for a certain episode is made. `presses` is no argument of
+    the constructor, so that it is no part of the run's identity."""
+
+    presses: Iterator[bool] = iter(())
+
+    def make(self) -> ToolSandboxEnv:
+        if next(self.presses, False):
+            raise KeyboardInterrupt
+        return super().make()
+
+
+def pressing(*episodes: int) -> Interrupted:
+    suite = Interrupted()
+    suite.presses = iter([n in episodes for n in range(max(episodes, default=0) + 1)])
+    return suite
+
+
+def train(suite: Interrupted, folder: str) -> Result:
+    return trace_bench.run(
+        "trainer.groups=2",
+        method="grpo",
+        suite=suite,
+        budget=48,
+        run_dir=folder,
+        checkpoints=[],
+        evaluation__limit=6,
+    )
+
+
+def parts_of(folder: Path) -> dict[str, Any]:
+    """All of a run but times, and the folder's own name."""
+
+    def lines(name: str) -> list[str]:
+        return sorted((folder / name).read_text().replace(folder.name, "RUN").splitlines())
+
+    summary = json.loads((folder / "summary.json").read_text())
+    keys = ("score", "base_score", "table", "rollouts", "fingerprint", "adapters")
+    agent = (folder / "agent.json").read_text().replace(folder.name, "RUN")
+    return {
+        "agent": agent,
+        "ledger": lines("ledger.jsonl"),
+        "evaluation": lines("evaluation.jsonl"),
+        **{key: json.dumps(summary.get(key)).replace(folder.name, "RUN") for key in keys},
+    }
+
+
+def test_a_run_that_was_interrupted_goes_on_to_the_same_result(here: Path) -> None:
+    """At the base agent's evaluation, in two iterations of training, and at the end; each time the
+    same call goes on."""
+    train(pressing(), "whole")
+    for press in (2, 20, 24, 30):
+        with pytest.raises(KeyboardInterrupt):
+            train(pressing(press), "parts")
+        assert (here / "parts" / "config.yaml").exists()
+        with pytest.raises(UserError, match="not a finished run"):
+            trace_bench.load("parts")
+    train(pressing(), "parts")
+    assert parts_of(here / "parts") == parts_of(here / "whole")
+
+
+# -- the clone's parent ---------------------------------------------------------------------------
+
+NOTEBOOK = """
+import trace_bench, trace_bench.results.statistics
+result = trace_bench.run(method="base", policy="reference", evaluation__limit=2)
+print(trace_bench.__file__, result.score["success"])
+"""
+
+
+@pytest.fixture(scope="module")
+def parent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a clone in it, which a fresh environment has installed for editing."""
+    parent = tmp_path_factory.mktemp("parent")
+    clone, venv = parent / "trace_bench", parent / "venv"
+    ignored = shutil.ignore_patterns("__pycache__")
+    for folder in ("trace_bench", "conf"):
+        shutil.copytree(ROOT / folder, clone / folder, ignore=ignored)
+    for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, clone)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+    (site,) = venv.glob("lib/python*/site-packages")
+    places = [p for p in sys.path if p.endswith("-packages")]
+    (site / "shared.pth").write_text("\n".join(places))  # their own .pth files do not count
+    options = ["--no-index", "--no-build-isolation", "--no-deps", "--quiet", "-e"]
+    command = [str(venv / "bin" / "python"), "-m", "pip", "install", *options, str(clone)]
+    subprocess.run(command, check=True, env=bare(), capture_output=True)
+    return parent
+
+
+def bare() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+
+
+def test_the_clones_parent_is_a_good_working_folder(parent: Path) -> None:
+    """There `trace_bench` is also the name of a folder without a package in it."""
+    python = parent / "venv" / "bin" / "python"
+    done = subprocess.run(
+        [python, "-c", NOTEBOOK], cwd=parent, env=bare(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{parent / 'trace_bench' / 'trace_bench' / '__init__.py'} 1.0\n"
+    assert done.stderr == ""

@@ -1,0 +1,55 @@
+"""Which splits a method may train and report on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from toy import ToySuite
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import MethodPlan
+from trace_bench.core.types import Task
+from trace_bench.runner.build import check_splits
+from trace_bench.settings.compose import compose
+
+LEARNS = MethodPlan()
+
+
+class Splits(ToySuite):
+    """`test` holds other tasks than `train`; `again` holds one task of `train` by another id."""
+
+    def splits(self) -> Sequence[str]:
+        return ("train", "dev", "test", "again")
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        numbers = {"train": range(4), "dev": range(4, 8), "test": range(8, 12)}
+        if split == "again":
+            return [add(split, i) for i in (3, 13, 14)]
+        return [add(split, i) for i in numbers[split]]
+
+
+def add(split: str, number: int) -> Task:
+    return Task(f"toy/tests/{split}/{number:04d}", "toy", split, number, {"add": [number]})
+
+
+def test_other_tasks_are_reported_than_are_trained_on() -> None:
+    check_splits(compose([]), Splits(), LEARNS)
+
+
+def test_a_task_counts_as_the_same_by_its_content() -> None:
+    with pytest.raises(UserError) as error:
+        check_splits(compose(["evaluation.split=again"]), Splits(), LEARNS)
+    assert "1 of 3 tasks of evaluation.split=again are in env.train_split=train" in str(error.value)
+    assert "such as toy/tests/again/0003" in str(error.value)
+    assert "`protocol=paper`" in str(error.value)
+
+
+def test_the_same_tasks_are_allowed_where_the_run_is_marked_or_does_not_learn() -> None:
+    check_splits(compose(["evaluation.split=again", "protocol=paper"]), Splits(), LEARNS)
+    check_splits(compose(["evaluation.split=again"]), Splits(), MethodPlan(learns=False))
+
+
+def test_a_missing_split_is_named_with_the_setting_and_what_is_allowed() -> None:
+    with pytest.raises(UserError, match=r"tset.*allowed.*again.*evaluation\.split"):
+        check_splits(compose(["evaluation.split=tset"]), Splits(), LEARNS)

@@ -1,0 +1,248 @@
+"""Parts of one's own that are not finished yet: whatever they do, no figure is made of it, and it
+is said which part is wrong and how."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy import ToyEnv, ToySuite, toy_task
+
+import trace_bench
+from trace_bench import AgentSpec, Milestone, Result, Score, Step, StopReason, Task, UserError
+from trace_bench.__main__ import main
+
+
+class Whole(ToySuite):
+    """The toy world with splits."""
+
+    def splits(self) -> Sequence[str]:
+        return ("train", "dev", "test")
+
+    def tasks(self, split: str) -> Sequence[Any]:
+        start = 8 * self.splits().index(split)
+        return [toy_task(i) for i in range(start, start + 8)]
+
+
+def run(suite: Any, **changes: Any) -> Result:
+    given = {"method": "base", "policy": "reference", "suite": suite, "evaluation__retries": 0}
+    return trace_bench.run(**{**given, **changes})
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_whole_suite_is_fine() -> None:
+    assert run(Whole()).score["success"] == 1.0
+
+
+# -- suites ---------------------------------------------------------------------------------------
+
+
+class NoTasks(Whole):
+    def tasks(self, split: str) -> Sequence[Any]:
+        return []
+
+
+class RaisingTasks(Whole):
+    def tasks(self, split: str) -> Sequence[Any]:
+        raise KeyError(split)
+
+
+class DictTasks(Whole):
+    def tasks(self, split: str) -> Sequence[Any]:
+        return [{"id": "toy/1"}]
+
+
+class NoneTasks(Whole):
+    def tasks(self, split: str) -> Any:
+        return None
+
+
+class OneId(Whole):
+    def tasks(self, split: str) -> Sequence[Any]:
+        return [replace(task, id="toy/1") for task in super().tasks(split)]
+
+
+class RaisingSplits(Whole):
+    def splits(self) -> Sequence[str]:
+        raise OSError("no disk")
+
+
+class NumberedSplits(Whole):
+    def splits(self) -> Any:
+        return (1, 2)
+
+
+class Nameless(Whole):
+    name = None  # type: ignore[assignment]
+
+
+class OddAbout(Whole):
+    def about(self) -> dict[str, Any]:
+        return {"data": object()}
+
+
+@pytest.mark.parametrize(
+    ("suite", "why"),
+    [
+        (NoTasks, "tasks('test') gives no task"),
+        (RaisingTasks, "tasks('train') raised KeyError: 'train'"),
+        (DictTasks, "gives dict, and trace_bench.Task is needed"),
+        (NoneTasks, "tasks('train') raised TypeError"),
+        (OneId, "gives 8 tasks with 1 ids"),
+        (RaisingSplits, "splits() raised OSError: no disk"),
+        (NumberedSplits, "splits() gives [1, 2], and texts are needed"),
+        (Nameless, "name and variant must be texts"),
+        (OddAbout, "about() is not JSON-safe"),
+    ],
+)
+def test_a_suite_that_cannot_be_used_is_refused_before_anything_is_run(
+    suite: Any, why: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        run(suite())
+    assert why in str(caught.value) and "docs/environments.md" in str(caught.value)
+    assert not list(Path.cwd().iterdir())
+
+
+def test_the_development_split_is_asked_for_where_it_is_used() -> None:
+    class NoDev(Whole):
+        def splits(self) -> Sequence[str]:
+            return ("train", "test")
+
+    learning = {"method": "grpo", "policy": "local", "budget": 16}
+    with pytest.raises(UserError, match=r"unknown split of toy/tests 'dev'.*`env\.dev_split`"):
+        run(NoDev(), **learning)
+    assert run(NoDev()).score["success"] == 1.0
+
+
+# -- environments ---------------------------------------------------------------------------------
+
+DONE = StopReason.DONE
+GIVEN: dict[str, tuple[Any, str]] = {
+    "a dictionary": ({"done": True}, "a trace_bench.Step is needed, got dict"),
+    "nothing": (None, "a trace_bench.Step is needed, got NoneType"),
+    "no score": (Step(done=True, stop=DONE), "ended without a score"),
+    "a score that is none": (Step(done=True, score=1.0, stop=DONE), "Score is needed, got float"),  # type: ignore[arg-type]
+    "nan": (Step(done=True, score=Score(float("nan"), True), stop=DONE), "from 0 to 1, got nan"),
+    "seven": (Step(done=True, score=Score(7, True), stop=DONE), "from 0 to 1, got 7"),
+    "a text": (Step(done=True, score=Score("1", True), stop=DONE), "from 0 to 1, got '1'"),  # type: ignore[arg-type]
+    "a number as success": (Step(done=True, score=Score(1.0, 1), stop=DONE), "must be True or"),  # type: ignore[arg-type]
+    "odd details": (Step(done=True, score=Score(1.0, True, {"x": object()}), stop=DONE), "JSON"),
+    "an odd milestone": (
+        Step(done=True, score=Score(1.0, True, {}, (Milestone("a", float("inf"), True),))),
+        "JSON-safe",
+    ),
+    "a message without a role": (Step(({"content": "x"},)), "a message with a role"),
+    "a message without a text": (Step(({"role": "user", "content": 3},)), "must be a text"),
+    "a message that is none": (Step(("hello",)), "a message with a role"),  # type: ignore[arg-type]
+    "messages that are none": (Step("hello"), "messages and tools must be tuples"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("name", GIVEN)
+@pytest.mark.parametrize("place", ["reset", "step"])
+def test_what_is_no_step_fails_the_episode_and_is_no_score(name: str, place: str) -> None:
+    given, why = GIVEN[name]
+
+    class Odd(ToyEnv):
+        def reset(self, task: Task) -> Step:
+            return given if place == "reset" else super().reset(task)
+
+        def step(self, action: Any) -> Step:
+            return given
+
+    class Suite(Whole):
+        def make(self) -> ToyEnv:
+            return Odd()
+
+    result = run(Suite())
+    assert result.score == {
+        "success": None, "similarity": None, "n": 0, "interval": None, "failures": 8
+    }  # fmt: skip
+    for trajectory in result.trajectories(evaluation=True):
+        assert trajectory.failure is not None and trajectory.score is None
+        assert trajectory.failure.boundary == "environment" and why in trajectory.failure.error
+
+
+def test_a_run_without_a_score_says_why_and_exits_with_1(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = "from test_unfinished_parts import Whole\nclass Suite(Whole):\n"
+    Path("odd.py").write_text(text + "    def make(self):\n        raise OSError('no desk')\n")
+    settings = ["env=custom", "env.factory=odd:Suite", "method=base", "policy=reference"]
+    assert main(settings) == 1
+    printed = capsys.readouterr()
+    last = printed.err.splitlines()[-1]
+    assert last.startswith("error: none of the 8 held-out episodes has a score; ")
+    assert last.endswith("because of environment: OSError: no desk")
+    assert "run: runs/odd_Suite/base/" in printed.out
+
+
+def test_an_environment_that_cannot_be_made_fails_its_episode_alone() -> None:
+    class Suite(Whole):
+        def make(self) -> ToyEnv:
+            self.made.append(ToyEnv())
+            if len(self.made) % 2:
+                raise OSError("no desk")
+            return self.made[-1]
+
+    assert run(Suite()).score["failures"] == 4
+
+
+def test_a_score_of_a_conversation_that_was_cut_off_is_looked_at_too() -> None:
+    class Endless(ToyEnv):
+        def step(self, action: Any) -> Step:
+            return Step(({"role": "user", "content": "Go on."},))
+
+        def score(self) -> Score:
+            return Score(-1.0, False)
+
+    class Suite(Whole):
+        def make(self) -> ToyEnv:
+            return Endless()
+
+    assert run(Suite(), policy__max_turns=3).score["failures"] == 8
+
+
+def test_a_reference_that_raises_is_a_failure_of_the_policy_that_plays_it() -> None:
+    class Suite(Whole):
+        def reference(self, task: Task) -> Any:
+            raise ValueError("not yet")
+
+    found = run(Suite()).trajectories(evaluation=True)
+    errors = {t.failure.error for t in found if t.failure is not None}
+    assert errors == {"ValueError: not yet"}
+
+
+# -- methods --------------------------------------------------------------------------------------
+
+
+def test_a_method_that_returns_no_agent_is_named() -> None:
+    class Forgetful:
+        def fit(self, base: AgentSpec, tasks: Any, lab: Any) -> Any:
+            lab.log("done")
+
+        def plan(self, run: Any) -> Any:
+            return trace_bench.MethodPlan(learns=False)
+
+    with pytest.raises(UserError, match=r"Forgetful gave NoneType instead of a trace_bench\.Agent"):
+        run(Whole(), method=Forgetful())
+
+
+def test_a_plan_that_is_none_is_named() -> None:
+    class Planless:
+        def fit(self, base: AgentSpec, tasks: Any, lab: Any) -> Any:
+            return base
+
+        def plan(self, run: Any) -> Any:
+            return {"phases": []}
+
+    with pytest.raises(UserError, match=r"Planless\.plan gives dict"):
+        run(Whole(), method=Planless())

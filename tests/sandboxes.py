@@ -1,0 +1,35 @@
+"""Suites by name, in this process and in sandboxes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from trace_bench.core.protocols import Ask, RunContext, Suite
+from trace_bench.sandbox.choose import Sandbox, Where, suite_in
+from trace_bench.settings.registry import Part, find
+from trace_bench.settings.schema import EnvSettings
+
+
+def chosen(name: str, variant: str | None = None, **options: Any) -> Part:
+    """A suite that was chosen by name, with its options (tau2's domain is its variant)."""
+    if name == "tau2":
+        options = {"domain": variant, **options}
+    return find("env", EnvSettings(name, options=options, suite=variant), variant)
+
+
+def in_process(name: str, variant: str, ask: Ask | None = None, **options: Any) -> Any:
+    return chosen(name, variant, **options).make(RunContext(ask=ask))
+
+
+def in_sandbox(
+    part: Part,
+    sandbox: Sandbox,
+    *,
+    ask: Ask | None = None,
+    log: Callable[[str], None] = print,
+    python: str | None = None,
+) -> Any:
+    """The suite with its episodes in that sandbox."""
+    made: Suite = suite_in(part, RunContext(ask=ask), sandbox, Where(python), log)
+    return made

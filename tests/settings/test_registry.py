@@ -1,0 +1,319 @@
+"""Parts of one's own: in a file, as an installed entry point, as an object; nothing is edited."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import RunContext
+from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
+from trace_bench.settings.compose import compose
+from trace_bench.settings.identity import identity, parts_of
+from trace_bench.settings.registry import Part, find, names
+from trace_bench.settings.schema import EnvSettings, PartSettings
+
+SUITE = """
+from dataclasses import dataclass, field
+from trace_bench import RunContext
+
+class Toy:
+    name, variant = "toy", "own"
+    def __init__(self, size: int = 3, words: tuple[str, ...] = ("a",)):
+        self.size, self.words = size, words
+    def splits(self): return ["train"]
+    def tasks(self, split): return []
+    def task(self, task_id): raise KeyError(task_id)
+    def make(self): raise NotImplementedError
+
+def toy(size: int = 3):
+    return Toy(size)
+
+ready = Toy(7)
+
+@dataclass(frozen=True)
+class Settings:
+    size: int = field(default=3, metadata={"low": 1, "high": 9})
+
+def typed(settings: Settings, run: RunContext):
+    made = Toy(settings.size)
+    made.seed = run.seed
+    return made
+
+def anything(**options):
+    return Toy(len(options))
+
+def broken(): raise OSError("no such desk")
+def wrong(): return object()
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a module of one's own; its name is its own, too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / f"own_{tmp_path.name.strip('_-')}.py").write_text(SUITE)
+    return tmp_path
+
+
+def module(here: Path) -> str:
+    return f"own_{here.name.strip('_-')}"
+
+
+def suite(here: Path, attribute: str, **options: object) -> Part:
+    return find("env", EnvSettings("custom", f"{module(here)}:{attribute}", options))
+
+
+@pytest.mark.parametrize(
+    ("attribute", "options", "size"),
+    [
+        ("Toy", {"size": 5}, 5),
+        ("toy", {"size": 4}, 4),
+        ("toy", {}, 3),
+        ("ready", {}, 7),
+        ("typed", {"size": 9}, 9),
+        ("anything", {"a": 1, "b": 2}, 2),
+    ],
+)
+def test_a_class_a_function_and_an_object(
+    here: Path, attribute: str, options: dict[str, object], size: int
+) -> None:
+    part = suite(here, attribute, **options)
+    assert part.make(RunContext(seed=11)).size == size
+    assert part.origin is not None and part.origin.module == module(here)
+
+
+def test_the_facts_of_the_run_reach_a_factory_that_asks_for_them(here: Path) -> None:
+    part = suite(here, "typed")
+    assert part.options == {"size": 3}  # the run is no setting
+    assert part.make(RunContext(seed=11)).seed == 11
+
+
+@pytest.mark.parametrize(
+    ("factory", "options", "said"),
+    [
+        ("desk_that_is_not_there:suite", {}, "the module desk_that_is_not_there cannot be import"),
+        ("{}:nothing", {}, "has no attribute nothing; it has: RunContext, Settings, Toy"),
+        ("{}", {}, "allowed: module:attribute"),
+        ("{}:toy", {"length": 4}, "unknown key 'env.length'; allowed: size"),
+        ("{}:toy", {"size": "much"}, "env.size='much' is not allowed; allowed: a whole number"),
+        ("{}:typed", {"size": 10}, "env.size=10 is not allowed; allowed: a whole number from 1 to"),
+        ("{}:ready", {"size": 4}, "is an object, which takes no options; given: size"),
+        ("{}:broken", {}, "raised OSError: no such desk. Change `env.factory`"),
+        ("{}:wrong", {}, "gives object, which is no Suite: it has no name, variant, splits"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line_that_says_why(
+    here: Path, factory: str, options: dict[str, object], said: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        find("env", EnvSettings("custom", factory.format(module(here)), options)).make(RunContext())
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_module_with_a_mistake_in_it_is_named(here: Path) -> None:
+    (here / "slip.py").write_text("def suite(:\n")
+    with pytest.raises(UserError, match=r"the module slip cannot be imported \(SyntaxError"):
+        find("env", EnvSettings("custom", "slip:suite"))
+
+
+def test_unknown_names_are_refused_with_all_there_are() -> None:
+    with pytest.raises(UserError, match=r"unknown method 'x'; allowed: base, grpo, .*, custom"):
+        find("method", PartSettings("x"))
+    with pytest.raises(UserError, match=r"unknown suite of tau2 'cars'; allowed: airline, retail"):
+        find("env", EnvSettings("tau2", suite="cars"), "cars")
+    with pytest.raises(UserError, match=r"trainer=custom needs trainer\.factory"):
+        find("trainer", PartSettings("custom"))
+
+
+# -- identity -------------------------------------------------------------------------------------
+
+
+def fingerprint_of(*overrides: str) -> object:
+    settings = compose([*overrides])
+    return identity(settings, parts_of(settings))["env"]
+
+
+PROGRAM = """
+import sys
+from trace_bench.settings.compose import compose
+from trace_bench.settings.identity import identity, parts_of
+s = compose(["env=custom", "env.factory=desk:suite", *sys.argv[1:]])
+print(identity(s, parts_of(s))["env"]["origin"]["sha256"])
+"""
+
+
+def test_changed_source_is_another_run(tmp_path: Path) -> None:
+    """Also where the change is in a module beside it; and nothing else is looked at."""
+    (tmp_path / "desk.py").write_text("from drawer import Toy\ndef suite(): return Toy()\n")
+    (tmp_path / "drawer.py").write_text(SUITE)
+
+    def mark() -> str:
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    first = mark()
+    (tmp_path / "other.py").write_text("x = 1\n")
+    assert mark() == first
+    (tmp_path / "drawer.py").write_text(SUITE + "\n# another line\n")
+    second = mark()
+    assert second != first
+    (tmp_path / "desk.py").write_text("from drawer import Toy\n\ndef suite(): return Toy()\n")
+    assert mark() != second
+
+
+def test_options_are_part_of_the_identity(here: Path) -> None:
+    base = ["env=custom", f"env.factory={module(here)}:toy"]
+    assert fingerprint_of(*base) != fingerprint_of(*base, "env.options.size=4")
+    assert fingerprint_of(*base, "env.options.size=3") == fingerprint_of(*base)
+
+
+# -- objects given in Python ----------------------------------------------------------------------
+
+
+def given(part: object) -> Part:
+    return find("method", PartSettings("custom", part))
+
+
+@dataclass(frozen=True)
+class Word:
+    text: str = "a"
+    weights: Any = None
+
+
+class Method:
+    """Its settings are the arguments of its constructor; a cache is none of them."""
+
+    def __init__(self, rounds: int = 1, word: object = "a", _secret: int = 0) -> None:
+        self.rounds, self.word, self._secret = rounds, word, _secret
+        self.cache: dict[str, int] = {}
+
+    def fit(self, base: Any, tasks: Any, lab: Any) -> Any:
+        self.cache["fits"] = 1
+        return base
+
+
+class Slotted:
+    __slots__ = ("length",)
+
+    def __init__(self, **anything: int) -> None:
+        self.length = len(anything)
+
+    def fit(self, base: Any, tasks: Any, lab: Any) -> Any:
+        return base
+
+
+def state(part: object) -> object:
+    origin = given(part).origin
+    assert origin is not None
+    return origin.state
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Method(3), Method(4)),
+        (Method(word=Word("a")), Method(word=Word("b"))),
+        (Method(word=[{"a": {1, 2}}]), Method(word=[{"a": {1, 3}}])),
+        (Method(word=np.zeros(3)), Method(word=np.ones(3))),
+        (Method(word=Word(weights=b"12")), Method(word=Word(weights=b"13"))),
+        (Method(word=len), Method(word=max)),
+        (Method(_secret=1), Method(_secret=2)),
+        (Slotted(a=1), Slotted(a=1, b=1)),
+        (functools.partial(Method, 3), functools.partial(Method, 4)),
+        (functools.partial(Method, rounds=3), functools.partial(Method, rounds=4)),
+        (Method(word="x" * 9000), Method(word="x" * 8999 + "y")),
+        (Method(word=Method(1).fit), Method(word=Method(2).fit)),
+    ],
+)
+def test_objects_of_other_arguments_are_other_runs(one: object, other: object) -> None:
+    assert state(one) == state(copy.deepcopy(one))
+    assert state(one) != state(other)
+    json.dumps(state(one), allow_nan=False)
+
+
+def test_what_a_function_closes_over_counts() -> None:
+    def maker(rounds: int) -> Callable[[], Method]:
+        return lambda: Method(rounds)
+
+    assert state(maker(3)) == state(maker(3)) != state(maker(4))
+
+
+def test_what_an_object_remembers_does_not_count() -> None:
+    used = Method(3)
+    used.fit(None, None, None)
+    assert state(used) == state(Method(3)) == {"rounds": 3, "word": "a", "_secret": 0}
+
+
+def test_a_class_or_function_is_named_as_in_its_module() -> None:
+    part = given(Method)
+    assert part.label == f"{__name__}:Method"
+    assert part.options == {"rounds": 1, "word": "a", "_secret": 0}
+    assert part.origin is not None and part.origin.module == __name__
+
+
+def test_an_object_of_the_package_counts_with_its_arguments() -> None:
+    """Its class is one of ours, so that its name alone would not tell two of them apart."""
+    suites = [EmbeddedSuite(), EmbeddedSuite("all_tools")]
+    one, two = (find("env", EnvSettings("custom", suite)).origin for suite in suites)
+    assert one is not None and two is not None and one.state != two.state
+
+
+def test_an_object_without_end_is_refused() -> None:
+    endless = Method()
+    endless.word = endless
+    with pytest.raises(UserError, match=r"nested more than 12 levels deep.*as options"):
+        given(endless)
+
+
+# -- a folder of settings files, and installed packages -------------------------------------------
+
+
+def test_settings_files_of_ones_own(here: Path) -> None:
+    folder = here / "my_conf" / "env"
+    folder.mkdir(parents=True)
+    text = f"name: desk\nfactory: {module(here)}:toy\noptions: {{size: 8}}\ntrain_split: train\n"
+    (folder / "desk.yaml").write_text(text)
+    settings = compose(["env=desk"], here / "my_conf")
+    assert settings.env.name == "desk" and settings.env.options == {"size": 8}
+    assert settings.evaluation.split == "test"  # what our files have, too
+    assert parts_of(settings)["env"].make(RunContext()).size == 8
+
+
+def test_an_installed_package_adds_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A package as pip leaves it: its modules, and a .dist-info with entry points."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "guest_pkg.py").write_text(
+        "class Idle:\n"
+        "    def __init__(self, rounds: int = 1): self.rounds = rounds\n"
+        "    def fit(self, base, tasks, lab): return base\n"
+    )
+    info = site / "guest_pkg-1.2.3.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: guest-pkg\nVersion: 1.2.3\n")
+    (info / "top_level.txt").write_text("guest_pkg\n")
+    (info / "RECORD").write_text("")
+    (info / "entry_points.txt").write_text("[trace_bench.methods]\nguest = guest_pkg:Idle\n")
+    monkeypatch.syspath_prepend(str(site))
+    assert "guest" in names("method")
+    settings = compose(["method=guest", "method.options.rounds=4"])
+    part = parts_of(settings)["method"]
+    assert part.label == "guest" and part.make(RunContext()).rounds == 4
+    assert part.origin is not None
+    assert (part.origin.module, part.origin.version) == ("guest_pkg", "1.2.3")

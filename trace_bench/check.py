@@ -1,0 +1,78 @@
+"""Checks that an environment satisfies the protocol. Start here with your own environment.
+
+    python -m trace_bench.check env.factory=my_module:my_suite env.options.size=40
+    python -m trace_bench.check env=tau2 env.domain=retail sandbox=docker split=test limit=40
+
+Settings are those of a run (`env`, `env.*`, `sandbox`, ...); `split` (default: the run's training
+split) and `limit` (default 16 tasks) are this command's own. Every task goes through every check;
+the exit status is 1 when one fails.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.protocols import Closes
+from trace_bench.envs.check import check
+from trace_bench.play.suites import splits_of, tasks_of
+from trace_bench.runner.build import make_suite, run_context
+from trace_bench.settings.compose import compose
+from trace_bench.settings.identity import parts_of
+
+LIMIT = 16
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The exit status: 0 when all checks pass, 1 when one fails, 2 for wrong input."""
+    if any(a in ("-h", "--help") for a in arguments):
+        print(__doc__)
+        return 0
+    try:
+        return _check(list(arguments))
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _check(arguments: list[str]) -> int:
+    config_dir = _take(arguments, "--config-dir")
+    split, limit = _take(arguments, "split"), _take(arguments, "limit") or str(LIMIT)
+    if not limit.isdigit() or int(limit) < 1:
+        raise UserError(f"limit={limit} is no number of tasks; allowed: 1 or more. Change `limit`.")
+    own = any(a.startswith("env.factory=") for a in arguments)
+    named = any(a.startswith("env=") for a in arguments)
+    overrides = ["method=base", *(["env=custom"] if own and not named else []), *arguments]
+    settings = compose(overrides, Path(config_dir) if config_dir else None)
+    parts = parts_of(settings)
+    suite = make_suite(settings, parts, run_context(settings, parts))
+    try:
+        chosen = split or settings.env.train_split
+        if chosen not in (there := splits_of(suite)):
+            raise unknown("split", chosen, there, "split")
+        tasks = tasks_of(suite, chosen)[: int(limit)]
+        report = check(suite, tasks)
+        where = f"sandbox={settings.sandbox.name}"
+        print(f"{suite.name}/{suite.variant} {chosen}, {where}: {len(tasks)} tasks")
+        print(report)
+        return 0 if report.ok else 1
+    finally:
+        if isinstance(suite, Closes):
+            suite.close()
+
+
+def _take(arguments: list[str], key: str) -> str | None:
+    """Removes `key=value` (or `--key value`) from the arguments; its value."""
+    for place, text in enumerate(arguments):
+        if text.startswith(f"{key}="):
+            return arguments.pop(place).partition("=")[2]
+        if text == key and key.startswith("--") and place + 1 < len(arguments):
+            arguments.pop(place)
+            return arguments.pop(place)
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

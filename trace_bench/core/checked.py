@@ -1,0 +1,206 @@
+"""Typed values from plain data, every field checked once: the validator of all settings.
+
+`build` makes a frozen dataclass, `arguments` the keyword arguments of any class or function; both
+read the annotations, and a field's metadata for the range of a number (`number`). A wrong value
+raises a UserError that names the key, the value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import types as pytypes
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from trace_bench.core.errors import UserError, unknown
+
+T = TypeVar("T")
+_MISSING = inspect.Parameter.empty
+_SCALARS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+PLACE = {"identity": False}
+"""Field metadata of a setting that affects no result, such as an address or a deadline. It is not
+part of a run's identity."""
+
+
+def number(low: float, high: float = float("inf")) -> dict[str, Any]:
+    """Field metadata: the allowed range, both ends included."""
+    return {"low": low, "high": high}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One setting of a class or function: its annotation, default and allowed range."""
+
+    hint: Any
+    default: Any = _MISSING
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def build(cls: type[T], data: Any, path: str = "") -> T:
+    """An instance of the dataclass `cls` from plain data. `path` is the settings' group."""
+    if not isinstance(data, Mapping):
+        raise UserError(f"`{path}` is {data!r}; allowed: a group of settings.")
+    return cls(**arguments(parameters(cls), data, path))
+
+
+def arguments(
+    known: Mapping[str, Parameter], given: Mapping[str, Any], path: str, open_ended: bool = False
+) -> dict[str, Any]:
+    """`given` as checked keyword arguments; settings left at their default are omitted. Raises
+    UserError for unknown keys, unless the callable takes any (`open_ended`)."""
+    out: dict[str, Any] = {}
+    for key in given:
+        if key not in known and not open_ended:
+            raise unknown("key", _join(path, str(key)), known, _join(path, str(key)))
+    for name, parameter in known.items():
+        where = _join(path, name)
+        if name in given:
+            out[name] = _convert(parameter.hint, given[name], where, parameter.metadata)
+        elif parameter.default is _MISSING:
+            raise UserError(f"the setting `{where}` is missing.")
+    return out | {key: value for key, value in given.items() if key not in known}
+
+
+def parameters(target: Callable[..., Any]) -> Mapping[str, Parameter]:
+    """The parameters of a class or function by name. An annotation that cannot be resolved (it may
+    be for type checkers only) counts as Any."""
+    try:
+        signature = inspect.signature(target)
+    except (TypeError, ValueError):  # some built-in classes have none
+        return {}
+    found: Any = target
+    fields = {f.name: f for f in dataclasses.fields(found)} if _is_dataclass(found) else {}
+    out = {}
+    for name, p in signature.parameters.items():
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            continue
+        field = fields.get(name)
+        default = p.default
+        if field is not None and field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        hint = _hint(p.annotation, _home(target, name))
+        out[name] = Parameter(hint, default, dict(field.metadata) if field is not None else {})
+    return out
+
+
+def returns(function: Callable[..., Any]) -> type | None:
+    """The class in a function's return annotation; None if it is not a class or not resolvable."""
+    hint = _hint(inspect.signature(function).return_annotation, _home(function, "return"))
+    return hint if inspect.isclass(hint) else None
+
+
+def takes_any(target: Callable[..., Any]) -> bool:
+    """Whether a class or function takes keyword arguments of any name."""
+    try:
+        found = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    return any(p.kind is p.VAR_KEYWORD for p in found)
+
+
+def _home(target: Any, name: str) -> Mapping[str, Any]:
+    """The names that an annotation may use: those of the module that defines the target."""
+    import sys
+
+    if inspect.isclass(target):
+        for cls in target.__mro__:
+            if name in vars(cls).get("__annotations__", {}) or "__init__" in vars(cls):
+                return vars(sys.modules.get(cls.__module__, pytypes.ModuleType("none")))
+    inner = target.func if isinstance(target, functools.partial) else target
+    inner = inspect.unwrap(inner)
+    if inspect.ismethod(inner):
+        inner = inner.__func__
+    return inner.__globals__ if inspect.isfunction(inner) else {}
+
+
+def _hint(annotation: Any, names: Mapping[str, Any]) -> Any:
+    if annotation is _MISSING:
+        return Any
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        return eval(annotation, dict(names))
+    except Exception:  # a name for type checkers only, or no annotation at all
+        return Any
+
+
+def _is_dataclass(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and isinstance(value, type)
+
+
+def _join(path: str, key: str) -> str:
+    return f"{path}.{key}" if path else key
+
+
+def _convert(hint: Any, value: Any, path: str, metadata: Mapping[str, Any]) -> Any:
+    """`value` as the annotated type, or a UserError that says what is allowed."""
+    origin = get_origin(hint)
+    if origin in (Union, pytypes.UnionType):
+        return _one_of(get_args(hint), value, path, metadata)
+    if origin is Literal:
+        if not any(value == a and type(value) is type(a) for a in get_args(hint)):
+            raise unknown("value", value, get_args(hint), path)
+        return value
+    if origin in (tuple, list) or hint in (tuple, list):
+        return _sequence(hint, value, path, metadata)
+    if _is_dataclass(hint):
+        return value if isinstance(value, hint) else build(hint, value, path)
+    if origin in (dict, Mapping) or hint in (dict, Mapping):
+        if not isinstance(value, Mapping):
+            raise _wrong(path, value, "a group of settings")
+        return dict(value)
+    if hint is Path:
+        if not isinstance(value, str | Path) or not str(value):
+            raise _wrong(path, value, "a path")
+        return Path(value)
+    return _scalar(hint, value, path, metadata) if hint in _SCALARS else value
+
+
+def _one_of(hints: tuple[Any, ...], value: Any, path: str, metadata: Mapping[str, Any]) -> Any:
+    """The value as the first type that accepts it; None only if the annotation allows it."""
+    if value is None and type(None) in hints:
+        return None
+    inner = [h for h in hints if h is not type(None)]
+    for hint in inner[:-1]:
+        try:
+            return _convert(hint, value, path, metadata)
+        except UserError:
+            continue
+    return _convert(inner[-1], value, path, metadata)
+
+
+def _sequence(hint: Any, value: Any, path: str, metadata: Mapping[str, Any]) -> Any:
+    kind = get_origin(hint) or hint
+    inner = (get_args(hint) or (Any,))[0]
+    if isinstance(value, str) and inner is str:
+        value = [value]
+    if not isinstance(value, list | tuple):
+        raise _wrong(path, value, "a list, such as [320,640]")
+    return kind(_convert(inner, v, path, metadata) for v in value)
+
+
+def _scalar(hint: Any, value: Any, path: str, metadata: Mapping[str, Any]) -> Any:
+    low = metadata.get("low", float("-inf"))
+    high = metadata.get("high", float("inf"))
+    allowed = _SCALARS[hint]
+    if "low" in metadata:
+        allowed += f" from {low:g}" + ("" if high == float("inf") else f" to {high:g}")
+    accepted = (int, float) if hint is float else (hint,)
+    if not isinstance(value, accepted) or (isinstance(value, bool) and hint is not bool):
+        raise _wrong(path, value, allowed)
+    if "low" in metadata and not low <= value <= high:
+        raise _wrong(path, value, allowed)
+    try:
+        return hint(value)
+    except OverflowError:  # an integer too large for a float
+        raise _wrong(path, value, allowed) from None
+
+
+def _wrong(path: str, value: object, allowed: str) -> UserError:
+    return UserError(f"{path}={value!r} is not allowed; allowed: {allowed}. Change `{path}`.")

@@ -1,0 +1,178 @@
+"""Factories: looks up "module:attribute" and builds an object from it.
+
+The attribute is a class, a function or a finished object. The settings of a class or function are
+its parameters: either its keyword parameters themselves, or the fields of a dataclass when it has
+one parameter of such a type. A parameter annotated `RunContext` receives the facts of the run and
+is no setting. Needs nothing but the standard library, so that it also works inside a sandbox.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trace_bench.core.checked import Parameter, arguments, build, parameters, returns, takes_any
+from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.protocols import RunContext
+from trace_bench.core.types import to_json
+
+
+@dataclass(frozen=True)
+class Factory:
+    """A class, function or object to build a part from. `where`: the setting that names it
+    ("env.factory"). `text`: the setting's value ("desk:suite"). `importable`: whether another
+    process can import it by that text."""
+
+    target: Any
+    where: str
+    text: str
+    importable: bool = True
+
+    @property
+    def finished(self) -> bool:
+        """Whether the attribute is a finished object rather than a class or function."""
+        kinds = (functools.partial,)
+        return not (
+            inspect.isclass(self.target)
+            or inspect.isroutine(self.target)
+            or isinstance(self.target, kinds)
+        )
+
+    @property
+    def declared(self) -> Any:
+        """Where class-level abilities are looked up before anything is built: the class, the
+        finished object, or the class in the function's return annotation."""
+        if inspect.isroutine(self.target):
+            return returns(self.target) or self.target
+        return self.target
+
+    def settings(self, given: Mapping[str, Any], group: str) -> dict[str, Any]:
+        """All settings as plain data, checked, with defaults filled in.
+        Raises UserError naming the key, the value and what is allowed."""
+        if self.finished:
+            if given:
+                raise UserError(
+                    f"{self.where}={self.text} is an object, which takes no options; given: "
+                    f"{', '.join(map(str, given))}. Name a class or a function, or leave "
+                    f"`{group}.options` empty."
+                )
+            return {}
+        cls, known = self._parameters()
+        if cls is not None:
+            return dict(to_json(build(cls, given, group)))
+        checked = arguments(known, given, group, takes_any(self.target))
+        defaults = {n: p.default for n, p in known.items() if n not in checked}
+        return dict(to_json({**defaults, **checked}))
+
+    def known(self) -> frozenset[str]:
+        """The names of its settings."""
+        if self.finished:
+            return frozenset()
+        cls, known = self._parameters()
+        return frozenset(known if cls is None else parameters(cls))
+
+    def apart(self) -> frozenset[str]:
+        """The settings that are not part of a run's identity."""
+        if self.finished:
+            return frozenset()
+        cls, known = self._parameters()
+        known = known if cls is None else parameters(cls)
+        return frozenset(n for n, p in known.items() if not p.metadata.get("identity", True))
+
+    def make(self, options: Mapping[str, Any], run: RunContext, group: str, kind: type) -> Any:
+        """Builds the object. Raises UserError if it lacks members of the protocol `kind`, and for
+        any exception that a factory from outside the package raises."""
+        made = self.target if self.finished else self._call(options, run, group)
+        self.check(made, kind)
+        return made
+
+    def check(self, made: object, kind: type) -> None:
+        """Raises UserError for an object without the members of the protocol `kind`."""
+        if missing := [m for m in members(kind) if not hasattr(made, m)]:
+            raise UserError(
+                f"{self.where}={self.text} gives {type(made).__name__}, which is no {kind.__name__}"
+                f": it has no {', '.join(missing)} (see trace_bench.core.protocols). Change "
+                f"`{self.where}`."
+            )
+
+    def _call(self, options: Mapping[str, Any], run: RunContext, group: str) -> Any:
+        cls, known = self._parameters()
+        keywords: dict[str, Any] = {
+            name: run for name, p in parameters(self.target).items() if p.hint is RunContext
+        }
+        if cls is not None:
+            (name,) = known
+            keywords[name] = build(cls, options, group)
+        else:
+            keywords |= arguments(known, options, group, takes_any(self.target))
+        try:
+            return self.target(**keywords)
+        except TraceBenchError:
+            raise
+        except Exception as error:
+            if self.text.startswith("trace_bench."):
+                raise  # a bug in this package: keep its traceback
+            raise UserError(
+                f"{self.where}={self.text} raised {type(error).__name__}: {error}. Change "
+                f"`{self.where}` or `{group}.options`."
+            ) from error
+
+    def _parameters(self) -> tuple[type | None, Mapping[str, Parameter]]:
+        """The dataclass that holds all settings (None if there is none), and the parameters that
+        are settings."""
+        known = {n: p for n, p in parameters(self.target).items() if p.hint is not RunContext}
+        if len(known) == 1:
+            (only,) = known.values()
+            if dataclasses.is_dataclass(only.hint) and isinstance(only.hint, type):
+                return only.hint, known
+        return None, known
+
+
+def load(text: str, where: str) -> Factory:
+    """The factory that `text` names, with the working folder on the import path. Raises UserError
+    if `text` is not "module:attribute", or if the module or attribute cannot be imported."""
+    module, colon, attribute = text.partition(":")
+    if not (module and colon and attribute):
+        raise UserError(
+            f"{where}={text!r} is not allowed; allowed: module:attribute, such as "
+            f"my_module:MyClass. Change `{where}`."
+        )
+    if (here := str(Path.cwd())) not in sys.path and "" not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as error:
+        if module.startswith("trace_bench."):
+            raise
+        raise UserError(
+            f"{where}={text}: the module {module} cannot be imported ({type(error).__name__}: "
+            f"{' '.join(str(error).split())}). Looked for in the working folder and among the "
+            f"installed packages. Change `{where}`."
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            offered = sorted(n for n in vars(found) if not n.startswith("_"))[:20]
+            raise UserError(
+                f"{where}={text}: {module} has no attribute {attribute}; it has: "
+                f"{', '.join(offered) or 'nothing'}. Change `{where}`."
+            )
+        found = getattr(found, part)
+    return Factory(found, where, text)
+
+
+def members(protocol: type) -> list[str]:
+    """The names of the members that a protocol requires, in order."""
+    names: dict[str, None] = {}
+    for cls in reversed(protocol.__mro__):
+        if cls.__module__ in ("builtins", "typing", "typing_extensions"):
+            continue
+        names |= dict.fromkeys(n for n in vars(cls).get("__annotations__", {}) if n[0] != "_")
+        names |= dict.fromkeys(n for n, v in vars(cls).items() if n[0] != "_" and callable(v))
+    return list(names)

@@ -1,0 +1,19 @@
+"""Names of the files in a run folder and of keys in them, for the code that writes or reads it."""
+
+from __future__ import annotations
+
+CONFIG = "config.yaml"
+SUMMARY = "summary.json"
+
+ELSEWHERE = ("run_dir", "runs_root", "tracker", "experiment", "sandbox", "dry_run")
+"""Keys of config.yaml that do not change what a run computes (where it is written, its name, where
+its environments run). They are not part of its identity."""
+
+FLOORS = ("idle", "random", "reference")
+"""The scripted policies that every run evaluates: two lower bounds and an upper bound."""
+
+HASHED = (
+    "ledger.jsonl", "evaluation.jsonl", "curve.jsonl", "metrics.jsonl", "capabilities.json",
+    "trajectories.jsonl", "evaluation_trajectories.jsonl",
+)  # fmt: skip
+"""The files whose hashes are in summary.json."""

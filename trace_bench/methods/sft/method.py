@@ -1,0 +1,37 @@
+"""Supervised fine-tuning on demonstrations: a LoRA adapter without any rollout.
+
+The idea of training on a broad collection of demonstrations (the paper's baseline from the Agent
+Data Protocol). By default these are general ones of the mixture that the tiny agent knows already,
+in which capabilities are lacking as often as in life; so little is to be expected of them, and a
+gain of a method over this one is not a gain from demonstrations alone. The budget stays unspent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import FineTunes, Lab, MethodPlan, Need, PlannedRun
+from trace_bench.core.types import AgentSpec, Task
+from trace_bench.methods.sft.settings import SftSettings
+
+HERE = "method=sft trains in this process. Set `trainer` to local."
+
+
+class Sft:
+    """`protocols.Method`. The training tasks are not looked at."""
+
+    def __init__(self, settings: SftSettings) -> None:
+        self.settings = settings
+
+    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
+        """The base agent with the adapter `sft`, used for every task."""
+        from trace_bench.methods.sft.tuning import Tuning
+
+        if not isinstance(lab.trainer, FineTunes):
+            raise UserError(HERE)
+        return Tuning(base, lab, lab.trainer, self.settings).run()
+
+    def plan(self, run: PlannedRun) -> MethodPlan:
+        need = Need("trainer", FineTunes, "docs/trainers.md", HERE)
+        return MethodPlan(needs=(need,), adapters=1, trains=True)

@@ -1,0 +1,279 @@
+"""One rule per capability: a case in, NA, PRESENT or LACKING out.
+
+Each rule asks first whether the situation came up and was reached (else NA), then for the positive
+sign of a lack; all that is unclear is PRESENT.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from trace_bench.methods.trace.analysis.case import (
+    Case,
+    chosen_record,
+    feeds,
+    invents,
+    is_converted,
+    made_up,
+    parts,
+    right_call,
+)
+from trace_bench.methods.trace.analysis.evidence import (
+    Conversation,
+    Text,
+    as_number,
+    atoms,
+    in_results,
+    in_texts,
+    precise,
+    records,
+    same,
+)
+from trace_bench.methods.trace.analysis.vocabulary import Label
+
+NA, PRESENT, LACKING = Label.NA, Label.PRESENT, Label.LACKING
+HIT = 1.0 - 1e-6
+TOLD = 0.5  # a closing message less similar than this to the wanted one does not tell the result
+
+
+# -- recovers_from_errors ---------------------------------------------------------------------
+
+
+def _recovers(case: Case) -> Label:
+    """A call that the reference makes with success failed here: was it made to work in the end?
+    Calls with other arguments than the reference's failed for another reason and do not count."""
+    verdict = NA
+    for call in case.agent.calls:
+        if call.error is None or not right_call(call, case.reference.good):
+            continue
+        if not any(g.name == call.name and g.at > call.at for g in case.agent.good):
+            return LACKING
+        verdict = PRESENT
+    return verdict
+
+
+# -- checks_preconditions ---------------------------------------------------------------------
+
+
+def _checks(case: Case) -> Label:
+    """The reference asks a yes-or-no tool before it goes on, or stops because of the answer."""
+    reference = case.reference
+    check = next((c for c in reference.good if isinstance(c.result, bool)), None)
+    if check is None:
+        return NA
+    after = {c.name for c in reference.calls if c.at > check.at and c.name != check.name}
+    earlier = {c.name for c in reference.calls if c.at < check.at}
+    looked = [c.at for c in case.agent.calls if c.name == check.name]
+    if after:
+        acted = [c.at for c in case.agent.calls if c.name in after - earlier]
+        if not acted:
+            return NA
+        return PRESENT if looked and min(looked) < min(acted) else LACKING
+    if not case.forbidden:
+        return NA  # the answer itself was asked for
+    known = earlier | {check.name}
+    if any(c.name not in known for c in case.agent.calls):
+        # The reference stops here, the agent acted: against the answer, unless it looked and then
+        # acted on something made up, which is a failure to decline.
+        return PRESENT if looked and invents(case, known) else LACKING
+    return PRESENT if looked else NA
+
+
+# -- asks_when_information_is_missing, disambiguates ------------------------------------------
+
+
+def _ask(reference: Conversation, several: bool) -> Text | None:
+    """The reference's first question for something missing, or (`several`) its first one after a
+    search gave several records. One question settles a search; the next is about something else."""
+    settled: set[int] = set()
+    for question in reference.questions:
+        done = reference.before(question.at).good
+        open_search = bool(done) and len(records(done[-1])) > 1 and done[-1].at not in settled
+        if open_search:
+            settled.add(done[-1].at)
+        if open_search is several:
+            return question
+    return None
+
+
+def _means(mine: Text, reference: Conversation) -> Text:
+    """Which of the reference's questions the agent's question is most like, by shared words."""
+    words = set(mine.text.lower().split())
+
+    def alike(theirs: Text) -> float:
+        wanted = set(theirs.text.lower().split())
+        return len(words & wanted) / max(1, len(words | wanted))
+
+    return max(reference.questions, key=alike)
+
+
+def _asked(case: Case, question: Text) -> Label:
+    """Did the agent ask before it went on? NA when it never got as far as the question."""
+    reference, agent = case.reference, case.agent
+    earlier = {c.name for c in reference.calls if c.at < question.at}
+    later = [c for c in reference.calls if c.at > question.at and c.name not in earlier]
+    asked = next((t.at for t in agent.questions if _means(t, reference) is question), None)
+    acted = [c.at for c in agent.calls if c.name in {c.name for c in later}]
+    if asked is not None and (not acted or asked < min(acted)):
+        return PRESENT
+    if acted:
+        return LACKING
+    reached = earlier <= {c.name for c in agent.good} and not agent.stuck()
+    return LACKING if reached and agent.said else NA
+
+
+def _asks(case: Case) -> Label:
+    question = _ask(case.reference, several=False)
+    return NA if question is None else _asked(case, question)
+
+
+def _disambiguates(case: Case) -> Label:
+    """Several records matched: the reference asks which one, or picks one by what it knows."""
+    agent, reference = case.agent, case.reference
+    if not any(len(records(c)) > 1 for c in agent.good):
+        return NA
+    question = _ask(reference, several=True)
+    if question is not None:
+        return _asked(case, question)
+    for search in (c for c in reference.good if len(records(c)) > 1):
+        chosen = chosen_record(search, reference.calls)
+        if chosen is None:
+            continue
+        tool, key, value = chosen
+        others = [a for row in records(search) for a in atoms(row) if not same(a, value)]
+        used = [c.arguments.get(key) for c in agent.calls if c.name == tool and key in c.arguments]
+        if any(same(u, value) for u in used):
+            return PRESENT
+        if any(same(u, other) for u in used for other in others):
+            return LACKING
+    return NA
+
+
+# -- completes_all_parts ----------------------------------------------------------------------
+
+
+def _completes(case: Case) -> Label:
+    """Parts that were not even begun, though nothing else was in the way."""
+    wanted = parts(case.reference)
+    if len(wanted) < 2 or case.agent.stuck():
+        return NA
+    left = [c.name for c in case.agent.calls]
+    begun: list[bool] = []
+    for part in wanted:
+        names = [c.name for c in part if c.name in left]
+        begun.append(bool(names))
+        for name in names:
+            left.remove(name)
+    if not any(begun):
+        return NA
+    last = max(i for i, b in enumerate(begun) if b)
+    missing = [
+        i
+        for i, b in enumerate(begun)
+        # A yes-or-no look-up that was skipped on the way to a later part is a missing check.
+        if not b and not (i < last and all(isinstance(c.result, bool) for c in wanted[i]))
+    ]
+    return LACKING if missing and case.agent.said else PRESENT
+
+
+# -- takes_exact_arguments_from_results -------------------------------------------------------
+
+
+def _exact(case: Case) -> Label:
+    """Where the reference takes a value over from a result: does the agent's value come from
+    anywhere, or is it made up or garbled?"""
+    verdict = NA
+    reference, agent = case.reference, case.agent
+    for call in reference.good:
+        past = reference.before(call.at)
+        for key, value in call.arguments.items():
+            if not precise(value) or in_texts(value, past.heard):
+                continue
+            if not in_results(value, past.good):
+                continue
+            for mine in (c for c in agent.calls if c.name == call.name and key in c.arguments):
+                verdict = PRESENT if verdict is NA else verdict
+                if made_up(mine, key, agent):
+                    verdict = LACKING
+    return verdict
+
+
+# -- converts_values --------------------------------------------------------------------------
+
+
+def _converts(case: Case) -> Label:
+    reference, agent = case.reference, case.agent
+    if len(agent.questions) < len(reference.questions):
+        return NA  # what was never asked for could not be converted
+    verdict = NA
+    for call in reference.good:
+        mine = [c for c in agent.calls if c.name == call.name]
+        for key, value in call.arguments.items():
+            if value == "" or not mine or not is_converted(value, call, reference):
+                continue
+            if not any(same(c.arguments.get(key), value) for c in mine):
+                return LACKING
+            verdict = PRESENT
+    step = _skipped_step(case)
+    return verdict if step is NA else step
+
+
+def _skipped_step(case: Case) -> Label:
+    """A call in between that turns one result into another value, which the agent leaves out
+    although it has what goes in and goes on with what should have come out."""
+    reference, agent = case.reference, case.agent
+    if agent.stuck():
+        return NA
+    verdict = NA
+    for call in reference.good:
+        sources = [c for c in reference.good if c.at < call.at and feeds(c, call, reference)]
+        numbers = [v for v in atoms(call.result) if as_number(v) is not None]
+        if not sources or not numbers or records(call):
+            continue
+        if any(c.name == call.name for c in agent.calls):
+            verdict = PRESENT if verdict is NA else verdict
+        elif {c.name for c in sources} <= {c.name for c in agent.good} and agent.said:
+            return LACKING
+    return verdict
+
+
+# -- declines_when_impossible, tells_the_user -------------------------------------------------
+
+
+def _declines(case: Case) -> Label:
+    """The reference ends with words instead of acts, and not because of a check."""
+    reference = case.reference
+    known = {c.name for c in reference.calls}
+    checked = any(isinstance(c.result, bool) for c in reference.good)
+    refuses = bool(reference.said) and not reference.calls and not reference.questions
+    if case.forbidden and checked:
+        return LACKING if _checks(case) is PRESENT and invents(case, known) else NA
+    if not refuses and not case.forbidden:
+        return NA
+    return LACKING if any(c.name not in known for c in case.agent.calls) else PRESENT
+
+
+def _tells(case: Case) -> Label:
+    """Everything else was done: was the user told? Questions are not answers."""
+    told = [m.similarity for m in case.milestones if m.tells is not None and "?" not in m.tells]
+    rest = [m.similarity for m in case.milestones if m.tells is None or "?" in m.tells]
+    wanted = {c.name for c in case.reference.calls}
+    if not told or min(rest, default=1.0) < HIT or case.agent.stuck():
+        return NA
+    if not wanted <= {c.name for c in case.agent.calls}:
+        return NA
+    return LACKING if min(told) < TOLD else PRESENT
+
+
+Rule = Callable[[Case], Label]
+RULES: Mapping[str, Rule] = {
+    "recovers_from_errors": _recovers,
+    "checks_preconditions": _checks,
+    "asks_when_information_is_missing": _asks,
+    "disambiguates": _disambiguates,
+    "completes_all_parts": _completes,
+    "takes_exact_arguments_from_results": _exact,
+    "converts_values": _converts,
+    "declines_when_impossible": _declines,
+    "tells_the_user": _tells,
+}

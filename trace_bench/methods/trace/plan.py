@@ -1,0 +1,103 @@
+"""What TRACE will do in a run, from its settings and the budget: phases, needs, questions."""
+
+from __future__ import annotations
+
+import math
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import (
+    HasReference,
+    MethodPlan,
+    Need,
+    Phase,
+    PlannedRun,
+    RanksLabels,
+    Synthesizes,
+)
+from trace_bench.methods.trace import budget as budgets
+from trace_bench.methods.trace.analysis import analyst
+from trace_bench.methods.trace.settings import AnalysisSettings, TraceSettings
+from trace_bench.methods.trace.synthesis.from_training import MARK
+from trace_bench.methods.trace.synthesis.generate import generation, judge
+from trace_bench.methods.trace.training import JOINT
+
+CAVEAT = "its phases are shares of the whole budget"
+TASKS, METHODS = "docs/environments.md", "docs/methods.md"
+LABELS = Need(
+    "env", HasReference, TASKS, "With llm.analyst.by=endpoint a model labels the episodes instead."
+)
+GENERATOR = Need(
+    "env",
+    Synthesizes,
+    TASKS,
+    "With method.synthesis=select the training tasks are trained on instead; with "
+    "llm.generator.by=endpoint a model writes environments.",
+)
+LETTERS = Need("policy", RanksLabels, METHODS, "With method.route=retrieval no model is asked.")
+
+
+def plan_of(settings: TraceSettings, run: PlannedRun, free: bool) -> MethodPlan:
+    """The plan without yardsticks. `free`: the budget pays for training only. UserError for roles
+    that do not fit together."""
+    analysis = budgets.analysis_rollouts(run.budget, settings, run.tasks, free)
+    left = run.budget if free else run.budget - analysis
+    most = budgets.affordable(left, settings, free)
+    joint, select = settings.adapters == JOINT, settings.synthesis == "select"
+    routed = settings.route != "retrieval" and not joint
+    needs = [*label_needs(run), *([LETTERS] if routed else [])]
+    written = not select and generation.ROLE in run.models
+    if not select and not written:
+        if analyst.ROLE in run.models:
+            raise UserError(
+                "llm.analyst.by=endpoint finds capabilities that this project's generator has no "
+                "tasks for. Set llm.generator.by=endpoint too, llm.analyst.by=program, or "
+                "method.synthesis=select."
+            )
+        needs.append(GENERATOR)
+    questions = label_questions(settings, run, analysis)
+    if written:
+        attempts = most * settings.generator_rounds
+        questions |= {generation.ROLE: attempts}
+        questions |= {judge.ROLE: attempts} if judge.ROLE in run.models else {}
+    return MethodPlan(
+        phases=_phases(settings, run, analysis, left, most, free),
+        needs=tuple(needs),
+        adapters=1 if joint else most,
+        questions=questions,
+        routed=routed,
+        trains=True,
+        caveat=CAVEAT,
+        marks=(MARK,) if select else (),
+    )
+
+
+def label_needs(run: PlannedRun) -> tuple[Need, ...]:
+    """What the suite must have for the labels."""
+    return () if analyst.ROLE in run.models else (LABELS,)
+
+
+def label_questions(settings: AnalysisSettings, run: PlannedRun, episodes: int) -> dict[str, int]:
+    """Questions to the analyst about so many episodes."""
+    if analyst.ROLE not in run.models:
+        return {}
+    return {analyst.ROLE: 1 + settings.runs * math.ceil(episodes / analyst.BATCH)}
+
+
+def _phases(
+    settings: TraceSettings, run: PlannedRun, analysis: int, left: int, most: int, free: bool
+) -> tuple[Phase, ...]:
+    """`left`: rollouts after the analysis, `most`: environments that they pay for."""
+    if not run.tasks:  # then the number of analysis rollouts is not known either
+        return (Phase("training", run.budget, most=True),)
+    if settings.synthesis == "select":
+        return (
+            Phase("analysis, which calibrates too", analysis),
+            Phase("training", left, most=True),
+        )
+    pool = budgets.calibration_pool(run.budget, left, most, settings, free)
+    once = 0 if free else settings.calibration_round  # one capability is calibrated at least
+    return (
+        Phase("analysis", analysis),
+        Phase(f"calibration (up to {most} environments)", pool, most=True),
+        Phase("training", left - once, most=True),
+    )

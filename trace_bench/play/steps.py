@@ -1,0 +1,121 @@
+"""Resets and steps of environments. Exceptions are returned as values, not raised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import Enum, auto
+from typing import Any
+
+from trace_bench.core.protocols import ActsTogether, Env, Suite
+from trace_bench.core.store import canonical
+from trace_bench.core.text import without_surrogates
+from trace_bench.core.types import Message, Score, Step, Task
+from trace_bench.play.suites import asks_user
+
+ROLES = ("system", "user", "assistant", "tool")
+
+Due = tuple[Env, Task | Message]
+"""A reset (given a task) or a step (given the agent's message) to make."""
+
+
+class Way(Enum):
+    """How a suite's environments are stepped: all that are due in one call, one after the other,
+    or each in its own thread."""
+
+    TOGETHER = auto()
+    IN_TURN = auto()
+    IN_THREADS = auto()
+
+
+def way_of(suite: Suite) -> Way:
+    """How this suite's environments are stepped. The lookup is slow: call it once per batch."""
+    if isinstance(suite, ActsTogether):
+        return Way.TOGETHER
+    return Way.IN_THREADS if asks_user(suite) else Way.IN_TURN
+
+
+def step_one(env: Env, what: Task | Message) -> Step | Exception:
+    """One reset or step."""
+    try:
+        return env.reset(what) if isinstance(what, Task) else env.step(what)
+    except Exception as error:
+        return error
+
+
+def step_all(suite: Suite, due: Sequence[Due]) -> Sequence[Step | Exception]:
+    """Many resets and steps of one suite's environments, in this thread."""
+    if isinstance(suite, ActsTogether):
+        return suite.act(due)
+    return [step_one(env, what) for env, what in due]
+
+
+class Unmade:
+    """Stands for an environment that its suite could not make: the episode fails as it begins."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def reset(self, task: Task) -> Step:
+        raise self._error
+
+    def step(self, action: Message) -> Step:
+        raise self._error
+
+    def close(self) -> None:
+        """Nothing was made."""
+
+
+def make(suite: Suite) -> Env:
+    """An environment for one episode."""
+    try:
+        return suite.make()
+    except Exception as error:
+        return Unmade(error)
+
+
+def fault_of(step: Any) -> str | None:
+    """What is wrong with what an environment gave as a step; None when all is well. Checked for
+    every environment: the figures of a run must not depend on what a stranger's returns."""
+    if not isinstance(step, Step):
+        return f"a trace_bench.Step is needed, got {type(step).__name__}"
+    if not isinstance(step.messages, tuple | list) or not isinstance(step.tools, tuple | list):
+        return "messages and tools must be tuples"
+    for message in step.messages:
+        if not isinstance(message, dict) or message.get("role") not in ROLES:
+            return f"a message with a role of {', '.join(ROLES)} is needed, got {message!r:.200}"
+        if not isinstance(message.get("content"), str):
+            return f"a message's content must be a text, got {message!r:.200}"
+    return None if step.score is None else fault_of_score(step.score)
+
+
+def fault_of_score(score: Any) -> str | None:
+    """The same of a score."""
+    if not isinstance(score, Score):
+        return f"a trace_bench.Score is needed, got {type(score).__name__}"
+    value = score.similarity
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+        return f"similarity must be a number from 0 to 1, got {value!r}"
+    if not isinstance(score.success, bool):
+        return f"success must be True or False, got {score.success!r}"
+    if score.details or score.milestones or score.minefields:
+        try:
+            canonical(score)
+        except (TypeError, ValueError) as error:
+            return f"details and milestones must be JSON-safe: {error}"
+    return None
+
+
+def readable(step: Step) -> Step:
+    """The step without lone surrogates, which tokenizers refuse."""
+    if all(str(m.get("content") or "").isascii() for m in step.messages):
+        return step
+    return replace(step, messages=tuple(without_surrogates(dict(m)) for m in step.messages))
+
+
+def close(env: Env) -> None:
+    """Closes an environment. Errors are ignored: its score is already known."""
+    try:
+        env.close()
+    except Exception:
+        return

@@ -1,0 +1,194 @@
+"""Runs from Python: `trace_bench.run`, `load` and `compare`.
+
+    import trace_bench
+    result = trace_bench.run(method="grpo", env="toolsandbox", budget=320, seed=1)
+    print(result.table)
+
+Nothing is printed unless `verbose` is set. Errors in the arguments or on the machine raise
+`trace_bench.UserError` with the message that the command line would print.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import read_json, read_lines
+from trace_bench.core.types import AgentSpec, Trajectory, agent_from_json, trajectory_from_json
+from trace_bench.results.compare import check_same_settings
+from trace_bench.results.runs import read_run
+from trace_bench.results.statistics import paired_difference
+from trace_bench.runner import report
+from trace_bench.runner.folder import stored_summary
+from trace_bench.runner.pipeline import carry_out
+from trace_bench.settings.compose import checked, compose_plain
+from trace_bench.settings.schema import PARTS, Settings
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run. `summary` is the content of its summary.json."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+
+    @property
+    def score(self) -> Mapping[str, Any]:
+        """The trained agent on the held-out tasks: `success` and `similarity` in [0, 1] (means over
+        tasks), `interval` (95 % over tasks, of the success), `n` tasks, `failures` (episodes that
+        the infrastructure lost; in no other number)."""
+        return dict(self.summary["score"])
+
+    @property
+    def base_score(self) -> Mapping[str, Any]:
+        """The same figures for the base agent."""
+        return dict(self.summary["base_score"])
+
+    @property
+    def table(self) -> str:
+        """The closing table as the command line prints it."""
+        return report.closing(self.summary).strip()
+
+    @property
+    def rows(self) -> list[Mapping[str, Any]]:
+        """The closing table's rows: name, success, low, high, similarity, n, failures, difference
+        (to the base agent, paired by task; None for the base agent itself)."""
+        return list(self.summary["table"])
+
+    @property
+    def rollouts(self) -> Mapping[str, int]:
+        """Number of episodes by purpose. `evaluation` is never charged to the budget."""
+        return dict(self.summary["rollouts"])
+
+    @cached_property
+    def agent(self) -> AgentSpec:
+        """The trained agent: model, prompt, adapters and router."""
+        return agent_from_json(read_json(self.folder / "agent.json"))
+
+    def trajectories(self, *, evaluation: bool = False) -> list[Trajectory]:
+        """The method's rollouts in the order in which they ended, or with `evaluation` the base and
+        the trained agent on the held-out tasks."""
+        name = "evaluation_trajectories.jsonl" if evaluation else "trajectories.jsonl"
+        lines = read_lines(self.folder / name)
+        return [trajectory_from_json(line["trajectory"]) for line in lines]
+
+    def __repr__(self) -> str:
+        success = self.score["success"]
+        figure = "no score" if success is None else f"success {success:.3f}"
+        return f"Result({self.summary['method']}, {figure}, {str(self.folder)!r})"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Success of run `a` minus that of run `b` on the same held-out tasks, paired by task. `value`
+    is the mean, [`low`, `high`] its 95 % interval over tasks, `p_value` from a sign-flip test over
+    tasks, `tasks` the difference of each task by its id. Does not account for other seeds."""
+
+    a: Result
+    b: Result
+    value: float
+    low: float
+    high: float
+    p_value: float
+    tasks: Mapping[str, float]
+
+    def __str__(self) -> str:
+        one, two = self.a.summary, self.b.summary
+        names = [f"{s['method']}, {s['budget']} rollouts, seed {s['seed']}" for s in (one, two)]
+        return (
+            f"{names[0]} against {names[1]}: {self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}] "
+            f"on {len(self.tasks)} tasks, p {report.p_value(self.p_value)}"
+        )
+
+
+def run(
+    *overrides: str,
+    suite: object = None,
+    config_dir: str | Path | None = None,
+    verbose: bool = False,
+    **settings: Any,
+) -> Result:
+    """Runs a method, resumes an interrupted run, or returns the stored result of a finished one.
+
+    overrides: settings as on the command line ("trainer.group_size=4"). settings: the same as
+    keywords (`budget=320`; two underscores for a dot: `trainer__group_size=4`). The groups `env`,
+    `method`, `trainer`, `policy`, `tracker` and `model` take a name or the part itself: an object,
+    a class or a function that makes one. suite: the same for `env`. config_dir: a folder with
+    settings files of your own. verbose: print progress to stderr.
+
+    Raises UserError for wrong settings and for anything missing on this machine, and
+    KeyboardInterrupt when interrupted; the same call then resumes the run.
+    """
+    if suite is not None:
+        if "env" in settings:
+            raise UserError("run() was given both `suite` and `env`. Give one of them.")
+        settings["env"] = suite
+    chosen = _settings(overrides, settings, None if config_dir is None else Path(config_dir))
+    done = carry_out(chosen, verbose=verbose)
+    return Result(done.folder, done.summary)
+
+
+def load(folder: str | Path) -> Result:
+    """A finished run from its folder. Raises UserError for a folder that is no finished run."""
+    place = Path(folder)
+    if not place.is_dir():
+        raise UserError(f"{place} is not a folder. Give the folder of a run.")
+    summary = stored_summary(place)
+    if summary is None:
+        raise UserError(
+            f"{place} is not a finished run (no complete summary.json). Run it again to finish it."
+        )
+    return Result(place, summary)
+
+
+def compare(a: Result | str | Path, b: Result | str | Path) -> Comparison:
+    """Two finished runs on their held-out tasks. Raises UserError when they differ in more than
+    method, budget and seed, or a folder has been edited."""
+    one, two = (r if isinstance(r, Result) else load(r) for r in (a, b))
+    check_same_settings([read_run(one.folder), read_run(two.folder)])
+    treated, control = _by_task(one), _by_task(two)
+    both = [task for task in control if task in treated]
+    if not both:
+        raise UserError("no held-out task has a score in both runs, so they cannot be compared.")
+    found = paired_difference({t: treated[t] for t in both}, {t: control[t] for t in both})
+    tasks = {t: treated[t] - control[t] for t in both}
+    return Comparison(one, two, found.value, found.low, found.high, found.p_value, tasks)
+
+
+def _by_task(result: Result) -> dict[str, float]:
+    """Mean success over trials of every held-out task that has a score."""
+    values: dict[str, list[float]] = {}
+    for line in read_lines(result.folder / "evaluation.jsonl"):
+        if line["agent"] == "final" and line["score"] is not None:
+            values.setdefault(line["task"], []).append(float(line["score"]["success"]))
+    return {task: sum(v) / len(v) for task, v in values.items()}
+
+
+def _settings(
+    overrides: Sequence[str], given: Mapping[str, Any], config_dir: Path | None
+) -> Settings:
+    """Checked settings from keywords; an object given as a part becomes the group's factory."""
+    objects = {k: v for k, v in given.items() if k in PARTS and not isinstance(v, str)}
+    plain = {k.replace("__", "."): v for k, v in given.items() if k not in objects}
+    named = [f"{group}=custom" for group in objects]
+    words = [f"{key}={_word(value)}" for key, value in plain.items()]
+    (data,) = compose_plain([[*named, *words, *overrides]], config_dir)
+    for group, part in objects.items():
+        data[group] = {**data[group], "factory": part}
+    return checked(data)
+
+
+def _word(value: Any) -> str:
+    """A value in the command line's notation."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, str):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    return json.dumps(value)

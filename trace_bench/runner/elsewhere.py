@@ -1,0 +1,63 @@
+"""Builds the run's suites in another process (a worker of trainer=verl), and cleans up after it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import Source
+from trace_bench.play.suites import Suites
+from trace_bench.runner.build import (
+    generated_suites,
+    make_roles,
+    make_suite,
+    models_in_roles,
+    run_context,
+)
+from trace_bench.settings.identity import parts_of
+from trace_bench.settings.schema import Settings, parse
+
+MAKER = f"{__name__}:suites_elsewhere"
+"""The function that another process calls; the value of `RunContext.elsewhere`."""
+
+_LINGER = 6  # seconds
+
+
+def suites_elsewhere(
+    settings: Mapping[str, Any], run: str, llm: Path, sources: Sequence[Mapping[str, Any]]
+) -> Suites:
+    """The run's suites, from its settings as plain data. The cost of models in roles is written to
+    the file `llm`; `sources`: those of generated suites (`protocols.Source`)."""
+    checked, run = parse(settings), f"{run}-{os.getpid()}"  # the containers of others stay
+    parts = parts_of(checked)
+    ask = make_roles(checked, llm).ask if "user" in models_in_roles(checked) else None
+    suites = Suites(
+        make_suite(checked, parts, run_context(checked, parts, fingerprint=run, ask=ask))
+    )
+    make = generated_suites(checked, run)
+    for source in (Source(**s) for s in sources):
+        made = make(source.name, source.text, source.given, source.image)
+        suites.add(f"generated/{source.name}", made)
+    return suites
+
+
+def clean_up(settings: Settings) -> None:
+    """Removes containers of ended processes: verl kills its workers, which then close nothing."""
+    if settings.sandbox.name not in ("docker", "auto"):
+        return
+    from trace_bench.sandbox.docker import connect, reap
+
+    try:
+        client = connect()
+    except UserError:
+        return  # no engine, so nothing of it is left either
+    try:
+        for _ in range(_LINGER):  # Ray's processes take a moment to end
+            reap(client, "")
+            time.sleep(1.0)
+    finally:
+        client.close()

@@ -1,0 +1,178 @@
+"""All evaluations of a run, in order: the base model, the scripted bounds, points of the curve
+during training, the trained agent, its adapters and its router, and the yardsticks.
+
+They are not charged to the budget and not visible to the method.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trace_bench.core.protocols import Policy, Yardstick
+from trace_bench.core.types import AgentSpec, Task
+from trace_bench.play.record import Player
+from trace_bench.play.suites import splits_of, tasks_of
+from trace_bench.runner import report
+from trace_bench.runner.clock import Clock
+from trace_bench.runner.evaluate import Evaluator
+from trace_bench.runner.outcomes import Known, Outcome, Plan
+from trace_bench.runner.progress import Progress
+from trace_bench.runner.routing import Routing, only, routing
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is evaluated, and how.
+
+    tasks: the held-out ones; each is played `trials` times. dev_split: the development tasks, for
+    the curve (at the rollout counts `points`, ascending) and, with `routing`, for the router.
+    retries: of an episode that the infrastructure lost.
+    """
+
+    seed: int
+    tasks: tuple[Task, ...]
+    dev_split: str
+    trials: int = 1
+    temperature: float = 0.0
+    retries: int = 0
+    points: tuple[int, ...] = ()
+    routing: bool = True
+
+
+class Evaluation:
+    """The evaluations of one run folder; finished ones are answered from disk.
+
+    outcomes: of each agent on the held-out tasks, by label ("base", "final", a floor's name, a
+    yardstick's). points: the curve. routed, validated: the router's choices on the held-out and on
+    the development tasks, where there is a choice to be made.
+    """
+
+    def __init__(
+        self, folder: Path, player: Player, wanted: Wanted, *, progress: Progress, clock: Clock
+    ) -> None:
+        self.outcomes: dict[str, list[Outcome]] = {}
+        self.points: list[dict[str, Any]] = []
+        self.routed: Routing | None = None
+        self.validated: Routing | None = None
+        self._player, self._wanted = player, wanted
+        self._progress, self._clock = progress, clock
+        self._plan = Plan(wanted.tasks, wanted.trials)
+        self._known = Known()
+        self._held_out = self._evaluator(
+            folder / "evaluation.jsonl", folder / "evaluation_trajectories.jsonl"
+        )
+        self._curve = self._evaluator(folder / "curve.jsonl")
+        self._routing = self._evaluator(folder / "routing.jsonl")
+
+    def base(self, agent: AgentSpec) -> None:
+        """Evaluates the base agent."""
+        with self._clock.phase("base evaluation"):
+            self.outcomes["base"] = self._held_out.evaluate("base", agent, self._plan, keep=True)
+
+    def floors(self, policies: Mapping[str, Policy]) -> None:
+        """Evaluates scripted policies, by name, as bounds for the scores."""
+        with self._clock.phase("floors"):
+            for name, policy in policies.items():
+                agent = AgentSpec(model=name, version=name)
+                self.outcomes[name] = self._held_out.evaluate(
+                    name, agent, self._plan, policy=policy
+                )
+
+    def checkpoint(self, spent: int, agent: AgentSpec, until: int) -> None:
+        """Evaluates the agent, trained with `spent` rollouts, on the development tasks if a point
+        of the curve lies before `until`. So no point shows an agent that spent more rollouts."""
+        reached = {p["checkpoint"] for p in self.points}
+        due = [c for c in self._wanted.points if c not in reached and c < until]
+        if not due:
+            return
+        outcomes = self._curve.evaluate(f"checkpoint {due[-1]}", agent, self._dev_plan())
+        self._progress.phase("method")
+        figures = report.score(outcomes)
+        for c in due:
+            self.points.append({"checkpoint": c, "rollouts": spent, **figures})
+
+    def final(self, base: AgentSpec, agent: AgentSpec) -> None:
+        """Evaluates the trained agent."""
+        with self._clock.phase("final evaluation"):
+            self._trained("final", base, agent, keep=True)
+
+    def adapters(self, agent: AgentSpec) -> None:
+        """Evaluates every adapter alone on every held-out task, if the agent has a choice."""
+        if not agent.adapters or (len(agent.adapters) == 1 and agent.router is None):
+            return
+        with self._clock.phase("evaluation of every adapter"):
+            choices: dict[str | None, Sequence[Outcome]] = {None: self.outcomes["base"]}
+            for adapter in agent.adapters:
+                spec, label = only(agent, adapter.name), f"adapter:{adapter.name}"
+                choices[adapter.name] = self._held_out.evaluate(label, spec, self._plan)
+            self.routed = routing(choices, self.outcomes["final"])
+
+    def router(self, base: AgentSpec, agent: AgentSpec) -> None:
+        """Compares the router with the oracle on the development tasks, whose results may still be
+        used for decisions."""
+        if agent.router is None or not self._wanted.routing:
+            return
+        if self._wanted.dev_split not in splits_of(self._player.suites.target):
+            self._progress.log(
+                f"there is no split {self._wanted.dev_split}, so the router is not measured on it"
+            )
+            return
+        plan = self._dev_plan()
+        with self._clock.phase("evaluation of routing"):
+            choices: dict[str | None, Sequence[Outcome]] = {
+                None: self._routing.evaluate("base", base, plan)
+            }
+            for adapter in agent.adapters:
+                spec = only(agent, adapter.name)
+                choices[adapter.name] = self._routing.evaluate(adapter.name, spec, plan)
+            self.validated = routing(choices, self._routing.evaluate("routed", agent, plan))
+
+    def yardstick(self, yardstick: Yardstick, base: AgentSpec, agent: AgentSpec) -> None:
+        """Evaluates the agent that a yardstick's method has trained."""
+        with self._clock.phase(f"evaluation of {yardstick.title}"):
+            self._trained(yardstick.name, base, agent)
+
+    @property
+    def count(self) -> int:
+        """Episodes in the files, of all agents."""
+        return self._held_out.count + self._curve.count + self._routing.count
+
+    @property
+    def turns(self) -> int:
+        """Turns of all agents on the held-out tasks."""
+        return sum(o.turns for o in self._held_out.everything())
+
+    @property
+    def malformed(self) -> int:
+        """Turns among those with a malformed tool call."""
+        return sum(o.malformed for o in self._held_out.everything())
+
+    def close(self) -> None:
+        for evaluator in (self._held_out, self._curve, self._routing):
+            evaluator.close()
+
+    def _trained(self, label: str, base: AgentSpec, agent: AgentSpec, keep: bool = False) -> None:
+        """Evaluates a trained agent on the held-out tasks; an unchanged agent gets the base agent's
+        outcomes."""
+        if not agent.adapters and (agent.model, agent.prompt) == (base.model, base.prompt):
+            self.outcomes[label] = self._held_out.copy(label, self.outcomes["base"])
+        else:
+            self.outcomes[label] = self._held_out.evaluate(label, agent, self._plan, keep=keep)
+
+    def _dev_plan(self) -> Plan:
+        return Plan(tuple(tasks_of(self._player.suites.target, self._wanted.dev_split)))
+
+    def _evaluator(self, path: Path, trajectories: Path | None = None) -> Evaluator:
+        return Evaluator(
+            path,
+            self._player,
+            seed=self._wanted.seed,
+            temperature=self._wanted.temperature,
+            retries=self._wanted.retries,
+            progress=self._progress,
+            known=self._known,
+            trajectories=trajectories,
+        )

@@ -1,0 +1,217 @@
+"""A suite whose episodes run in a sandbox's workers. It behaves like a suite in this process and
+has the same abilities as the suite inside."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.protocols import AsksUser, Describes, Env, HasReference, Suite, Synthesizes
+from trace_bench.core.types import Boundary, Message, Score, Step, Task, task_from_json
+from trace_bench.sandbox.pool import Episode, Pool, Result
+from trace_bench.sandbox.protocol import Violation, score_from_json, step_from_json
+
+
+class SandboxedEnv:
+    """One episode. Failures of its environment and of the sandbox raise an EpisodeError with the
+    boundary."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self.episode: Episode = pool.episode()
+
+    def reset(self, task: Task) -> Step:
+        return _step(self, self._one(reset_call(task)))
+
+    def step(self, action: Message) -> Step:
+        return _step(self, self._one(step_call(action)))
+
+    def score(self) -> Score:
+        """The score of the current state; 0 if the environment cannot compute it."""
+        result = self._one({"do": "score"})
+        if isinstance(result, EpisodeError):
+            raise result
+        _raise_error(result)
+        try:
+            return (
+                Score(0.0, False) if result["score"] is None else score_from_json(result["score"])
+            )
+        except (KeyError, Violation) as error:
+            raise EpisodeError(Boundary.SANDBOX.value, f"no score came back: {error}") from error
+
+    def close(self) -> None:
+        self._pool.forget(self.episode)
+
+    def _one(self, call: dict[str, Any]) -> Result:
+        return self._pool.act([(self.episode, call)])[0]
+
+
+class SandboxedSuite:
+    """`inner` provides the tasks; the pool's workers run the episodes."""
+
+    def __init__(self, inner: Any, pool: Pool) -> None:
+        self._inner = inner
+        self._pool = pool
+        self.name, self.variant = inner.name, inner.variant
+
+    def splits(self) -> Sequence[str]:
+        return list(self._inner.splits())
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        return list(self._inner.tasks(split))
+
+    def task(self, task_id: str) -> Task:
+        found: Task = self._inner.task(task_id)
+        return found
+
+    def make(self) -> Env:
+        return SandboxedEnv(self._pool)
+
+    def act(self, calls: Sequence[tuple[Env, Task | Message]]) -> list[Step | Exception]:
+        """Resets (given a task) or steps (given an action) many episodes at once."""
+        made = []
+        for env, what in calls:
+            assert isinstance(env, SandboxedEnv)
+            call = reset_call(what) if isinstance(what, Task) else step_call(what)
+            made.append((env.episode, call))
+        out: list[Step | Exception] = []
+        for (env, _), result in zip(calls, self._pool.act(made), strict=True):
+            try:
+                out.append(_step(env, result))  # type: ignore[arg-type]
+            except EpisodeError as error:
+                out.append(error)
+        return out
+
+    def close(self) -> None:
+        self._pool.close()
+
+
+class _References(SandboxedSuite):
+    def reference(self, task: Task) -> Sequence[Message]:
+        return list(self._inner.reference(task))
+
+
+class _Synthesis(SandboxedSuite):
+    def capabilities(self) -> Sequence[str]:
+        return list(self._inner.capabilities())
+
+    def synthetic(self, capability: str, seed: int) -> Task:
+        made: Task = self._inner.synthetic(capability, seed)
+        return made
+
+
+class _Users(SandboxedSuite):
+    def asks_user(self) -> bool:
+        return bool(self._inner.asks_user())
+
+
+class _Descriptions(SandboxedSuite):
+    def about(self) -> Mapping[str, Any]:
+        return dict(self._inner.about())
+
+
+_ABILITIES: Mapping[type, type[SandboxedSuite]] = {
+    HasReference: _References,
+    Synthesizes: _Synthesis,
+    AsksUser: _Users,
+    Describes: _Descriptions,
+}
+"""The optional abilities of a suite, and the class that forwards each."""
+
+
+def abilities(suite: object) -> list[str]:
+    """The names of a suite's abilities, as a worker reports them."""
+    return [protocol.__name__ for protocol in _ABILITIES if isinstance(suite, protocol)]
+
+
+def sandboxed(inner: Suite, pool: Pool) -> SandboxedSuite:
+    """A suite that lists its tasks in this process, with its episodes in the pool's workers."""
+    return _class_with(tuple(abilities(inner)))(inner, pool)
+
+
+def remote(pool: Pool) -> SandboxedSuite:
+    """A suite that exists only in its worker, such as a benchmark with its own packages."""
+    inner = _Remote(pool)
+    return _class_with(inner.abilities)(inner, pool)
+
+
+@functools.lru_cache(maxsize=32)
+def _class_with(names: tuple[str, ...]) -> type[SandboxedSuite]:
+    kinds = [kind for protocol, kind in _ABILITIES.items() if protocol.__name__ in names]
+    return type("SandboxedSuite", (*kinds, SandboxedSuite), {})
+
+
+class _Remote:
+    """The suite in a worker, by remote calls. `abilities`: the names of its abilities."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        about = pool.query({"do": "about"})
+        self.name, self.variant = str(about["name"]), str(about["variant"])
+        self.abilities = tuple(map(str, about["abilities"]))
+        self._splits, self._about = tuple(about["splits"]), dict(about["about"])
+        self._capabilities, self._asks = tuple(about["capabilities"]), bool(about["asks_user"])
+        self._tasks: dict[str, tuple[Task, ...]] = {}
+
+    def splits(self) -> Sequence[str]:
+        return self._splits
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        if split not in self._tasks:
+            found = self._pool.query({"do": "tasks", "split": split})
+            self._tasks[split] = tuple(map(task_from_json, found))
+        return self._tasks[split]
+
+    def task(self, task_id: str) -> Task:
+        for known in self._tasks.values():
+            for task in known:
+                if task.id == task_id:
+                    return task
+        return task_from_json(self._pool.query({"do": "task", "id": task_id}))
+
+    def reference(self, task: Task) -> Sequence[Message]:
+        return list(self._pool.query({"do": "reference", "task": task}))
+
+    def capabilities(self) -> Sequence[str]:
+        return self._capabilities
+
+    def synthetic(self, capability: str, seed: int) -> Task:
+        """Raises UserError with the worker's error if it cannot make the task."""
+        call = {"do": "synthetic", "capability": capability, "seed": seed}
+        return task_from_json(self._pool.query(call))
+
+    def asks_user(self) -> bool:
+        return self._asks
+
+    def about(self) -> Mapping[str, Any]:
+        return self._about
+
+
+def reset_call(task: Task) -> dict[str, Any]:
+    return {"do": "reset", "task": task}
+
+
+def step_call(action: Message) -> dict[str, Any]:
+    return {"do": "step", "action": action}
+
+
+def _step(env: SandboxedEnv, result: Result) -> Step:
+    if isinstance(result, EpisodeError):
+        raise result
+    _raise_error(result)
+    worker = env.episode.worker
+    try:
+        return step_from_json(result.get("step"), worker.tools if worker else {})
+    except Violation as error:
+        raise EpisodeError(Boundary.SANDBOX.value, f"no step came back: {error}") from error
+
+
+def _raise_error(result: Mapping[str, Any]) -> None:
+    """Raises the environment's error as an EpisodeError. The environment may only blame the
+    simulated user; any other error is the environment's own failure."""
+    if (error := result.get("error")) is not None:
+        user = result.get("boundary") == Boundary.USER.value
+        boundary = Boundary.USER if user else Boundary.ENVIRONMENT
+        raise EpisodeError(boundary.value, str(error)[:2000])

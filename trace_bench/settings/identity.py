@@ -1,0 +1,120 @@
+"""A run's identity: all settings that affect its results, and code from outside the package.
+
+Settings whose field has `metadata={"identity": False}` (addresses, deadlines) are left out.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trace_bench.core.protocols import RunContext, Scripted
+from trace_bench.core.run_files import ELSEWHERE
+from trace_bench.core.types import to_json
+from trace_bench.settings.registry import Part, find
+from trace_bench.settings.schema import PARTS, ModelSettings, PartSettings, RoleSettings, Settings
+
+NOT_NAMED = ("factory", "options", "image")  # how a part is specified, not what it is
+
+
+def parts_of(settings: Settings) -> dict[str, Part]:
+    """The parts that the settings name, by group. Raises UserError."""
+    groups: dict[str, PartSettings] = {
+        "env": settings.env,
+        "method": settings.method,
+        "model": settings.model,
+        "policy": settings.policy,
+        "trainer": settings.trainer,
+        "tracker": settings.tracker,
+    }
+    return {g: find(g, chosen, settings.env.suite if g == "env" else None)
+            for g, chosen in groups.items()}  # fmt: skip
+
+
+def identity(settings: Settings, parts: Mapping[str, Part]) -> dict[str, Any]:
+    """The run's identity as plain data; its fingerprint names the run."""
+    data = {
+        f.name: to_json(getattr(settings, f.name))
+        for f in dataclasses.fields(Settings)
+        if f.name not in ELSEWHERE and f.name not in PARTS
+    }
+    for group in PARTS:
+        if group not in ELSEWHERE:
+            data[group] = _of_part(getattr(settings, group), parts[group])
+    data["llm"] = {name: _of_role(role) for name, role in settings.llm.roles.items()}
+    scripted = isinstance(parts["policy"].declared, Scripted)
+    data["model"]["sha256"] = None if scripted else weights_hash(model_path(settings, parts))
+    return data
+
+
+def model_path(settings: Settings, parts: Mapping[str, Part]) -> str:
+    """The base model's weights: a folder, or a name on the hub."""
+    return str(parts["model"].make(RunContext(served_model=served_name(settings.model))))
+
+
+def served_name(model: ModelSettings) -> str:
+    """The model's name on the servers."""
+    return model.served_as or model.name
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Keys in which two identities differ, each as `key: old -> new`."""
+    before, after = dict(_flat(old)), dict(_flat(new))
+    keys = sorted(before.keys() | after.keys())
+    return [
+        f"{key}: {before.get(key, 'absent')} -> {after.get(key, 'absent')}"
+        for key in keys
+        if before.get(key, "absent") != after.get(key, "absent")
+    ]
+
+
+def weights_hash(path: str) -> str | None:
+    """Hash of local weights, so that a rebuilt model gives a different run; None for a hub name."""
+    files = sorted(Path(path).glob("*.safetensors")) if Path(path).is_dir() else None
+    if files is None:
+        return None
+    return _hash(tuple((f, f.stat().st_mtime_ns, f.stat().st_size) for f in files))
+
+
+@functools.lru_cache(maxsize=8)
+def _hash(files: tuple[tuple[Path, int, int], ...]) -> str:
+    digest = hashlib.sha256()
+    for file, _, _ in files:
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+def _of_part(chosen: PartSettings, part: Part) -> dict[str, Any]:
+    own = {
+        f.name: to_json(getattr(chosen, f.name))
+        for f in dataclasses.fields(chosen)
+        if f.name not in NOT_NAMED
+    }
+    apart = part.factory.apart()
+    options = {key: value for key, value in part.options.items() if key not in apart}
+    origin = {} if part.origin is None else {"origin": to_json(part.origin)}
+    return {**own, **options, **origin}
+
+
+def _of_role(role: RoleSettings) -> Any:
+    if role.by == "program":
+        return role.by
+    return {
+        f.name: to_json(getattr(role, f.name))
+        for f in dataclasses.fields(role)
+        if f.metadata.get("identity", True)
+    }
+
+
+def _flat(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in data.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

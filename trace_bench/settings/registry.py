@@ -1,0 +1,192 @@
+"""Parts by name: suites, methods, trainers, policies, trackers and agent models.
+
+A name is looked up in this order:
+
+    1. the setting `factory` of the group: "module:attribute", or an object given in Python
+    2. the package's own names (`OWN`)
+    3. entry points of installed packages, in the groups `trace_bench.suites`, `.methods`,
+       `.trainers`, `.policies`, `.trackers` and `.models`
+
+All parts are treated alike from here on: a part's settings are the parameters of its factory
+(`core.factory`), and a part from outside the package has an `Origin`, which belongs to the run's
+identity.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.factory import Factory, load
+from trace_bench.core.protocols import Method, Policy, RunContext, Suite, Tracker, Trainer
+from trace_bench.settings.origin import Origin, origin_of
+from trace_bench.settings.schema import PartSettings
+from trace_bench.settings.state import name_of
+
+OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "env": {
+            "toolsandbox/embedded": "trace_bench.envs.toolsandbox.scenarios.suite:EmbeddedSuite",
+            "toolsandbox/official": "trace_bench.envs.toolsandbox_official.suite:OfficialSuite",
+            "tau2/airline": "trace_bench.envs.tau2.suite:Tau2Suite",
+            "tau2/retail": "trace_bench.envs.tau2.suite:Tau2Suite",
+            "tau2/telecom": "trace_bench.envs.tau2.suite:Tau2Suite",
+        },
+        "method": {
+            "base": "trace_bench.methods.base:Base",
+            "grpo": "trace_bench.methods.grpo:Grpo",
+            "gepa": "trace_bench.methods.gepa:Gepa",
+            "saved": "trace_bench.methods.saved:Saved",
+            "sft": "trace_bench.methods.sft:Sft",
+            "trace": "trace_bench.methods.trace:Trace",
+            "single_capability": "trace_bench.methods.single_capability:SingleCapability",
+            "prompt_only": "trace_bench.methods.prompt_only:PromptOnly",
+            "untargeted": "trace_bench.methods.untargeted:Untargeted",
+        },
+        "trainer": {
+            "local": "trace_bench.trainers.local:local_trainer",
+            "verl": "trace_bench.trainers.verl.factory:verl_trainer",
+        },
+        "policy": {
+            "local": "trace_bench.policies.factories:local",
+            "openai": "trace_bench.policies.openai:served",
+            "idle": "trace_bench.policies.scripted:IdlePolicy",
+            "random": "trace_bench.policies.scripted:RandomPolicy",
+            "reference": "trace_bench.policies.factories:reference",
+        },
+        "tracker": {
+            "jsonl": "trace_bench.trackers.jsonl:Silent",
+            "wandb": "trace_bench.trackers.wandb:WandbTracker",
+        },
+        "model": {
+            "tiny": "trace_bench.tiny:shipped",
+            "hf": "trace_bench.settings.models:named",
+            "served": "trace_bench.settings.models:named",
+        },
+    }
+)
+"""group -> name -> "module:attribute". A suite's name is `env.name/env.suite`."""
+
+ENTRY_POINTS: Mapping[str, str] = MappingProxyType(
+    {
+        "env": "trace_bench.suites",
+        "method": "trace_bench.methods",
+        "trainer": "trace_bench.trainers",
+        "policy": "trace_bench.policies",
+        "tracker": "trace_bench.trackers",
+        "model": "trace_bench.models",
+    }
+)
+KINDS: Mapping[str, type] = MappingProxyType(
+    {
+        "env": Suite,
+        "method": Method,
+        "trainer": Trainer,
+        "policy": Policy,
+        "tracker": Tracker,
+        "model": str,
+    }
+)
+CUSTOM = "custom"  # the name of a part that is given by `factory` alone
+
+
+@dataclass(frozen=True)
+class Part:
+    """A chosen part. `options`: its settings, checked and complete. `origin`: where its code comes
+    from; None for the package's own parts."""
+
+    group: str
+    name: str
+    factory: Factory
+    options: Mapping[str, Any]
+    origin: Origin | None
+
+    @property
+    def label(self) -> str:
+        """Its name in tables and folders; for a custom part, its factory."""
+        return self.factory.text if self.name == CUSTOM else self.name
+
+    @property
+    def declared(self) -> Any:
+        """Its class, for abilities that are declared on the class."""
+        return self.factory.declared
+
+    def make(self, run: RunContext) -> Any:
+        """Builds the part. Raises UserError if that fails or the result lacks the members of the
+        group's protocol."""
+        kind = KINDS[self.group]
+        made = self.factory.make(self.options, run, self.group, object if kind is str else kind)
+        if kind is str:
+            return self._path(made)
+        return made
+
+    def _path(self, made: object) -> str:
+        if not isinstance(made, str | Path) or not str(made):
+            raise UserError(
+                f"{self.factory.where}={self.factory.text} gives {made!r}; needed: the folder of "
+                f"the model's weights, or a hub name. Change `{self.factory.where}`."
+            )
+        return str(made)
+
+
+def find(group: str, chosen: PartSettings, variant: str | None = None) -> Part:
+    """The part that a group's settings name, with checked options. `variant`: the second half of a
+    suite's name. Raises UserError that says what is wrong and what is allowed."""
+    factory, distribution = _factory(group, chosen, variant)
+    if factory.finished and KINDS[group] is not str:
+        factory.check(factory.target, KINDS[group])
+    known = factory.known()  # a null for a setting that this part lacks counts as not given
+    given = {k: v for k, v in chosen.options.items() if v is not None or k in known}
+    options = factory.settings(given, group)
+    own = factory.text in OWN[group].values() and (factory.importable or not factory.finished)
+    origin = None if own else origin_of(factory, distribution)
+    return Part(group, chosen.name, factory, MappingProxyType(options), origin)
+
+
+def entry_points(group: str) -> dict[str, metadata.EntryPoint]:
+    """The entry points of installed packages for a group, by name."""
+    return {e.name: e for e in _installed(ENTRY_POINTS[group], tuple(sys.path))}
+
+
+@functools.lru_cache(maxsize=16)
+def _installed(group: str, path: tuple[str, ...]) -> metadata.EntryPoints:
+    """The entry points on the import path. Slow: reads every installed package's metadata."""
+    return metadata.entry_points(group=group)
+
+
+def names(group: str) -> list[str]:
+    """All names in a group, the package's own first."""
+    own = dict.fromkeys(name.partition("/")[0] for name in OWN[group])
+    return [*own, *sorted(entry_points(group).keys() - own.keys())]
+
+
+def _factory(
+    group: str, chosen: PartSettings, variant: str | None
+) -> tuple[Factory, metadata.Distribution | None]:
+    where = f"{group}.factory"
+    if chosen.factory is not None:
+        if isinstance(chosen.factory, str):
+            return load(chosen.factory, where), None
+        return Factory(chosen.factory, where, name_of(chosen.factory), importable=False), None
+    name = chosen.name if variant is None else f"{chosen.name}/{variant}"
+    if name in OWN[group]:
+        return load(OWN[group][name], group), None
+    if (found := entry_points(group).get(chosen.name)) is not None:
+        return load(found.value.partition("[")[0].replace(" ", ""), group), found.dist
+    if chosen.name == CUSTOM:
+        raise UserError(
+            f"{group}=custom needs {where}: module:attribute of your own {KINDS[group].__name__}, "
+            f"such as {where}=my_module:MyClass."
+        )
+    variants = [n.partition("/")[2] for n in OWN[group] if n.startswith(f"{chosen.name}/")]
+    if variants:
+        raise unknown(f"suite of {chosen.name}", variant, variants, f"{group}.suite")
+    offered = [*names(group), f"custom (with {where}=module:attribute)"]
+    raise unknown(group, chosen.name, offered, group)
