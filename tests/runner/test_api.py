@@ -172,6 +172,15 @@ def test_errors_are_those_of_the_command_line(
     assert not list(here.iterdir())  # and no folder is left behind
 
 
+@pytest.mark.parametrize(
+    "name", ["it's (a run), c=1", "ünï", "{x}", "[1]", "x y\\", "a\\'b", "\\\\'", "plain/path-1"]
+)
+def test_any_folder_can_be_named(name: str, here: Path) -> None:
+    """What means something to Hydra's grammar is quoted."""
+    assert trace_bench.run(**QUICK, run_dir=here / name).folder == here / name
+    assert trace_bench.run(**QUICK, run_dir=str(here / name)).folder == here / name
+
+
 def test_errors_of_python_alone() -> None:
     with pytest.raises(UserError, match="given both `suite` and `env`"):
         trace_bench.run(suite=EmbeddedSuite(), env="toolsandbox")

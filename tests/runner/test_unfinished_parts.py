@@ -91,15 +91,15 @@ class OddAbout(Whole):
 @pytest.mark.parametrize(
     ("suite", "why"),
     [
-        (NoTasks, "tasks('test') gives no task"),
+        (NoTasks, "tasks('test') returned no tasks"),
         (RaisingTasks, "tasks('train') raised KeyError: 'train'"),
-        (DictTasks, "gives dict, and trace_bench.Task is needed"),
+        (DictTasks, "returned dict instead of trace_bench.Task"),
         (NoneTasks, "tasks('train') raised TypeError"),
-        (OneId, "gives 8 tasks with 1 ids"),
+        (OneId, "returned 8 tasks with only 1 ids"),
         (RaisingSplits, "splits() raised OSError: no disk"),
-        (NumberedSplits, "splits() gives [1, 2], and texts are needed"),
-        (Nameless, "name and variant must be texts"),
-        (OddAbout, "about() is not JSON-safe"),
+        (NumberedSplits, "splits() must return strings, got [1, 2]"),
+        (Nameless, "name and variant must be strings"),
+        (OddAbout, "about() raised or is not JSON-safe"),
     ],
 )
 def test_a_suite_that_cannot_be_used_is_refused_before_anything_is_run(
@@ -126,10 +126,10 @@ def test_the_development_split_is_asked_for_where_it_is_used() -> None:
 
 DONE = StopReason.DONE
 GIVEN: dict[str, tuple[Any, str]] = {
-    "a dictionary": ({"done": True}, "a trace_bench.Step is needed, got dict"),
-    "nothing": (None, "a trace_bench.Step is needed, got NoneType"),
+    "a dictionary": ({"done": True}, "expected a trace_bench.Step, got dict"),
+    "nothing": (None, "expected a trace_bench.Step, got NoneType"),
     "no score": (Step(done=True, stop=DONE), "ended without a score"),
-    "a score that is none": (Step(done=True, score=1.0, stop=DONE), "Score is needed, got float"),  # type: ignore[arg-type]
+    "a score that is none": (Step(done=True, score=1.0, stop=DONE), "trace_bench.Score, got float"),  # type: ignore[arg-type]
     "nan": (Step(done=True, score=Score(float("nan"), True), stop=DONE), "from 0 to 1, got nan"),
     "seven": (Step(done=True, score=Score(7, True), stop=DONE), "from 0 to 1, got 7"),
     "a text": (Step(done=True, score=Score("1", True), stop=DONE), "from 0 to 1, got '1'"),  # type: ignore[arg-type]
@@ -140,7 +140,7 @@ GIVEN: dict[str, tuple[Any, str]] = {
         "JSON-safe",
     ),
     "a message without a role": (Step(({"content": "x"},)), "a message with a role"),
-    "a message without a text": (Step(({"role": "user", "content": 3},)), "must be a text"),
+    "a message without a text": (Step(({"role": "user", "content": 3},)), "must be a string"),
     "a message that is none": (Step(("hello",)), "a message with a role"),  # type: ignore[arg-type]
     "messages that are none": (Step("hello"), "messages and tools must be tuples"),  # type: ignore[arg-type]
 }
@@ -180,8 +180,8 @@ def test_a_run_without_a_score_says_why_and_exits_with_1(
     assert main(settings) == 1
     printed = capsys.readouterr()
     last = printed.err.splitlines()[-1]
-    assert last.startswith("error: none of the 8 held-out episodes has a score; ")
-    assert last.endswith("because of environment: OSError: no desk")
+    assert last.startswith("error: none of the 8 held-out episodes has a score. ")
+    assert last.endswith("The first error: environment: OSError: no desk")
     assert "run: runs/odd_Suite/base/" in printed.out
 
 
@@ -232,7 +232,7 @@ def test_a_method_that_returns_no_agent_is_named() -> None:
         def plan(self, run: Any) -> Any:
             return trace_bench.MethodPlan(learns=False)
 
-    with pytest.raises(UserError, match=r"Forgetful gave NoneType instead of a trace_bench\.Agent"):
+    with pytest.raises(UserError, match=r"Forgetful returned NoneType instead of"):
         run(Whole(), method=Forgetful())
 
 
@@ -244,5 +244,5 @@ def test_a_plan_that_is_none_is_named() -> None:
         def plan(self, run: Any) -> Any:
             return {"phases": []}
 
-    with pytest.raises(UserError, match=r"Planless\.plan gives dict"):
+    with pytest.raises(UserError, match=r"Planless\.plan returned dict"):
         run(Whole(), method=Planless())

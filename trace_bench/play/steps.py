@@ -51,7 +51,8 @@ def step_all(suite: Suite, due: Sequence[Due]) -> Sequence[Step | Exception]:
 
 
 class Unmade:
-    """Stands for an environment that its suite could not make: the episode fails as it begins."""
+    """In place of an environment that its suite could not make: `reset` raises the suite's error,
+    so that the episode fails like any other whose environment raises."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -67,7 +68,7 @@ class Unmade:
 
 
 def make(suite: Suite) -> Env:
-    """An environment for one episode."""
+    """An environment for one episode; an `Unmade` one if the suite raises."""
     try:
         return suite.make()
     except Exception as error:
@@ -75,24 +76,24 @@ def make(suite: Suite) -> Env:
 
 
 def fault_of(step: Any) -> str | None:
-    """What is wrong with what an environment gave as a step; None when all is well. Checked for
-    every environment: the figures of a run must not depend on what a stranger's returns."""
+    """Describes the first error in the return value of an environment's `reset` or `step`; None if
+    it is valid. Every step is checked, so that no invalid score enters a run's figures."""
     if not isinstance(step, Step):
-        return f"a trace_bench.Step is needed, got {type(step).__name__}"
+        return f"expected a trace_bench.Step, got {type(step).__name__}"
     if not isinstance(step.messages, tuple | list) or not isinstance(step.tools, tuple | list):
         return "messages and tools must be tuples"
     for message in step.messages:
         if not isinstance(message, dict) or message.get("role") not in ROLES:
-            return f"a message with a role of {', '.join(ROLES)} is needed, got {message!r:.200}"
+            return f"expected a message with a role of {', '.join(ROLES)}, got {message!r:.200}"
         if not isinstance(message.get("content"), str):
-            return f"a message's content must be a text, got {message!r:.200}"
+            return f"a message's content must be a string, got {message!r:.200}"
     return None if step.score is None else fault_of_score(step.score)
 
 
 def fault_of_score(score: Any) -> str | None:
-    """The same of a score."""
+    """Describes the first error in a score; None if it is valid."""
     if not isinstance(score, Score):
-        return f"a trace_bench.Score is needed, got {type(score).__name__}"
+        return f"expected a trace_bench.Score, got {type(score).__name__}"
     value = score.similarity
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
         return f"similarity must be a number from 0 to 1, got {value!r}"

@@ -49,8 +49,8 @@ def asks_user(suite: Suite) -> bool:
 
 
 def about_of(suite: Suite) -> dict[str, Any]:
-    """What a suite says of itself; nothing for one that does not. Raises UserError when that is no
-    JSON: a table could not be written at the end."""
+    """The facts that a suite reports; empty if it reports none. Raises UserError if `about` raises
+    or its facts are not JSON-safe."""
     if not isinstance(suite, Describes):
         return {}
     try:
@@ -58,36 +58,38 @@ def about_of(suite: Suite) -> dict[str, Any]:
         canonical(about)
         return about
     except Exception as error:
-        raise _broken(suite, f"about() is not JSON-safe: {error}") from error
+        why = f"about() raised or is not JSON-safe ({type(error).__name__}: {error})"
+        raise _broken(suite, why) from error
 
 
 def splits_of(suite: Suite) -> list[str]:
-    """The names of a suite's splits. Raises UserError for a suite that does not give them."""
+    """The names of a suite's splits. Raises UserError if `splits` raises or returns anything but
+    strings."""
     if not (isinstance(suite.name, str) and isinstance(suite.variant, str)):
-        raise _broken(suite, "name and variant must be texts")
+        raise _broken(suite, "name and variant must be strings")
     found = _asked(suite, "splits()", suite.splits)
     if not all(isinstance(name, str) for name in found):
-        raise _broken(suite, f"splits() gives {found!r}, and texts are needed")
+        raise _broken(suite, f"splits() must return strings, got {found!r}")
     return found
 
 
 def tasks_of(suite: Suite, split: str, some: bool = True) -> list[Task]:
-    """The tasks of a split, in order. Raises UserError for a suite that gives none (unless `some`
-    is False), something else, or two of one id."""
+    """The tasks of a split, in order. Raises UserError if `tasks` raises, returns none (unless
+    `some` is False), anything but tasks, or two tasks with the same id."""
     call = f"tasks({split!r})"
     found = _asked(suite, call, lambda: suite.tasks(split))
     if some and not found:
-        raise _broken(suite, f"{call} gives no task")
+        raise _broken(suite, f"{call} returned no tasks")
     if others := [type(task).__name__ for task in found if not isinstance(task, Task)]:
-        raise _broken(suite, f"{call} gives {others[0]}, and trace_bench.Task is needed")
+        raise _broken(suite, f"{call} returned {others[0]} instead of trace_bench.Task")
     ids = {task.id for task in found}
     if len(ids) < len(found):
-        raise _broken(suite, f"{call} gives {len(found)} tasks with {len(ids)} ids")
+        raise _broken(suite, f"{call} returned {len(found)} tasks with only {len(ids)} ids")
     return found
 
 
 def _asked(suite: Suite, call: str, ask: Callable[[], Sequence[Any]]) -> list[Any]:
-    """What a suite answers; a suite may be a stranger's, and unfinished."""
+    """Calls a suite's method. An exception becomes a UserError that names the call."""
     try:
         return list(ask())
     except TraceBenchError:
@@ -99,5 +101,5 @@ def _asked(suite: Suite, call: str, ask: Callable[[], Sequence[Any]]) -> list[An
 def _broken(suite: Suite, what: str) -> UserError:
     return UserError(
         f"the suite {suite.name}/{suite.variant} cannot be used: {what}. Change `env`; "
-        "docs/environments.md says what a suite must give."
+        "docs/environments.md says what a suite must return."
     )

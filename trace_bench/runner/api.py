@@ -11,6 +11,7 @@ Nothing is printed unless `verbose` is set. Errors in the arguments or on the ma
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -183,12 +184,18 @@ def _settings(
     return checked(data)
 
 
+_PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)  # needs no quotes on a command line
+
+
 def _word(value: Any) -> str:
-    """A value in the command line's notation."""
+    """A value in Hydra's notation. Within quotes, a quote is escaped, and so are the backslashes
+    before a quote or before the end."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Path):
-        return str(value)
-    return json.dumps(value)
+    if not isinstance(value, str | Path):
+        return json.dumps(value)
+    text = str(value)
+    if _PLAIN.fullmatch(text):
+        return text
+    escaped = re.sub(r"(\\*)('|$)", r"\1\1\2", text).replace("'", "\\'")
+    return f"'{escaped}'"

@@ -81,7 +81,7 @@ def build_bench(
         stack.enter_context(closing(suite))
     trainer: Trainer = parts["trainer"].make(context)
     method: Method = parts["method"].make(context)
-    about_of(suite)  # what cannot be written is better known now than at the end
+    about_of(suite)  # raises now rather than when the summary is written
     train = training_tasks(settings, suite)
     plan = plan_of(settings, method, trainer, len(train))
     check_splits(settings, suite, plan)

@@ -29,6 +29,7 @@ from trace_bench.core.types import CHARGED, Task, to_json
 from trace_bench.llm.client import Endpoint, check_extra, check_urls, read_key
 from trace_bench.llm.roles import Role, Roles
 from trace_bench.play.suites import splits_of, tasks_of
+from trace_bench.runner.lab import MakeSuite
 from trace_bench.sandbox.choose import Sandbox, Where, suite_in
 from trace_bench.sandbox.docker import Limits
 from trace_bench.sandbox.generated import generated_suite
@@ -38,8 +39,6 @@ from trace_bench.settings.schema import PartSettings, RoleSettings, Settings
 
 Parts = Mapping[str, Part]
 Log = Callable[[str], None]
-MakeGenerated = Callable[[str, str, Mapping[str, Any], str], Suite]
-"""(name, source code, names given to it, image) -> the suite that it defines, in a sandbox."""
 
 
 def log_line(text: str) -> None:
@@ -101,7 +100,7 @@ def make_sandbox(settings: Settings, fingerprint: str) -> Sandbox:
     )
 
 
-def generated_suites(settings: Settings, fingerprint: str, log: Log = log_line) -> MakeGenerated:
+def generated_suites(settings: Settings, fingerprint: str, log: Log = log_line) -> MakeSuite:
     """A function that builds sandboxed suites from source code. Repeated log lines appear once."""
     sandbox = make_sandbox(settings, fingerprint)
     logged: set[str] = set()
@@ -167,8 +166,8 @@ def plan_of(settings: Settings, method: Method, trainer: Trainer, tasks: int) ->
         found: object = method.plan(run)
         if not isinstance(found, MethodPlan):
             raise UserError(
-                f"{type(method).__name__}.plan gives {type(found).__name__}, and a "
-                "trace_bench.MethodPlan is needed (docs/methods.md). Change `method`."
+                f"{type(method).__name__}.plan returned {type(found).__name__} instead of a "
+                "trace_bench.MethodPlan (docs/methods.md). Change `method`."
             )
         return found
     return MethodPlan(phases=(Phase("method", settings.budget, most=True),))

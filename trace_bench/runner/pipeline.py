@@ -75,8 +75,8 @@ class Done:
 
 
 def run(settings: Settings) -> int:
-    """Runs or resumes; prints the closing table and `run: <folder>`. Returns 0, or
-    1 where not one held-out episode has a score.
+    """Runs or resumes; prints the closing table and `run: <folder>`. Returns 0, or 1 if no held-out
+    episode has a score.
 
     Raises UserError for a folder of other settings, a budget that is too small, a full disk, ...
     """
@@ -99,15 +99,14 @@ def run(settings: Settings) -> int:
 
 
 def _unmeasured(done: Done) -> str | None:
-    """Why a run has no score, where it has none: every held-out episode was lost."""
+    """Why a run measured nothing: every held-out episode was lost. None if it has a score."""
     score = done.summary["score"]
     if score["n"] > 0:
         return None
     lines = read_lines(done.folder / "evaluation.jsonl")
     first = next((line["error"] for line in lines if line["error"]), "no reason was given")
     return (
-        f"none of the {score['failures']} held-out episodes has a score; the first one was lost "
-        f"because of {first}"
+        f"none of the {score['failures']} held-out episodes has a score. The first error: {first}"
     )
 
 
@@ -208,11 +207,12 @@ def _phases(run: _Run, lab: RunLab, base: AgentSpec) -> AgentSpec:
 
 
 def _agent(made: object, method: str) -> AgentSpec:
-    """What a method gave: a method may be a stranger's."""
+    """The agent that a method returned. Raises UserError if it returned anything else."""
     if not isinstance(made, AgentSpec):
         raise UserError(
-            f"method={method} gave {type(made).__name__} instead of a trace_bench.AgentSpec: `fit` "
-            "must return the trained agent (docs/methods.md). Change `method`."
+            f"method={method} returned {type(made).__name__} instead of a "
+            "trace_bench.AgentSpec: `fit` must return the trained agent (docs/methods.md). "
+            "Change `method`."
         )
     return made
 
@@ -222,7 +222,7 @@ def _yardstick(run: _Run, yardstick: Yardstick, base: AgentSpec) -> dict[str, An
     it. Returns its title and its rollouts by purpose."""
     with run.clock.phase(yardstick.title), closing(_lab(run, yardstick)) as lab:
         run.progress.phase(yardstick.title, total=run.bench.settings.budget)
-        agent = yardstick.method.fit(base, run.bench.train, lab)
+        agent = _agent(yardstick.method.fit(base, run.bench.train, lab), yardstick.name)
         rollouts = lab.ledger.by_purpose()
     run.evaluation.yardstick(yardstick, base, agent)
     return {"title": yardstick.title, "rollouts": rollouts}
