@@ -116,6 +116,21 @@ def test_a_run_whose_summary_is_broken_does_not_stop_the_others(
     assert "1 finished, 1 to run" in said and "failed with exit code" in said
 
 
+def test_a_finished_run_without_a_score_is_named_and_counts_as_failed(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(place)
+    assert main([str(path)]) == 0
+    summary = members(path)[0].folder / "summary.json"
+    text = json.loads(summary.read_text())
+    text["score"]["n"] = 0
+    summary.write_text(json.dumps(text))
+    capsys.readouterr()
+    assert main([str(path)]) == 1
+    printed = capsys.readouterr().out
+    assert "no held-out episode has a score: method=base policy=idle" in printed
+
+
 def test_a_failed_run_stays_failed_until_it_is_asked_for(
     place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

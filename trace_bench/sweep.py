@@ -137,8 +137,8 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def sweep(path: Path, runs: Sequence[Member], jobs: int, retry: bool) -> int:
-    """Runs all unfinished members and logs those that end in `path`. Returns 1 if a run failed, now
-    or before, else 0."""
+    """Runs all unfinished members and logs those that end in `path`. Returns 1 if a run failed or
+    has no score, now or before, else 0."""
     record = Lines(path)
     failed = {line["folder"] for line in record.existing if line["code"] != 0}
     failed -= {line["folder"] for line in record.existing if line["code"] == 0}
@@ -146,9 +146,12 @@ def sweep(path: Path, runs: Sequence[Member], jobs: int, retry: bool) -> int:
     skipped = [m for m in runs if m.summary is None and str(m.folder) in failed and not retry]
     left = [m for m in runs if m not in finished and m not in skipped]
     print(f"{len(runs)} runs: {len(finished)} finished, {len(left)} to run", flush=True)
+    unscored = [m for m in finished if m.summary and m.summary["score"]["n"] == 0]
+    for member in unscored:
+        print(f"no held-out episode has a score: {member.name} ({member.folder})", flush=True)
     for member in skipped:
         print(f"failed before, skipped (--retry runs it again): {member.name}", flush=True)
-    bad, started = len(skipped), time.monotonic()
+    bad, started = len(skipped) + len(unscored), time.monotonic()
     with ThreadPoolExecutor(jobs) as pool, closing(record):
         futures: dict[Future[tuple[int, str]], Member] = {pool.submit(_run, m): m for m in left}
         try:

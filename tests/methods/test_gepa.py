@@ -21,6 +21,7 @@ from trace_bench.core.types import (
     Trajectory,
     to_json,
 )
+from trace_bench.llm.client import LLMError
 from trace_bench.methods.gepa import Gepa
 from trace_bench.methods.gepa.adapter import Adapter, conversation, feedback
 from trace_bench.methods.gepa.advice import (
@@ -122,6 +123,19 @@ def test_failing_proposals_end_in_an_error_that_names_the_last() -> None:
     with pytest.raises(TraceBenchError, match=r"3 proposals failed .* ConnectionError: no answer"):
         adapter.propose_new_texts({"guidance": "x"}, shown, ["guidance"])
     assert len(lab.logged) == 2
+
+
+def test_a_reflector_that_does_not_answer_ends_the_method_at_once() -> None:
+    """The rollouts of further minibatches would be spent for nothing."""
+
+    def silent(prompt: str, records: Sequence[Mapping[str, Any]]) -> str:
+        raise LLMError("http://127.0.0.1:9: refused (tried 3 times)")
+
+    lab = ListeningLab(HABITS, 640)
+    adapter = Adapter(lab, BASE, GepaSettings(failures=3), silent, frozenset())  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"the reflector does not answer: .*goes on from here"):
+        adapter.propose_new_texts({"guidance": "x"}, {"guidance": []}, ["guidance"])
+    assert adapter.fatal is not None
 
 
 def test_the_reflector_is_shown_conversations_and_scores_only() -> None:

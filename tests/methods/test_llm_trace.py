@@ -221,9 +221,13 @@ def test_a_calibration_outside_the_bands_goes_back_to_the_model(tmp_path: Path) 
         (["llm.generator.by=model"], "unknown value 'model'; allowed: program, endpoint"),
     ],
 )
-def test_roles_that_do_not_fit_are_refused_at_once(given: Sequence[str], words: str) -> None:
+def test_roles_that_do_not_fit_are_refused_before_anything_is_played(
+    tmp_path: Path, given: Sequence[str], words: str
+) -> None:
+    server = ["llm.shared.base_url=http://127.0.0.1:9", "llm.shared.model=m"]
     with pytest.raises(UserError, match=words):
-        compose([*given])
+        run(compose([*given, *server, f"run_dir={tmp_path / 'r'}"]))
+    assert not (tmp_path / "r" / "ledger.jsonl").exists()
 
 
 def test_gepa_with_a_model_as_its_reflector(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 import json
+import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from toy import ToyEnv, ToySuite, toy_task
@@ -10,6 +12,8 @@ from trace_bench.core.types import (
     AdapterRef,
     AgentSpec,
     Boundary,
+    Score,
+    Step,
     StopReason,
     Turn,
     to_json,
@@ -17,6 +21,7 @@ from trace_bench.core.types import (
 )
 from trace_bench.play import rollouts
 from trace_bench.play.rollouts import play
+from trace_bench.play.steps import fault_of, step_one
 from trace_bench.policies.scripted import (
     FunctionPolicy,
     IdlePolicy,
@@ -80,6 +85,57 @@ def test_a_broken_environment_is_that_episodes_failure(broken, boundary, text):
     assert good.score.success and also_good.score.success
     assert bad.score is None and bad.stop is StopReason.ERROR
     assert (bad.failure.boundary, bad.failure.error) == (boundary, text)
+
+
+class Faulty(ToySuite):
+    """Resets and steps together, and does it wrong from the second call on."""
+
+    def __init__(self, fault) -> None:
+        super().__init__()
+        self.fault, self.calls = fault, 0
+
+    def act(self, calls):
+        self.calls += 1
+        found = [step_one(env, what) for env, what in calls]
+        return found if self.calls == 1 else self.fault(found)
+
+
+def _raise(found):
+    raise OSError("the rack is down")
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (_raise, "OSError: the rack is down"),
+        (lambda found: found[:-1], r"act\(\) returned 2 results for 3 calls"),
+        (lambda found: None, "TypeError: 'NoneType' object is not iterable"),
+    ],
+)
+def test_episodes_of_a_suite_that_acts_together_and_fails_are_lost_not_hung(fault, text):
+    tasks = [toy_task(0), toy_task(1), toy_task(2)]
+    suite = Faulty(fault)
+    for trajectory in play(ReferencePolicy(suite), suite, AGENT, tasks, [0, 1, 2]):
+        assert trajectory.score is None and re.search(text, str(trajectory.failure))
+
+
+def scored(**given: Any) -> dict[str, Any]:
+    return {"score": Score(1.0, True, **given)}
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"tools": ({"type": "function"},)}, "expected a tool with a name"),
+        ({"done": "yes"}, "done must be True or False, got 'yes'"),
+        ({"done": True, "stop": "finished"}, "a trace_bench.StopReason or None as stop"),
+        (scored(milestones=({"hit": 1},)), "a trace_bench.Milestone"),
+        (scored(minefields=("fire",)), "a trace_bench.Milestone"),
+        (scored(milestones=None), "milestones and minefields must be tuples"),
+    ],
+)
+def test_steps_of_the_wrong_type_are_named(given: dict[str, Any], text: str) -> None:
+    assert text in (fault_of(Step(**given)) or "")
 
 
 def test_an_environment_that_fails_to_close_keeps_its_score():

@@ -54,6 +54,17 @@ class Advice:
         return MethodPlan(phases=(Phase("look", self.episodes),), learns=False)
 
 
+class Greedy(Advice):
+    """It plays more than it planned."""
+
+    def plan(self, run: PlannedRun) -> MethodPlan:
+        return MethodPlan(phases=(Phase("look", self.episodes - 1),), learns=False)
+
+    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
+        lab.rollouts("look", base, [tasks[0]] * (self.episodes + 1), purpose=Purpose.PROMPT)
+        return base
+
+
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
@@ -105,6 +116,11 @@ def test_the_command_line_and_python_make_the_same_run(capfd: pytest.CaptureFixt
     printed = capfd.readouterr()
     assert "this run is finished; its stored result:" in printed.err
     assert result.table in printed.out and f"run: {result.folder}" in printed.out
+
+
+def test_a_method_that_asks_for_more_than_its_budget_is_told_so() -> None:
+    with pytest.raises(UserError, match=r"method=.*:Greedy: .*budget"):
+        advised(method=Greedy())
 
 
 # -- silence --------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import pytest
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
+from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import identity, parts_of
 from trace_bench.settings.registry import Part, find, names
@@ -272,6 +273,24 @@ def test_an_object_of_the_package_counts_with_its_arguments() -> None:
     suites = [EmbeddedSuite(), EmbeddedSuite("all_tools")]
     one, two = (find("env", EnvSettings("custom", suite)).origin for suite in suites)
     assert one is not None and two is not None and one.state != two.state
+
+
+def test_two_of_our_own_parts_by_their_factory_are_two_runs() -> None:
+    methods = ("base:Base", "grpo:Grpo")
+    runs = []
+    for name in methods:
+        settings = compose(["method=custom", f"method.factory=trace_bench.methods.{name}"])
+        runs.append(identity(settings, parts_of(settings))["method"])
+    assert runs[0] != runs[1]
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_a_class_may_say_that_it_is_not_scripted(value: bool) -> None:
+    class Agent(IdlePolicy):
+        scripted, at_servers = value, value
+
+    part = find("policy", PartSettings("custom", Agent))
+    assert part.scripted is part.at_servers is value
 
 
 def test_an_object_without_end_is_refused() -> None:

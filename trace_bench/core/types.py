@@ -110,6 +110,10 @@ class Score:
     minefields: tuple[Milestone, ...] = ()
 
 
+ROLES = ("system", "user", "assistant", "tool")
+"""The roles of messages."""
+
+
 @dataclass(frozen=True)
 class Step:
     """What an environment returns: new messages for the agent and, at the end, the score."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Router
-from trace_bench.core.types import AgentSpec, Task
+from trace_bench.core.types import AgentSpec, Boundary, Task
 from trace_bench.play.rollouts import Choice, with_guidance
-from trace_bench.play.steps import close, readable, step_all
+from trace_bench.play.steps import close, fault_of, make, readable, step_all
 from trace_bench.play.suites import Suites
 
 
@@ -32,11 +33,14 @@ def _some(
     found: dict[int, Choice | Exception] = {}
     for group in places.values():
         suite = suites.of(tasks[group[0]])
-        due = [(suite.make(), tasks[i]) for i in group]
+        due = [(make(suite), tasks[i]) for i in group]
         try:
             for i, step in zip(group, step_all(suite, due), strict=True):
                 if isinstance(step, Exception):
                     found[i] = step
+                    continue
+                if (fault := fault_of(step)) is not None:
+                    found[i] = EpisodeError(Boundary.ENVIRONMENT.value, fault)
                     continue
                 step = readable(step)
                 found[i] = router.route(with_guidance(step.messages, agent.prompt), step.tools)

@@ -7,13 +7,21 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
+from trace_bench.core.errors import EpisodeError, TraceBenchError
 from trace_bench.core.protocols import ActsTogether, Env, Suite
 from trace_bench.core.store import canonical
 from trace_bench.core.text import without_surrogates
-from trace_bench.core.types import Message, Score, Step, Task
+from trace_bench.core.types import (
+    ROLES,
+    Boundary,
+    Message,
+    Milestone,
+    Score,
+    Step,
+    StopReason,
+    Task,
+)
 from trace_bench.play.suites import asks_user
-
-ROLES = ("system", "user", "assistant", "tool")
 
 Due = tuple[Env, Task | Message]
 """A reset (given a task) or a step (given the agent's message) to make."""
@@ -45,9 +53,25 @@ def step_one(env: Env, what: Task | Message) -> Step | Exception:
 
 def step_all(suite: Suite, due: Sequence[Due]) -> Sequence[Step | Exception]:
     """Many resets and steps of one suite's environments, in this thread."""
-    if isinstance(suite, ActsTogether):
-        return suite.act(due)
-    return [step_one(env, what) for env, what in due]
+    if not isinstance(suite, ActsTogether):
+        return [step_one(env, what) for env, what in due]
+    made = [call for call in due if not isinstance(call[0], Unmade)]
+    found = iter(_together(suite, made) if made else ())
+    return [step_one(*call) if isinstance(call[0], Unmade) else next(found) for call in due]
+
+
+def _together(suite: ActsTogether, due: Sequence[Due]) -> Sequence[Step | Exception]:
+    """One result per call, in order, also if the suite raises or returns another number."""
+    try:
+        found = list(suite.act(due))
+    except TraceBenchError:
+        raise
+    except Exception as error:
+        return [error] * len(due)
+    if len(found) == len(due):
+        return found
+    why = f"act() returned {len(found)} results for {len(due)} calls"
+    return [EpisodeError(Boundary.ENVIRONMENT.value, why)] * len(due)
 
 
 class Unmade:
@@ -87,6 +111,14 @@ def fault_of(step: Any) -> str | None:
             return f"expected a message with a role of {', '.join(ROLES)}, got {message!r:.200}"
         if not isinstance(message.get("content"), str):
             return f"a message's content must be a string, got {message!r:.200}"
+    for tool in step.tools:
+        function = tool.get("function") if isinstance(tool, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            return f"expected a tool with a name, got {tool!r:.200}"
+    if not isinstance(step.done, bool):
+        return f"done must be True or False, got {step.done!r}"
+    if not isinstance(step.stop, StopReason | None):
+        return f"expected a trace_bench.StopReason or None as stop, got {step.stop!r}"
     return None if step.score is None else fault_of_score(step.score)
 
 
@@ -99,6 +131,10 @@ def fault_of_score(score: Any) -> str | None:
         return f"similarity must be a number from 0 to 1, got {value!r}"
     if not isinstance(score.success, bool):
         return f"success must be True or False, got {score.success!r}"
+    if not all(isinstance(m, tuple | list) for m in (score.milestones, score.minefields)):
+        return "milestones and minefields must be tuples"
+    if others := [m for m in (*score.milestones, *score.minefields) if type(m) is not Milestone]:
+        return f"expected a trace_bench.Milestone, got {others[0]!r:.200}"
     if score.details or score.milestones or score.minefields:
         try:
             canonical(score)

@@ -10,6 +10,13 @@ from trace_bench.core.protocols import AsksUser, Closes, Describes, Suite
 from trace_bench.core.store import canonical
 from trace_bench.core.types import Task
 
+GENERATED = "generated/"
+
+
+def generated_key(name: str) -> str:
+    """The `env` of the tasks of the generated suite with that name."""
+    return GENERATED + name
+
 
 class Suites:
     """The target suite and further suites, each added under the key that its tasks have as `env`.
@@ -24,7 +31,9 @@ class Suites:
         yield from self._others.values()
 
     def of(self, task: Task) -> Suite:
-        """The suite of a task."""
+        """The suite of a task. Raises ValueError for a task of a generated suite that is gone."""
+        if task.env.startswith(GENERATED) and task.env not in self._others:
+            raise ValueError(f"the suite {task.env} of task {task.id} is not in use")
         return self._others.get(task.env, self.target)
 
     def add(self, key: str, suite: Suite) -> None:

@@ -225,7 +225,7 @@ class OpenAIPolicy:
                 self._send(request, episode, None)
                 return None
             return TurnReply(request.episode, None, error=str(error), context_full=full)
-        except Exception as error:  # a response that cannot be parsed
+        except (LookupError, TypeError, ValueError, AttributeError) as error:  # unreadable response
             text = f"{type(error).__name__}: {error}"
             return TurnReply(request.episode, None, error=f"the server's answer: {text}")
 

@@ -13,7 +13,6 @@ from trace_bench.core.protocols import (
     Policy,
     Preflight,
     RunContext,
-    Scripted,
     Suite,
     Trainer,
     Yardstick,
@@ -121,7 +120,7 @@ def wanted(bench: Bench) -> Wanted:
 def acting_model(bench: Bench) -> str:
     """The base agent's `model`: the path or name of the weights, or a scripted policy's name."""
     policy = bench.parts["policy"]
-    if isinstance(policy.declared, Scripted):
+    if policy.scripted:
         return policy.label
     return model_path(bench.settings, bench.parts)
 

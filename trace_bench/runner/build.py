@@ -11,7 +11,6 @@ from typing import Any
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.factory import members
 from trace_bench.core.protocols import (
-    AtServers,
     Method,
     MethodPlan,
     Need,
@@ -20,7 +19,6 @@ from trace_bench.core.protocols import (
     PlansItself,
     Policy,
     RunContext,
-    Scripted,
     Suite,
     Trainer,
 )
@@ -35,7 +33,7 @@ from trace_bench.sandbox.docker import Limits
 from trace_bench.sandbox.generated import generated_suite
 from trace_bench.settings.identity import model_path, served_name
 from trace_bench.settings.registry import Part, find
-from trace_bench.settings.schema import PartSettings, RoleSettings, Settings
+from trace_bench.settings.schema import PARTS, PartSettings, RoleSettings, Settings
 
 Parts = Mapping[str, Part]
 Log = Callable[[str], None]
@@ -49,7 +47,7 @@ def log_line(text: str) -> None:
 def run_context(settings: Settings, parts: Parts, **facts: Any) -> RunContext:
     """The facts of the run for factories. `facts`: those that are already known."""
     policy = settings.policy
-    at_servers = "policy" in parts and isinstance(parts["policy"].declared, AtServers)
+    at_servers = "policy" in parts and parts["policy"].at_servers
     return RunContext(
         seed=settings.seed,
         budget=settings.budget,
@@ -71,7 +69,7 @@ def run_context(settings: Settings, parts: Parts, **facts: Any) -> RunContext:
 def plain(settings: Settings) -> dict[str, Any]:
     """The settings as JSON-safe data, from which another process can build the same parts."""
     data = dict(to_json(settings))
-    for group in ("env", "method", "model", "policy", "trainer", "tracker"):
+    for group in PARTS:
         if not isinstance(data[group]["factory"], str | None):
             data[group]["factory"] = None  # an object that only this process has
     return data
@@ -202,7 +200,7 @@ def check_needs(
     """Raises UserError for an ability that the method needs and this run lacks. `built`: the
     policy; without it, abilities that only a built policy shows are not checked."""
     policy = parts["policy"]
-    if plan.learns and isinstance(policy.declared, Scripted) and policy.declared.scripted:
+    if plan.learns and policy.scripted:
         raise UserError(
             f"policy={policy.label} is scripted and cannot be trained by "
             f"method={parts['method'].label}. Change `policy` to local or openai, or `method` to "
@@ -272,7 +270,14 @@ def _check_disjoint(settings: Settings, suite: Suite) -> None:
 
 def _content(task: Task) -> str:
     """The key by which two tasks count as equal, in whatever split they are."""
-    return canonical(task.data) if task.data else f"seed {task.seed}"
+    if not task.data:
+        return f"seed {task.seed}"
+    try:
+        return canonical(task.data)
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"the data of task {task.id} is not JSON-safe ({error}). Change `env`."
+        ) from error
 
 
 def training_tasks(settings: Settings, suite: Suite) -> list[Task]:

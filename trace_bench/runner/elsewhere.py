@@ -10,7 +10,7 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Source
-from trace_bench.play.suites import Suites
+from trace_bench.play.suites import Suites, generated_key
 from trace_bench.runner.build import (
     generated_suites,
     make_roles,
@@ -41,7 +41,7 @@ def suites_elsewhere(
     make = generated_suites(checked, run)
     for source in (Source(**s) for s in sources):
         made = make(source.name, source.text, source.given, source.image)
-        suites.add(f"generated/{source.name}", made)
+        suites.add(generated_key(source.name), made)
     return suites
 
 

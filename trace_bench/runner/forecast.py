@@ -15,12 +15,10 @@ from typing import Any, TypeVar
 
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.protocols import (
-    AtServers,
     Closes,
     MethodPlan,
     NeedsMachines,
     Phase,
-    Scripted,
     Suite,
     Trainer,
     TypicalLengths,
@@ -37,6 +35,7 @@ from trace_bench.runner.build import (
     models_in_roles,
     plan_of,
     run_context,
+    training_tasks,
 )
 from trace_bench.settings.identity import model_path, served_name
 from trace_bench.settings.schema import SandboxSettings, Settings
@@ -128,11 +127,10 @@ def _plan(f: Forecast) -> MethodPlan | None:
 
 def _training_tasks(f: Forecast) -> int:
     """The number of training tasks; 0 if unknown."""
-    if f.settings.protocol == "paper":
-        return _held_out(f)
-    train = _count(f, f.settings.env.train_split)
-    wanted = f.settings.env.train_tasks
-    return train if wanted is None else min(train, wanted)
+    suite = f.suite
+    if suite is None:
+        return 0
+    return len(_found(f, lambda: training_tasks(f.settings, suite)) or ())
 
 
 def _held_out(f: Forecast) -> int:
@@ -210,7 +208,7 @@ def _requests(f: Forecast, rollouts: int) -> list[str]:
 
 def _machines(f: Forecast) -> list[str]:
     """Estimates of GPUs, from the number of parameters in the model's name."""
-    served = isinstance(f.parts["policy"].declared, AtServers)
+    served = f.parts["policy"].at_servers
     name = served_name(f.settings.model) if served else f.settings.model.name
     found = re.search(r"(\d+(?:\.\d+)?)B\b", name)
     size = float(found[1]) if found else None
@@ -218,7 +216,7 @@ def _machines(f: Forecast) -> list[str]:
     if served:
         gpus = "GPUs as its size wants" if size is None else _gpus(2 * size)
         lines.append(f"serving {name}: {gpus} (bfloat16, without the cache of keys and values)")
-    scripted = isinstance(f.parts["policy"].declared, Scripted)
+    scripted = f.parts["policy"].scripted
     if f.plan is not None and f.plan.trains and not scripted:
         if served:
             _found(f, lambda: _weights_here(f))
@@ -240,7 +238,7 @@ def _weights_here(f: Forecast) -> None:
 def _servers(settings: Settings, parts: Parts) -> list[str]:
     """Servers that do not answer, keys that are not set."""
     named: list[tuple[str, Mapping[str, Any]]] = []
-    if isinstance(parts["policy"].declared, AtServers):
+    if parts["policy"].at_servers:
         named.append(("policy", parts["policy"].options))
     for name in sorted(models_in_roles(settings)):
         role = settings.llm.roles[name]

@@ -31,6 +31,7 @@ from trace_bench.core.types import (
 )
 from trace_bench.llm.roles import Roles
 from trace_bench.play.record import Batch, Episodes, Player
+from trace_bench.play.suites import generated_key
 from trace_bench.runner.ledger import Ledger, entry
 from trace_bench.runner.progress import Aside, Progress
 
@@ -196,13 +197,13 @@ class RunLab:
             raise ValueError("this lab has no sandbox for generated programs")
         suite = self._models.make_suite(name, source, given, image)
         self._sources[name] = Source(name, source, dict(given), image)
-        self._player.suites.add(f"generated/{name}", suite)
+        self._player.suites.add(generated_key(name), suite)
         return suite
 
     def drop_suite(self, name: str) -> None:
         """Closes and forgets the generated suite of that name."""
         self._sources.pop(name, None)
-        self._player.suites.drop(f"generated/{name}")
+        self._player.suites.drop(generated_key(name))
 
     def conclude(self, summary: Mapping[str, Any]) -> None:
         """Reports the finished run to the tracker."""

@@ -8,24 +8,25 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
 
-from trace_bench.core.errors import UserError
+from trace_bench.core.errors import BudgetExceeded, UserError
 from trace_bench.core.protocols import (
     AwaitsResult,
     CountsUsage,
     HasReference,
     LargerSplits,
+    Method,
     Tracker,
     Yardstick,
 )
 from trace_bench.core.run_files import FLOORS, SUMMARY
 from trace_bench.core.store import read_lines, write_json
-from trace_bench.core.types import CHARGED, AgentSpec
+from trace_bench.core.types import CHARGED, AgentSpec, Task
 from trace_bench.play.record import Episodes, Player
 from trace_bench.play.suites import Suites, about_of
 from trace_bench.runner import report
@@ -195,7 +196,7 @@ def _phases(run: _Run, lab: RunLab, base: AgentSpec) -> AgentSpec:
     with run.clock.phase("method"):
         run.progress.phase("method")
         lab.checkpoint(base)
-        agent = _agent(bench.method.fit(base, bench.train, lab), bench.parts["method"].label)
+        agent = _fitted(bench.method, bench.parts["method"].label, base, bench.train, lab)
         evaluation.checkpoint(lab.spent, agent, bench.settings.budget + 1)
         write_json(bench.place.folder / "agent.json", agent)
     for purpose, seconds in lab.seconds.items():
@@ -206,13 +207,19 @@ def _phases(run: _Run, lab: RunLab, base: AgentSpec) -> AgentSpec:
     return agent
 
 
-def _agent(made: object, method: str) -> AgentSpec:
-    """The agent that a method returned. Raises UserError if it returned anything else."""
+def _fitted(
+    method: Method, label: str, base: AgentSpec, tasks: Sequence[Task], lab: RunLab
+) -> AgentSpec:
+    """The agent that a method returns. Raises UserError if it returns anything else, or asks for
+    more rollouts than its budget has."""
+    try:
+        made: object = method.fit(base, tasks, lab)
+    except BudgetExceeded as error:
+        raise UserError(f"method={label}: {error}") from error
     if not isinstance(made, AgentSpec):
         raise UserError(
-            f"method={method} returned {type(made).__name__} instead of a "
-            "trace_bench.AgentSpec: `fit` must return the trained agent (docs/methods.md). "
-            "Change `method`."
+            f"method={label} returned {type(made).__name__} instead of a trace_bench.AgentSpec: "
+            "`fit` must return the trained agent (docs/methods.md). Change `method`."
         )
     return made
 
@@ -222,7 +229,7 @@ def _yardstick(run: _Run, yardstick: Yardstick, base: AgentSpec) -> dict[str, An
     it. Returns its title and its rollouts by purpose."""
     with run.clock.phase(yardstick.title), closing(_lab(run, yardstick)) as lab:
         run.progress.phase(yardstick.title, total=run.bench.settings.budget)
-        agent = _agent(yardstick.method.fit(base, run.bench.train, lab), yardstick.name)
+        agent = _fitted(yardstick.method, yardstick.name, base, run.bench.train, lab)
         rollouts = lab.ledger.by_purpose()
     run.evaluation.yardstick(yardstick, base, agent)
     return {"title": yardstick.title, "rollouts": rollouts}

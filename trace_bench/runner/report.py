@@ -135,9 +135,8 @@ def closing(summary: Mapping[str, Any]) -> str:
             f"({name}/ledger.jsonl)"
         )
     if summary["curve"]:
-        lines.append(
-            f"curve on {summary['dev_split']}: " + ", ".join(_point(p) for p in summary["curve"])
-        )
+        points = ", ".join(map(curve_point, summary["curve"]))
+        lines.append(f"curve on {summary['dev_split']}: {points}")
         if summary["curve_caveat"]:
             lines.append(f"  not what runs with these budgets give: {summary['curve_caveat']}")
     lines += _costs(summary.get("llm") or {})
@@ -179,6 +178,8 @@ def _costs(llm: Mapping[str, Any]) -> list[str]:
 def beside(name: str, summary: Mapping[str, Any]) -> str:
     """Another finished run as one line below a table of the same held-out tasks."""
     figures, change = summary["score"], summary["difference"]
+    if figures["n"] == 0:
+        return f"{name}: no held-out episode has a score"
     low, high = figures["interval"]
     text = f"{name}: success {figures['success']:.3f} [{low:.3f}, {high:.3f}]"
     if change is not None:
@@ -200,5 +201,7 @@ def _routing(routing: Mapping[str, Any]) -> str:
     return text
 
 
-def _point(point: Mapping[str, Any]) -> str:
-    return f"{point['checkpoint']}: {point['success']:.3f}"
+def curve_point(point: Mapping[str, Any]) -> str:
+    """A point of the training curve: rollouts and success."""
+    success = point["success"]
+    return f"{point['checkpoint']}: {'no score' if success is None else f'{success:.3f}'}"

@@ -103,7 +103,7 @@ def _rows(method: str, plan: MethodPlan, run: Finished) -> list[report.Row]:
     """The closing table: base and method first, then what bounds them."""
     base, outcomes, routed = run.outcomes["base"], run.outcomes, run.routed
     rows = [report.row("base", base, None)]
-    if outcomes["final"] is not base and not _unchanged(plan, run):
+    if not _unchanged(plan, run):
         rows.append(report.row(method, outcomes["final"], base))
     if routed is not None:
         rows.append(report.row("oracle route", routed.oracle, base))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Ask, InImage, ListsTasksHere, RunContext, Suite
+from trace_bench.core.protocols import Ask, InImage, RunContext, Suite
 from trace_bench.sandbox.docker import DockerTransport, Limits, connect, reap
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.protocol import encode
@@ -60,9 +60,16 @@ def suite_in(part: Part, run: RunContext, sandbox: Sandbox, where: Where, log: L
         "factory": part.factory.text,
         "options": dict(part.options),
         "asks_user": run.ask is not None,
+        "run": {
+            "seed": run.seed,
+            "budget": run.budget,
+            "max_turns": run.max_turns,
+            "max_tokens": run.max_tokens,
+            "dev_split": run.dev_split,
+        },
     }
     pool = make_pool(sandbox, kind, image, worker, run.ask, where.python)
-    if isinstance(part.declared, ListsTasksHere):
+    if part.lists_tasks_here:
         return sandboxed(part.make(run), pool)
     return remote(pool)
 

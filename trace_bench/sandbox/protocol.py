@@ -25,12 +25,11 @@ from collections.abc import Mapping, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.types import Message, Milestone, Score, Step, StopReason, Tool, to_json
+from trace_bench.core.types import ROLES, Message, Milestone, Score, Step, StopReason, Tool, to_json
 
 PROTOCOL = 1
 MAX_LINE = 16 * 2**20  # bytes; a step of 20 messages has some tens of kilobytes
 MOST_MILESTONES = 1000  # in one score
-ROLES = ("system", "user", "assistant", "tool")
 
 
 class Violation(Exception):
@@ -170,14 +169,11 @@ def _no_constant(name: str) -> Any:
 
 
 def code_hash() -> str:
-    """Hash of the code that host and worker must share: the environments and this protocol."""
+    """Hash of the code that host and worker must share: what a worker imports, and the data of the
+    environments."""
     package = Path(__file__).resolve().parents[1]
-    files = [
-        package / "core" / "types.py",
-        package / "core" / "errors.py",
-        Path(__file__).resolve(),
-    ]
-    files += [package / "sandbox" / "worker.py", *package.glob("envs/**/*.py")]
+    files = [*package.glob("core/*.py"), *package.glob("envs/**/*.py")]
+    files += [package / "sandbox" / name for name in ("protocol.py", "worker.py", "suite.py")]
     files += package.glob("envs/**/*.json")
     digest = hashlib.sha256()
     for path in sorted(files):

@@ -4,14 +4,16 @@ has the same abilities as the suite inside."""
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from trace_bench.core.errors import EpisodeError
+from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import AsksUser, Describes, Env, HasReference, Suite, Synthesizes
 from trace_bench.core.types import Boundary, Message, Score, Step, Task, task_from_json
 from trace_bench.sandbox.pool import Episode, Pool, Result
 from trace_bench.sandbox.protocol import Violation, score_from_json, step_from_json
+
+T = TypeVar("T")
 
 
 class SandboxedEnv:
@@ -148,20 +150,33 @@ class _Remote:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        about = pool.query({"do": "about"})
+        self._query({"do": "about"}, self._describe)
+        self._tasks: dict[str, tuple[Task, ...]] = {}
+
+    def _describe(self, about: Mapping[str, Any]) -> None:
         self.name, self.variant = str(about["name"]), str(about["variant"])
         self.abilities = tuple(map(str, about["abilities"]))
         self._splits, self._about = tuple(about["splits"]), dict(about["about"])
         self._capabilities, self._asks = tuple(about["capabilities"]), bool(about["asks_user"])
-        self._tasks: dict[str, tuple[Task, ...]] = {}
+
+    def _query(self, call: Mapping[str, Any], read: Callable[[Any], T]) -> T:
+        """The worker's answer, read by `read`. Raises UserError if it cannot be read."""
+        answer = self._pool.query(dict(call))
+        try:
+            return read(answer)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(
+                f"the suite in the sandbox answered {call['do']!r} with a value that cannot be "
+                f"read ({type(error).__name__}: {error}). Change `env`."
+            ) from error
 
     def splits(self) -> Sequence[str]:
         return self._splits
 
     def tasks(self, split: str) -> Sequence[Task]:
         if split not in self._tasks:
-            found = self._pool.query({"do": "tasks", "split": split})
-            self._tasks[split] = tuple(map(task_from_json, found))
+            call = {"do": "tasks", "split": split}
+            self._tasks[split] = self._query(call, lambda found: tuple(map(task_from_json, found)))
         return self._tasks[split]
 
     def task(self, task_id: str) -> Task:
@@ -169,10 +184,11 @@ class _Remote:
             for task in known:
                 if task.id == task_id:
                     return task
-        return task_from_json(self._pool.query({"do": "task", "id": task_id}))
+        return self._query({"do": "task", "id": task_id}, task_from_json)
 
     def reference(self, task: Task) -> Sequence[Message]:
-        return list(self._pool.query({"do": "reference", "task": task}))
+        found: list[Message] = self._query({"do": "reference", "task": task}, list)
+        return found
 
     def capabilities(self) -> Sequence[str]:
         return self._capabilities
@@ -180,7 +196,7 @@ class _Remote:
     def synthetic(self, capability: str, seed: int) -> Task:
         """Raises UserError with the worker's error if it cannot make the task."""
         call = {"do": "synthetic", "capability": capability, "seed": seed}
-        return task_from_json(self._pool.query(call))
+        return self._query(call, task_from_json)
 
     def asks_user(self) -> bool:
         return self._asks

@@ -195,7 +195,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _made(start: Mapping[str, Any], worker: Worker) -> Any:
-    run = RunContext(ask=worker.ask if start["asks_user"] else None)
+    run = RunContext(ask=worker.ask if start["asks_user"] else None, **start.get("run", {}))
     factory = load(start["factory"], "env.factory")
     return factory.make(start["options"], run, "env", Suite)
 

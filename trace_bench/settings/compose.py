@@ -1,4 +1,4 @@
-"""From the command line to checked settings. Hydra composes them; this module returns plain data.
+"""From the command line to checked settings, composed by Hydra.
 
 Hydra's own errors become a `UserError`, so that a typo gives one line instead of a traceback. Entry
 points of installed packages are choices like the files in conf/, and so are the files in a folder
@@ -47,7 +47,8 @@ def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
 
     def task(cfg: Any) -> None:
         if os.getpid() != here:  # a launcher's worker: Hydra returns errors, but not `codes`
-            job(checked(_plain(cfg)))
+            if code := job(checked(_plain(cfg))):
+                raise UserError(f"the run ended with exit code {code}; its output says why.")
             return
         codes.append(_report(lambda: job(checked(_plain(cfg)))))
 

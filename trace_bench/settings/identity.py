@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.protocols import RunContext, Scripted
+from trace_bench.core.protocols import RunContext
 from trace_bench.core.run_files import ELSEWHERE
 from trace_bench.core.types import to_json
 from trace_bench.settings.registry import Part, find
@@ -46,8 +46,8 @@ def identity(settings: Settings, parts: Mapping[str, Part]) -> dict[str, Any]:
         if group not in ELSEWHERE:
             data[group] = _of_part(getattr(settings, group), parts[group])
     data["llm"] = {name: _of_role(role) for name, role in settings.llm.roles.items()}
-    scripted = isinstance(parts["policy"].declared, Scripted)
-    data["model"]["sha256"] = None if scripted else weights_hash(model_path(settings, parts))
+    path = None if parts["policy"].scripted else model_path(settings, parts)
+    data["model"]["sha256"] = None if path is None else weights_hash(path)
     return data
 
 
@@ -98,8 +98,10 @@ def _of_part(chosen: PartSettings, part: Part) -> dict[str, Any]:
     }
     apart = part.factory.apart()
     options = {key: value for key, value in part.options.items() if key not in apart}
-    origin = {} if part.origin is None else {"origin": to_json(part.origin)}
-    return {**own, **options, **origin}
+    if part.origin is not None:
+        return {**own, **options, "origin": to_json(part.origin)}
+    named = {} if chosen.factory is None else {"factory": part.factory.text}  # a part of our own
+    return {**own, **options, **named}
 
 
 def _of_role(role: RoleSettings) -> Any:

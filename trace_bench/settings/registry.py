@@ -25,7 +25,17 @@ from typing import Any
 
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.factory import Factory, load
-from trace_bench.core.protocols import Method, Policy, RunContext, Suite, Tracker, Trainer
+from trace_bench.core.protocols import (
+    AtServers,
+    ListsTasksHere,
+    Method,
+    Policy,
+    RunContext,
+    Scripted,
+    Suite,
+    Tracker,
+    Trainer,
+)
 from trace_bench.settings.origin import Origin, origin_of
 from trace_bench.settings.schema import PartSettings
 from trace_bench.settings.state import name_of
@@ -117,6 +127,21 @@ class Part:
     def declared(self) -> Any:
         """Its class, for abilities that are declared on the class."""
         return self.factory.declared
+
+    @property
+    def scripted(self) -> bool:
+        """Whether its class declares `Scripted`."""
+        return isinstance(self.declared, Scripted) and self.declared.scripted
+
+    @property
+    def at_servers(self) -> bool:
+        """Whether its class declares `AtServers`."""
+        return isinstance(self.declared, AtServers) and self.declared.at_servers
+
+    @property
+    def lists_tasks_here(self) -> bool:
+        """Whether its class declares `ListsTasksHere`."""
+        return isinstance(self.declared, ListsTasksHere) and self.declared.lists_tasks_here
 
     def make(self, run: RunContext) -> Any:
         """Builds the part. Raises UserError if that fails or the result lacks the members of the

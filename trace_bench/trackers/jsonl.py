@@ -6,6 +6,7 @@ is neither written nor passed on. Values that depend on the clock are ignored in
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 from trace_bench.core.protocols import Tracker
 from trace_bench.core.store import Lines, canonical
 
-CLOCK_WORDS = ("wall", "second", "_s", "per_s", "time")
+CLOCK_WORDS = ("wall", "second", "seconds", "_s", "time")
 """A metric whose name ends in one of these depends on the machine's speed."""
 
 
@@ -78,5 +79,5 @@ def _key(values: Mapping[str, Any]) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """The value with NaN replaced by its name, since JSON has no NaN."""
-    return str(value) if isinstance(value, float) and value != value else value
+    """The value, with NaN and infinities as strings, since JSON has none."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, RunContext, TrainingJob
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Task, Trajectory
-from trace_bench.trainers.record import REWARDS, check_turns, exact, of_rollouts, reward_of
+from trace_bench.trainers.record import check_job, check_turns, exact, of_rollouts, reward_of
 from trace_bench.trainers.schedule import Schedule, curve_caveat, plan, task_of_group
 from trace_bench.trainers.settings import GPU, TrainerSettings
 from trace_bench.trainers.tree import sequence_of
@@ -102,12 +102,7 @@ class _Training:
     def __init__(self, job: TrainingJob, lab: Lab, trainer: LocalTrainer) -> None:
         self.job, self.lab, self.trainer = job, lab, trainer
         self.settings = trainer.settings
-        if job.reward not in REWARDS:
-            raise unknown("reward", job.reward, REWARDS, "method.reward")
-        if not job.tasks:
-            raise UserError(f"training {job.name!r} has no tasks; check the setting `env`.")
-        if any(a.name.partition("@")[0] == job.name for a in job.agent.adapters):
-            raise ValueError(f"the agent has an adapter {job.name!r} already; names are used once")
+        check_job(job)
         self.schedule: Schedule = plan(job.rollouts, self.settings, job.name)
         self.folder = lab.folder / "adapters" / job.name
         self.first_group = [s // self.settings.group_size for s in self.schedule.spent]

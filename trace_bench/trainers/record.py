@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from trace_bench.core.errors import TraceBenchError
+from trace_bench.core.errors import TraceBenchError, UserError, unknown
+from trace_bench.core.protocols import TrainingJob
 from trace_bench.core.types import Trajectory
 
 if TYPE_CHECKING:
     from trace_bench.trainers.grpo import Advantages
 
 REWARDS = ("similarity", "success")
+
+
+def check_job(job: TrainingJob) -> None:
+    """Raises UserError for an unknown reward or a job without tasks, and ValueError if the agent
+    has an adapter of that name already."""
+    if job.reward not in REWARDS:
+        raise unknown("reward", job.reward, REWARDS, "method.reward")
+    if not job.tasks:
+        raise UserError(f"training {job.name!r} has no tasks; check the setting `env`.")
+    if any(a.name.partition("@")[0] == job.name for a in job.agent.adapters):
+        raise ValueError(f"the agent has an adapter {job.name!r} already; names are used once")
 
 
 def exact(trajectory: Trajectory) -> bool:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NoReturn
 
-from trace_bench.core.errors import TraceBenchError
+from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.protocols import Lab
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
+from trace_bench.llm.client import LLMError
 from trace_bench.methods.gepa.settings import GepaSettings
 from trace_bench.methods.gepa.writer import ModelReflector
 from trace_bench.methods.transcript import conversation
@@ -104,22 +105,43 @@ class Adapter:
         """The reflector's prompt. A failure is counted; too many in a row stop the method."""
         try:
             prompt = self.reflector(candidate[COMPONENT], reflective_dataset[COMPONENT])
+        except LLMError as error:
+            if not error.outage:
+                return self._unchanged(candidate, error)
+            self._stop(
+                UserError(
+                    f"the reflector does not answer: {error}. The same command goes on from here; "
+                    "or change `llm.reflector`."
+                ),
+                error,
+            )
         except Exception as error:
-            self.failed += 1
-            self.trouble = f"{type(error).__name__}: {error}"
-            if self.failed >= self.settings.failures:
-                self.fatal = TraceBenchError(
-                    f"method=gepa: {self.failed} proposals failed one after the other, the last "
-                    f"with {self.trouble}"
-                )
-                if isinstance(self.reflector, ModelReflector):
-                    self.reflector.retract()
-                raise self.fatal from error
-            self.lab.log(f"a proposal failed: {self.trouble}")
-            return dict(candidate)
+            return self._unchanged(candidate, error)
         self.failed = 0
         self.proposals += 1
         return {COMPONENT: prompt}
+
+    def _unchanged(self, candidate: Mapping[str, str], error: Exception) -> dict[str, str]:
+        """Counts a failed proposal; the prompt stays as it is."""
+        self.failed += 1
+        self.trouble = f"{type(error).__name__}: {error}"
+        if self.failed >= self.settings.failures:
+            self._stop(
+                TraceBenchError(
+                    f"method=gepa: {self.failed} proposals failed one after the other, the last "
+                    f"with {self.trouble}"
+                ),
+                error,
+            )
+        self.lab.log(f"a proposal failed: {self.trouble}")
+        return dict(candidate)
+
+    def _stop(self, fatal: TraceBenchError, cause: Exception) -> NoReturn:
+        """Ends the method. Its last question is asked again when the run is resumed."""
+        self.fatal = fatal
+        if isinstance(self.reflector, ModelReflector):
+            self.reflector.retract()
+        raise fatal from cause
 
 
 def feedback(trajectory: Trajectory) -> str:

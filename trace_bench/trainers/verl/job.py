@@ -12,6 +12,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, RunContext, TrainingJob
 from trace_bench.core.store import fingerprint, write_text
 from trace_bench.core.types import AgentSpec, Task, to_json
+from trace_bench.play.suites import generated_key
 from trace_bench.trainers.schedule import task_of_group
 from trace_bench.trainers.settings import VerlSettings, full_iterations
 from trace_bench.trainers.verl.spec import TRAIN, VALIDATION, JobSpec, row
@@ -31,7 +32,7 @@ def spec_of(job: TrainingJob, lab: Lab, settings: VerlSettings, run: RunContext)
         reward=job.reward,
         agent=job.agent,
         shape=full_iterations(job.rollouts, settings, job.name),
-        sources=[to_json(s) for s in lab.sources() if f"generated/{s.name}" in used],
+        sources=[to_json(s) for s in lab.sources() if generated_key(s.name) in used],
     )
 
 

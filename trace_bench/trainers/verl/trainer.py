@@ -16,11 +16,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, OnEpisode, RunContext, TrainingJob
 from trace_bench.core.store import read_json, write_json
 from trace_bench.core.types import AgentSpec, Purpose, Trajectory
-from trace_bench.trainers.record import REWARDS, check_turns, of_rollouts, reward_of
+from trace_bench.trainers.record import check_job, check_turns, of_rollouts, reward_of
 from trace_bench.trainers.schedule import curve_caveat
 from trace_bench.trainers.settings import VerlSettings, full_iterations
 from trace_bench.trainers.verl.arrivals import Arrivals, Steps
@@ -70,12 +70,7 @@ class VerlTrainer:
         Raises UserError if the job's rollouts are too few for one iteration, for settings that verl
         refuses, and if the folder holds a job of the same name with other settings; VerlFailed if
         verl stops too often."""
-        if job.reward not in REWARDS:
-            raise unknown("reward", job.reward, REWARDS, "method.reward")
-        if not job.tasks:
-            raise UserError(f"training {job.name!r} has no tasks; check the setting `env`.")
-        if any(a.name.partition("@")[0] == job.name for a in job.agent.adapters):
-            raise ValueError(f"the agent has an adapter {job.name!r} already; names are used once")
+        check_job(job)
         spec = spec_of(job, lab, self.settings, self.context)
         return _Training(job, lab, self.settings, spec).run(self.context)
 

@@ -94,7 +94,6 @@ class Runs:
 
     labels: tuple[tuple[Mapping[str, Label], ...], ...]
     keep: int  # runs that must select a capability
-    dropped: tuple[str, ...]  # why runs were
 
 
 def number(episodes: Sequence[tuple[Task, Trajectory, bool]]) -> list[Seen]:
@@ -132,6 +131,11 @@ def label(
     """N labelling runs side by side. Raises UserError when too few can be used."""
     with ThreadPoolExecutor(settings.runs) as threads:
         outcomes = list(threads.map(lambda n: _run(lab, seen, candidates, n), range(settings.runs)))
+    if silent := next((o for o in outcomes if isinstance(o, LLMError) and o.outage), None):
+        raise UserError(
+            f"the analyst does not answer: {silent}. The same command goes on from here; or change "
+            "`llm.analyst`."
+        )
     good = tuple(o for o in outcomes if not isinstance(o, LLMError))
     dropped = tuple(
         f"labelling run {n} is dropped: {o}"
@@ -149,7 +153,7 @@ def label(
             f"{dropped[-1]}. The same command asks again; or change `llm.analyst`."
         )
     keep = math.ceil(settings.keep_runs * len(good) / settings.runs)
-    return Runs(good, keep, dropped)
+    return Runs(good, keep)
 
 
 def majority(runs: Runs, episode: int) -> dict[str, Label]:
