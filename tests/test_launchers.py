@@ -21,6 +21,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_joblib_runs_side_by_side(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="not installed")
     launcher = ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"]

@@ -86,9 +86,10 @@ def fingerprints(folder: Path) -> dict[str, str]:
     return {str(f.relative_to(folder)): value for f, value in digest.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "share",
-    [pytest.param(0.1, marks=pytest.mark.slow), 0.6, pytest.param(0.95, marks=pytest.mark.slow)],
+    [0.1, 0.6, 0.95],
 )
 def test_a_run_that_was_cut_off_ends_the_same(folder: Path, tmp_path: Path, share: float) -> None:
     """Only the first lines of ledger and trajectories are left, and nothing of what came after."""

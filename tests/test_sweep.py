@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -42,6 +43,17 @@ def write(place: Path, **changes: object) -> Path:
     path = place / "small.yaml"
     path.write_text(yaml.safe_dump({**sweep, **changes}, sort_keys=False))
     return path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder `runs` of the small sweep, all of whose runs are finished."""
+    folder = tmp_path_factory.mktemp("sweep")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("PYTHONPATH", str(conf_dir().parent))
+        assert main([str(write(folder)), "--jobs", "2"]) == 0
+    return folder / "runs"
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda p: p.stem)
@@ -105,10 +117,10 @@ def test_an_interrupted_sweep_starts_nothing_more(place: Path) -> None:
 
 
 def test_a_run_whose_summary_is_broken_does_not_stop_the_others(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    place: Path, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(place)
-    assert main([str(path)]) == 0
+    shutil.copytree(runs, place / "runs")
     (members(path)[0].folder / "summary.json").write_text("{")
     capsys.readouterr()
     assert main([str(path)]) == 1
@@ -117,10 +129,10 @@ def test_a_run_whose_summary_is_broken_does_not_stop_the_others(
 
 
 def test_a_finished_run_without_a_score_is_named_and_counts_as_failed(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    place: Path, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(place)
-    assert main([str(path)]) == 0
+    shutil.copytree(runs, place / "runs")
     summary = members(path)[0].folder / "summary.json"
     text = json.loads(summary.read_text())
     text["score"]["n"] = 0

@@ -1,24 +1,23 @@
-"""Methods by name, with the settings of their files in conf/."""
+"""Methods by name."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from trace_bench.core.protocols import RunContext
-from trace_bench.settings.compose import compose
 from trace_bench.settings.registry import find
+from trace_bench.settings.schema import PartSettings
 
 PLAYING = ("gepa", "grpo", "prompt_only", "single_capability", "trace", "untargeted")
 """Those that play rollouts."""
 
 
-QUICK = {
-    name: ["method.synthetic_tasks=24"] for name in ("single_capability", "trace", "untargeted")
+QUICK: dict[str, dict[str, Any]] = {
+    name: {"synthetic_tasks": 24} for name in ("single_capability", "trace", "untargeted")
 }
-"""Overrides for tests that count rollouts: fewer tasks to draw and to test."""
+"""Settings for tests that count rollouts: fewer tasks to draw and to test."""
 
 
-def method(name: str, *overrides: str) -> Any:
-    """The method that `method=<name>` and these overrides give."""
-    chosen = compose([f"method={name}", *overrides]).method
-    return find("method", chosen).make(RunContext())
+def method(name: str, **settings: Any) -> Any:
+    """The method with these settings, and its defaults for the others."""
+    return find("method", PartSettings(name, options=settings)).make(RunContext())

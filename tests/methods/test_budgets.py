@@ -12,8 +12,8 @@ from named import PLAYING, QUICK, method
 from trace_lab import BASE, MemoryLab, ScriptedTrainer
 
 HABITS = {"recovers_from_errors": 0.6, "completes_all_parts": 0.5, "disambiguates": 0.7}
-METHODS = {name: method(name, *QUICK.get(name, ())) for name in [*PLAYING, "base"]}
-METHODS["select"] = method("trace", "method.synthesis=select")
+METHODS = {name: method(name, **QUICK.get(name, {})) for name in [*PLAYING, "base"]}
+METHODS["select"] = method("trace", synthesis="select")
 BUDGETED = sorted(METHODS.keys() - {"base"})
 
 

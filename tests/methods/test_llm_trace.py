@@ -139,6 +139,7 @@ def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:
     assert json.loads((folder / "summary.json").read_text())["score"] == score
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["generator", "judge"])
 def test_a_role_out_of_reach_ends_nothing_that_goes_on_later(tmp_path: Path, role: str) -> None:
     """No capability is given up because a server is down: the same command goes on, and ends as a
@@ -176,6 +177,13 @@ def test_an_analyst_without_an_answer_ends_the_run_in_words(
     with serve(writer) as server, pytest.raises(UserError, match="proposed no capabilities") as e:
         run(settings(server, tmp_path / "r"))
     assert re.search(why, str(e.value))
+
+
+@pytest.mark.slow
+def test_an_analyst_that_comes_to_its_senses_is_asked_again(tmp_path: Path) -> None:
+    writer = Writer({}, lambda role, body: chat("I cannot."))
+    with serve(writer) as server, pytest.raises(UserError, match="proposed no capabilities"):
+        run(settings(server, tmp_path / "r"))
     with serve(Writer({n: [block(GOOD)] for n in FOUND})) as server:
         assert run(settings(server, tmp_path / "r")) == 0, "the same command asks again"
 
@@ -190,6 +198,7 @@ def test_too_few_labelling_runs_are_refused(tmp_path: Path) -> None:
     assert "only 0 of 10 labelling runs can be used, and 5 are needed" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_no_accepted_environment_gives_the_base_agent(tmp_path: Path) -> None:
     modules = {name: [block(BAD["cheat"])] for name in FOUND}
     with serve(Writer(modules)) as server:
@@ -199,6 +208,7 @@ def test_no_accepted_environment_gives_the_base_agent(tmp_path: Path) -> None:
     assert len(verdicts(tmp_path / "r", FOUND[0])) == 2
 
 
+@pytest.mark.slow
 def test_a_calibration_outside_the_bands_goes_back_to_the_model(tmp_path: Path) -> None:
     modules = {name: [block(GOOD)] for name in FOUND}
     hard = ["method.band_low=0.99", "method.generator_rounds=2"]

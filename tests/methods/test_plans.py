@@ -27,9 +27,9 @@ from trace_bench.trainers.settings import TrainerSettings
 HABITS = {"recovers_from_errors": 0.6, "completes_all_parts": 0.5, "disambiguates": 0.7}
 FEW = {"recovers_from_errors": 0.8}
 """Fewer capabilities than the budget pays for: the rest is training."""
-METHODS = {name: method(name, *QUICK.get(name, ())) for name in [*PLAYING, "base", "sft"]}
-METHODS["select"] = method("trace", "method.synthesis=select")
-METHODS["joint"] = method("trace", "method.adapters=joint", *QUICK["trace"])
+METHODS = {name: method(name, **QUICK.get(name, {})) for name in [*PLAYING, "base", "sft"]}
+METHODS["select"] = method("trace", synthesis="select")
+METHODS["joint"] = method("trace", adapters="joint", **QUICK["trace"])
 BUDGETED = sorted(METHODS.keys() - {"base", "sft"})
 PHASES = {
     "analysis": Purpose.ANALYSIS,
@@ -165,10 +165,10 @@ def test_what_a_method_needs_of_the_others() -> None:
     assert needs("untargeted") == {Synthesizes}
     assert needs("sft") == {FineTunes}
     assert needs("grpo") == needs("gepa") == needs("base") == set()
-    asks = method("trace", "method.route=both").plan(PlannedRun(437, 64, ScriptedTrainer()))
+    asks = method("trace", route="both").plan(PlannedRun(437, 64, ScriptedTrainer()))
     assert asks.routed and RanksLabels in {n.protocol for n in asks.needs}
     assert not plan("trace", 437).routed
-    folder = method("untargeted", "method.environments=x")
+    folder = method("untargeted", environments="x")
     assert folder.plan(PlannedRun(437, 64, ScriptedTrainer())).needs == ()
 
 
@@ -189,6 +189,6 @@ def test_base_and_saved_learn_nothing(tmp_path: Path) -> None:
     assert plan("base", 0) == MethodPlan(learns=False)
     stored = AgentSpec("m", "v", "", (AdapterRef("a", "x"),), {"kind": "zero_shot", "skills": []})
     write_json(tmp_path / "agent.json", stored)
-    saved = method("saved", f"method.agent={tmp_path}")
+    saved = method("saved", agent=str(tmp_path))
     found = saved.plan(PlannedRun(0, 64, ScriptedTrainer()))
     assert found == MethodPlan(adapters=1, routed=True, learns=False)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from trace_bench.__main__ import main
 from trace_bench.core.types import CHARGED, Purpose, StopReason, Trajectory, charged
 from trace_bench.runner.ledger import Ledger, entry
@@ -20,6 +22,7 @@ def test_the_ledger_charges_what_the_accounting_names(tmp_path: Path) -> None:
         ledger.close()
 
 
+@pytest.mark.slow
 def test_a_run_of_trace_has_its_whole_budget_for_training(tmp_path: Path, capsys) -> None:
     arguments = ["experiment=smoke", "accounting=paper", "checkpoints=[]", "evaluation.limit=4"]
     assert main([*arguments, "evaluation.yardsticks=false", f"run_dir={tmp_path}/run"]) == 0

@@ -26,12 +26,15 @@ def run(folder: Path, *settings: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "method",
     [
-        ["method=grpo", "trainer.decay=constant"],
-        ["method=untargeted", "trainer.decay=constant", "method.synthetic_tasks=8"],
-        ["method=sft", "method.demonstrations=16", "method.epochs=1"],
-        ["method=base"],
+        pytest.param(["method=grpo", "trainer.decay=constant"], marks=pytest.mark.slow, id="grpo"),
+        pytest.param(
+            ["method=untargeted", "trainer.decay=constant", "method.synthetic_tasks=8"],
+            marks=pytest.mark.slow,
+            id="untargeted",
+        ),
+        pytest.param(["method=sft", "method.demonstrations=16", "method.epochs=1"], id="sft"),
+        pytest.param(["method=base"], id="base"),
     ],
-    ids=["grpo", "untargeted", "sft", "base"],
 )
 def test_a_point_equals_a_run_of_its_own(method: list[str], tmp_path: Path) -> None:
     long = run(tmp_path / "long", *method, "budget=128", "checkpoints=[64,100,128]")

@@ -73,6 +73,7 @@ OWN_PARTS = {
 }
 
 
+@pytest.mark.slow
 def test_every_choice_of_every_group_composes(tmp_path: Path) -> None:
     agent = tmp_path / "agent.json"
     agent.write_text("{}")

@@ -70,6 +70,13 @@ def arguments(
 def parameters(target: Callable[..., Any]) -> Mapping[str, Parameter]:
     """The parameters of a class or function by name. An annotation that cannot be resolved (it may
     be for type checkers only) counts as Any."""
+    if not inspect.isclass(target):
+        return _parameters(target)
+    of_class: Callable[..., Mapping[str, Parameter]] = _of_class
+    return of_class(target)
+
+
+def _parameters(target: Callable[..., Any]) -> Mapping[str, Parameter]:
     try:
         signature = inspect.signature(target)
     except (TypeError, ValueError):  # some built-in classes have none
@@ -87,6 +94,9 @@ def parameters(target: Callable[..., Any]) -> Mapping[str, Parameter]:
         hint = _hint(p.annotation, _home(target, name))
         out[name] = Parameter(hint, default, dict(field.metadata) if field is not None else {})
     return out
+
+
+_of_class = functools.cache(_parameters)  # a class keeps its parameters
 
 
 def returns(function: Callable[..., Any]) -> type | None:

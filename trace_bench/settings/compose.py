@@ -98,7 +98,8 @@ def compose_plain(
                 files, values = _sorted_out([_opened(o) for o in run], config_dir)
                 if files not in chosen:
                     chosen[files] = _composed(files, config_dir)
-                out.append(_plain(_with_values(copy.deepcopy(chosen[files]), values)))
+                cfg = chosen[files] if len(overrides) == 1 else copy.deepcopy(chosen[files])
+                out.append(_plain(_with_values(cfg, values)))
     finally:
         GlobalHydra.instance().hydra = others  # Hydra has replaced the instance meanwhile
     return out
