@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from trace_bench import (
     Comparison,
     Lab,
     MethodPlan,
+    Need,
     Phase,
     PlannedRun,
     Purpose,
@@ -28,10 +30,13 @@ from trace_bench import (
     Task,
     Trajectory,
     UserError,
+    Yardstick,
 )
 from trace_bench.__main__ import main
+from trace_bench.core.protocols import HasReference
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
+from trace_bench.policies.scripted import IdlePolicy
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK: dict[str, Any] = {"method": "base", "policy": "reference", "evaluation__limit": 6}
@@ -116,6 +121,42 @@ def test_the_command_line_and_python_make_the_same_run(capfd: pytest.CaptureFixt
     printed = capfd.readouterr()
     assert "this run is finished; its stored result:" in printed.err
     assert result.table in printed.out and f"run: {result.folder}" in printed.out
+
+
+@pytest.mark.parametrize("name", ["ledger.jsonl", "../elsewhere.json"])
+def test_a_method_cannot_write_over_the_runs_own_files(name: str) -> None:
+    class Careless(Advice):
+        def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
+            lab.write(name, {})
+            return base
+
+    with pytest.raises(UserError, match=f"the method would write '{name}'; allowed"):
+        advised(method=Careless())
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        ({"needs": (Need("suite", HasReference, "docs/methods.md"),)}, "unknown group 'suite'"),
+        ({"yardsticks": (Yardstick("final", "again", Advice()),)}, "a yardstick 'final'"),
+        ({"yardsticks": (Yardstick("../x", "up", Advice()),)}, "a yardstick '../x'"),
+    ],
+)
+def test_a_plan_that_names_what_is_not_there_is_refused(plan: dict[str, Any], words: str) -> None:
+    class Planner(Advice):
+        def plan(self, run: PlannedRun) -> MethodPlan:
+            return MethodPlan(phases=(), **plan)
+
+    with pytest.raises(UserError, match=re.escape(words)):
+        advised(method=Planner())
+
+
+def test_a_policy_without_room_for_an_episode_is_refused() -> None:
+    class Full(IdlePolicy):
+        capacity = 0
+
+    with pytest.raises(UserError, match="has capacity=0; allowed: a whole number from 1"):
+        advised(policy=Full)
 
 
 def test_a_method_that_asks_for_more_than_its_budget_is_told_so() -> None:

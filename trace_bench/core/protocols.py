@@ -233,7 +233,8 @@ class KnowsTask(Protocol):
 
 @runtime_checkable
 class CountsUsage(Protocol):
-    """A policy that counts its requests and tokens."""
+    """A policy that counts its requests and tokens. The counts, JSON-safe, are kept in summary.json
+    under `usage`."""
 
     def usage(self) -> Mapping[str, Any]: ...
 
@@ -447,7 +448,11 @@ class Source:
 
 class Lab(Protocol):
     """Everything that a method may use. Each call has a name, unique in the run and the same when
-    the run is repeated: finished calls are answered from the run folder."""
+    the run is repeated: finished calls are answered from the run folder.
+
+    `rollouts` raises BudgetExceeded before anything is played if the budget does not pay for it,
+    and ValueError for a call name that was used before. `ask` raises LLMError if no answer can be
+    used. `write` and `write_text` raise UserError for a name that the run itself uses."""
 
     folder: Path
     seed: int
@@ -519,7 +524,7 @@ class RunContext:
 
     fingerprint: the run's fingerprint. folder: the run folder. model: the base model's weights, a
     folder or a hub name; served_model: its name on the servers. batch (live episodes), context
-    (tokens of an episode; None: the model's own limit), threads, device, max_turns, max_tokens: the
+    (tokens of an episode; None: as the policy decides), threads, device, max_turns, max_tokens: the
     settings of that name in `policy`. dev_split: the development split. settings: the run's
     settings as plain data; identity: the data behind the fingerprint. ask: asks the model that
     plays the simulated user; None if a program plays it. suite: the run's suite, for a policy.

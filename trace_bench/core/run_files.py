@@ -12,6 +12,13 @@ its environments run). They are not part of its identity."""
 FLOORS = ("idle", "random", "reference")
 """The scripted policies that every run evaluates: two lower bounds and an upper bound."""
 
+OWN = (
+    CONFIG, SUMMARY, "agent.json", "timing.json", "ledger.jsonl", "trajectories.jsonl",
+    "evaluation.jsonl", "evaluation_trajectories.jsonl", "curve.jsonl", "routing.jsonl",
+    "metrics.jsonl", "llm.jsonl",
+)  # fmt: skip
+"""The files that the run itself writes; a method writes others."""
+
 HASHED = (
     "ledger.jsonl", "evaluation.jsonl", "curve.jsonl", "metrics.jsonl", "capabilities.json",
     "trajectories.jsonl", "evaluation_trajectories.jsonl",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
+from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
     Closes,
     Method,
@@ -89,6 +90,11 @@ def build_bench(
     checkpoints(settings, plan)
     context = replace(context, suite=suite)
     policy: Policy = stack.enter_context(closing(parts["policy"].make(context)))
+    if not isinstance(policy.capacity, int) or policy.capacity < 1:
+        raise UserError(
+            f"policy={parts['policy'].label} has capacity={policy.capacity!r}; allowed: a whole "
+            "number from 1 (how many live episodes it takes). Change `policy`."
+        )
     return Bench(
         settings, parts, place, context, suite, roles, trainer, method, plan, train, policy, log
     )

@@ -3,6 +3,7 @@ their differences themselves (`core.protocols`)."""
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from trace_bench.core.protocols import (
     Suite,
     Trainer,
 )
+from trace_bench.core.run_files import FLOORS
 from trace_bench.core.store import canonical
 from trace_bench.core.types import CHARGED, Task, to_json
 from trace_bench.llm.client import Endpoint, check_extra, check_urls, read_key
@@ -167,8 +169,25 @@ def plan_of(settings: Settings, method: Method, trainer: Trainer, tasks: int) ->
                 f"{type(method).__name__}.plan returned {type(found).__name__} instead of a "
                 "trace_bench.MethodPlan (docs/methods.md). Change `method`."
             )
+        _check_plan(type(method).__name__, found)
         return found
     return MethodPlan(phases=(Phase("method", settings.budget, most=True),))
+
+
+def _check_plan(method: str, plan: MethodPlan) -> None:
+    """Raises UserError for what a plan names and this program does not have."""
+    for need in plan.needs:
+        if need.group not in PARTS:
+            raise unknown("group", need.group, PARTS, f"Need.group in {method}.plan")
+    taken = {"base", "final", "adapters", "generated", *FLOORS}
+    for yardstick in plan.yardsticks:
+        if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", yardstick.name) or yardstick.name in taken:
+            raise UserError(
+                f"{method}.plan names a yardstick {yardstick.name!r}, which is a folder and a row; "
+                f"allowed: small letters, digits and _, other than {', '.join(sorted(taken))}, "
+                "each once. Change `method`."
+            )
+        taken.add(yardstick.name)
 
 
 def checkpoints(settings: Settings, plan: MethodPlan) -> list[int]:

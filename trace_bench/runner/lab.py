@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 
 from trace_bench.core.errors import BudgetExceeded, UserError
 from trace_bench.core.protocols import PlayElsewhere, Source, Suite, Tracker, Trainer
+from trace_bench.core.run_files import OWN
 from trace_bench.core.store import Lines, stable_seed, write_json, write_text
 from trace_bench.core.types import (
     AgentSpec,
@@ -155,10 +156,20 @@ class RunLab:
         self._listeners.progress.log(text)
 
     def write(self, name: str, value: Any) -> None:
-        write_json(self.folder / name, value)
+        write_json(self._path(name), value)
 
     def write_text(self, name: str, text: str) -> None:
-        write_text(self.folder / name, text)
+        write_text(self._path(name), text)
+
+    def _path(self, name: str) -> Path:
+        """The file of that name. Raises UserError for the run's own files and places outside."""
+        path = (self.folder / name).resolve()
+        if name in OWN or not path.is_relative_to(self.folder.resolve()):
+            raise UserError(
+                f"the method would write {name!r}; allowed: a file in the run folder other than "
+                f"{', '.join(OWN)}. Change `method`."
+            )
+        return self.folder / name
 
     def prompt_limit(self, role: str) -> int | None:
         """The prompt limit, in characters, of the model in that role; None if a program plays the

@@ -99,7 +99,7 @@ class Ledger:
         return self.budget - self.spent
 
     def by_purpose(self) -> dict[str, int]:
-        """Episodes per purpose, evaluation included."""
+        """Episodes per purpose, whether charged or not."""
         return {p.value: self._counts[p] for p in Purpose if self._counts[p]}
 
     def call(self, name: str) -> dict[int, Entry]:

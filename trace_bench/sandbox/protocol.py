@@ -6,9 +6,9 @@
 
 A call's `do` is reset (with `task`), step (with `action`) or score; `replay` holds earlier calls
 of the episode to make first, if it has moved from a lost worker. Calls to the suite have `do`
-about, tasks or reference. While calls are open the worker may ask the host for the simulated user's
-answer, {"ask": 5, "episode": 3, "role": "user", "messages": [...]}, and the host answers
-{"answer": 5, "text": "..."}; the same question in the same episode gets the same answer. An
+about, tasks, task, reference or synthetic. While calls are open the worker may ask the host for the
+simulated user's answer, {"ask": 5, "episode": 3, "role": "user", "messages": [...]}, and the host
+answers {"answer": 5, "text": "..."}; the same question in the same episode gets the same answer. An
 exception of an environment is returned as {"error": "ValueError: ..."} in place of the call's
 result.
 

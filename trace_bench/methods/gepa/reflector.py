@@ -32,7 +32,7 @@ Record = Mapping[str, Any]  # {"Conversation": str, "Feedback": str, "Score": fl
 
 
 def symptoms(conversation: str) -> frozenset[str]:
-    """What a reader would notice in one conversation as `adapter.conversation` writes it."""
+    """What a reader would notice in one conversation, as `methods.transcript` writes it."""
     lines = conversation.splitlines()
     heard = [text for kind, text in map(_split, lines) if kind == "user"]
     said = [text for kind, text in map(_split, lines) if kind == "agent"]
