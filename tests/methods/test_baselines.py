@@ -16,9 +16,11 @@ from trace_bench.tiny.demos import GUIDANCE
 HABITS = {"recovers_from_errors": 0.7, "asks_when_information_is_missing": 0.7}
 
 
-def fit(name: str, budget: int, habits: dict | None = None, *more: str) -> tuple[AgentSpec, Any]:
+def fit(
+    name: str, budget: int, habits: dict | None = None, **settings: Any
+) -> tuple[AgentSpec, Any]:
     lab = MemoryLab(HABITS if habits is None else habits, budget, seed=7)
-    return method(name, *more).fit(BASE, lab.suite.tasks("train"), lab), lab
+    return method(name, **settings).fit(BASE, lab.suite.tasks("train"), lab), lab
 
 
 def test_single_capability_gives_the_whole_budget_to_the_first_one() -> None:
@@ -41,7 +43,7 @@ def test_prompt_only_advises_about_what_is_lacking_and_trains_nothing() -> None:
     assert agent.adapters == () and agent.version == "prompt-2"
     first = with_guidance([{"role": "system", "content": "Help."}], agent.prompt)
     assert first[0]["content"] == f"Help.\nGuidance: {agent.prompt}"
-    one, _ = fit("prompt_only", 320, None, "method.max_capabilities=1")
+    one, _ = fit("prompt_only", 320, max_capabilities=1)
     assert one.prompt == agent.prompt.splitlines()[0]
 
 
@@ -58,7 +60,7 @@ def test_the_tiny_agent_was_trained_to_understand_the_advice() -> None:
 
 
 def test_untargeted_trains_one_adapter_on_all_environments_alike() -> None:
-    agent, lab = fit("untargeted", 640, None, "method.synthetic_tasks=10")
+    agent, lab = fit("untargeted", 640, synthetic_tasks=10)
     (job,) = lab.trainer.jobs
     assert job.rollouts == 640 and [a.name for a in agent.adapters] == ["untargeted-v1"]
     of = Counter(task.id.split("/")[3] for task in job.tasks)

@@ -39,7 +39,7 @@ def lab() -> Any:
 @pytest.mark.parametrize("name", sorted(OWN["method"]))
 def test_every_name_leads_to_a_method_that_plans_itself(name: str, tmp_path: Path) -> None:
     write_json(tmp_path / "agent.json", AgentSpec("m"))
-    made = method(name, *([f"method.agent={tmp_path}"] if name == "saved" else []))
+    made = method(name, **({"agent": str(tmp_path)} if name == "saved" else {}))
     assert isinstance(made, Method) and isinstance(made, PlansItself)
 
 

@@ -14,7 +14,6 @@ from typing import Any
 from trace_bench.core.errors import UserError
 
 PACKAGE, VERSION = "inspect-evals", "0.26.0"
-DOMAINS = ("airline", "retail", "telecom")
 SPLITS = ("train", "test", "base")  # of the benchmark; telecom also has small and full
 
 

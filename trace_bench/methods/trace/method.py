@@ -21,7 +21,7 @@ from trace_bench.methods.trace.plan import plan_of
 from trace_bench.methods.trace.routing import describe
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.methods.trace.synthesis import calibrate, from_training
-from trace_bench.methods.trace.synthesis.draw import draw, generator
+from trace_bench.methods.trace.synthesis.draw import Drawer, generator
 from trace_bench.methods.trace.synthesis.generate.generation import ROLE, Generation, Wanted
 from trace_bench.methods.trace.synthesis.generate.leaks import held_out
 from trace_bench.methods.trace.synthesis.generate.prompt import VERSION
@@ -37,6 +37,7 @@ class Trace:
 
     def __init__(self, settings: TraceSettings) -> None:
         self.settings = settings
+        self._drawer = Drawer()
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with an adapter per missing capability and a router; the base agent itself
@@ -47,7 +48,7 @@ class Trace:
             )
         free = not lab.charges(Purpose.ANALYSIS)
         budgets.check_budget(lab.budget_left(), self.settings, free, self.title)
-        return _Fit(base, tasks, lab, self.settings, free).run()
+        return _Fit(base, tasks, lab, self.settings, free, self._drawer).run()
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         """What the run will play, need and ask. UserError when the budget is too small."""
@@ -60,6 +61,7 @@ class Trace:
         if self.settings.adapters == JOINT:
             return ()
         joint = type(self)(replace(self.settings, adapters=JOINT))
+        joint._drawer = self._drawer
         return (Yardstick("joint", "one joint adapter", joint),)
 
 
@@ -67,10 +69,16 @@ class _Fit:
     """One fit: what its phases share. `report` is what capabilities.json holds so far."""
 
     def __init__(
-        self, base: AgentSpec, tasks: Sequence[Task], lab: Lab, settings: TraceSettings, free: bool
+        self,
+        base: AgentSpec,
+        tasks: Sequence[Task],
+        lab: Lab,
+        settings: TraceSettings,
+        free: bool,
+        drawer: Drawer,
     ) -> None:
         self.base, self.tasks, self.lab = base, tasks, lab
-        self.settings, self.free = settings, free
+        self.settings, self.free, self.drawer = settings, free, drawer
         self.budget = lab.budget_left()
         self.written = lab.prompt_limit(ROLE) is not None  # a model writes the environments
         # The capabilities that tasks can be made for; None: all that are no controls.
@@ -155,7 +163,7 @@ class _Fit:
         self.lab.log(calibrate.table(results))
         suite, count, seed = self.lab.suite, settings.synthetic_tasks, self.lab.seed
         return {
-            name: draw(suite, name, count, mix, seed, "train").tasks
+            name: self.drawer.tasks(suite, name, count, mix, seed)
             for name, mix in calibrate.kept(results).items()
         }
 

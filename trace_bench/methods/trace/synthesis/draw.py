@@ -42,6 +42,26 @@ class Drawn:
     refused: int
 
 
+class Drawer:
+    """The training tasks of a method and of its yardstick, which asks for the same: what was drawn
+    from a suite is kept as long as the suite is the same."""
+
+    def __init__(self) -> None:
+        self._suite: Suite | None = None
+        self._drawn: dict[tuple[str, int, Mix, int], tuple[Task, ...]] = {}
+
+    def tasks(
+        self, suite: Suite, capability: str, count: int, mix: Mix, seed: int
+    ) -> tuple[Task, ...]:
+        """As `draw` with the label "train"."""
+        if suite is not self._suite:
+            self._suite, self._drawn = suite, {}
+        key = (capability, count, mix, seed)
+        if key not in self._drawn:
+            self._drawn[key] = draw(suite, *key, "train").tasks
+        return self._drawn[key]
+
+
 def generator(suite: Suite) -> Synthesizes:
     """The suite as a generator of synthetic tasks; UserError if it is none."""
     if not isinstance(suite, Synthesizes):
