@@ -5,4 +5,4 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: several workers, few cores
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: one a worker
