@@ -24,6 +24,7 @@ from urllib.parse import urlsplit
 
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.text import without_surrogates
+from trace_bench.llm.secret import Secret
 
 JSON = dict[str, Any]
 LONGEST_PAUSE = 30.0  # seconds
@@ -92,7 +93,7 @@ class Client:
 
         self.endpoint = endpoint
         self.usage = Usage()
-        self._secret = endpoint.key
+        self._secret = Secret(endpoint.key)
         headers = {"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -146,7 +147,8 @@ class Client:
                     await asyncio.sleep(self._pause(attempt, wait))
         self.usage.failures += 1
         tries = self.endpoint.retries + 1
-        raise LLMError(self._clean(f"{url}: {trouble} (tried {tries} times)"))
+        trouble = self._secret.clean(trouble)  # an exception may show what the server sent
+        raise LLMError(f"{url}: {trouble} (tried {tries} times)")
 
     async def _try(self, url: str, body: JSON | None) -> tuple[JSON | None, str, float | None]:
         """One attempt: (response, error message, seconds to wait as the server asked)."""
@@ -159,14 +161,14 @@ class Client:
             return None, f"no answer within {self.endpoint.deadline:g} s", None
         except httpx.HTTPError as error:
             return None, f"{type(error).__name__}: {error}", None
-        text = self._clean(got.text)  # before it is shortened or stored
+        text = self._secret.clean(got.text)  # before it is shortened or stored
         if got.status_code == 429 or got.status_code >= 500:
             return None, f"HTTP {got.status_code}: {text[:300]}", _seconds(got.headers)
         if got.status_code >= 300:
             self.usage.failures += 1
             raise LLMError(f"{url}: HTTP {got.status_code}: {text[:500]}", got.status_code)
         try:
-            reply = without_surrogates(json.loads(text))
+            reply = self._secret.clean_value(without_surrogates(json.loads(got.text)))
         except (ValueError, RecursionError):
             reply = text if body is not None and text else None  # a plain-text acknowledgement
             reply = {"text": reply} if reply and not reply.lstrip().startswith(("{", "[")) else None
@@ -179,10 +181,6 @@ class Client:
         pause = min(self.endpoint.pause * 2**attempt, LONGEST_PAUSE)
         pause *= 0.5 + random.random()
         return pause if wanted is None else max(pause, min(wanted, LONGEST_PAUSE))
-
-    def _clean(self, text: str) -> str:
-        """The text without the key, which a server may repeat in an error message."""
-        return text.replace(self._secret, "***") if self._secret else text
 
 
 def _seconds(headers: Mapping[str, str]) -> float | None:
@@ -237,5 +235,11 @@ def read_key(variable: str | None, setting: str) -> str | None:
         raise UserError(
             f"{setting}={variable}, but the environment variable {variable} is empty. Set it, or "
             f"change `{setting}` (null: no key)."
+        )
+    if not re.fullmatch(r"[!-~]+", key):
+        raise UserError(
+            f"{setting}={variable}, but the environment variable {variable} holds something else "
+            "than one key: a key has letters, digits and punctuation of ASCII and no space or "
+            "line break. Set it again."
         )
     return key

@@ -1,0 +1,142 @@
+"""A server that repeats the key in whatever encoding: no text that comes out holds any of them."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import quote
+
+import pytest
+from servers.scripted import Answer, serve
+
+from trace_bench.core.errors import UserError
+from trace_bench.llm.client import Client, Endpoint, LLMError, read_key
+from trace_bench.llm.secret import Secret
+
+KEY = "sk-9f/Aq+Zr~7w=Kd/2+Xy"
+BODY = {"model": "m", "messages": []}
+
+
+def coded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def everywhere(pattern: str) -> str:
+    return "".join(pattern.format(ord(c)) for c in KEY)
+
+
+SAID = {
+    "plain": KEY,
+    "slashes escaped, as PHP does": KEY.replace("/", "\\/"),
+    "plus as a JSON escape": KEY.replace("+", "\\u002B").replace("/", "\\u002f"),
+    "every character as a JSON escape": everywhere("\\u{:04x}"),
+    "escaped twice": json.dumps(json.dumps(KEY.replace("/", "\\/"))),
+    "braces": everywhere("\\u{{{:x}}}"),
+    "escapes of Python": everywhere("\\x{:02x}"),
+    "URL": quote(KEY, safe=""),
+    "URL, every character": everywhere("%{:02X}"),
+    "URL, twice": quote(quote(KEY, safe=""), safe=""),
+    "HTML": html.escape(KEY).replace("+", "&#43;").replace("/", "&#x2F;"),
+    "base64": coded(KEY),
+    "base64 of the header": coded(f"Bearer {KEY}"),
+    "base64 of name and password": coded(f"x:{KEY}"),
+    "base64 within a text": coded(f"ab{KEY}, and more"),
+    "base64 for URLs": base64.urlsafe_b64encode(f"Bearer {KEY}".encode()).decode(),
+    "base64 in a URL": quote(coded(KEY), safe=""),
+    "hexadecimal digits": KEY.encode().hex(),
+}
+
+
+def secrets() -> list[str]:
+    """Pieces of what must not be seen, in each encoding: no encoding but that of one character
+    changes the first or the last of them."""
+    pieces = [KEY[:5], KEY[-4:], KEY.encode().hex()[6:20]]
+    return [*pieces, *(coded("." * n + KEY)[8:20] for n in range(3)), everywhere("\\u{:04x}")[:24]]
+
+
+def leaks(text: str) -> list[str]:
+    return [piece for piece in secrets() if piece in text]
+
+
+@pytest.mark.parametrize("said", SAID.values(), ids=SAID)
+@pytest.mark.parametrize(("status", "raw"), [(200, False), (200, True), (302, True), (503, False)])
+def test_no_encoding_of_the_key_comes_back(said: str, status: int, raw: bool) -> None:
+    """As a text of a JSON value, or in a body that the server wrote without an encoder."""
+    body = f'{{"error": "no: {said}", "{said}": [1]}}' if raw else {"error": said, said: [[said]]}
+    answer = Answer(body, status, {"Location": said, "Retry-After": said, "X-Key": said})
+    with serve(lambda path, request: answer) as server:
+        asking = Client(Endpoint((server.url,), key=KEY, pause=0.01, retries=0))
+        try:
+            out = asking.ask("/chat/completions", BODY)
+        except LLMError as error:
+            out = {"raised": [str(error), repr(error), repr(error.__cause__)]}
+        asking.close()
+    texts = [str(out), repr(out), json.dumps(out), json.dumps(out, ensure_ascii=False)]
+    assert not [leak for text in texts for leak in leaks(text)]
+    assert "***" in texts[0] or status == 302
+
+
+@contextmanager
+def raw_server(reply: bytes) -> Iterator[str]:
+    """A server that answers every connection with these bytes, which are no HTTP."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(reply)
+
+        threading.Thread(target=answer, daemon=True).start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        f"HTTP/1.1 200 OK\r\n{KEY}\r\n\r\n",
+        f"HTTP/1.1 {KEY} OK\r\n\r\n",
+        f"{KEY} 1.1\r\n\r\n",
+        f"HTTP/1.1 200 OK\r\nContent-Length: {KEY}\r\n\r\n",
+        f"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{KEY}\r\n",
+    ],
+)
+def test_no_exception_shows_the_key(reply: str) -> None:
+    with raw_server(reply.encode()) as url:
+        asking = Client(Endpoint((url,), key=KEY, pause=0.01, retries=0))
+        with pytest.raises(LLMError) as caught:
+            asking.ask("/chat/completions", BODY)
+        asking.close()
+    chain: BaseException | None = caught.value
+    while chain is not None:
+        assert not leaks(f"{chain} {chain!r}")
+        chain = chain.__cause__ or chain.__context__
+
+
+@pytest.mark.parametrize("text", ["", "a b", "%41", "\\u0041", "sk-9f", coded("nothing of it")])
+def test_other_texts_stay_as_they_are(text: str) -> None:
+    assert Secret(KEY).clean(text) == text
+    assert Secret(KEY).clean_value({text: [text, 1, None]}) == {text: [text, 1, None]}
+    assert Secret(None).clean_value([KEY]) == [KEY]
+
+
+@pytest.mark.parametrize(
+    "value", ["sk-one\nsk-two", "sk-one sk-two", "sk-ключ", "sk-\x01", "k\x7f"]
+)
+def test_a_key_that_no_header_can_carry_is_refused_unseen(
+    value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOME_KEY", value)
+    with pytest.raises(UserError, match="SOME_KEY holds something else") as caught:
+        read_key("SOME_KEY", "policy.key_env")
+    assert "sk-" not in str(caught.value) and value not in str(caught.value)
