@@ -335,7 +335,7 @@ def test_adapters_that_do_not_fit_are_refused_with_shapes(qwen3, tmp_path):
         load(good)
     (good / "adapter_config.json").write_text(json.dumps(config))
     (good / "adapter_model.safetensors").unlink()
-    with pytest.raises(UserError, match=r"adapter_model\.safetensors does not exist"):
+    with pytest.raises(UserError, match=r"cannot read .*adapter_model\.safetensors"):
         load(good)
     assert policy._adapters == {}
 

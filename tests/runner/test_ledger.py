@@ -104,7 +104,7 @@ def test_a_line_that_is_not_ours_is_named(tmp_path, line):
     with ledger.path.open("a") as file:
         file.write(line + "\n")
     for read in (lambda: Ledger(ledger.path, 4), lambda: read_ledger(ledger.path)):
-        with pytest.raises(UserError, match=r"ledger\.jsonl, line 2 is not a ledger line"):
+        with pytest.raises(UserError, match=r"ledger\.jsonl, line 2 is corrupt"):
             read()
 
 

@@ -123,7 +123,7 @@ def test_a_corrupt_ledger_line_is_named(folder: Path, capsys: pytest.CaptureFixt
     capsys.readouterr()
     assert start(folder) == 2
     said = refused(capsys)
-    assert f"{folder}/ledger.jsonl, line 1 is corrupt" in said and "`run_dir`" in said
+    assert f"{folder}/ledger.jsonl, line 1 is corrupt" in said and "Remove the file" in said
 
 
 def test_a_corrupt_evaluation_line_is_named(
@@ -134,7 +134,7 @@ def test_a_corrupt_evaluation_line_is_named(
     (folder / "evaluation.jsonl").write_text('{"task": "x"}\n')
     capsys.readouterr()
     assert start(folder) == 2
-    assert f"{folder}/evaluation.jsonl, line 1 is not an evaluation line" in refused(capsys)
+    assert f"{folder}/evaluation.jsonl, line 1 is corrupt" in refused(capsys)
 
 
 def test_checkpoints_beyond_the_budget_are_refused(

@@ -19,6 +19,34 @@ OWN = (
 )  # fmt: skip
 """The files that the run itself writes; a method writes others."""
 
+_PLAYED_AGAIN = "Remove that line and run the same command again: what it held is played again."
+_TRAINED_AGAIN = (
+    "Remove that line and, if there is one, the folder `adapters` beside the file, and run the "
+    "same command again: what was lost is played again by the adapter of its time, which is "
+    "trained again from the stored rollouts."
+)
+_WRITTEN_AGAIN = "Remove the file and run the same command again: it is written again"
+
+REPAIRS = {
+    CONFIG: "Restore it from a copy, or change `run_dir`.",
+    "ledger.jsonl": f"{_WRITTEN_AGAIN} from trajectories.jsonl, and no rollout is charged twice.",
+    "trajectories.jsonl": _TRAINED_AGAIN,
+    "curve.jsonl": _TRAINED_AGAIN,
+    "evaluation.jsonl": _PLAYED_AGAIN,
+    "evaluation_trajectories.jsonl": _PLAYED_AGAIN,
+    "routing.jsonl": _PLAYED_AGAIN,
+    "metrics.jsonl": f"{_WRITTEN_AGAIN} from the stored rollouts.",
+    "llm.jsonl": "Remove that line and run the same command again: the model is asked again.",
+    "timing.json": f"{_WRITTEN_AGAIN}, without the wall times of earlier attempts.",
+    SUMMARY: f"{_WRITTEN_AGAIN} from the other files.",
+    "agent.json": f"Remove the file and {SUMMARY} beside it, and run the same command again: both "
+    "are written again.",
+}
+"""What to do about a damaged file: each can be made again from the others."""
+
+EPISODE = {"call": str, "index": int, "trajectory": dict}
+"""The fields of a line of trajectories.jsonl and evaluation_trajectories.jsonl."""
+
 HASHED = (
     "ledger.jsonl", "evaluation.jsonl", "curve.jsonl", "metrics.jsonl", "capabilities.json",
     "trajectories.jsonl", "evaluation_trajectories.jsonl",

@@ -11,13 +11,16 @@ import errno
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.run_files import REPAIRS
 from trace_bench.core.types import to_json
 
 
@@ -103,38 +106,63 @@ def _plain(value: Any) -> Any:
 def read_json(path: Path) -> Any:
     """The value in a JSON file. Raises UserError if the file is missing or not JSON."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_bytes(path))
     except FileNotFoundError as error:
         raise UserError(f"{path} does not exist. Check the setting `run_dir`.") from error
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{path} is not JSON (line {error.lineno}: {error.msg}). Restore it, or remove it "
-            "and run the same command again."
-        ) from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON ({error}). {_repair(path)}") from error
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises UserError if it holds anything else."""
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise UserError(f"{path} holds {type(value).__name__}, no JSON object. {_repair(path)}")
+    return value
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file. Raises UserError for what is no plain file and might never end: a
+    pipe, a device, also behind a symbolic link."""
+    waiting_for_nobody = os.O_RDONLY | os.O_NONBLOCK  # a pipe that nobody writes to, too
+    with os.fdopen(os.open(path, waiting_for_nobody), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise UserError(f"{path} is no plain file. {_repair(path)}")
+        return file.read()
+
+
+Needs = Mapping[str, type]
+"""The fields that every line of a file must have, with their types."""
+
+NOTHING: Needs = MappingProxyType({})
 
 
 class Lines:
     """An append-only JSONL file.
 
     Opening reads the existing lines: a last line that was cut off by a kill is removed; a broken
-    line before it raises UserError, since this program never writes one. `append` flushes every
-    line, so a killed process loses at most the line it was writing.
+    line before it, or one without the fields `needs`, raises UserError, since this program never
+    writes one. `append` flushes every line, so a killed process loses at most the line it was
+    writing.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, needs: Needs = NOTHING) -> None:
         self.path = path
+        self._needs = needs
         self._file: IO[bytes] | None = None
         self.existing: list[dict[str, Any]] = list(self._recover())
 
     def _recover(self) -> Iterator[dict[str, Any]]:
         if not self.path.exists():
             return
+        if not self.path.is_file():
+            raise UserError(f"{self.path} is no plain file. {_repair(self.path)}")
         with self.path.open("rb+") as file:
             good = 0
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
                     break
-                yield _parse(line, self.path, number)
+                yield _parse(line, self.path, number, self._needs)
                 good += len(line)
             if file.seek(0, os.SEEK_END) > good:
                 file.truncate(good)
@@ -166,16 +194,16 @@ class Lines:
 
 def file_hash(path: Path) -> str | None:
     """sha256 of a file; None if it does not exist."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else None
+    return hashlib.sha256(read_bytes(path)).hexdigest() if path.exists() else None
 
 
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """All complete lines of a JSONL file, read-only (a torn last line is left out)."""
+def read_lines(path: Path, needs: Needs = NOTHING) -> list[dict[str, Any]]:
+    """All complete lines of a JSONL file, read-only (a torn last line is left out). Raises
+    UserError for a broken line or one without the fields `needs`."""
     if not path.exists():
         return []
-    with path.open("rb") as file:
-        numbered = enumerate(file, start=1)
-        return [_parse(line, path, n) for n, line in numbered if line.endswith(b"\n")]
+    whole = read_bytes(path).split(b"\n")[:-1]
+    return [_parse(line, path, n, needs) for n, line in enumerate(whole, start=1)]
 
 
 def _write_all(file: IO[bytes], data: bytes) -> None:
@@ -190,15 +218,23 @@ def _write_all(file: IO[bytes], data: bytes) -> None:
         raise
 
 
-def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:
+def _parse(line: bytes, path: Path, number: int, needs: Needs) -> dict[str, Any]:
     try:
         value = json.loads(line)
         if not isinstance(value, dict):
             raise ValueError("not a JSON object")
-    except ValueError as error:
-        raise UserError(
-            f"{path}, line {number} is corrupt ({error}): {line[:60]!r}. Remove that line (its "
-            "episode's call is then run again), or remove the run folder, then run the same "
-            "command again; or change the setting `run_dir`."
-        ) from error
+        for name, kind in needs.items():
+            if not isinstance(value.get(name), kind):
+                raise ValueError(f"no {name!r}, which must be {kind.__name__}")
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, number, f"{error}: {line[:60]!r}") from error
     return value
+
+
+def damaged(path: Path, number: int, why: str) -> UserError:
+    """The UserError for a damaged line of a file, with what makes its content again."""
+    return UserError(f"{path}, line {number} is corrupt ({why}). {_repair(path)}")
+
+
+def _repair(path: Path) -> str:
+    return REPAIRS.get(path.name, "Restore it from a copy, or name another place.")

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trace_bench.core.agent_file import read_agent
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, MethodPlan, PlannedRun
-from trace_bench.core.store import file_hash, read_json
-from trace_bench.core.types import AgentSpec, Task, agent_from_json
+from trace_bench.core.store import file_hash
+from trace_bench.core.types import AgentSpec, Task
 
 FILE = "agent.json"
 
@@ -41,8 +42,12 @@ class Saved:
         """The stored agent, on the model of this run."""
         path = place(self.settings.agent)
         agent = stored(path)
-        adapters = tuple(replace(a, path=_found(a.path, path.parent)) for a in agent.adapters)
-        return replace(agent, model=base.model, adapters=adapters)
+        if gone := [a.path for a in agent.adapters if not Path(a.path).is_dir()]:
+            raise UserError(
+                f"the adapter {gone[0]} is gone, and there is none of its name beside {path}; "
+                "change `method.agent`."
+            )
+        return replace(agent, model=base.model)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         """It plays nothing; its adapters are those of the stored agent."""
@@ -56,11 +61,9 @@ class Saved:
 def stored(path: Path) -> AgentSpec:
     """The agent in a file. UserError when it holds none."""
     try:
-        return agent_from_json(read_json(path))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{path} holds no agent ({type(error).__name__}: {error}). Change `method.agent`."
-        ) from error
+        return read_agent(path)
+    except UserError as error:
+        raise UserError(f"method.agent: {path} holds no agent. {error}") from error
 
 
 def place(given: str) -> Path:
@@ -73,13 +76,3 @@ def place(given: str) -> Path:
             "of a finished run, or its agent.json. Change `method.agent`."
         )
     return path
-
-
-def _found(adapter: str, folder: Path) -> str:
-    """An adapter's folder: where it was, or in the run folder if that has been moved."""
-    if Path(adapter).is_dir():
-        return adapter
-    moved = folder.joinpath("adapters", *Path(adapter).parts[-2:])
-    if moved.is_dir():
-        return str(moved)
-    raise UserError(f"the adapter {adapter} is gone ({moved} neither); change `method.agent`.")

@@ -20,12 +20,12 @@ from typing import Any
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.types import AdapterRef, Message
 from trace_bench.llm.client import Client, LLMError
+from trace_bench.policies.engine.lora import CONFIG, WEIGHTS, read_weights
 
 PROBE: Message = {"role": "user", "content": "Name three things that you can do for me."}
 _PROBE_TOKENS = 8
 SAME = 1e-6  # log-probabilities closer than this are equal
 _REPEATS = 3  # probes of the base model, to measure how much its answers vary
-WEIGHTS = "adapter_model.safetensors"
 
 
 class Servers:
@@ -204,7 +204,7 @@ def _distance(one: Sequence[float], two: Sequence[float]) -> float:
 def weights_hash(adapter: AdapterRef) -> str:
     """Hash of the adapter's weights and settings, so that a served name identifies its content."""
     digest = hashlib.sha256()
-    for file in ("adapter_config.json", WEIGHTS):
+    for file in (CONFIG, WEIGHTS):
         path = Path(adapter.path) / file
         if not path.is_file():
             raise UserError(f"adapter {adapter.name!r}: {path} does not exist. Train it again.")
@@ -215,7 +215,5 @@ def weights_hash(adapter: AdapterRef) -> str:
 def changes_something(adapter: AdapterRef) -> bool:
     """Whether any of the adapter's updates is not zero. Training starts at zero; with such an
     adapter a server rightly answers as the base model."""
-    from safetensors.torch import load_file
-
-    weights = load_file(Path(adapter.path) / WEIGHTS)
+    weights = read_weights(adapter)
     return any(bool(value.any()) for key, value in weights.items() if ".lora_B" in key)

@@ -49,7 +49,14 @@ def find(places: Sequence[Path], rule: str | None = None) -> Found:
                 take(read_run(folder, rule or DEFAULT), folder)
             except UserError as error:
                 skipped.append(str(error))
-            except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            except (
+                OSError,
+                ValueError,
+                LookupError,
+                TypeError,
+                AttributeError,
+                RecursionError,
+            ) as error:
                 skipped.append(f"{folder}: damaged ({type(error).__name__}: {error})")
     return Found(tuple(found.values()), tuple(skipped))
 

@@ -16,8 +16,9 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import ELSEWHERE, FLOORS
-from trace_bench.core.store import fingerprint, read_json
+from trace_bench.core.store import fingerprint, read_bytes, read_object
 from trace_bench.core.types import Boundary, Purpose, charged
+from trace_bench.core.yaml_file import read_settings
 from trace_bench.results.records import Record
 from trace_bench.results.rules import DEFAULT, counted, drops
 
@@ -84,27 +85,19 @@ def _summary(folder: Path) -> Mapping[str, Any]:
     path = folder / "summary.json"
     if not path.exists():
         raise UserError(f"{folder}: not finished (no summary.json)")
-    summary = read_json(path)
+    summary = read_object(path)
     if not summary.get("complete"):
         raise UserError(f"{folder}: not finished")
-    return dict(summary)
+    return summary
 
 
 def _config(folder: Path, summary: Mapping[str, Any]) -> Mapping[str, Any]:
     """The settings, which must be those that the run's fingerprint was made of."""
-    import yaml
-
-    try:
-        config = yaml.load(
-            (folder / "config.yaml").read_text(encoding="utf-8"),
-            Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),
-        )
-    except yaml.YAMLError as error:
-        raise UserError(f"{folder}: config.yaml cannot be read ({error})") from error
-    identity = {key: value for key, value in dict(config).items() if key not in ELSEWHERE}
+    config = read_settings(folder / "config.yaml")
+    identity = {key: value for key, value in config.items() if key not in ELSEWHERE}
     if fingerprint(identity) != summary["fingerprint"]:
         raise UserError(f"{folder}: config.yaml is not the one that the run was made with")
-    return dict(config)
+    return config
 
 
 def _ever_lost(evaluation: bytes) -> bool:
@@ -116,7 +109,7 @@ def _ever_lost(evaluation: bytes) -> bool:
 def _checked_bytes(folder: Path, name: str, summary: Mapping[str, Any]) -> bytes:
     """A file of the run, empty when it has none: a method that plays nothing has no ledger."""
     path = folder / name
-    data = path.read_bytes() if path.exists() else b""
+    data = read_bytes(path) if path.exists() else b""
     digest = hashlib.sha256(data).hexdigest() if path.exists() else None
     if digest != summary["hashes"].get(name):
         raise UserError(f"{folder}: {name} is not the file that the summary was made from")
@@ -183,14 +176,14 @@ def _votes(folder: Path) -> dict[str, list[int]]:
     path = folder / "capabilities.json"
     if not path.exists():
         return {}
-    candidates = read_json(path).get("candidates", ())
+    candidates = read_object(path).get("candidates", ())
     return {c["name"]: [c["votes"], len(c["runs"])] for c in candidates}
 
 
 def _training(folder: Path) -> list[list[Any]]:
     """Points of the learning curves, at most `_FEW` of them, evenly chosen."""
     path = folder / "metrics.jsonl"
-    data = path.read_bytes() if path.exists() else b""
+    data = read_bytes(path) if path.exists() else b""
     found = [line for line in data.splitlines() if b'"phase":"training"' in line]
     step = -(-len(found) // _FEW) or 1
     lines = json.loads(b"[" + b",".join(found[::step]) + b"]")  # at once: faster than each

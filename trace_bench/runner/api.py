@@ -18,9 +18,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.agent_file import read_agent
 from trace_bench.core.errors import UserError
-from trace_bench.core.store import read_json, read_lines
-from trace_bench.core.types import AgentSpec, Trajectory, agent_from_json, trajectory_from_json
+from trace_bench.core.run_files import EPISODE
+from trace_bench.core.store import read_lines
+from trace_bench.core.types import AgentSpec, Trajectory, trajectory_from_json
 from trace_bench.results.compare import check_same_settings
 from trace_bench.results.runs import read_run
 from trace_bench.results.statistics import paired_difference
@@ -69,13 +71,13 @@ class Result:
     @cached_property
     def agent(self) -> AgentSpec:
         """The trained agent: model, prompt, adapters and router."""
-        return agent_from_json(read_json(self.folder / "agent.json"))
+        return read_agent(self.folder / "agent.json")
 
     def trajectories(self, *, evaluation: bool = False) -> list[Trajectory]:
         """The method's rollouts in the order in which they ended, or with `evaluation` the base and
         the trained agent on the held-out tasks."""
         name = "evaluation_trajectories.jsonl" if evaluation else "trajectories.jsonl"
-        lines = read_lines(self.folder / name)
+        lines = read_lines(self.folder / name, EPISODE)
         return [trajectory_from_json(line["trajectory"]) for line in lines]
 
     def __repr__(self) -> str:

@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from trace_bench.core.store import read_json, write_json
+from trace_bench.core.errors import UserError
+from trace_bench.core.run_files import REPAIRS
+from trace_bench.core.store import read_object, write_json
 
 TIMING = "timing.json"
 
@@ -22,7 +24,9 @@ class Clock:
 
     def __post_init__(self) -> None:
         if self.path.exists():
-            self.seconds = dict(read_json(self.path))
+            self.seconds = read_object(self.path)
+            if not all(isinstance(s, int | float) for s in self.seconds.values()):
+                raise UserError(f"{self.path} holds no seconds. {REPAIRS[TIMING]}")
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:

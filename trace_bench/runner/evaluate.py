@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.protocols import Policy
+from trace_bench.core.run_files import EPISODE
 from trace_bench.core.store import Lines, read_lines, stable_seed
 from trace_bench.core.types import AgentSpec, Trajectory
 from trace_bench.play.record import Batch, Player
@@ -56,7 +57,7 @@ class Evaluator:
             outcome = read_outcome(line, path, number)
             self._remember(outcome)
         self._lines.existing.clear()
-        self._kept = Lines(trajectories) if trajectories is not None else None
+        self._kept = Lines(trajectories, EPISODE) if trajectories is not None else None
         self._kept_places = _places(self._kept)
 
     def evaluate(
@@ -76,7 +77,7 @@ class Evaluator:
             job = replace(job, player=replace(self._player, policy=policy))
         found = self._found.setdefault(label, {})
         everything = range(len(plan.episodes))
-        if any(key not in found for key in plan.keys):
+        if any(key not in found for key in plan.keys) or self._untold(job):
             choices = job.player.choices(agent, plan.tasks) if self._reuses(job) else None
             shared = {} if choices is None else self._shared(job, choices)
             self._copy(job, shared)
@@ -145,6 +146,21 @@ class Evaluator:
                 version = job.agent.version
                 self._write(replace(outcome, agent=job.label, version=version, attempt=0))
 
+    def _untold(self, job: _Job) -> set[int]:
+        """The plan's episodes that have a score and whose trajectory, which should be kept, is
+        gone. Only where the same episode can be played again."""
+        if not job.keep or self._kept is None or not job.player.repeats:
+            return set()
+        found = self._found[job.label]
+        return {
+            i
+            for i, key in enumerate(job.plan.keys)
+            if key in found
+            and not found[key].lost
+            and found[key].attempt == 0
+            and (job.call(), i) not in self._kept_places
+        }
+
     def _stored(
         self, job: _Job, shared: Mapping[int, tuple[Outcome, Place | None]]
     ) -> dict[Place, Mapping[str, Any]]:
@@ -166,10 +182,10 @@ class Evaluator:
         choices by task, if known."""
         episodes = [job.plan.episodes[i] for i in which]
         found, call = self._found[job.label], job.call(attempt)
-        there = set()
+        there, untold = set(), self._untold(job) if attempt == 0 else set()
         for place, (task, trial) in enumerate(episodes):
             old = found.get((task.id, trial))
-            if old is not None and old.attempt >= attempt:
+            if old is not None and old.attempt >= attempt and which[place] not in untold:
                 there.add(place)
         if len(there) == len(episodes):
             return
@@ -178,6 +194,8 @@ class Evaluator:
         def ended(index: int, trajectory: Trajectory) -> None:
             if job.keep and (call, which[index]) not in self._kept_places:
                 self._keep((call, which[index]), trajectory)
+            if which[index] in untold:
+                return
             trial = episodes[index][1]
             self._write(outcome_of(job.label, trial, trajectory, attempt))
             score = trajectory.score

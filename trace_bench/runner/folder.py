@@ -12,7 +12,8 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import CONFIG, ELSEWHERE, SUMMARY
-from trace_bench.core.store import fingerprint, read_json, write_text
+from trace_bench.core.store import fingerprint, read_object, write_text
+from trace_bench.core.yaml_file import read_settings
 from trace_bench.runner.build import plain
 from trace_bench.settings.identity import differences, identity
 from trace_bench.settings.registry import Part
@@ -66,8 +67,8 @@ def stored_summary(folder: Path) -> dict[str, Any] | None:
     path = folder / SUMMARY
     if not path.exists():
         return None
-    summary = read_json(path)
-    return dict(summary) if summary.get("complete") else None
+    summary = read_object(path)
+    return summary if summary.get("complete") else None
 
 
 LOCK = ".lock"
@@ -116,13 +117,7 @@ def _remove_empty(made: Sequence[Path]) -> None:
 
 
 def _check_same(path: Path, wanted: Mapping[str, Any]) -> None:
-    import yaml
-
-    try:
-        old = yaml.safe_load(path.read_text(encoding="utf-8"))
-        old = {key: value for key, value in old.items() if key not in ELSEWHERE}
-    except (yaml.YAMLError, AttributeError) as error:
-        raise UserError(f"{path} cannot be read ({error}). Change `run_dir`.") from error
+    old = {key: value for key, value in read_settings(path).items() if key not in ELSEWHERE}
     if changed := differences(old, wanted):
         raise UserError(
             f"{path.parent} belongs to a run with other settings: {'; '.join(changed)}. Change "

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 from trace_bench.core.errors import BudgetExceeded, UserError
 from trace_bench.core.protocols import PlayElsewhere, Source, Suite, Tracker, Trainer
-from trace_bench.core.run_files import OWN
+from trace_bench.core.run_files import EPISODE, OWN, REPAIRS
 from trace_bench.core.store import Lines, stable_seed, write_json, write_text
 from trace_bench.core.types import (
     AgentSpec,
@@ -90,7 +90,7 @@ class RunLab:
         self._models = models or Models()
         self._episodes = episodes
         self._sources: dict[str, Source] = {}
-        self._trajectories = Lines(folder / "trajectories.jsonl")
+        self._trajectories = Lines(folder / "trajectories.jsonl", EPISODE)
         self._stored = _by_call(self._trajectories)
         self._latest: tuple[int, AgentSpec] | None = None
         self._calls: set[str] = set()
@@ -243,13 +243,23 @@ class RunLab:
     def _answered(self, call: str, batch: Batch, purpose: Purpose) -> dict[int, Trajectory]:
         """The call's episodes that are on disk, in the order in which they ended."""
         stored = self._stored.pop(call, {})
-        there = {i: trajectory_from_json(line) for i, line in stored.items()}
+        there = {i: self._read(call, i, line) for i, line in stored.items()}
         for i, trajectory in there.items():
             self._check_same(call, i, trajectory, batch)
             # Its ledger line is missing if the run was killed between the two writes.
             self.ledger.record(entry(call, i, purpose, trajectory))
             self._show(trajectory, purpose)
         return there
+
+    def _read(self, call: str, index: int, line: Mapping[str, Any]) -> Trajectory:
+        try:
+            return trajectory_from_json(line)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            path = self._trajectories.path
+            raise UserError(
+                f"{path}: episode {index} of {call!r} is no trajectory ({type(error).__name__}: "
+                f"{error}). {REPAIRS[path.name]}"
+            ) from error
 
     def _complete(
         self,

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import BudgetExceeded, UserError
-from trace_bench.core.store import Lines, read_lines
+from trace_bench.core.store import Lines, damaged, read_lines
 from trace_bench.core.types import CHARGED, Purpose, StopReason, Trajectory
 
 
@@ -82,11 +82,15 @@ class Ledger:
         self.path = path
         self.budget = budget
         self.charged = charged
-        self._lines = Lines(path)
+        self._lines = Lines(path, {"call": str, "index": int})
         self._calls: dict[str, dict[int, Entry]] = {}
         self._counts: Counter[Purpose] = Counter()
         for number, line in enumerate(self._lines.existing, start=1):
-            self._remember(_checked(line, path, number))
+            entry = _checked(line, path, number)
+            if entry.index in self._calls.get(entry.call, {}):
+                twice = f"episode {entry.index} of {entry.call!r} is in an earlier line too"
+                raise damaged(path, number, twice)
+            self._remember(entry)
         self._lines.existing.clear()
 
     @property
@@ -146,7 +150,4 @@ def _checked(line: Mapping[str, Any], path: Path, number: int) -> Entry:
     try:
         return entry_from_json(line)
     except (KeyError, TypeError, ValueError) as error:
-        raise UserError(
-            f"{path}, line {number} is not a ledger line ({error}). Remove that line (its call is "
-            "then run again), or change the setting `run_dir`."
-        ) from error
+        raise damaged(path, number, f"no ledger line: {error}") from error

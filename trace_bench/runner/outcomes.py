@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.errors import UserError
+from trace_bench.core.store import damaged
 from trace_bench.core.types import AdapterRef, AgentSpec, Task, Trajectory
 
 
@@ -116,9 +116,8 @@ def outcome_of(label: str, trial: int, trajectory: Trajectory, attempt: int) -> 
 def read_outcome(line: Mapping[str, Any], path: Path, number: int) -> Outcome:
     """A line as it is read back. Raises UserError."""
     try:
-        return Outcome(**line)
-    except TypeError as error:
-        raise UserError(
-            f"{path}, line {number} is not an evaluation line ({error}). Remove that line (its "
-            "agent is then evaluated again), or change the setting `run_dir`."
-        ) from error
+        outcome = Outcome(**line)
+        _ = outcome.success, outcome.similarity  # a score must hold both
+        return outcome
+    except (TypeError, LookupError, ValueError) as error:
+        raise damaged(path, number, f"no evaluation line: {error!r}") from error

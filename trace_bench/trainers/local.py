@@ -110,7 +110,7 @@ class _Training:
     def run(self) -> AgentSpec:
         from trace_bench.trainers.resume import State
 
-        state = State.load(self.folder, self.identity())
+        state = State.load(self.folder, self.identity(), self.lab.log)
         self.tidy(state)
         for iteration in range(state.iteration):  # finished before the program was stopped
             self.rollouts(iteration)

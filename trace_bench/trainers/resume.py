@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,14 @@ from typing import Any
 import torch
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.types import AdapterRef
+from trace_bench.policies.engine.lora import read_weights
 from trace_bench.trainers.adapters import restart, write_bytes
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.settings import TrainerSettings
 
 FILE = "state.pt"
+_AGAIN = "the training is repeated from the stored rollouts"
 
 
 @dataclass
@@ -32,17 +36,30 @@ class State:
     optimizer: dict[str, Any] | None = None
 
     @classmethod
-    def load(cls, folder: Path, identity: str) -> State:
-        """The state in the folder, or a new one. Raises UserError for another job's state."""
+    def load(cls, folder: Path, identity: str, log: Callable[[str], None]) -> State:
+        """The state in the folder, or a new one. Where the state or its adapter is damaged, the
+        training is repeated, which is logged: its rollouts are stored, so none is spent and the
+        result is the same. Raises UserError for another job's state."""
         path = folder / FILE
         if not path.exists():
             return cls(identity)
-        found = cls(**torch.load(path, map_location="cpu", weights_only=True))
+        try:
+            found = cls(**torch.load(path, map_location="cpu", weights_only=True))
+        except Exception as error:  # torch documents no errors for a damaged file
+            log(f"{path} cannot be read ({type(error).__name__}): {_AGAIN}")
+            return cls(identity)
         if found.identity != identity:
             raise UserError(
                 f"{path} belongs to a training job with other settings, tasks or seed. Change the "
                 "setting `run_dir`, or remove the folder."
             )
+        adapter = folder / f"{found.iteration:04d}"
+        if found.finished or adapter.exists():
+            try:
+                read_weights(AdapterRef(adapter.name, str(adapter)))
+            except UserError as error:
+                log(f"{error.__cause__ or error}, in {adapter}: {_AGAIN}")
+                return cls(identity)
         return found
 
     def save(self, folder: Path, learner: Learner, optimizer: torch.optim.Optimizer) -> None:

@@ -38,7 +38,7 @@ class Tuning:
         from trace_bench.trainers.adapters import write_adapter
         from trace_bench.trainers.resume import State, restore
 
-        state = State.load(self.folder, self._identity())
+        state = State.load(self.folder, self._identity(), self.lab.log)
         if not state.finished:
             sequences = self._sequences()
             optimizer = restore(state, self.learner, self.trainer, self.seed)

@@ -19,6 +19,7 @@ from trace_bench.core.types import AdapterRef
 if TYPE_CHECKING:
     from torch import Tensor
 
+WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 _PREFIX = "base_model.model."
 _UNSUPPORTED = ("use_dora", "modules_to_save", "rank_pattern", "alpha_pattern", "lora_bias")
 
@@ -36,14 +37,8 @@ def read_adapter(ref: AdapterRef, shapes: Mapping[str, tuple[int, int]]) -> Adap
     """Reads an adapter for a model whose linear modules have `shapes` name -> (out, in).
 
     Raises UserError if files are missing, a feature is unsupported, or a shape does not fit."""
-    from safetensors.torch import load_file
-
-    folder = Path(ref.path)
-    config = _config(folder, ref.name)
-    file = folder / "adapter_model.safetensors"
-    if not file.exists():
-        raise UserError(f"adapter {ref.name!r}: {file} does not exist. Train it again.")
-    tensors = load_file(file)
+    config = _plain_lora(ref)
+    tensors = read_weights(ref)
     rank = next((v.shape[0] for k, v in tensors.items() if ".lora_A" in k), 1)
     root = math.sqrt(rank) if config.get("use_rslora") else rank
     scale = config["lora_alpha"] / root
@@ -76,19 +71,55 @@ def adapter_of(
     return Adapter(name, path, weights)
 
 
-def _config(folder: Path, name: str) -> dict[str, Any]:
-    path = folder / "adapter_config.json"
+def read_weights(ref: AdapterRef) -> dict[str, Tensor]:
+    """The adapter's tensors by PEFT's names. Raises UserError for a file that is missing or
+    damaged, and for a number that is not finite."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    path = Path(ref.path) / WEIGHTS
+    try:
+        tensors: dict[str, Tensor] = load_file(path)
+    except (OSError, SafetensorError) as error:
+        raise _damaged(ref, path, str(error)) from error
+    for name, value in tensors.items():
+        if not bool(value.isfinite().all()):
+            raise _damaged(ref, path, f"{name} holds numbers that are not finite")
+    return tensors
+
+
+def _damaged(ref: AdapterRef, path: Path, why: str) -> UserError:
+    """A run's own adapter can be made again: its rollouts are stored."""
+    folder = Path(ref.path).parent
+    return UserError(
+        f"adapter {ref.name!r}: cannot read {path} ({why}). Needed: a folder in PEFT's format. An "
+        f"adapter that this run has trained is trained again from the stored rollouts, without "
+        f"new ones, when {folder} is removed and the same command run again."
+    )
+
+
+def read_config(ref: AdapterRef) -> dict[str, Any]:
+    """The adapter's configuration. Raises UserError if it cannot be read."""
+    path = Path(ref.path) / CONFIG
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"adapter {name!r}: cannot read {path} ({error}); needed: a folder in PEFT's format."
-        ) from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise _damaged(ref, path, str(error)) from error
+    alpha = config.get("lora_alpha") if isinstance(config, dict) else None
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float) or not math.isfinite(alpha):
+        raise _damaged(ref, path, f"its lora_alpha is {alpha!r}, no number")
+    return dict(config)
+
+
+def _plain_lora(ref: AdapterRef) -> dict[str, Any]:
+    """The configuration of an adapter that this engine can run."""
+    config = read_config(ref)
     used = [key for key in _UNSUPPORTED if config.get(key)]
     if config.get("peft_type") != "LORA" or used:
         raise UserError(
-            f"adapter {name!r} ({path}) uses {config.get('peft_type')} with {used or 'no extras'}; "
-            "the local policy runs plain LoRA only. Use the setting `policy=openai` for others."
+            f"adapter {ref.name!r} ({ref.path}) uses {config.get('peft_type')} with "
+            f"{used or 'no extras'}; the local policy runs plain LoRA only. Use the setting "
+            "`policy=openai` for others."
         )
     return config
 

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.errors import UserError
 from trace_bench.core.types import AdapterRef
+from trace_bench.policies.engine.lora import CONFIG, WEIGHTS, read_config, read_weights
 
 STEPS = 10  # weights are rounded to tenths, which limits the number of distinct sums
-WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def merge(wanted: Mixture, adapters: Sequence[AdapterRef]) -> AdapterRef:
     """The sum as an adapter on disk, beside the adapters' folder; each sum is written once. Raises
     UserError for adapters that cannot be read."""
     import torch
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import save_file
 
     by_name = {a.name: a for a in adapters}
     refs = [(by_name[name], weight) for name, weight in wanted.parts]
@@ -65,8 +64,8 @@ def merge(wanted: Mixture, adapters: Sequence[AdapterRef]) -> AdapterRef:
     out = AdapterRef(wanted.name, str(folder))
     if (folder / CONFIG).exists():
         return out
-    configs = [_config(ref) for ref, _ in refs]
-    tensors = [load_file(Path(ref.path) / WEIGHTS) for ref, _ in refs]
+    configs = [read_config(ref) for ref, _ in refs]
+    tensors = [read_weights(ref) for ref, _ in refs]
     places = sorted({key.rpartition(".lora_")[0] for t in tensors for key in t})
     ranks = [int(c["r"]) for c in configs]
     merged: dict[str, Any] = {}
@@ -98,11 +97,3 @@ def _pair(tensors: dict[str, Any], place: str) -> tuple[Any, Any]:
 def _scale(config: dict[str, Any]) -> float:
     rank = int(config["r"])
     return float(config["lora_alpha"]) / (math.sqrt(rank) if config.get("use_rslora") else rank)
-
-
-def _config(ref: AdapterRef) -> dict[str, Any]:
-    path = Path(ref.path) / CONFIG
-    try:
-        return dict(json.loads(path.read_text()))
-    except (OSError, ValueError) as error:
-        raise UserError(f"adapter {ref.name!r}: cannot read {path} ({error}).") from error

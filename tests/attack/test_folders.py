@@ -1,0 +1,251 @@
+"""Damaged run folders: a message that names the file, or the same result again, no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from trace_bench.__main__ import main
+
+SCRIPTED = ("method=base", "policy=reference", "evaluation.limit=4")
+TRAINED = (
+    "method=grpo", "budget=16", "checkpoints=[]", "trainer.groups=2", "trainer.group_size=4",
+    "evaluation.limit=2", "policy.max_turns=4", "policy.max_tokens=32", "env.train_tasks=4",
+)  # fmt: skip
+COMMANDS = {"scripted": SCRIPTED, "trained": TRAINED}
+Said = pytest.CaptureFixture[str]
+Damage = Callable[[Path], object]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A scripted run and a training, each played once for all tests of this file."""
+    root = tmp_path_factory.mktemp("runs")
+    for name, command in COMMANDS.items():
+        assert main([*command, f"run_dir={root / name}"]) == 0
+    return {name: root / name for name in COMMANDS}
+
+
+def copied(source: Path, place: Path, *, open_again: bool = True) -> Path:
+    shutil.copytree(source, place)
+    if open_again:
+        (place / "summary.json").unlink()
+    return place
+
+
+def lines(name: str, change: Callable[[list[str]], list[str]]) -> Damage:
+    def damage(folder: Path) -> None:
+        path = folder / name
+        path.write_text("".join(change(path.read_text().splitlines(keepends=True))))
+
+    return damage
+
+
+def content(name: str, data: bytes | str) -> Damage:
+    return lambda folder: (folder / name).write_bytes(
+        data.encode() if isinstance(data, str) else data
+    )
+
+
+def cut(name: str, share: float = 0.5) -> Damage:
+    def damage(folder: Path) -> None:
+        path = folder / name
+        os.truncate(path, int(path.stat().st_size * share))
+
+    return damage
+
+
+def without(name: str, number: int) -> Damage:
+    return lines(name, lambda all: [*all[:number], *all[number + 1 :]])
+
+
+def changed(name: str, number: int, line: str) -> Damage:
+    return lines(name, lambda all: [*all[:number], line + "\n", *all[number + 1 :]])
+
+
+def twice(name: str) -> Damage:
+    return lines(name, lambda all: [*all, all[0]])
+
+
+def field(name: str, number: int, key: str, value: Any) -> Damage:
+    def change(all: list[str]) -> list[str]:
+        line = json.dumps({**json.loads(all[number]), key: value}) + "\n"
+        return [*all[:number], line, *all[number + 1 :]]
+
+    return lines(name, change)
+
+
+def pipe(name: str) -> Damage:
+    def damage(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        os.mkfifo(folder / name)
+
+    return damage
+
+
+def endless(name: str) -> Damage:
+    def damage(folder: Path) -> None:
+        (folder / name).unlink(missing_ok=True)
+        (folder / name).symlink_to("/dev/zero")
+
+    return damage
+
+
+WEIGHTS = "adapters/grpo/0002/adapter_model.safetensors"
+STATE = "adapters/grpo/state.pt"
+KEPT = "evaluation_trajectories.jsonl"
+
+
+def not_finite(folder: Path) -> None:
+    weights = load_file(folder / WEIGHTS)
+    first = sorted(weights)[0]
+    weights[first][0, 0] = torch.nan
+    save_file(weights, folder / WEIGHTS)
+
+
+REFUSED: dict[str, tuple[str, Damage, str]] = {
+    "a ledger line is no JSON": (
+        "trained", changed("ledger.jsonl", 3, '{"call": x}'), "ledger.jsonl, line 4",
+    ),
+    "a ledger line is {}": ("trained", changed("ledger.jsonl", 3, "{}"), "ledger.jsonl, line 4"),
+    "a ledger line is a list": (
+        "trained", changed("ledger.jsonl", 0, "[1]"), "ledger.jsonl, line 1",
+    ),
+    "a ledger line is nested": (
+        "trained", changed("ledger.jsonl", 0, "[" * 100_000), "ledger.jsonl",
+    ),
+    "a ledger line twice": ("trained", twice("ledger.jsonl"), "ledger.jsonl, line 17"),
+    "an unknown purpose": (
+        "trained", field("ledger.jsonl", 1, "purpose", "x"), "ledger.jsonl, line 2",
+    ),
+    "no index": ("trained", field("ledger.jsonl", 1, "index", None), "ledger.jsonl, line 2"),
+    "a trajectory line is {}": (
+        "trained", changed("trajectories.jsonl", 3, "{}"), "trajectories.jsonl, line 4",
+    ),
+    "an empty trajectory": (
+        "trained", field("trajectories.jsonl", 1, "trajectory", {}), "trajectories.jsonl",
+    ),
+    "zeros in trajectories": (
+        "trained", changed("trajectories.jsonl", 2, "\0" * 50), "trajectories.jsonl, line 3",
+    ),
+    "a trajectory is lost": ("trained", without("trajectories.jsonl", 12), "adapters/grpo"),
+    "trajectories cut": ("trained", cut("trajectories.jsonl", 0.8), "adapters/grpo"),
+    "trajectories are a pipe": ("trained", pipe("trajectories.jsonl"), "trajectories.jsonl"),
+    "an evaluation line is {}": (
+        "scripted", changed("evaluation.jsonl", 1, "{}"), "evaluation.jsonl, line 2",
+    ),
+    "a score is a number": (
+        "scripted", field("evaluation.jsonl", 1, "score", 5), "evaluation.jsonl, line 2",
+    ),
+    "a score is empty": (
+        "scripted", field("evaluation.jsonl", 1, "score", {"x": 1}), "evaluation.jsonl, line 2",
+    ),
+    "a kept line is {}": (
+        "scripted", changed(KEPT, 1, "{}"), f"{KEPT}, line 2",
+    ),
+    "kept trajectories are endless": (
+        "scripted", endless("evaluation_trajectories.jsonl"), "evaluation_trajectories.jsonl",
+    ),
+    "a metric is a list": ("trained", changed("metrics.jsonl", 0, "[]"), "metrics.jsonl, line 1"),
+    "the times are a list": ("scripted", content("timing.json", "[]"), "timing.json"),
+    "the times are words": ("scripted", content("timing.json", '{"total": "x"}'), "timing.json"),
+    "the times are cut": ("scripted", cut("timing.json"), "timing.json"),
+    "the times are a pipe": ("scripted", pipe("timing.json"), "timing.json"),
+    "the summary is a list": ("scripted", content("summary.json", "[]"), "summary.json"),
+    "the summary is nested": ("scripted", content("summary.json", "[" * 100_000), "summary.json"),
+    "the summary is no UTF-8": ("scripted", content("summary.json", b"\xff\xfe{"), "summary.json"),
+    "the summary is endless": ("scripted", endless("summary.json"), "summary.json"),
+    "the settings are empty": ("scripted", content("config.yaml", ""), "config.yaml"),
+    "the settings are no UTF-8": ("scripted", content("config.yaml", b"\xff\xfe{"), "config.yaml"),
+    "the settings are nested": ("scripted", content("config.yaml", "[" * 100_000), "config.yaml"),
+    "the settings are a pipe": ("scripted", pipe("config.yaml"), "config.yaml"),
+    "the settings are endless": ("scripted", endless("config.yaml"), "config.yaml"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_damaged_is_named(
+    name: str, finished: dict[str, Path], tmp_path: Path, capsys: Said
+) -> None:
+    run, damage, named = REFUSED[name]
+    folder = copied(finished[run], tmp_path / "run")
+    damage(folder)
+    assert main([*COMMANDS[run], f"run_dir={folder}"]) == 2
+    said = capsys.readouterr().err
+    last = said.rstrip().splitlines()[-1]
+    assert last.startswith("error: ") and named in last and "Traceback" not in said
+    assert any(word in last.lower() for word in ("remove", "run_dir")), "what to do about it"
+
+
+def several(*damages: Damage) -> Damage:
+    return lambda folder: [damage(folder) for damage in damages]
+
+
+def removed(*names: str) -> Damage:
+    def damage(folder: Path) -> None:
+        for name in names:
+            path = folder / name
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return damage
+
+
+MADE_AGAIN: dict[str, tuple[str, Damage]] = {
+    "the ledger is gone": ("trained", removed("ledger.jsonl")),
+    "a ledger line is lost": ("trained", without("ledger.jsonl", 5)),
+    "the ledger is cut": ("trained", cut("ledger.jsonl")),
+    "a trajectory twice": ("trained", twice("trajectories.jsonl")),
+    "a trajectory and adapters are gone, as advised": (
+        "trained",
+        several(without("trajectories.jsonl", 12), removed("adapters")),
+    ),
+    "the metrics are gone": ("trained", removed("metrics.jsonl")),
+    "the times and the agent are gone": ("trained", removed("timing.json", "agent.json")),
+    "the state is cut": ("trained", cut(STATE)),
+    "the state is empty": ("trained", content(STATE, "")),
+    "the state is another file": ("trained", content(STATE, "hello")),
+    "the adapter is cut": ("trained", cut(WEIGHTS)),
+    "the adapter is empty": ("trained", content(WEIGHTS, "")),
+    "the adapter is gone": ("trained", removed("adapters/grpo/0002")),
+    "the adapter is not finite": ("trained", not_finite),
+    "an evaluated episode is lost": ("trained", without("evaluation.jsonl", 1)),
+    "an evaluated episode twice": ("scripted", twice("evaluation.jsonl")),
+    "kept trajectories are cut": ("trained", cut(KEPT)),
+    "kept trajectories are gone": ("trained", removed(KEPT)),
+    "a kept trajectory is lost": ("scripted", without(KEPT, 0)),
+}
+
+
+@pytest.mark.parametrize("name", MADE_AGAIN)
+def test_what_can_be_made_again_is(
+    name: str, finished: dict[str, Path], tmp_path: Path, capsys: Said
+) -> None:
+    run, damage = MADE_AGAIN[name]
+    folder = copied(finished[run], tmp_path / "run")
+    damage(folder)
+    assert main([*COMMANDS[run], f"run_dir={folder}"]) == 0
+    assert "Traceback" not in capsys.readouterr().err
+    assert results(folder) == results(finished[run])
+
+
+def results(folder: Path) -> dict[str, Any]:
+    """Everything that a run computes, without the order in which lost lines came back."""
+    names = ("ledger.jsonl", "trajectories.jsonl", "evaluation.jsonl", KEPT)
+    found: dict[str, Any] = {
+        name: set((folder / name).read_text().splitlines())
+        for name in names
+        if (folder / name).exists()
+    }
+    weights = folder / WEIGHTS
+    found["adapter"] = weights.read_bytes() if weights.exists() else None
+    summary = json.loads((folder / "summary.json").read_text())
+    found["summary"] = {k: summary[k] for k in ("score", "base_score", "rollouts", "table")}
+    return found

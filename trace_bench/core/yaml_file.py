@@ -1,0 +1,60 @@
+"""Reads a run's settings, config.yaml, which may be damaged or meant to do harm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.run_files import CONFIG, REPAIRS
+from trace_bench.core.store import read_bytes
+
+MOST_BYTES = 2**20
+MOST_VALUES = 100_000  # aliases count each time: a few lines of them may stand for billions
+DEEPEST = 50
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file. Raises UserError for anything else, and for a file that is too
+    large, too deep, or stands for too many values."""
+    import yaml
+
+    try:
+        data = read_bytes(path)
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"{len(data)} bytes; allowed: {MOST_BYTES}")
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        _check_depth(yaml.parse(data.decode(), Loader=loader))  # too deep a file ends the process
+        value = yaml.load(data.decode(), Loader=loader)
+        if not isinstance(value, dict):
+            raise ValueError("no settings")
+        _count(value)
+    except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
+        why = " ".join(str(error).split())
+        raise UserError(f"{path} cannot be read ({why}). {REPAIRS[CONFIG]}") from error
+    return value
+
+
+def _check_depth(events: Iterable[Any]) -> None:
+    """Reads the file's events, which takes no recursion. Raises ValueError."""
+    import yaml
+
+    depth = 0
+    for event in events:
+        depth += isinstance(event, yaml.CollectionStartEvent)
+        depth -= isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ValueError(f"deeper than {DEEPEST}")
+
+
+def _count(value: Any, before: int = 0, depth: int = 0) -> int:
+    """The number of values up to and including this one's. Raises ValueError."""
+    count = before + 1
+    if count > MOST_VALUES or depth > DEEPEST:
+        raise ValueError(f"more than {MOST_VALUES} values, or deeper than {DEEPEST}")
+    items = value.values() if isinstance(value, dict) else value
+    if isinstance(value, dict | list):
+        for item in items:
+            count = _count(item, count, depth + 1)
+    return count
