@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.run_files import EPISODE
 from trace_bench.core.store import read_json, read_lines
 from trace_bench.core.types import Message, Milestone, Trajectory, trajectory_from_json
 
@@ -41,7 +42,7 @@ def episodes(folder: Path) -> list[Episode]:
     found = [
         Episode(line["call"], line["index"], line["trajectory"])
         for name in FILES
-        for line in read_lines(folder / name)
+        for line in read_lines(folder / name, EPISODE)
     ]
     if not found:
         raise UserError(f"{folder} holds no trajectories ({', '.join(FILES)}).")
@@ -122,13 +123,18 @@ def labels_of(folder: Path, episode: Episode) -> dict[str, Any]:
     return {}
 
 
+def visible(text: str) -> str:
+    """The text with its control characters written out: a terminal would obey them."""
+    return "".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help") or len(arguments) > 3:
         print(__doc__)
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
     try:
-        print(_answer(Path(arguments[0]), arguments[1:]))
+        print(visible(_answer(Path(arguments[0]), arguments[1:])))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -14,6 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from trace_bench.__main__ import main
+from trace_bench.core.agent_file import read_agent
+from trace_bench.core.errors import UserError
+from trace_bench.results.card import export
 
 SCRIPTED = ("method=base", "policy=reference", "evaluation.limit=4")
 TRAINED = (
@@ -249,3 +252,18 @@ def results(folder: Path) -> dict[str, Any]:
     summary = json.loads((folder / "summary.json").read_text())
     found["summary"] = {k: summary[k] for k in ("score", "base_score", "rollouts", "table")}
     return found
+
+
+def test_a_copied_run_uses_its_own_adapters(finished: dict[str, Path], tmp_path: Path) -> None:
+    folder = copied(finished["trained"], tmp_path / "run", open_again=False)
+    (adapter,) = read_agent(folder / "agent.json").adapters
+    assert Path(adapter.path) == folder / "adapters" / "grpo" / "0002"
+
+
+def test_a_bundle_takes_nothing_from_elsewhere(finished: dict[str, Path], tmp_path: Path) -> None:
+    folder = copied(finished["scripted"], tmp_path / "run", open_again=False)
+    (folder / "evaluation.jsonl").rename(tmp_path / "elsewhere")
+    (folder / "evaluation.jsonl").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"evaluation\.jsonl is a link to a place outside"):
+        export(folder, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

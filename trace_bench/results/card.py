@@ -40,12 +40,17 @@ def export(folder: Path, out: Path) -> list[Path]:
     for name, digest in read_json(folder / "summary.json")["hashes"].items():
         if file_hash(folder / name) != digest:
             raise UserError(f"{folder}: {name} is not the file that the summary was made from")
+    kept = [name for name in FILES if (folder / name).exists()]
+    for name in kept:
+        if not (folder / name).resolve().is_relative_to(folder.resolve()):
+            raise UserError(f"{folder}: {name} is a link to a place outside of the folder")
+        if not (folder / name).is_file():
+            raise UserError(f"{folder}: {name} is no plain file")
     if out.exists():
         raise UserError(f"{out} exists already. Name another place in --out.")
     building = out.with_name(f".{out.name}.building")
     shutil.rmtree(building, ignore_errors=True)
     (building / "record").mkdir(parents=True)
-    kept = [name for name in FILES if (folder / name).exists()]
     for name in kept:
         shutil.copyfile(folder / name, building / "record" / name)
     lines = read_lines(folder / "evaluation.jsonl")

@@ -17,9 +17,9 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
     def markdown(self) -> str:
-        line = "| " + " | ".join(self.header) + " |"
+        line = "| " + " | ".join(map(_markdown, self.header)) + " |"
         rule = "|" + "|".join(["---", *["---:"] * (len(self.header) - 1)]) + "|"
-        body = ["| " + " | ".join(row) + " |" for row in self.rows]
+        body = ["| " + " | ".join(map(_markdown, row)) + " |" for row in self.rows]
         return "\n".join([self.caption, "", line, rule, *body]) + "\n"
 
     def latex(self) -> str:
@@ -47,6 +47,11 @@ class Table:
         out = io.StringIO()
         csv.writer(out, lineterminator="\n").writerows([self.header, *self.rows])
         return out.getvalue()
+
+
+def _markdown(text: str) -> str:
+    """A text that stays within its cell and is no HTML."""
+    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").splitlines())
 
 
 def _tex(text: str) -> str:
