@@ -152,7 +152,12 @@ _OPTION = re.compile(rf"({'|'.join(ENTRY_POINTS)})\.options\.[^=]+=")
 
 def _opened(override: str) -> str:
     """Adds the `++` that Hydra needs for an option that is in none of our files, such as
-    `env.options.size=40`."""
+    `env.options.size=40`. Raises UserError for a group set to null, which Hydra cannot read."""
+    group, _, choice = override.partition("=")
+    if choice == "null" and (conf_dir() / group.lstrip("+")).is_dir():
+        raise UserError(
+            f"{override} is not allowed: leave `{group}` out, or name one of its files."
+        )
     return f"++{override}" if _OPTION.match(override) else override
 
 
