@@ -54,6 +54,7 @@ def test_every_command_is_understood(tmp_path: Path) -> None:
     assert "FAILED" not in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_python_on_a_page_runs(page: Path, tmp_path: Path) -> None:
     """The blocks of a page one after the other, with smaller budgets; a file must be importable."""
