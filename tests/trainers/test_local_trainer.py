@@ -184,7 +184,7 @@ def test_nothing_to_learn_stops_early(model, tmp_path) -> None:
         def make(self):
             env = super().make()
             play = env.step
-            env.step = lambda action: replace(play(action), score=replace_score())
+            env.step = lambda action: replace(play(action), score=replace_score())  # type: ignore[method-assign]
             return env
 
     settings = replace(SETTINGS, patience=2)
