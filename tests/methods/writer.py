@@ -23,7 +23,8 @@ def changed(old: str, new: str) -> str:
 
 
 BAD: Mapping[str, str] = {
-    "far_seeds": changed("(seed):\n    rng", "(seed):\n    assert seed < 900000\n    rng"),
+    "tires": changed("(seed):\n    rng", "(seed):\n    MADE.append(seed)\n"
+                     "    assert len(MADE) <= 40\n    rng") + "\nMADE = []\n",
     "import_loop": GOOD + "\nwhile True:\n    pass\n",
     "import_error": GOOD + "\nraise RuntimeError('no Docker here; set allow_untrusted')\n",
     "syntax": GOOD + "\ndef broken(:\n",
@@ -48,6 +49,13 @@ BAD: Mapping[str, str] = {
         "for name in NEEDED))",
         "for name in NEEDED) + ({'type': 'function', 'function': {'name': 'win', 'description': '',"
         " 'parameters': {'type': 'object', 'properties': {}, 'required': []}}},))",
+    ),
+    "late": changed(
+        "reward = 0.6 * self.sent",
+        "reward = 1.0 * bool(action.get('content')) if self.late else 0.6 * self.sent",
+    ).replace(
+        "self.told = dict(task.data), False, False, False",
+        "self.late = dict(task.data), False, False, task.seed >= 16",
     ),
     "endless": changed("return Step((), done=True, score=score, stop=StopReason.DONE)",
                        "return Step(({'role': 'user', 'content': 'And?'},))"),

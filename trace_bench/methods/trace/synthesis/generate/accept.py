@@ -16,19 +16,28 @@ from trace_bench.methods.trace.synthesis.draw import IDLE, opening, play, seeded
 from trace_bench.methods.trace.synthesis.generate.leaks import Leaks, texts_of
 from trace_bench.policies.scripted import call_message, plausible, text_message
 
-TASKS = 16  # tasks that are looked at
 CONFORMING = 6  # of them, those that go through all of envs/check.py
+# It must not say which words: the author would learn what is held out.
+TOO_CLOSE = (
+    "a wording, name or number is too close to tasks that you must not know. Make up your own."
+)
 CALLS = 4  # random tool calls of the random agent, as in policies/scripted.py
 
 
 def examine(
-    suite: Suite, twin: Suite, tools: Mapping[str, Tool], leaks: Leaks, settings: SynthesisSettings
+    suite: Suite,
+    twin: Suite,
+    seeds: Sequence[int],
+    tools: Mapping[str, Tool],
+    leaks: Leaks,
+    settings: SynthesisSettings,
 ) -> list[str]:
     """What is wrong, in words for the author, of the first check that fails; [] when all is well.
 
-    `twin`: the same module in another process, which must give the same."""
+    `twin`: the same module in another process, which must give the same. `seeds`: of the tasks that
+    are looked at."""
     try:
-        tasks = [seeded(suite, seed) for seed in range(TASKS)]
+        tasks = [seeded(suite, seed) for seed in seeds]
         return (
             _variety(suite, tasks)
             or _tools(suite, tasks, tools)
@@ -66,14 +75,9 @@ def _tools(suite: Suite, tasks: Sequence[Task], tools: Mapping[str, Tool]) -> li
 
 def _leaks(suite: Suite, tasks: Sequence[Task], leaks: Leaks) -> list[str]:
     for task in tasks:
-        if found := leaks.found([*texts_of(task), opening(suite, task)[0]]):
-            return [repeated(task.id, found)]
+        if leaks.found([*texts_of(task), opening(suite, task)[0]]):
+            return [TOO_CLOSE]
     return []
-
-
-def repeated(what: str, found: Sequence[str]) -> str:
-    """The objection to a text that holds something of held-out tasks."""
-    return f"{what} repeats a task that is held out: {', '.join(found[:3])}. Make up your own."
 
 
 def _conformance(suite: Suite, tasks: Sequence[Task]) -> list[str]:

@@ -22,14 +22,14 @@ from trace_bench.methods.trace.analysis.vocabulary import Capability
 from trace_bench.methods.trace.settings import SynthesisSettings
 from trace_bench.methods.trace.synthesis import calibrate
 from trace_bench.methods.trace.synthesis.draw import opening, seeded, self_test
-from trace_bench.methods.trace.synthesis.generate.accept import examine, repeated
+from trace_bench.methods.trace.synthesis.generate.accept import TOO_CLOSE, examine
 from trace_bench.methods.trace.synthesis.generate.judge import objection
 from trace_bench.methods.trace.synthesis.generate.leaks import Leaks, quoted, texts_of
 from trace_bench.methods.trace.synthesis.generate.prompt import again, request
 from trace_bench.methods.trace.synthesis.generate.restrictions import violations
+from trace_bench.methods.trace.synthesis.generate.seeds import Seeds
 
 ROLE = "generator"
-CALIBRATION_SEEDS = 1_000_000  # seeds from here on are for calibration, those below for training
 
 
 @dataclass
@@ -112,20 +112,23 @@ class Generation:
     def _try(self, capability: Capability, attempt: Attempt) -> tuple[Task, ...] | None:
         """The accepted attempt's training tasks; else None, and what is wrong in `problems`."""
         attempt.problems = violations(attempt.code)
-        if not attempt.problems and (found := self.leaks.found(quoted(attempt.code))):
-            attempt.problems = [repeated("the module", found)]
+        if not attempt.problems and self.leaks.found(quoted(attempt.code)):
+            attempt.problems = [TOO_CLOSE]
         if attempt.problems:
             return None
         name = f"{capability.name}@{attempt.number}"
         names = (name, f"{name}'")  # the second in another process, which must do the same
+        seeds = Seeds.of(self.lab.seed, name, attempt.code, self.settings)
         try:
             suite, twin = (self._load(n, attempt.code) for n in names)
-            attempt.problems = examine(suite, twin, self.tools, self.leaks, self.settings)
+            attempt.problems = examine(
+                suite, twin, seeds.checks, self.tools, self.leaks, self.settings
+            )
         except SourceError as error:
             attempt.problems = [f"the module cannot be loaded: {error}"]
         finally:
             self.lab.drop_suite(names[1])
-        tasks = None if attempt.problems else self._go_on(capability, attempt, name, suite)
+        tasks = None if attempt.problems else self._go_on(capability, attempt, name, suite, seeds)
         if tasks is None:
             self.lab.drop_suite(name)
         return tasks
@@ -134,25 +137,24 @@ class Generation:
         return self.lab.generated_suite(name, code, {"TOOLS": dict(self.tools)})
 
     def _go_on(
-        self, capability: Capability, attempt: Attempt, name: str, suite: Suite
+        self, capability: Capability, attempt: Attempt, name: str, suite: Suite, seeds: Seeds
     ) -> tuple[Task, ...] | None:
         """Judge, calibration and tasks of a module that has passed the checks."""
         if why := objection(self.lab, capability, name, attempt.code):
             attempt.problems = [f"a reader objects: {why}"]
             return None
         try:
-            attempt.problems = self._calibrate(name, attempt, suite)
-            return None if attempt.problems else self._tasks(suite)
+            attempt.problems = self._calibrate(name, attempt, suite, seeds)
+            return None if attempt.problems else self._tasks(suite, seeds)
         except (SourceError, EpisodeError) as error:
             attempt.problems = [str(error)]
             return None
 
-    def _calibrate(self, name: str, attempt: Attempt, suite: Suite) -> list[str]:
+    def _calibrate(self, name: str, attempt: Attempt, suite: Suite, seeds: Seeds) -> list[str]:
         """The bands that the base agent misses, after playing one calibration round."""
         self.pool -= self.settings.calibration_round
-        seeds = range(CALIBRATION_SEEDS, CALIBRATION_SEEDS + self.settings.calibration_groups)
         size = self.settings.calibration_group_size
-        tasks = [task for task in _draw(suite, seeds) for _ in range(size)]
+        tasks = [task for task in _draw(suite, seeds.calibration) for _ in range(size)]
         played = self.lab.rollouts(
             f"calibration/{name}",
             self.base,
@@ -164,12 +166,12 @@ class Generation:
         outside = calibrate.outside_bands(attempt.numbers, self.settings)
         return [f"played by the agent that is to be trained: {what}" for what in outside]
 
-    def _tasks(self, suite: Suite) -> tuple[Task, ...]:
+    def _tasks(self, suite: Suite, seeds: Seeds) -> tuple[Task, ...]:
         """Training tasks, each tested like any other synthetic task."""
         count = self.settings.synthetic_tasks
         kept: list[Task] = []
         why = ""
-        for task in _draw(suite, range(2 * count)):
+        for task in _draw(suite, seeds.training):
             if len(kept) == count:
                 break
             wrong = self_test(suite, task) or self._leaked(suite, task)
@@ -178,12 +180,14 @@ class Generation:
             else:
                 why = f"{task.id}: {wrong}"
         if len(kept) < count:
-            raise SourceError(f"only {len(kept)} of {2 * count} tasks pass the test: {why}")
+            raise SourceError(
+                f"only {len(kept)} of {len(seeds.training)} tasks pass the test: {why}"
+            )
         return tuple(kept)
 
     def _leaked(self, suite: Suite, task: Task) -> str | None:
         found = self.leaks.found([*texts_of(task), opening(suite, task)[0]])
-        return repeated("it", found) if found else None
+        return TOO_CLOSE if found else None
 
     def _keep(self, name: str, attempt: Attempt) -> None:
         place = f"generated/{name}/{attempt.number}"
