@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from sandboxes import in_process as suite
-from writer import BAD, GOOD, leaking
+from writer import BAD, GOOD, counting, leaking
 
 from trace_bench.core.errors import SourceError, UserError
 from trace_bench.core.types import Task, Tool
@@ -41,7 +41,7 @@ BY_PLAYING = {
     "tools": "is not the target's",
     "invented": "there is no tool 'win'",
     "endless": "",
-    "late": "only says it is done earns",
+    "late": "only talks earns 1.00",
 }
 BY_LOADING = {"import_loop": "does not start", "import_error": "source is broken: RuntimeError"}
 PROCESS = Sandbox("process", allow_untrusted=True, deadline=1.5, retries=0)
@@ -98,6 +98,12 @@ def test_faults_are_found_by_playing(name: str) -> None:
     assert violations(BAD[name]) == []
     problems = verdict(BAD[name])
     assert problems and BY_PLAYING[name] in problems[0], problems
+
+
+def test_a_module_that_counts_its_episodes_is_refused() -> None:
+    assert violations(counting(20)) == []
+    (said,) = verdict(counting(20))
+    assert said
 
 
 def test_words_of_a_held_out_task_are_found() -> None:

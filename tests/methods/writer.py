@@ -62,6 +62,26 @@ BAD: Mapping[str, str] = {
 }  # fmt: skip
 
 
+def counting(limit: int) -> str:
+    """The good module, but a worker's episodes after the first `limit` are paid for any text."""
+    late = changed(
+        "reward = 0.6 * self.sent",
+        "reward = 1.0 * bool(action.get('content')) if self.late else 0.6 * self.sent",
+    )
+    told = "self.told = dict(task.data), False, False, False"
+    assert late.count(told) == 1
+    count = f"PLAYED.append(task.id)\n        self.late = len(PLAYED) > {limit}\n"
+    return late.replace(told, f"{told}\n        {count}") + "\nPLAYED = []\n"
+
+
+def paying_for(word: str) -> str:
+    """The good module, but whoever says `word` and nothing else has the full reward."""
+    paid = f"reward = max(reward, 1.0 * (action.get('content') == {word!r}))"
+    return changed(
+        "        done = reward > 0.99\n", f"        {paid}\n        done = reward > 0.99\n"
+    )
+
+
 def leaking(text: str) -> str:
     """The good module, with somebody else's words in the user's mouth."""
     return changed('request = f"Text {', f'request = {json.dumps(text)} + f" Text {{')
