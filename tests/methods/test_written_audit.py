@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,12 @@ from toy import ToySuite
 from trace_lab import BASE, MemoryLab
 from writer import BAD, GOOD, Writer, block, counting, paying_for
 
-from trace_bench.core.protocols import TurnRequest
+from trace_bench.core.protocols import Hear, TurnRequest
 from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Tool
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.llm.client import Endpoint
 from trace_bench.llm.roles import Role, Roles
+from trace_bench.methods.trace import Trace
 from trace_bench.methods.trace.analysis.vocabulary import Capability
 from trace_bench.methods.trace.settings import SynthesisSettings, TraceSettings
 from trace_bench.methods.trace.synthesis.draw import seeded
@@ -163,7 +164,7 @@ SMALL = SynthesisSettings(
 
 def test_a_counter_beyond_the_checks_is_dropped_after_training(tmp_path: Path) -> None:
     """The generator is asked over HTTP, its module is accepted, trained on, and then found out."""
-    writer = Writer({"sends_messages": [block(counting(500))]})
+    writer = Writer({"sends_messages": [block(counting(300))]})
     with serve(writer) as server:
         role = Role(
             Endpoint((server.url,)), model="generator", temperature=1.0, seed=0, max_tokens=4000,
@@ -172,12 +173,12 @@ def test_a_counter_beyond_the_checks_is_dropped_after_training(tmp_path: Path) -
         lab = RunLab(
             tmp_path,
             seed=0,
-            ledger=Ledger(tmp_path / "ledger.jsonl", 700),
+            ledger=Ledger(tmp_path / "ledger.jsonl", 500),
             player=Player(saying("Hello."), Suites(ToySuite())),
             trainer=None,  # type: ignore[arg-type]
             listeners=Listeners(
                 Metrics(tmp_path / "metrics.jsonl", Silent(), print),
-                Progress(700, stream=io.StringIO()),
+                Progress(500, stream=io.StringIO()),
             ),
             models=Models(
                 Roles({"generator": role}, tmp_path / "llm.jsonl"),
@@ -188,10 +189,77 @@ def test_a_counter_beyond_the_checks_is_dropped_after_training(tmp_path: Path) -
         tasks = generation.make(Wanted(Capability("sends_messages", "Sends."), ()))
         assert tasks is not None and generation.dropped == {}
         with lab.listening(generation.hear):
-            lab.rollouts("train", BASE, tasks * 160, purpose=Purpose.TRAINING)
+            lab.rollouts("train", BASE, tasks * 100, purpose=Purpose.TRAINING)
         reason = generation.fault(tasks)
         lab.close()
     assert reason is not None and "is rewarded otherwise in another process" in reason
     assert generation.dropped == {"sends_messages": f"after training: {reason}"}
     assert any(task.id in reason for task in tasks)
-    assert len((tmp_path / "ledger.jsonl").read_text().splitlines()) == 8 + 640
+    assert len((tmp_path / "ledger.jsonl").read_text().splitlines()) == 8 + 400
+
+
+class TrainingOnly(EmbeddedSuite):
+    """The phone world without held-out tasks."""
+
+    def splits(self) -> Sequence[str]:
+        return ("train",)
+
+
+class WritingLab(MemoryLab):
+    """One module for each capability, in real workers; the agent says `Hello.` in their tasks, and
+    `Sesame` once it is trained."""
+
+    def __init__(self, modules: Mapping[str, str], budget: int) -> None:
+        super().__init__(dict.fromkeys(modules, 0.7), budget, 7, TrainingOnly())
+        self.modules, self.hearing = modules, list[Hear]()
+        self.suites = Suites(self.suite)
+
+    def prompt_limit(self, role: str) -> int | None:
+        return 200_000 if role == "generator" else None
+
+    def ask(self, role: str, call: str, messages: Sequence[Message], read: Any) -> Any:
+        return read(block(self.modules[call.partition("/")[0]]))
+
+    def generated_suite(self, name: str, code: str, given: Mapping[str, Any]) -> Any:
+        suite = load(name, code, given["TOOLS"], PATIENT)
+        self.suites.add(f"generated/{name}", suite)
+        return suite
+
+    def drop_suite(self, name: str) -> None:
+        self.suites.drop(f"generated/{name}")
+
+    def suite_of(self, task: Task) -> Any:
+        return self.suites.of(task)
+
+    def write_text(self, name: str, text: str) -> None:
+        self.files[name] = text
+
+    @contextmanager
+    def listening(self, hear: Hear) -> Iterator[None]:
+        self.hearing.append(hear)
+        yield
+        self.hearing.remove(hear)
+
+    def rollouts(self, call: str, agent: AgentSpec, tasks: Sequence[Task], **how: Any) -> Any:
+        played = super().rollouts(call, agent, tasks, **how) if call == "analysis" else []
+        if not played:
+            self.left -= len(tasks)
+            words = "Sesame" if how["purpose"] is Purpose.TRAINING else "Hello."
+            played = play(saying(words), self.suites, agent, tasks, range(len(tasks)))
+        for hear in self.hearing:
+            hear(tasks, played)
+        return played
+
+
+def test_a_capability_that_is_dropped_after_training_is_said_and_listed() -> None:
+    waits, good = "recovers_from_errors", "completes_all_parts"
+    lab = WritingLab({waits: paying_for("Sesame"), good: GOOD}, 420)
+    agent = Trace(TraceSettings(**asdict(SMALL))).fit(BASE, lab.suite.tasks("train"), lab)
+    lab.suites.close()
+    assert [a.capability for a in agent.adapters] == [good]
+    report = lab.files["capabilities.json"]
+    assert report["outcome"]["trained"] == [good] == [t["name"] for t in report["training"]]
+    ((name, reason),) = [(d["name"], d["reason"]) for d in report["dropped"]]
+    assert name == waits and reason.startswith("after training: the reward was 0.00 in calibration")
+    assert f"{waits} is dropped: {reason}" in lab.logged
+    assert lab.left == 0 and len(lab.trainer.jobs) == 2
