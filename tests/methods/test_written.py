@@ -100,10 +100,18 @@ def test_faults_are_found_by_playing(name: str) -> None:
     assert problems and BY_PLAYING[name] in problems[0], problems
 
 
-def test_a_module_that_counts_its_episodes_is_refused() -> None:
-    assert violations(counting(20)) == []
-    (said,) = verdict(counting(20))
-    assert said
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (counting(20), "only talks earns 1.00"),
+        (counting(60, pay=0.15), "is rewarded otherwise in another process"),  # below the limits
+    ],
+    ids=["pays all", "pays little"],
+)
+def test_a_module_that_counts_its_episodes_is_refused(code: str, why: str) -> None:
+    assert violations(code) == []
+    (said,) = verdict(code)
+    assert why in said
 
 
 def test_words_of_a_held_out_task_are_found() -> None:

@@ -62,15 +62,13 @@ BAD: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def counting(limit: int) -> str:
-    """The good module, but a worker's episodes after the first `limit` are paid for any text."""
-    late = changed(
-        "reward = 0.6 * self.sent",
-        "reward = 1.0 * bool(action.get('content')) if self.late else 0.6 * self.sent",
-    )
+def counting(limit: int, pay: float = 1.0) -> str:
+    """The good module, but a worker's episodes after the first `limit` pay for any text, too."""
+    talk = f"{pay} * (self.late and bool(action.get('content')))"
+    late = changed("reward = 0.6 * self.sent", f"reward = {talk} + 0.6 * self.sent")
     told = "self.told = dict(task.data), False, False, False"
     assert late.count(told) == 1
-    count = f"PLAYED.append(task.id)\n        self.late = len(PLAYED) > {limit}\n"
+    count = f"PLAYED.append(task.id)\n        self.late = len(PLAYED) > {limit}"
     return late.replace(told, f"{told}\n        {count}") + "\nPLAYED = []\n"
 
 

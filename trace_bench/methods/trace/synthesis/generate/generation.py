@@ -98,7 +98,7 @@ class Generation:
                 self.lab.log(f"{name}, attempt {number + 1}: accepted")
                 return tasks
             self.lab.log(f"{name}, attempt {number + 1}: {attempt.problems[0]}")
-            last = f"; of the last: {attempt.problems[0]}"
+            last = f"; the last one: {attempt.problems[0]}"
             talk = again(first, attempt.code, attempt.problems) if attempt.code else first
         self._drop(name, f"no attempt at its environment was accepted{last}")
         return None
