@@ -79,7 +79,7 @@ def test_the_whole_road_with_faults_on_the_way(
     odd = GOOD + "\n# unrelated\n"
     modules = {
         FOUND[0]: ["I refuse.", *map(block, (BAD["file"], BAD["loop"], BAD["cheat"], GOOD))],
-        FOUND[1]: [*map(block, (BAD["import_error"], BAD["far_seeds"], odd, GOOD))],
+        FOUND[1]: [*map(block, (BAD["import_error"], BAD["tires"], odd, GOOD))],
     }
     writer = Writer(modules, fault, fits=lambda code: "# unrelated" not in code)
     monkeypatch.setenv("PLANTED_KEY", KEY)

@@ -13,13 +13,14 @@ the name and the index, so a repeated call runs the same episodes. When a run is
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from trace_bench.core.errors import BudgetExceeded, UserError
-from trace_bench.core.protocols import PlayElsewhere, Source, Suite, Tracker, Trainer
+from trace_bench.core.protocols import Hear, PlayElsewhere, Source, Suite, Tracker, Trainer
 from trace_bench.core.run_files import OWN
 from trace_bench.core.store import Lines, stable_seed, write_json, write_text
 from trace_bench.core.types import (
@@ -94,6 +95,7 @@ class RunLab:
         self._stored = _by_call(self._trajectories)
         self._latest: tuple[int, AgentSpec] | None = None
         self._calls: set[str] = set()
+        self._heard: list[Hear] = []
         self.spent = 0  # by the calls made so far
         self.seconds: dict[str, float] = {}  # wall time in rollouts, by purpose
         self.turns, self.malformed = 0, 0  # of the agent; those whose tool call cannot be read
@@ -142,7 +144,19 @@ class RunLab:
         out = [there[i] for i in range(len(batch))]
         self.spent += charge
         self._count(out, purpose, time.monotonic() - started)
+        for hear in self._heard:
+            hear(tasks, out)
         return out
+
+    @contextmanager
+    def listening(self, hear: Hear) -> Iterator[None]:
+        """As long as the block lasts, `hear` is given the episodes of every call, also those that
+        are answered from disk."""
+        self._heard.append(hear)
+        try:
+            yield
+        finally:
+            self._heard.remove(hear)
 
     def checkpoint(self, agent: AgentSpec) -> None:
         """Sets the current agent for the curve. It is evaluated before the next rollouts if they

@@ -61,13 +61,19 @@ def train(
     settings: TraceSettings,
     whole: Callable[[Sequence[Trained]], AgentSpec],
     after: Callable[[Sequence[Trained]], None],
+    keep: Callable[[Job], bool] = lambda job: True,
 ) -> list[Trained]:
     """Trains every job from the base agent. `whole` puts an agent together from what is there;
-    `after` is called with what is there after each job."""
+    `after` is called with what is there after each job. What was trained is thrown away unless
+    `keep` then says that it may be used."""
     done: list[Trained] = []
     for n, job in enumerate(work):
         share = next_share(lab.budget_left(), [j.weight for j in work[n:]])
-        done.append(_train_one(lab, base, job, share, settings, lambda t: whole([*done, t])))
+        trained = _train_one(lab, base, job, share, settings, lambda t: whole([*done, t]))
+        if keep(job):
+            done.append(trained)
+        else:
+            lab.checkpoint(whole(done) if done else base)
         after(done)
     return done
 
