@@ -142,7 +142,13 @@ def keeping(*names: str) -> tuple[list[Trained], MemoryLab]:
         return assemble(BASE, done, None)
 
     done = train(
-        lab, BASE, work, TraceSettings(), whole, lambda done: None, lambda job: job.name in names
+        lab,
+        BASE,
+        work,
+        TraceSettings(),
+        whole,
+        lambda done: None,
+        lambda job: job.name in names,  # type: ignore[arg-type]
     )
     return done, lab
 
@@ -254,7 +260,7 @@ class WritingLab(MemoryLab):
 def test_a_capability_that_is_dropped_after_training_is_said_and_listed() -> None:
     waits, good = "recovers_from_errors", "completes_all_parts"
     lab = WritingLab({waits: paying_for("Sesame"), good: GOOD}, 420)
-    agent = Trace(TraceSettings(**asdict(SMALL))).fit(BASE, lab.suite.tasks("train"), lab)
+    agent = Trace(TraceSettings(**asdict(SMALL))).fit(BASE, lab.suite.tasks("train"), lab)  # type: ignore[arg-type]
     lab.suites.close()
     assert [a.capability for a in agent.adapters] == [good]
     report = lab.files["capabilities.json"]
