@@ -142,13 +142,13 @@ def keeping(*names: str) -> tuple[list[Trained], MemoryLab]:
         return assemble(BASE, done, None)
 
     done = train(
-        lab,
+        lab,  # type: ignore[arg-type]
         BASE,
         work,
         TraceSettings(),
         whole,
         lambda done: None,
-        lambda job: job.name in names,  # type: ignore[arg-type]
+        lambda job: job.name in names,
     )
     return done, lab
 
