@@ -54,7 +54,7 @@ ENDS = {
     "JSON that is no object": ("c = channel()\nc._out.write(b'[1]\\n')\nc._out.flush()", "object"),
     "JSON nested without end": (
         "c = channel()\nc._out.write(b'[' * 10**6 + b'\\n')\nc._out.flush()",
-        "nested more than",
+        "not JSON",
     ),
     "bytes that are no text": (
         "c = channel()\nc._out.write(b'\\xff\\xfe{\\n')\nc._out.flush()",

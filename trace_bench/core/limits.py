@@ -20,6 +20,10 @@ class Unreadable(ValueError):
     """A text that is no JSON, or exceeds a limit. The error's text says why."""
 
 
+class TooMuch(Unreadable):
+    """It exceeds a limit: of size, of depth, of elements, or of what a number can be."""
+
+
 @dataclass(frozen=True)
 class Limits:
     """The most that a value may have. `size`: bytes of its JSON text, or characters of all texts in
@@ -34,18 +38,18 @@ def read(text: str | bytes, limits: Limits) -> Any:
     """The value of a JSON text (bytes: UTF-8). Raises Unreadable, also for NaN and for a number
     that no float can hold."""
     if len(text) > limits.size:
-        raise Unreadable(f"it is longer than {limits.size} bytes")
+        raise TooMuch(f"it is longer than {limits.size} bytes")
     try:
         if isinstance(text, bytes):
             text = text.decode()
         _measure(text, limits)
         return json.loads(text, parse_int=_whole, parse_float=_real, parse_constant=_constant)
     except UnicodeDecodeError as error:
-        raise Unreadable(f"it is not JSON (byte {error.start} is not UTF-8)") from error
+        raise Unreadable(f"byte {error.start} is not UTF-8") from error
     except Unreadable:
         raise
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"it is not JSON ({error})") from error
+        raise Unreadable(str(error)) from error
 
 
 def fault_of(value: Any, limits: Limits) -> str | None:
@@ -98,25 +102,25 @@ def _measure(text: str, limits: Limits) -> None:
         return
     bare = _STRING.sub("", text)
     if bare.count("[") + bare.count("{") + bare.count(",") > limits.items:
-        raise Unreadable(f"it has more than {limits.items} elements")
+        raise TooMuch(f"it has more than {limits.items} elements")
     steps = (1 if mark in "[{" else -1 for mark in _PLAIN.sub("", bare))
     if max(accumulate(steps), default=0) > limits.depth:
-        raise Unreadable(f"it is nested more than {limits.depth} deep")
+        raise TooMuch(f"it is nested more than {limits.depth} deep")
 
 
 def _whole(digits: str) -> int:
     number = int(digits) if len(digits) < 400 else None
     if number is None or not fits(number):
-        raise Unreadable(f"the number {digits[:20]}... of {len(digits)} digits is too large")
+        raise TooMuch(f"the number {digits[:20]}... of {len(digits)} digits is too large")
     return number
 
 
 def _real(digits: str) -> float:
     number = float(digits)
     if not math.isfinite(number):
-        raise Unreadable(f"the number {digits[:20]} is too large")
+        raise TooMuch(f"the number {digits[:20]} is too large")
     return number
 
 
 def _constant(name: str) -> Any:
-    raise Unreadable(f"{name} is not JSON")
+    raise TooMuch(f"{name} is not JSON")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
+from trace_bench.core.limits import Limits, TooMuch, Unreadable, read
 from trace_bench.core.text import without_surrogates
 
 _OPENED = re.compile(r"```\w*+(\s*+)")
+
+
+ANSWER = Limits(2**20)  # of the JSON in an answer
 
 
 class Unusable(Exception):
@@ -43,11 +46,11 @@ def read_json(text: str, schema: Mapping[str, Any]) -> Any:
     if not body.strip():
         raise Unusable("there is no JSON object in it.")
     try:
-        data = without_surrogates(json.loads(body))
-    except ValueError as error:
+        data = without_surrogates(read(body, ANSWER))
+    except TooMuch as error:
+        raise Unusable(f"{error}.") from error
+    except Unreadable as error:
         raise Unusable(f"it is not JSON ({error}).") from error
-    except RecursionError as error:
-        raise Unusable("its JSON is nested too deeply.") from error
     import jsonschema
 
     validator = jsonschema.Draft202012Validator(schema)

@@ -21,9 +21,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.text import between, without_surrogates
 from trace_bench.core.types import Message, Tool
 
+CALL = Limits(2**20)  # of the text of one tool call
 _SENTINEL = "zqxsentinelxqz"
 _REMEMBERED = 1_000_000  # tokens of cached first prompts, which the rollouts of a task share
 
@@ -231,8 +233,8 @@ def parse_text(text: str, turn: int) -> tuple[Message, str | None]:
 
 def _parse_call(block: str, call_id: str) -> tuple[dict[str, Any] | None, str]:
     try:
-        data = without_surrogates(json.loads(block))
-    except (ValueError, RecursionError) as error:
+        data = without_surrogates(read(block, CALL))
+    except Unreadable as error:
         return None, f"not JSON: {error}"
     if not isinstance(data, dict) or not isinstance(data.get("name"), str):
         return None, 'no string "name"'

@@ -60,7 +60,7 @@ def decode(line: bytes) -> dict[str, Any]:
     try:
         value = read(line, LINE)
     except Unreadable as error:
-        raise Violation(f"{error}: {_short(line[:500])}") from error
+        raise Violation(f"not JSON ({error}): {_short(line[:500])}") from error
     if not isinstance(value, dict):
         raise Violation(f"not a JSON object: {_short(line)}")
     return value
