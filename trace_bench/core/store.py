@@ -195,7 +195,7 @@ def _parse(line: bytes, path: Path, number: int) -> dict[str, Any]:
         value = json.loads(line)
         if not isinstance(value, dict):
             raise ValueError("not a JSON object")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(
             f"{path}, line {number} is corrupt ({error}): {line[:60]!r}. Remove that line (its "
             "episode's call is then run again), or remove the run folder, then run the same "
