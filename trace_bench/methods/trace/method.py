@@ -188,6 +188,8 @@ class _Fit:
 
         work = jobs(tasks, coverage, self.settings)
         done = train(self.lab, self.base, work, self.settings, self.agent, after)
+        if not done:
+            return self.give_up("no training took an optimizer step: the base agent is returned")
         unspent = self.lab.budget_left()
         why = {"reason": UNSPENT} if unspent else {}
         self.write(outcome={"trained": [t.job.name for t in done], "unspent": unspent, **why})

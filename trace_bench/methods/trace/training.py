@@ -62,12 +62,14 @@ def train(
     whole: Callable[[Sequence[Trained]], AgentSpec],
     after: Callable[[Sequence[Trained]], None],
 ) -> list[Trained]:
-    """Trains every job from the base agent. `whole` puts an agent together from what is there;
-    `after` is called with what is there after each job."""
+    """Trains every job from the base agent; a job that trained nothing is left out. `whole` puts an
+    agent together from what is there; `after` is called with what is there after each job."""
     done: list[Trained] = []
     for n, job in enumerate(work):
         share = next_share(lab.budget_left(), [j.weight for j in work[n:]])
-        done.append(_train_one(lab, base, job, share, settings, lambda t: whole([*done, t])))
+        made = _train_one(lab, base, job, share, settings, lambda t: whole([*done, t]))
+        if made is not None:
+            done.append(made)
         after(done)
     return done
 
@@ -79,7 +81,7 @@ def _train_one(
     share: int,
     settings: TraceSettings,
     whole: Callable[[Trained], AgentSpec],
-) -> Trained:
+) -> Trained | None:
     before = lab.budget_left()
 
     def trained(agent: AgentSpec) -> Trained:
@@ -95,7 +97,8 @@ def _train_one(
         reward=settings.reward,
         whole=lambda agent: whole(trained(agent)),
     )
-    return trained(lab.trainer.train(wanted, lab))
+    agent = lab.trainer.train(wanted, lab)
+    return None if agent == base else trained(agent)
 
 
 def _new(base: AgentSpec, agent: AgentSpec, job: str) -> AdapterRef:
