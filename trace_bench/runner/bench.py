@@ -120,6 +120,7 @@ def wanted(bench: Bench) -> Wanted:
         retries=evaluation.retries,
         points=tuple(checkpoints(settings, bench.plan)),
         routing=evaluation.routing,
+        max_lost=settings.max_lost,
     )
 
 

@@ -77,6 +77,7 @@ def of_rollouts(
     return {
         "reward": _mean([float(getattr(s, reward)) for s in scores]),
         "success": _mean([float(s.success) for s in scores]),
+        "groups": found.groups,
         "zero_share": found.all_zero / found.groups,
         "one_share": found.all_one / found.groups,
         "constant_share": found.constant / found.groups,
