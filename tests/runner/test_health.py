@@ -11,6 +11,7 @@ from test_unfinished_parts import Whole
 from toy import ToyEnv
 
 import trace_bench
+from trace_bench.__main__ import main
 from trace_bench.core.types import Boundary, Failure, Score, StopReason, Trajectory, Turn
 from trace_bench.runner import health
 from trace_bench.runner.outcomes import Outcome, outcome_of
@@ -135,3 +136,25 @@ def test_trials_of_a_greedy_agent_are_said_to_be_equal(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert "the 3 trials of every task were equal" in run(Whole(), evaluation__trials=3).table
+
+
+def test_a_run_opens_with_what_it_does_where_someone_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    suite = Whole()
+    assert run(suite).folder and capsys.readouterr() == ("", "")
+    folder = run(suite, verbose=True, seed=1, evaluation__trials=2).folder
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines()[:5] == [
+        "method=base on toy/tests: 8 held-out tasks (test, 2 trials each), protocol held_out",
+        "agent: reference, policy=reference",
+        "budget: 640 rollouts, seed 1",
+        f"folder: {folder}",
+        "note: evaluation.trials=2 with policy.eval_temperature=0 plays the same episodes again: "
+        "this policy repeats itself",
+    ]
+    settings = ["method=base", "policy=idle", "evaluation.limit=2", "run_dir=here"]
+    assert main(settings) == 0
+    assert capsys.readouterr().err.startswith("method=base on toolsandbox/embedded: 2 held-out")

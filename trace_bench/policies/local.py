@@ -12,6 +12,7 @@ from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import TurnReply, TurnRequest
 from trace_bench.core.types import AgentSpec, Message, Turn
 from trace_bench.policies.chat import Chat
+from trace_bench.policies.device import check_device
 from trace_bench.policies.engine.backend import Backend
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.scheduler import Engine, Order, Sampled
@@ -54,6 +55,7 @@ class LocalPolicy:
             raise UserError(f"batch is {batch}; allowed: 1 or more. Set `policy.batch`.")
         if threads is not None:
             torch.set_num_threads(threads)
+        check_device(device)
         model, tokenizer = load_model(model_path, device)
         self.capacity = batch
         self.context = context_of(model.config, context)

@@ -56,6 +56,7 @@ from trace_bench.runner.folder import (
     only_writer,
     stored_summary,
 )
+from trace_bench.runner.header import header
 from trace_bench.runner.lab import Listeners, Models, RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.memory import few_collections
@@ -78,15 +79,17 @@ class Done:
 
 def run(settings: Settings) -> int:
     """Runs or resumes; prints the closing table and `run: <folder>`. Returns 0, or 1 if no held-out
-    episode of an agent has a score; such a run is not finished.
+    episode of an agent has a score; such a run is not finished. With `dry_run`, 1 if something is
+    missing.
 
     Raises UserError for a folder of other settings, a budget that is too small, a full disk, ...
     """
     if settings.dry_run:
         from trace_bench.runner.forecast import describe
 
-        print(describe(settings, parts_of(settings)), flush=True)
-        return 0
+        text, missing = describe(settings, parts_of(settings))
+        print(text, flush=True)
+        return 1 if missing else 0
     done = carry_out(settings, verbose=True)
     if done.stored:
         print("this run is finished; its stored result:", file=sys.stderr)
@@ -132,6 +135,8 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
         check_built(bench, new=not resumed)
         if not resumed:
             claim(place, settings)
+        for line in header(bench):
+            log(line)
         stream: TextIO = sys.stderr if verbose else _Nowhere()  # type: ignore[assignment]
         summary = _execute(bench, stack, Progress(settings.budget, stream=stream), resumed)
     return Done(place.folder, summary, stored=False)
