@@ -10,7 +10,7 @@ from typing import Any
 
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import TurnReply, TurnRequest
-from trace_bench.core.types import AgentSpec, Message, Turn
+from trace_bench.core.types import AgentSpec, Message, Tool, Turn
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.device import check_device
 from trace_bench.policies.engine.backend import Backend
@@ -111,6 +111,12 @@ class LocalPolicy:
         """Forgets all episodes."""
         for episode in list(self._open):
             self.release(episode)
+
+    def first_prompt(self, messages: Sequence[Message], tools: Sequence[Tool]) -> int:
+        """`protocols.ReadsPrompts`."""
+        if tools:
+            self.chat.check_tools(messages, tools)
+        return len(self.chat.first(messages, tools))
 
     def label_logprobs(
         self, messages: Sequence[Message], labels: Sequence[str]

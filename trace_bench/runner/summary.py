@@ -93,7 +93,7 @@ def summarize(
         "health": dict(run.health),
         "curve": list(run.curve),
         "curve_caveat": plan.caveat,
-        "capabilities": _capabilities(place.folder),
+        "capabilities": selected_capabilities(place.folder),
         "adapters": [adapter.name for adapter in run.agent.adapters],
         "wall_s": {name: round(seconds, 2) for name, seconds in run.seconds.items()},
         "versions": versions(),
@@ -142,12 +142,16 @@ def _routing_figures(routed: Routing) -> dict[str, Any]:
     }
 
 
-def _capabilities(folder: Path) -> list[str] | None:
-    """Names of the selected capabilities, in the method's order; None without an analysis."""
+def selected_capabilities(folder: Path) -> list[str] | None:
+    """Names of the selected capabilities, in the method's order, without controls that were not
+    trained; None without an analysis."""
     path = folder / "capabilities.json"
     if not path.exists():
         return None
-    return [c["name"] for c in read_json(path).get("candidates", ()) if c["selected"]]
+    report = read_json(path)
+    trained = report.get("outcome", {}).get("trained", ())
+    selected = [c for c in report.get("candidates", ()) if c["selected"]]
+    return [c["name"] for c in selected if not c.get("control") or c["name"] in trained]
 
 
 def versions() -> dict[str, str | None]:
