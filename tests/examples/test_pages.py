@@ -21,7 +21,8 @@ for line in sys.stdin.read().splitlines():
     kind, *arguments = line.split("\\t")
     print(line, flush=True)
     code = check(arguments) if kind == "check" else main([*arguments, "dry_run=true"])
-    assert code == 0, (line, code)
+    planned = (0, 1)  # 1: something is missing on this machine, such as a server
+    assert code in ((0,) if kind == "check" else planned), (line, code)
 """
 
 

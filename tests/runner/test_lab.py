@@ -14,6 +14,7 @@ from toy import ToySuite
 from trace_bench.core.errors import BudgetExceeded, UserError
 from trace_bench.core.protocols import Policy, TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Message, Purpose, Task, Trajectory
+from trace_bench.play.faults import Faults
 from trace_bench.play.record import Episodes, Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
@@ -44,16 +45,19 @@ def make(
     policy: Policy | None = None,
     suite: ToySuite | None = None,
     episodes: Episodes | None = None,
+    faults: Faults | None = None,
+    max_lost: float = 0.5,
 ) -> RunLab:
     progress = Progress(budget, stream=io.StringIO())
     return RunLab(
         folder,
         seed=3,
         ledger=Ledger(folder / "ledger.jsonl", budget),
-        player=Player(policy or CountingPolicy(), Suites(suite or ToySuite()), 8, 16),
+        player=Player(policy or CountingPolicy(), Suites(suite or ToySuite()), 8, 16, faults),
         trainer=None,  # type: ignore[arg-type]
         listeners=Listeners(Metrics(folder / "metrics.jsonl", Silent(), print), progress),
         episodes=episodes,
+        max_lost=max_lost,
     )
 
 

@@ -226,6 +226,17 @@ class Wakes(Protocol):
 
 
 @runtime_checkable
+class ReadsPrompts(Protocol):
+    """A policy that can say before anything is played how many tokens an episode's first prompt
+    has; with it, a run whose prompts cannot work is refused at its start. `context`: the most
+    tokens of an episode. `first_prompt` raises UserError if the tools do not reach the model."""
+
+    context: int
+
+    def first_prompt(self, messages: Sequence[Message], tools: Sequence[Tool]) -> int: ...
+
+
+@runtime_checkable
 class KnowsTask(Protocol):
     """A policy that is given each episode's task, as a scripted policy needs."""
 

@@ -69,6 +69,15 @@ class Chat:
             self._remembered -= len(self._prompts.popitem(last=False)[1])
         return ids
 
+    def check_tools(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
+        """Raises UserError if the template leaves the tools out of the prompt."""
+        if self._render(messages, tools) == self._render(messages):
+            raise UserError(
+                f"the chat template of {self.name} leaves tools out of the prompt, so the agent "
+                "would never see them. Add them to `chat_template` in its tokenizer_config.json, "
+                "or change the setting `model`."
+            )
+
     def following(self, messages: Sequence[Message], finished: bool) -> tuple[int, ...]:
         """The ids that `messages` add after an assistant turn, up to the start of the next one.
 

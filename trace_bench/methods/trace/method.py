@@ -206,7 +206,9 @@ class _Fit:
         with listening:
             done = train(self.lab, self.base, work, self.settings, self.agent, after, keep)
         if not done:
-            return self.give_up("no adapter may be used: the base agent is returned")
+            return self.give_up(
+                "no adapter that may be used was trained: the base agent is returned"
+            )
         unspent = self.lab.budget_left()
         why = {"reason": UNSPENT} if unspent else {}
         self.write(outcome={"trained": [t.job.name for t in done], "unspent": unspent, **why})
