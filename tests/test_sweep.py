@@ -144,11 +144,12 @@ def test_a_finished_run_without_a_score_is_named_and_counts_as_failed(
 
 
 def test_a_failed_run_stays_failed_until_it_is_asked_for(
-    place: Path, capsys: pytest.CaptureFixture[str]
+    place: Path, runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(place)
+    shutil.copytree(runs, place / "runs")
     broken = members(path)[0].folder
-    broken.parent.mkdir(parents=True)
+    shutil.rmtree(broken)
     broken.write_text("a file in the way")
     assert main([str(path)]) == 1
     assert "failed with exit code" in capsys.readouterr().out

@@ -23,8 +23,8 @@ def _job(settings: Settings) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The program's exit code: 0 finished, 1 finished without a score, 2 wrong input (an error of
-    one line), 130 interrupted."""
+    """The program's exit code: 0 finished, 1 an agent without a score (or, in a dry run, something
+    missing), 2 wrong input (an error of one line), 130 interrupted."""
     try:
         return launch(_job, sys.argv[1:] if argv is None else argv)
     except UserError as error:

@@ -140,8 +140,8 @@ def sweep(path: Path, runs: Sequence[Member], jobs: int, retry: bool) -> int:
     """Runs all unfinished members and logs those that end in `path`. Returns 1 if a run failed or
     has no score, now or before, else 0."""
     record = Lines(path)
-    failed = {line["folder"] for line in record.existing if line["code"] != 0}
-    failed -= {line["folder"] for line in record.existing if line["code"] == 0}
+    codes = {line["folder"]: line["code"] for line in record.existing}  # the last try counts
+    failed = {folder for folder, code in codes.items() if code != 0}
     finished = [m for m in runs if m.summary is not None]
     skipped = [m for m in runs if m.summary is None and str(m.folder) in failed and not retry]
     left = [m for m in runs if m not in finished and m not in skipped]

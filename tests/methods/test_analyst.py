@@ -41,9 +41,8 @@ def label(lab: AnsweringLab) -> analyst.Runs:
     played = lab.rollouts("look", BASE, tasks, purpose=Purpose.ANALYSIS)
     seen = analyst.number([(t, p, False) for t, p in zip(tasks, played, strict=True)])
     careful = Capability("careful", "Looks before it acts.")
-    return analyst.label(
-        lab, seen, [careful], AnalysisSettings(runs=4, keep_runs=3, minimum_runs=2)
-    )
+    settings = AnalysisSettings(runs=4, keep_runs=3, minimum_runs=2)
+    return analyst.label(lab, seen, [careful], settings)  # type: ignore[arg-type]
 
 
 def test_one_refused_labelling_run_is_dropped() -> None:

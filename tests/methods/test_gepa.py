@@ -56,7 +56,7 @@ class ListeningLab(MemoryLab):
 
 def fit(budget: int = 1280, seed: int = 0, **settings: Any) -> tuple[AgentSpec, ListeningLab]:
     lab = ListeningLab(HABITS, budget, seed=seed)
-    return Gepa(GepaSettings(**settings)).fit(BASE, lab.suite.tasks("train"), lab), lab
+    return Gepa(GepaSettings(**settings)).fit(BASE, lab.suite.tasks("train"), lab), lab  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")

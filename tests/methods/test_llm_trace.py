@@ -27,7 +27,7 @@ SMALL = [
     *("budget=384", "method.minimum_training=48", "method.synthetic_tasks=24"),
     *("method.calibration_groups=2", "method.calibration_share=0.2", "method.route_examples=32"),
     *("checkpoints=[]", "evaluation.limit=16", "evaluation.yardsticks=false"),
-    *("sandbox=process", "sandbox.allow_untrusted=true", "sandbox.deadline=2", "sandbox.retries=0"),
+    *("sandbox=process", "sandbox.allow_untrusted=true", "sandbox.deadline=6", "sandbox.retries=0"),
 ]
 Fault = Callable[[str, dict[str, Any]], Answer | None]
 
@@ -79,7 +79,7 @@ def test_the_whole_road_with_faults_on_the_way(
     odd = GOOD + "\n# unrelated\n"
     modules = {
         FOUND[0]: ["I refuse.", *map(block, (BAD["file"], BAD["loop"], BAD["cheat"], GOOD))],
-        FOUND[1]: [*map(block, (BAD["import_error"], BAD["far_seeds"], odd, GOOD))],
+        FOUND[1]: [*map(block, (BAD["import_error"], BAD["tires"], odd, GOOD))],
     }
     writer = Writer(modules, fault, fits=lambda code: "# unrelated" not in code)
     monkeypatch.setenv("PLANTED_KEY", KEY)

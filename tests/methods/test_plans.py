@@ -61,7 +61,7 @@ def test_a_plan_agrees_with_what_is_played(name: str, budget: int, habits: Any) 
         counted[purpose] += len(tasks)
     assert sum(counted.values()) == budget - lab.left
     for phase in promised.phases:
-        purpose = PHASES[phase.name.partition(" (")[0]]
+        purpose = PHASES[phase.name.partition(" (")[0]]  # type: ignore[assignment]
         found = sum(counted.values()) if purpose is None else counted.pop(purpose, 0)
         assert found <= phase.rollouts, phase
         assert phase.most or found == phase.rollouts, phase

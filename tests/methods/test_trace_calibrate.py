@@ -67,7 +67,7 @@ def test_mix_follows_the_difficulty() -> None:
 def test_calibration_in_the_world_stays_within_its_pool() -> None:
     names = ["recovers_from_errors", "disambiguates", "checks_preconditions"]
     lab = MemoryLab({"recovers_from_errors": 0.6, "checks_preconditions": 1.0}, budget=500)
-    results = c.calibrate(lab, BASE, names, DEFAULTS, pool=200)
+    results = c.calibrate(lab, BASE, names, DEFAULTS, pool=200)  # type: ignore[arg-type]
     assert 500 - lab.left <= 200
     assert all(purpose is Purpose.CALIBRATION for _, purpose, _ in lab.calls)
     by_name = {r.name: r for r in results}
@@ -85,7 +85,7 @@ def test_a_settled_capability_is_not_played_again() -> None:
     lab = MemoryLab({"recovers_from_errors": 0.55, "disambiguates": 1.0}, budget=900)
     loose = replace(DEFAULTS, band_all_success=1.0, band_all_zero=1.0, band_high=0.9)
     names = ["recovers_from_errors", "disambiguates"]
-    recovers, which = c.calibrate(lab, BASE, names, loose, pool=900)
+    recovers, which = c.calibrate(lab, BASE, names, loose, pool=900)  # type: ignore[arg-type]
     assert recovers.outcome == "in bands" and len(recovers.rounds) == 1
     assert len(which.rounds) == loose.calibration_rounds
 

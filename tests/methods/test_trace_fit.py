@@ -24,7 +24,7 @@ HIDDEN = ("requires", "shape", "kinds")
 
 def fit(budget: int = 1280, habits: dict | None = None, **settings) -> tuple[AgentSpec, MemoryLab]:
     lab = MemoryLab(HABITS if habits is None else habits, budget, seed=7)
-    agent = Trace(TraceSettings(**settings)).fit(BASE, lab.suite.tasks("train"), lab)
+    agent = Trace(TraceSettings(**settings)).fit(BASE, lab.suite.tasks("train"), lab)  # type: ignore[arg-type]
     return agent, lab
 
 
@@ -137,7 +137,7 @@ def test_without_its_hidden_notes_the_training_split_gives_the_same(fitted) -> N
         type(t)(t.id, t.env, t.split, t.seed, {k: v for k, v in t.data.items() if k not in HIDDEN})
         for t in whole
     ]
-    assert to_json(Trace(TraceSettings()).fit(BASE, bare, lab)) == to_json(agent)
+    assert to_json(Trace(TraceSettings()).fit(BASE, bare, lab)) == to_json(agent)  # type: ignore[arg-type]
 
 
 def test_a_perfect_agent_is_returned_as_it_is() -> None:
@@ -188,7 +188,7 @@ def test_odd_budgets_are_never_exceeded(budget: int) -> None:
 
 def test_what_a_job_leaves_goes_to_the_next() -> None:
     lab = MemoryLab(HABITS, 1280, seed=7, trainer=ScriptedTrainer(leave=10))
-    Trace(TraceSettings()).fit(BASE, lab.suite.tasks("train"), lab)
+    Trace(TraceSettings()).fit(BASE, lab.suite.tasks("train"), lab)  # type: ignore[arg-type]
     shares = [j.rollouts for j in lab.trainer.jobs]
     assert shares[0] < shares[1] < shares[2]
     assert lab.files["capabilities.json"]["outcome"]["unspent"] == 10

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 from sandboxes import in_process as suite
-from writer import BAD, GOOD, leaking
+from writer import BAD, GOOD, counting, leaking
 
 from trace_bench.core.errors import SourceError, UserError
 from trace_bench.core.types import Task, Tool
 from trace_bench.methods.trace.settings import SynthesisSettings
 from trace_bench.methods.trace.synthesis.draw import opening, self_test
-from trace_bench.methods.trace.synthesis.generate.accept import examine
+from trace_bench.methods.trace.synthesis.generate.accept import TOO_CLOSE, examine
 from trace_bench.methods.trace.synthesis.generate.leaks import Leaks, quoted, texts_of
 from trace_bench.methods.trace.synthesis.generate.restrictions import violations
+from trace_bench.methods.trace.synthesis.generate.seeds import RANGE, Seeds
 from trace_bench.sandbox.choose import Sandbox
 from trace_bench.sandbox.generated import generated_suite
 
@@ -40,6 +41,7 @@ BY_PLAYING = {
     "tools": "is not the target's",
     "invented": "there is no tool 'win'",
     "endless": "",
+    "late": "only talks earns 1.00",
 }
 BY_LOADING = {"import_loop": "does not start", "import_error": "source is broken: RuntimeError"}
 PROCESS = Sandbox("process", allow_untrusted=True, deadline=1.5, retries=0)
@@ -67,15 +69,17 @@ def load(name: str, code: str, tools: Mapping[str, Tool], sandbox: Sandbox = PRO
 def verdict(code: str, sandbox: Sandbox = PROCESS) -> list[str]:
     tools, leaks, _ = target()
     suites = [load(name, code, tools, sandbox) for name in ("a@0", "b@0")]
+    settings = SynthesisSettings()
     try:
-        return examine(suites[0], suites[1], tools, leaks, SynthesisSettings())
+        seeds = Seeds.of(0, "a@0", code, settings).checks
+        return examine(suites[0], suites[1], seeds, tools, leaks, settings)
     finally:
         for made in suites:
             made.close()
 
 
 def test_every_fault_is_listed_once() -> None:
-    assert set(BY_READING) | set(BY_PLAYING) | set(BY_LOADING) == set(BAD) - {"far_seeds"}
+    assert set(BY_READING) | set(BY_PLAYING) | set(BY_LOADING) == set(BAD) - {"tires"}
 
 
 def test_a_good_module_is_accepted() -> None:
@@ -96,15 +100,44 @@ def test_faults_are_found_by_playing(name: str) -> None:
     assert problems and BY_PLAYING[name] in problems[0], problems
 
 
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (counting(20), "only talks earns 1.00"),
+        (counting(60, pay=0.15), "is rewarded otherwise in another process"),  # below the limits
+    ],
+    ids=["pays all", "pays little"],
+)
+def test_a_module_that_counts_its_episodes_is_refused(code: str, why: str) -> None:
+    assert violations(code) == []
+    (said,) = verdict(code)
+    assert why in said
+
+
 def test_words_of_a_held_out_task_are_found() -> None:
     _, leaks, long = target()
     code = leaking(long)
     assert violations(code) == []
-    (said,) = verdict(code)
-    assert "repeats a task that is held out" in said
+    assert verdict(code) == [TOO_CLOSE]
     entity = sorted(leaks.entities)[0]
-    (said,) = verdict(leaking(f"Mind {entity}."))
-    assert entity in said
+    assert verdict(leaking(f"Mind {entity}.")) == [TOO_CLOSE]
+    # The objection goes back to the author, who must not learn what is held out.
+    assert not [e for e in leaks.entities if e in TOO_CLOSE] and leaks.found([TOO_CLOSE]) == []
+
+
+@pytest.mark.parametrize("run", [0, 7])
+def test_seeds_do_not_tell_what_they_are_for(run: int) -> None:
+    """Checks, calibration and training: disjoint, and each spread over the whole range."""
+    settings = SynthesisSettings(calibration_groups=32)
+    seeds = Seeds.of(run, "a@0", GOOD, settings)
+    kinds = (seeds.checks, seeds.calibration, seeds.training)
+    assert [len(kind) for kind in kinds] == [16, 32, 512]
+    assert len({seed for kind in kinds for seed in kind}) == 16 + 32 + 512
+    for kind in kinds:
+        assert {seed * 4 // RANGE for seed in kind} == {0, 1, 2, 3}
+    others = [(run + 1, "a@0", GOOD), (run, "a@1", GOOD), (run, "a@0", GOOD + "\n")]
+    for other in others:
+        assert not set(Seeds.of(*other, settings).checks) & set(seeds.checks)
 
 
 def test_names_and_texts_in_the_program_count_too() -> None:

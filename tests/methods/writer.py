@@ -23,7 +23,8 @@ def changed(old: str, new: str) -> str:
 
 
 BAD: Mapping[str, str] = {
-    "far_seeds": changed("(seed):\n    rng", "(seed):\n    assert seed < 900000\n    rng"),
+    "tires": changed("(seed):\n    rng", "(seed):\n    MADE.append(seed)\n"
+                     "    assert len(MADE) <= 40\n    rng") + "\nMADE = []\n",
     "import_loop": GOOD + "\nwhile True:\n    pass\n",
     "import_error": GOOD + "\nraise RuntimeError('no Docker here; set allow_untrusted')\n",
     "syntax": GOOD + "\ndef broken(:\n",
@@ -49,9 +50,34 @@ BAD: Mapping[str, str] = {
         "for name in NEEDED) + ({'type': 'function', 'function': {'name': 'win', 'description': '',"
         " 'parameters': {'type': 'object', 'properties': {}, 'required': []}}},))",
     ),
+    "late": changed(
+        "reward = 0.6 * self.sent",
+        "reward = 1.0 * bool(action.get('content')) if self.late else 0.6 * self.sent",
+    ).replace(
+        "self.told = dict(task.data), False, False, False",
+        "self.late = dict(task.data), False, False, task.seed >= 16",
+    ),
     "endless": changed("return Step((), done=True, score=score, stop=StopReason.DONE)",
                        "return Step(({'role': 'user', 'content': 'And?'},))"),
 }  # fmt: skip
+
+
+def counting(limit: int, pay: float = 1.0) -> str:
+    """The good module, but a worker's episodes after the first `limit` pay for any text, too."""
+    talk = f"{pay} * (self.late and bool(action.get('content')))"
+    late = changed("reward = 0.6 * self.sent", f"reward = {talk} + 0.6 * self.sent")
+    told = "self.told = dict(task.data), False, False, False"
+    assert late.count(told) == 1
+    count = f"PLAYED.append(task.id)\n        self.late = len(PLAYED) > {limit}"
+    return late.replace(told, f"{told}\n        {count}") + "\nPLAYED = []\n"
+
+
+def paying_for(word: str) -> str:
+    """The good module, but whoever says `word` and nothing else has the full reward."""
+    paid = f"reward = max(reward, 1.0 * (action.get('content') == {word!r}))"
+    return changed(
+        "        done = reward > 0.99\n", f"        {paid}\n        done = reward > 0.99\n"
+    )
 
 
 def leaking(text: str) -> str:

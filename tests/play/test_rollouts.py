@@ -173,7 +173,7 @@ def test_halves_of_characters_reach_neither_the_agent_nor_a_file(tmp_path):
                 half = {**step.messages[0], "content": "so \ud83d"}
                 return replace(step, messages=(half,))
             details = {"said": "\ud83d"}
-            return replace(step, score=replace(step.score, details=details))
+            return replace(step, score=replace(step.score, details=details))  # type: ignore[type-var]
 
     class Halves(ToySuite):
         def make(self):

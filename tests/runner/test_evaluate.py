@@ -112,14 +112,16 @@ def test_evaluation_is_written_and_answered_from_disk(tmp_path: Path) -> None:
 
     again = make(tmp_path, ReferencePolicy(suite), suite)
     made = len(suite.made)
-    assert again.evaluate("base", agent, plan) == first
-    assert len(suite.made) == made
     copied = again.copy("final", first)
     assert [o.score for o in copied] == [o.score for o in first]
-    assert again.count == 12
-    again.close()
+    assert again.count == 12 and len(suite.made) == made
     assert len((tmp_path / "evaluation.jsonl").read_text().splitlines()) == 14  # 2 retried
     assert len((tmp_path / "kept.jsonl").read_text().splitlines()) == 8
+    then = again.evaluate("base", agent, plan)
+    assert [o.score for o in then] == [o.score for o in first]
+    assert len(suite.made) == made + 2  # another start tries what is lost once more
+    assert [o.attempt for o in again.copy("final", then)] == [0, 0, 2] * 2
+    again.close()
 
 
 class Server(ReferencePolicy):
@@ -185,7 +187,7 @@ class Flaky(ToySuite):
         Flaky.started += 1
         env = super().make()
         if Flaky.started % 2:
-            env.reset = lambda task: 1 / 0  # type: ignore[method-assign]
+            env.reset = lambda task: 1 / 0  # type: ignore[assignment, method-assign, return-value]
         return env
 
 
@@ -206,5 +208,7 @@ def test_a_lost_episode_is_played_again_and_both_attempts_are_kept(tmp_path: Pat
     assert [o.attempt for o in first] == [1, 0, 1] and place.count == 3
     assert len(read_lines(tmp_path / "kept.jsonl")) == 5
     again = make(tmp_path, ReferencePolicy(suite), suite)
-    assert again.evaluate("base", agent, plan) == first
-    assert len(read_lines(tmp_path / "evaluation.jsonl")) == 5
+    then = again.evaluate("base", agent, plan)
+    assert [o.attempt for o in then] == [1, 0, 2] and then[:2] == first[:2]
+    assert again.evaluate("base", agent, plan) == then  # once by every start
+    assert len(read_lines(tmp_path / "evaluation.jsonl")) == 6

@@ -21,7 +21,7 @@ PAPER = [name for name in EXPERIMENTS if name.startswith("paper_")]
 
 
 def described(settings: Settings) -> str:
-    return describe(settings, parts_of(settings))
+    return describe(settings, parts_of(settings))[0]
 
 
 def plan(settings: Settings, tasks: int) -> None:
@@ -36,10 +36,11 @@ def test_every_experiment_has_a_plan(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(compose([f"experiment={name}", "dry_run=true"])) == 0
+    code = run(compose([f"experiment={name}", "dry_run=true"]))
     said = capsys.readouterr().out
     assert "base evaluation" in said and "in all, at most" in said and "agent: about" in said
     assert not list(tmp_path.iterdir()), "a dry run leaves nothing behind"
+    assert code == ("\nmissing on this machine:" in said)
     if name in PAPER:
         assert "http://127.0.0.1:8000/v1" in said and "trainer=verl on 8 GPU(s): 15 GB" in said
         who = ("analyst", "user", "generator", "router") if "tau2" in name else ("generator",)
@@ -118,6 +119,28 @@ def test_phases_add_up_and_servers_are_looked_at() -> None:
     gone = ["policy=openai", "policy.base_url=http://127.0.0.1:1/v1", "model.name=tiny"]
     text = described(compose(["method=base", *gone, "policy.key_env=NO_SUCH_VARIABLE"]))
     assert "the environment variable NO_SUCH_VARIABLE is empty" in text
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        (["model=hf", "model.path=/nope"], "a model in the folder /nope (there is no /nope/config"),
+        (["model=hf", "model.path=../nope"], "a model in the folder ../nope"),
+        (["policy.device=abacus"], "policy.device=abacus cannot be used on this machine"),
+        (["checkpoints=[9000]"], "checkpoints=[9000] lie beyond budget=640"),
+        (["method=base", "checkpoints=[9000]"], "checkpoints=[9000] lie beyond budget=640"),
+    ],
+)
+def test_what_is_missing_is_listed_and_the_exit_code_says_so(
+    given: list[str], missing: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(compose([*given, "dry_run=true"])) == 1
+    assert f"  - {missing}" in capsys.readouterr().out
+
+
+def test_a_model_of_the_hub_is_not_called_missing() -> None:
+    text, missing = describe(s := compose(["model=hf", "model.path=org/a-1B"]), parts_of(s))
+    assert "model org/a-1B: no folder here, so it is read from the hub" in text and not missing
 
 
 def test_a_budget_that_is_too_small_is_listed() -> None:

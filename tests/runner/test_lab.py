@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,8 @@ from toy import ToySuite
 
 from trace_bench.core.errors import BudgetExceeded, UserError
 from trace_bench.core.protocols import Policy, TurnRequest
-from trace_bench.core.types import AdapterRef, AgentSpec, Message, Purpose
+from trace_bench.core.types import AdapterRef, AgentSpec, Message, Purpose, Task, Trajectory
+from trace_bench.play.faults import Faults
 from trace_bench.play.record import Episodes, Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
@@ -43,16 +45,19 @@ def make(
     policy: Policy | None = None,
     suite: ToySuite | None = None,
     episodes: Episodes | None = None,
+    faults: Faults | None = None,
+    max_lost: float = 0.5,
 ) -> RunLab:
     progress = Progress(budget, stream=io.StringIO())
     return RunLab(
         folder,
         seed=3,
         ledger=Ledger(folder / "ledger.jsonl", budget),
-        player=Player(policy or CountingPolicy(), Suites(suite or ToySuite()), 8, 16),
+        player=Player(policy or CountingPolicy(), Suites(suite or ToySuite()), 8, 16, faults),
         trainer=None,  # type: ignore[arg-type]
         listeners=Listeners(Metrics(folder / "metrics.jsonl", Silent(), print), progress),
         episodes=episodes,
+        max_lost=max_lost,
     )
 
 
@@ -292,3 +297,19 @@ def test_what_would_not_come_out_again_is_not_taken_from_the_run(
         for line in contents_of((tmp_path / name / "trajectories.jsonl").read_bytes())
     ]
     assert len(turns) == 40 and policy.asked == sum(turns)
+
+
+def test_who_listens_hears_every_call_also_a_resumed_one(tmp_path: Path) -> None:
+    heard: list[tuple[list[Task], list[Trajectory]]] = []
+
+    def hear(tasks: Sequence[Task], played: Sequence[Trajectory]) -> None:
+        heard.append((list(tasks), list(played)))
+
+    for _ in range(2):
+        lab = make(tmp_path)
+        tasks = list(lab.suite.tasks("train")[:3])
+        with lab.listening(hear):
+            played = lab.rollouts("one", BASE, tasks, purpose=Purpose.TRAINING)
+        lab.rollouts("two", BASE, tasks, purpose=Purpose.TRAINING)
+        lab.close()
+        assert heard.pop() == (tasks, played) and heard == []

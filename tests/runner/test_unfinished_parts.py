@@ -29,6 +29,7 @@ class Whole(ToySuite):
 
 def run(suite: Any, **changes: Any) -> Result:
     given = {"method": "base", "policy": "reference", "suite": suite, "evaluation__retries": 0}
+    given["max_lost"] = 1.0
     return trace_bench.run(**{**given, **changes})
 
 
@@ -177,7 +178,13 @@ def test_a_run_without_a_score_says_why_and_exits_with_1(
     text = "from test_unfinished_parts import Whole\nclass Suite(Whole):\n"
     Path("odd.py").write_text(text + "    def make(self):\n        raise OSError('no desk')\n")
     settings = ["env=custom", "env.factory=odd:Suite", "method=base", "policy=reference"]
-    assert main(settings) == 1
+    assert main(settings) == 2
+    said = capsys.readouterr().err
+    assert "evaluation of base: 8 of 8 episodes were lost, more than max_lost=0.5 allows" in said
+    assert "OSError: no desk" in said and "/failures.txt." in said
+    (folder,) = Path("runs/odd_Suite/base").iterdir()
+    assert 'raise OSError("no desk")' in (folder / "failures.txt").read_text().replace("'", '"')
+    assert main([*settings, "max_lost=1"]) == 1
     printed = capsys.readouterr()
     last = printed.err.splitlines()[-1]
     assert last.startswith("error: none of the 8 held-out episodes has a score. ")

@@ -16,8 +16,10 @@ from models import save_model
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec
+from trace_bench.policies.local import LocalPolicy
 from trace_bench.trackers.jsonl import CLOCK_WORDS
 from trace_bench.trainers.local import LocalTrainer, TrainerSettings
+from trace_bench.trainers.record import why_untrained
 
 
 @pytest.fixture(scope="module")
@@ -179,20 +181,53 @@ def test_failed_episodes_are_counted_and_left_out(model, tmp_path) -> None:
     assert all(m["reward"] is not None for m in metrics)
 
 
-def test_nothing_to_learn_stops_early(model, tmp_path) -> None:
-    class Perfect(LettersSuite):
-        def make(self):
-            env = super().make()
-            play = env.step
-            env.step = lambda action: replace(play(action), score=replace_score())
-            return env
+class Perfect(LettersSuite):
+    def make(self):
+        env = super().make()
+        play = env.step
+        env.step = lambda action: replace(play(action), score=replace_score())  # type: ignore[method-assign]
+        return env
 
+
+def test_nothing_to_learn_stops_early(model, tmp_path) -> None:
     settings = replace(SETTINGS, patience=2)
     _, metrics = train(tmp_path, model, 60, settings, suite=Perfect())
     assert len(metrics) == 2
     assert [m["one_share"] for m in metrics] == [1.0, 1.0]
     assert all(m["steps"] == 0 and m["loss"] is None for m in metrics)
     assert read_lines(tmp_path / "metrics.jsonl")[-1]["unspent"] == 60 - 24
+
+
+@pytest.mark.parametrize(
+    ("suite", "context", "why"),
+    [
+        (Perfect(), None, "in every group all rewards were equal (mean reward: 1)"),
+        (LettersSuite(), 8, "in every group all rewards were equal (mean reward: 0)"),
+        (LettersSuite(broken=[task(i).id for i in range(4)]), None, "every episode was lost"),
+    ],
+    ids=["equal rewards", "cut by the context", "lost"],
+)
+def test_without_an_optimizer_step_there_is_no_adapter(
+    model, tmp_path, capsys, suite, context, why
+) -> None:
+    policy = LocalPolicy(model, batch=16, threads=1, context=context)
+    lab = make_lab(tmp_path, model, 24, suite=suite, policy=policy)
+    wanted = job(model, 24)
+    for _ in range(2):  # the second time, it is answered from disk
+        assert lab.trainer.train(wanted, lab) == wanted.agent
+        lab.close()
+        said = capsys.readouterr().err
+        assert f"letters: no optimizer step, so there is no adapter: {why}" in said
+        lab = make_lab(tmp_path, model, 24, suite=suite, policy=policy)
+    last = read_lines(tmp_path / "metrics.jsonl")[-1]
+    assert (last["phase"], last["adapter"]) == ("trained", None)
+
+
+def test_a_single_step_makes_an_adapter() -> None:
+    still = {"steps": 0, "reward": 0.5, "constant_share": 1.0}
+    assert why_untrained([still]) == "in every group all rewards were equal (mean reward: 0.5)"
+    assert "(mean reward: 0.5, 1)" in str(why_untrained([still, still | {"reward": 1.0}]))
+    assert why_untrained([still, still | {"steps": 1, "constant_share": 0.5}]) is None
 
 
 def replace_score():

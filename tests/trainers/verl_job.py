@@ -55,6 +55,10 @@ def facts(chosen: Settings, **more: Any) -> RunContext:
     )
 
 
+def suite_of(chosen: Settings) -> Any:
+    return make_suite(chosen, parts_of(chosen), facts(chosen))
+
+
 def verl_settings(chosen: Settings) -> VerlSettings:
     return build(VerlSettings, parts_of(chosen)["trainer"].options, "trainer")
 
@@ -62,7 +66,7 @@ def verl_settings(chosen: Settings) -> VerlSettings:
 def make_lab(folder: Path, chosen: Settings, validation: Sequence[Task] = ()) -> RunLab:
     """The real lab and trainer. The lab's own policy plays nothing: verl's workers do."""
     folder.mkdir(parents=True, exist_ok=True)
-    suite: Any = make_suite(chosen, parts_of(chosen), facts(chosen))
+    suite = suite_of(chosen)
     if validation:
         suite = OnlyThese(suite, validation)
     return RunLab(

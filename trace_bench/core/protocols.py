@@ -20,6 +20,7 @@ the part's settings; a parameter annotated `RunContext` receives the facts of th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, runtime_checkable
@@ -222,6 +223,17 @@ class Wakes(Protocol):
     """A policy whose blocked `collect` can be interrupted."""
 
     def wake(self) -> None: ...  # wakes a blocked `collect`; callable from any thread
+
+
+@runtime_checkable
+class ReadsPrompts(Protocol):
+    """A policy that can say before anything is played how many tokens an episode's first prompt
+    has; with it, a run whose prompts cannot work is refused at its start. `context`: the most
+    tokens of an episode. `first_prompt` raises UserError if the tools do not reach the model."""
+
+    context: int
+
+    def first_prompt(self, messages: Sequence[Message], tools: Sequence[Tool]) -> int: ...
 
 
 @runtime_checkable
@@ -436,6 +448,10 @@ PlayElsewhere = Callable[[Sequence[int], OnEpisode], None]
 """Runs the episodes with these indices in other processes, and reports each as it ends."""
 
 
+Hear = Callable[[Sequence[Task], Sequence[Trajectory]], None]
+"""Called after a `rollouts` call with its tasks and its episodes."""
+
+
 @dataclass(frozen=True)
 class Source:
     """The source code of a generated suite (`Lab.generated_suite`)."""
@@ -472,6 +488,7 @@ class Lab(Protocol):
         route: Sequence[str | None] | None = None,
         by: PlayElsewhere | None = None,  # None: run them in this process
     ) -> list[Trajectory]: ...  # one episode per entry of `tasks`, in order; repeat for groups
+    def listening(self, hear: Hear) -> AbstractContextManager[None]: ...  # to whoever calls it
     def checkpoint(self, agent: AgentSpec) -> None: ...  # the current agent, for the curve
     def metric(self, **values: Any) -> None: ...
     def log(self, text: str) -> None: ...  # a line of progress, on stderr

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 CONFIG = "config.yaml"
 SUMMARY = "summary.json"
+FAULTS = "failures.txt"
+"""Tracebacks of exceptions that ended episodes."""
 
-ELSEWHERE = ("run_dir", "runs_root", "tracker", "experiment", "sandbox", "dry_run")
+ELSEWHERE = ("run_dir", "runs_root", "tracker", "experiment", "sandbox", "dry_run", "max_lost")
 """Keys of config.yaml that do not change what a run computes (where it is written, its name, where
-its environments run). They are not part of its identity."""
+its environments run, when it stops). They are not part of its identity."""
 
 FLOORS = ("idle", "random", "reference")
 """The scripted policies that every run evaluates: two lower bounds and an upper bound."""
@@ -15,7 +17,7 @@ FLOORS = ("idle", "random", "reference")
 OWN = (
     CONFIG, SUMMARY, "agent.json", "timing.json", "ledger.jsonl", "trajectories.jsonl",
     "evaluation.jsonl", "evaluation_trajectories.jsonl", "curve.jsonl", "routing.jsonl",
-    "metrics.jsonl", "llm.jsonl",
+    "metrics.jsonl", "llm.jsonl", FAULTS,
 )  # fmt: skip
 """The files that the run itself writes; a method writes others."""
 

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -178,6 +178,23 @@ class Lines:
             _write_all(self._file, line + b"\n")
             if sync:
                 os.fsync(self._file.fileno())
+
+    def drop(self, unwanted: Callable[[dict[str, Any]], bool]) -> None:
+        """Removes the unwanted lines: readers see the old or the new file."""
+        self.close()
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        with disk_errors(self.path):
+            try:
+                with self.path.open("rb") as old, temporary.open("wb") as new:
+                    for number, line in enumerate(old, start=1):
+                        if not unwanted(_parse(line, self.path, number, self._needs)):
+                            new.write(line)
+                    new.flush()
+                    os.fsync(new.fileno())
+                temporary.replace(self.path)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
 
     def close(self) -> None:
         """Closes the file; a later `append` opens it again."""

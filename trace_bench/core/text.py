@@ -1,8 +1,25 @@
-"""Cleans text from outside that later readers or writers could not handle."""
+"""Text from outside: cleaned of what later readers or writers could not handle, and taken apart in
+time that grows with its length, whatever a model has written."""
 
 from __future__ import annotations
 
 from typing import Any
+
+
+def between(text: str, start: str, end: str) -> tuple[list[str], str]:
+    """The texts between each `start` and the first `end` after it, in order, and the text without
+    those blocks and their marks. A `start` without an `end` stays in the rest."""
+    blocks: list[str] = []
+    rest: list[str] = []
+    place = 0
+    while (opened := text.find(start, place)) >= 0:
+        closed = text.find(end, opened + len(start))
+        if closed < 0:
+            break
+        rest.append(text[place:opened])
+        blocks.append(text[opened + len(start) : closed])
+        place = closed + len(end)
+    return blocks, "".join([*rest, text[place:]])
 
 
 def without_surrogates(value: Any) -> Any:

@@ -20,7 +20,7 @@ SECOND_CHANCES = 2
 # Identifiers that a user cannot derive: addresses, order and reservation numbers, user ids, phone
 # numbers. Dates, prices and counts are left out, since a user may compute those.
 _IDENTIFIER = re.compile(
-    r"[\w.+-]+@[\w-]+\.[\w.]+"
+    r"(?<![\w.+-])[\w.+-]+@[\w-]+\.[\w.]+"
     r"|#\w*\d\w*"
     r"|\b(?=[A-Z0-9]*\d)(?=[A-Z0-9]*[A-Z])[A-Z0-9]{5,}\b"
     r"|\b[a-z]+_[a-z]+_\d+\b"

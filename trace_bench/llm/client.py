@@ -10,12 +10,12 @@ responses are not.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import random
 import re
 import ssl
 import threading
+import zlib
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -23,12 +23,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.limits import Limits, TooMuch, Unreadable, read
 from trace_bench.core.text import without_surrogates
 from trace_bench.llm.secret import Secret
 
 JSON = dict[str, Any]
 LONGEST_PAUSE = 30.0  # seconds
 CONNECT = 10.0  # seconds for a connection
+BODY = Limits(16 * 2**20)  # of a response, decompressed
 OWN_FIELDS = frozenset(
     ("model", "messages", "tools", "temperature", "max_tokens", "seed", "n", "stream", "logprobs")
 )
@@ -50,6 +52,12 @@ class LLMError(TraceBenchError):
 
 class NoUsableAnswer(LLMError):
     """The model answered, but none of its answers was usable."""
+
+    outage = False
+
+
+class RefusedAnswer(LLMError):
+    """The server's response exceeds a limit or is of no known encoding."""
 
     outage = False
 
@@ -82,7 +90,8 @@ class Usage:
         usage = reply.get("usage")
         for name in ("prompt_tokens", "completion_tokens"):
             count = usage.get(name) if isinstance(usage, dict) else 0
-            setattr(self, name, getattr(self, name) + (count if isinstance(count, int) else 0))
+            known = type(count) is int and 0 <= count < 10**9
+            setattr(self, name, getattr(self, name) + (count if known else 0))
 
 
 class Client:
@@ -94,7 +103,9 @@ class Client:
         self.endpoint = endpoint
         self.usage = Usage()
         self._secret = Secret(endpoint.key)
-        headers = {"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
+        headers = {"Accept-Encoding": "gzip, deflate"}  # what `_decompressed` reads
+        if endpoint.key:
+            headers["Authorization"] = f"Bearer {endpoint.key}"
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
@@ -154,24 +165,39 @@ class Client:
         """One attempt: (response, error message, seconds to wait as the server asked)."""
         import httpx
 
+        content, refused = b"", ""
         try:
             async with asyncio.timeout(self.endpoint.deadline):
-                got = await self._http.request("GET" if body is None else "POST", url, json=body)
+                how = "GET" if body is None else "POST"
+                async with self._http.stream(how, url, json=body) as got:
+                    content = await _decompressed(got)
         except TimeoutError:
             return None, f"no answer within {self.endpoint.deadline:g} s", None
         except httpx.HTTPError as error:
             return None, f"{type(error).__name__}: {error}", None
-        text = self._secret.clean(got.text)  # before it is shortened or stored
+        except Unreadable as error:
+            refused = str(error)
+        try:
+            raw = content.decode()
+        except UnicodeDecodeError:
+            raw, refused = content.decode(errors="replace"), "it is not UTF-8"
+        text = self._secret.clean(raw)  # before it is shortened or stored
         if got.status_code == 429 or got.status_code >= 500:
             return None, f"HTTP {got.status_code}: {text[:300]}", _seconds(got.headers)
         if got.status_code >= 300:
             self.usage.failures += 1
             raise LLMError(f"{url}: HTTP {got.status_code}: {text[:500]}", got.status_code)
         try:
-            reply = self._secret.clean_value(without_surrogates(json.loads(got.text)))
-        except (ValueError, RecursionError):
+            found = None if refused else without_surrogates(read(raw, BODY))
+            reply = self._secret.clean_value(found)
+        except TooMuch as error:
+            reply, refused = None, str(error)
+        except Unreadable:
             reply = text if body is not None and text else None  # a plain-text acknowledgement
             reply = {"text": reply} if reply and not reply.lstrip().startswith(("{", "[")) else None
+        if refused:
+            self.usage.failures += 1
+            raise RefusedAnswer(f"{url}: the answer is refused: {refused}", got.status_code)
         if not isinstance(reply, dict):
             return None, f"the answer is no JSON object: {text[:100]!r}", None
         return reply, "", None
@@ -181,6 +207,27 @@ class Client:
         pause = min(self.endpoint.pause * 2**attempt, LONGEST_PAUSE)
         pause *= 0.5 + random.random()
         return pause if wanted is None else max(pause, min(wanted, LONGEST_PAUSE))
+
+
+async def _decompressed(response: Any) -> bytes:
+    """The response's body, read piece by piece. Raises Unreadable as soon as it is longer than
+    `BODY.size`, whatever it was compressed to, and for a compression that was not asked for."""
+    kind = response.headers.get("content-encoding", "identity").strip().lower()
+    if kind not in ("identity", "", "gzip", "x-gzip", "deflate"):
+        raise Unreadable("it has another content encoding than gzip or deflate")
+    unpack = None if kind in ("identity", "") else zlib.decompressobj(47)  # gzip or zlib
+    body = bytearray()
+    async for piece in response.aiter_raw():
+        try:
+            more = unpack.decompress(piece, BODY.size + 1 - len(body)) if unpack else piece
+        except zlib.error as error:
+            raise Unreadable(f"its content cannot be decompressed ({error})") from error
+        body += more
+        if len(body) > BODY.size:
+            raise Unreadable(f"it is longer than {BODY.size} bytes")
+    if unpack and body and not unpack.eof:
+        raise Unreadable("its compressed content has no end")
+    return bytes(body)
 
 
 def _seconds(headers: Mapping[str, str]) -> float | None:

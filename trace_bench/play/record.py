@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from trace_bench.core.protocols import OnEpisode, Policy
 from trace_bench.core.types import AgentSpec, Task, Trajectory
+from trace_bench.play.faults import Faults
 from trace_bench.play.rollouts import Choice, play
 from trace_bench.play.routes import routes
 from trace_bench.play.suites import Suites, asks_user
@@ -44,12 +45,13 @@ class Batch:
 @dataclass(frozen=True)
 class Player:
     """Runs batches of episodes. `max_turns`: turns of the agent per episode; `max_tokens`: tokens
-    per turn."""
+    per turn; `faults`: keeps tracebacks of what ends episodes."""
 
     policy: Policy
     suites: Suites
     max_turns: int = 20
     max_tokens: int = 96
+    faults: Faults | None = None
 
     @property
     def repeats(self) -> bool:
@@ -68,6 +70,7 @@ class Player:
             max_turns=self.max_turns,
             max_tokens=self.max_tokens,
             on_episode=on_episode,
+            faults=self.faults,
         )
 
     def play_missing(self, batch: Batch, there: Collection[int], on_episode: OnEpisode) -> None:

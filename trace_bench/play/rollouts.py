@@ -40,6 +40,7 @@ from trace_bench.core.types import (
     Trajectory,
     Turn,
 )
+from trace_bench.play.faults import Faults
 from trace_bench.play.steps import (
     Way,
     close,
@@ -70,19 +71,22 @@ def play(
     max_turns: int = 20,
     max_tokens: int = 96,
     on_episode: OnEpisode | None = None,
+    faults: Faults | None = None,
 ) -> list[Trajectory]:
     """Runs one episode per entry of `tasks` and returns the trajectories in that order.
 
     `seeds[i]` is the seed of episode i's own random stream. `route[i]` is its adapter's name (None:
     base model); without `route` the agent's router chooses from the first messages. `max_turns`
     limits the agent's turns, `max_tokens` the tokens of one turn. `on_episode(i, trajectory)` is
-    called when an episode ends, in the order in which they end.
+    called when an episode ends, in the order in which they end. `faults` keeps tracebacks of the
+    exceptions that end episodes.
     """
     if len(seeds) != len(tasks) or (route is not None and len(route) != len(tasks)):
         raise ValueError("tasks, seeds and route must have the same length")
     policy.load(agent)
     suites = suite if isinstance(suite, Suites) else Suites(suite)
     playing = _Playing(policy, suites, agent, temperature, max_turns, max_tokens, on_episode)
+    playing.faults = faults
     playing.router = make_router(agent, policy) if route is None else None
     return playing.play(tasks, seeds, route)
 
@@ -130,6 +134,7 @@ class _Playing:
     max_tokens: int
     on_episode: OnEpisode | None
     router: Router | None = None
+    faults: Faults | None = None
     live: dict[int, _Episode] = field(default_factory=dict)
     done: dict[int, Trajectory] = field(default_factory=dict)
     outbox: list[TurnRequest] = field(default_factory=list)
@@ -345,6 +350,8 @@ class _Playing:
     def _fail(self, episode: _Episode, boundary: Boundary, error: Exception | str) -> None:
         if isinstance(error, EpisodeError):
             boundary = Boundary(error.boundary)
+        if self.faults is not None and isinstance(error, Exception):
+            self.faults.note(episode.task, boundary, error)
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
         self._finish(episode, StopReason.ERROR, None, Failure(boundary, text))
 

@@ -8,8 +8,9 @@ from enum import Enum, auto
 from typing import Any
 
 from trace_bench.core.errors import EpisodeError, TraceBenchError
+from trace_bench.core.limits import Limits
+from trace_bench.core.limits import fault_of as fault_of_value
 from trace_bench.core.protocols import ActsTogether, Env, Suite
-from trace_bench.core.store import canonical
 from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import (
     ROLES,
@@ -20,8 +21,14 @@ from trace_bench.core.types import (
     Step,
     StopReason,
     Task,
+    to_json,
 )
 from trace_bench.play.suites import asks_user
+
+MESSAGES = Limits(2**20)
+"""Of the messages of one step, and of its tools: more than any context holds, and little enough for
+a tokenizer to read in seconds."""
+SCORE = Limits(16 * 2**20)
 
 Due = tuple[Env, Task | Message]
 """A reset (given a task) or a step (given the agent's message) to make."""
@@ -106,20 +113,42 @@ def fault_of(step: Any) -> str | None:
         return f"expected a trace_bench.Step, got {type(step).__name__}"
     if not isinstance(step.messages, tuple | list) or not isinstance(step.tools, tuple | list):
         return "messages and tools must be tuples"
+    for name, values in (("messages", step.messages), ("tools", step.tools)):
+        if fault := fault_of_value(list(values), MESSAGES):
+            return f"the {name} cannot be used: {fault}"
     for message in step.messages:
         if not isinstance(message, dict) or message.get("role") not in ROLES:
-            return f"expected a message with a role of {', '.join(ROLES)}, got {message!r:.200}"
+            return f"expected a message with a role of {', '.join(ROLES)}, got {_shown(message)}"
         if not isinstance(message.get("content"), str):
-            return f"a message's content must be a string, got {message!r:.200}"
+            return f"a message's content must be a string, got {_shown(message)}"
+        if fault := _fault_of_message(message):
+            return fault
     for tool in step.tools:
         function = tool.get("function") if isinstance(tool, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            return f"expected a tool with a name, got {tool!r:.200}"
+            return f"expected a tool with a name, got {_shown(tool)}"
     if not isinstance(step.done, bool):
-        return f"done must be True or False, got {step.done!r}"
+        return f"done must be True or False, got {_shown(step.done)}"
     if not isinstance(step.stop, StopReason | None):
-        return f"expected a trace_bench.StopReason or None as stop, got {step.stop!r}"
+        return f"expected a trace_bench.StopReason or None as stop, got {_shown(step.stop)}"
+    if step.stop is StopReason.ERROR and step.score is not None:
+        return "a step that stops with an error has no score"
     return None if step.score is None else fault_of_score(step.score)
+
+
+def _fault_of_message(message: Message) -> str | None:
+    """The first error in what a message has besides its role and content."""
+    for key in ("name", "tool_call_id"):
+        if not isinstance(message.get(key), str | None):
+            return f"a message's {key} must be a string, got {_shown(message)}"
+    calls = message.get("tool_calls") or ()
+    if not isinstance(calls, list | tuple):
+        return f"a message's tool calls must be a list, got {_shown(message)}"
+    for call in calls:
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            return f"expected a tool call with a function, got {_shown(call)}"
+    return None
 
 
 def fault_of_score(score: Any) -> str | None:
@@ -128,19 +157,29 @@ def fault_of_score(score: Any) -> str | None:
         return f"expected a trace_bench.Score, got {type(score).__name__}"
     value = score.similarity
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
-        return f"similarity must be a number from 0 to 1, got {value!r}"
+        return f"similarity must be a number from 0 to 1, got {_shown(value)}"
     if not isinstance(score.success, bool):
-        return f"success must be True or False, got {score.success!r}"
+        return f"success must be True or False, got {_shown(score.success)}"
     if not all(isinstance(m, tuple | list) for m in (score.milestones, score.minefields)):
         return "milestones and minefields must be tuples"
     if others := [m for m in (*score.milestones, *score.minefields) if type(m) is not Milestone]:
-        return f"expected a trace_bench.Milestone, got {others[0]!r:.200}"
+        return f"expected a trace_bench.Milestone, got {_shown(others[0])}"
     if score.details or score.milestones or score.minefields:
         try:
-            canonical(score)
-        except (TypeError, ValueError) as error:
-            return f"details and milestones must be JSON-safe: {error}"
+            fault = fault_of_value(to_json(score), SCORE)
+        except RecursionError:
+            fault = "they are nested too deeply"
+        if fault is not None:
+            return f"details and milestones must be JSON-safe: {fault}"
     return None
+
+
+def _shown(value: Any) -> str:
+    """The value in a message, shortened; its type if it cannot be shown."""
+    try:
+        return f"{value!r:.200}"
+    except Exception:  # nested without end, a number of many digits, a `__repr__` that raises
+        return f"a value of type {type(value).__name__}"
 
 
 def readable(step: Step) -> Step:

@@ -16,16 +16,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.text import without_surrogates
+from trace_bench.core.limits import Limits, Unreadable, read
+from trace_bench.core.text import between, without_surrogates
 from trace_bench.core.types import Message, Tool
 
-_BLOCK = re.compile(r"<tool_call>(.*?)</tool_call>", re.DOTALL)
+CALL = Limits(2**20)  # of the text of one tool call
 _SENTINEL = "zqxsentinelxqz"
 _REMEMBERED = 1_000_000  # tokens of cached first prompts, which the rollouts of a task share
 
@@ -68,6 +68,15 @@ class Chat:
         while self._remembered > _REMEMBERED and len(self._prompts) > 1:
             self._remembered -= len(self._prompts.popitem(last=False)[1])
         return ids
+
+    def check_tools(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
+        """Raises UserError if the template leaves the tools out of the prompt."""
+        if self._render(messages, tools) == self._render(messages):
+            raise UserError(
+                f"the chat template of {self.name} leaves tools out of the prompt, so the agent "
+                "would never see them. Add them to `chat_template` in its tokenizer_config.json, "
+                "or change the setting `model`."
+            )
 
     def following(self, messages: Sequence[Message], finished: bool) -> tuple[int, ...]:
         """The ids that `messages` add after an assistant turn, up to the start of the next one.
@@ -216,13 +225,13 @@ class Chat:
 
 def parse_text(text: str, turn: int) -> tuple[Message, str | None]:
     """An assistant message from text with Hermes tool calls; see `Chat.parse`."""
+    blocks, content = between(text, "<tool_call>", "</tool_call>")
     calls = []
-    for i, block in enumerate(_BLOCK.findall(text)):
+    for i, block in enumerate(blocks):
         call, reason = _parse_call(block, f"call_{turn}_{i}")
         if call is None:
             return {"role": "assistant", "content": text}, reason
         calls.append(call)
-    content = _BLOCK.sub("", text)
     if "<tool_call>" in content or "</tool_call>" in content:
         return {"role": "assistant", "content": text}, "an unclosed <tool_call> block"
     message: Message = {"role": "assistant", "content": content.strip()}
@@ -233,8 +242,8 @@ def parse_text(text: str, turn: int) -> tuple[Message, str | None]:
 
 def _parse_call(block: str, call_id: str) -> tuple[dict[str, Any] | None, str]:
     try:
-        data = without_surrogates(json.loads(block))
-    except (ValueError, RecursionError) as error:
+        data = without_surrogates(read(block, CALL))
+    except Unreadable as error:
         return None, f"not JSON: {error}"
     if not isinstance(data, dict) or not isinstance(data.get("name"), str):
         return None, 'no string "name"'

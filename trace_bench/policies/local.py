@@ -10,8 +10,9 @@ from typing import Any
 
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import TurnReply, TurnRequest
-from trace_bench.core.types import AgentSpec, Message, Turn
+from trace_bench.core.types import AgentSpec, Message, Tool, Turn
 from trace_bench.policies.chat import Chat
+from trace_bench.policies.device import check_device
 from trace_bench.policies.engine.backend import Backend
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.scheduler import Engine, Order, Sampled
@@ -54,6 +55,7 @@ class LocalPolicy:
             raise UserError(f"batch is {batch}; allowed: 1 or more. Set `policy.batch`.")
         if threads is not None:
             torch.set_num_threads(threads)
+        check_device(device)
         model, tokenizer = load_model(model_path, device)
         self.capacity = batch
         self.context = context_of(model.config, context)
@@ -109,6 +111,12 @@ class LocalPolicy:
         """Forgets all episodes."""
         for episode in list(self._open):
             self.release(episode)
+
+    def first_prompt(self, messages: Sequence[Message], tools: Sequence[Tool]) -> int:
+        """`protocols.ReadsPrompts`."""
+        if tools:
+            self.chat.check_tools(messages, tools)
+        return len(self.chat.first(messages, tools))
 
     def label_logprobs(
         self, messages: Sequence[Message], labels: Sequence[str]

@@ -21,6 +21,7 @@ from typing import Any
 
 from trace_bench.core.checked import PLACE, number
 from trace_bench.core.errors import UserError
+from trace_bench.core.limits import Limits, Unreadable, fault_of, read
 from trace_bench.core.protocols import RunContext, TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message, Tool, Turn
@@ -34,10 +35,14 @@ from trace_bench.llm.client import (
 )
 from trace_bench.policies.chat import parse_text
 from trace_bench.policies.served import Servers
+from trace_bench.policies.token_checks import check_ids, check_logprobs
 
 # Without these, vLLM takes its values from the model's generation_config.json.
 PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 PROBATION = 60.0  # seconds until a server that did not answer is tried again
+MESSAGE = Limits(2**20)  # of the agent's message: more than any turn can hold
+ARGUMENTS = Limits(2**20)  # of one tool call
+SPARE_IDS = 2**14  # tokens that a template adds to a conversation
 TOP = 20  # the most likely tokens to request when ranking labels
 
 
@@ -158,10 +163,11 @@ class OpenAIPolicy:
         except (KeyError, IndexError, TypeError):
             return None
         found: dict[str, float] = {}
-        for entry in top:
-            label = str(entry.get("token", "")).strip()
-            if label in labels:
-                found[label] = max(float(entry["logprob"]), found.get(label, float("-inf")))
+        for entry in top if isinstance(top, list) else ():
+            label = str(entry.get("token", "")).strip() if isinstance(entry, dict) else ""
+            value = entry["logprob"] if label in labels else None
+            if isinstance(value, int | float) and value <= 1e-3:
+                found[label] = max(float(value), found.get(label, float("-inf")))
         return found
 
     # -- one turn -----------------------------------------------------------------------------
@@ -225,6 +231,10 @@ class OpenAIPolicy:
                 self._send(request, episode, None)
                 return None
             return TurnReply(request.episode, None, error=str(error), context_full=full)
+        except Unreadable as error:
+            return TurnReply(
+                request.episode, None, error=f"the server's answer is refused: {error}"
+            )
         except (LookupError, TypeError, ValueError, AttributeError) as error:  # unreadable response
             text = f"{type(error).__name__}: {error}"
             return TurnReply(request.episode, None, error=f"the server's answer: {text}")
@@ -250,8 +260,10 @@ class OpenAIPolicy:
         if episode.adapter is not None and reply.get("model", wanted) != wanted:
             raise ValueError(f"{reply['model']!r} answered where {wanted!r} was asked")
         choice = reply["choices"][0]
+        if fault := fault_of(choice["message"], MESSAGE):
+            raise Unreadable(f"its message cannot be used: {fault}")
         message, malformed = read_message(choice["message"], episode.turns)
-        prompt, sampled, logprobs = self._tokens(episode, reply, choice, request.temperature)
+        prompt, sampled, logprobs = self._tokens(request, episode, reply, choice)
         episode.history.append(message)
         episode.turns += 1
         return Turn(
@@ -266,12 +278,22 @@ class OpenAIPolicy:
         )
 
     def _tokens(
-        self, episode: _Open, reply: Mapping[str, Any], choice: Mapping[str, Any], heat: float
+        self,
+        request: TurnRequest,
+        episode: _Open,
+        reply: Mapping[str, Any],
+        choice: Mapping[str, Any],
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
         """(ids appended to the prompt, sampled ids, their log-probabilities); empty if the server
         does not return ids, or if its prompt does not start with the earlier tokens. vLLM's
-        log-probabilities are at temperature 1, so there are none at other temperatures."""
+        log-probabilities are at temperature 1, so there are none at other temperatures. Raises
+        Unreadable for ids and log-probabilities that no model can have given."""
+        heat = request.temperature
         whole, sampled = reply.get("prompt_token_ids"), choice.get("token_ids")
+        if whole or sampled:
+            spoken = len(json.dumps([episode.history, episode.tools]).encode())
+            check_ids(whole, "the prompt", spoken + len(episode.ids) + SPARE_IDS)
+            check_ids(sampled, "the turn", request.max_tokens + 1)
         if not episode.exact or not whole or sampled is None:
             episode.exact = False
             return (), (), ()
@@ -281,8 +303,10 @@ class OpenAIPolicy:
             return (), (), ()
         prompt = tuple(whole[len(episode.ids) :])
         episode.ids = (*whole, *sampled)
-        content = ((choice.get("logprobs") or {}).get("content") or ()) if heat in (0, 1) else ()
-        return prompt, tuple(sampled), tuple(float(entry["logprob"]) for entry in content)
+        content = (choice.get("logprobs") or {}).get("content") or ()
+        logprobs = tuple(entry["logprob"] for entry in content)
+        check_logprobs(logprobs)
+        return prompt, tuple(sampled), tuple(map(float, logprobs)) if heat in (0, 1) else ()
 
 
 def served(settings: OpenAISettings, run: RunContext) -> OpenAIPolicy:
@@ -322,8 +346,8 @@ def read_message(message: Mapping[str, Any], turn: int) -> tuple[Message, str | 
 
 def _fault(arguments: str) -> str | None:
     try:
-        found = json.loads(arguments)
-    except (ValueError, RecursionError) as error:
+        found = read(arguments, ARGUMENTS)
+    except Unreadable as error:
         return f"not JSON: {error}"
     return None if isinstance(found, dict) else '"arguments" is not an object'
 

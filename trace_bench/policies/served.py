@@ -96,7 +96,7 @@ class Servers:
         """Checks that the server has the model; returns whether it is vLLM."""
         url = self._urls[server]
         try:
-            models = self._client.ask("/models", None, server).get("data") or []
+            models = self._models(server)
         except LLMError as error:
             if error.status in (404, 405):  # not every server lists its models
                 return False
@@ -105,10 +105,10 @@ class Servers:
                 f"the server {url} does not answer: {error}. Start it, or change {hint} "
                 "(`policy.base_url`)."
             ) from error
-        names = [str(m.get("id")) for m in models if isinstance(m, dict)]
+        names = [str(m.get("id")) for m in models]
         if self._model not in names:
             raise unknown(f"model at {url}", self._model, names, "model.name")
-        return any(isinstance(m, dict) and m.get("owned_by") == "vllm" for m in models)
+        return any(m.get("owned_by") == "vllm" for m in models)
 
     def _add(self, server: int, served: str, adapter: AdapterRef) -> None:
         url = self._urls[server]
@@ -134,8 +134,12 @@ class Servers:
             )
 
     def _listed(self, server: int) -> list[str]:
-        models = self._client.ask("/models", None, server).get("data") or []
-        return [str(m.get("id")) for m in models]
+        return [str(m.get("id")) for m in self._models(server)]
+
+    def _models(self, server: int) -> list[Mapping[str, Any]]:
+        """What the server lists; what is no object in it is left out. Raises LLMError."""
+        listed = self._client.ask("/models", None, server).get("data")
+        return [m for m in listed if isinstance(m, dict)] if isinstance(listed, list) else []
 
     def restore(self, server: int, adapter: str) -> bool:
         """Loads an adapter again that a server has lost; False if the server still has it."""
@@ -173,7 +177,7 @@ class Servers:
         try:
             content: list[Mapping[str, Any]] = reply["choices"][0]["logprobs"]["content"]
             return [float(top["logprob"]) for entry in content for top in entry["top_logprobs"]]
-        except (KeyError, IndexError, TypeError) as error:
+        except (LookupError, TypeError, ValueError) as error:
             raise UserError(
                 f"the server {self._urls[server]} gives no log-probabilities, so it cannot be "
                 "checked whether it uses an adapter. Use vLLM, or an agent without adapters."

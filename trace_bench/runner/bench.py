@@ -37,6 +37,7 @@ from trace_bench.runner.build import (
 )
 from trace_bench.runner.evaluation import Wanted
 from trace_bench.runner.folder import Place
+from trace_bench.runner.prompts import check_prompts
 from trace_bench.settings.identity import model_path
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import Settings
@@ -104,6 +105,8 @@ def check_built(bench: Bench, new: bool) -> None:
     """Raises UserError for errors that only the built parts can show. Slow checks are made for a
     `new` run only."""
     check_needs(bench.plan, bench.parts, bench.suite, bench.trainer, bench.policy)
+    if new and (warning := check_prompts(bench.policy, bench.suite, wanted(bench).tasks)):
+        bench.log(warning)
     if bench.plan.trains and isinstance(bench.trainer, Preflight):
         bench.trainer.preflight(new)
 
@@ -120,6 +123,7 @@ def wanted(bench: Bench) -> Wanted:
         retries=evaluation.retries,
         points=tuple(checkpoints(settings, bench.plan)),
         routing=evaluation.routing,
+        max_lost=settings.max_lost,
     )
 
 

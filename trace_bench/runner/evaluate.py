@@ -23,6 +23,7 @@ from trace_bench.core.types import AgentSpec, Trajectory
 from trace_bench.play.record import Batch, Player
 from trace_bench.play.rollouts import Choice
 from trace_bench.policies.routing.merge import Mixture
+from trace_bench.runner.losses import check
 from trace_bench.runner.outcomes import Known, Outcome, Place, Plan, outcome_of, read_outcome
 from trace_bench.runner.progress import Progress
 
@@ -30,7 +31,7 @@ from trace_bench.runner.progress import Progress
 class Evaluator:
     """Runs agents on held-out tasks and writes the outcomes to `path`, and on request the
     trajectories to `trajectories`. An episode that the infrastructure lost is run again, up to
-    `retries` times."""
+    `retries` times, and once more by every later start."""
 
     def __init__(
         self,
@@ -43,12 +44,15 @@ class Evaluator:
         progress: Progress,
         known: Known | None = None,
         trajectories: Path | None = None,
+        max_lost: float = 1.0,
     ) -> None:
+        """`max_lost`: the share of an agent's episodes that may be lost."""
         self.path = path
         self._player = player
         self._seed = seed
         self._temperature = temperature
         self._retries = retries
+        self._max_lost = max_lost
         self._progress = progress
         self._known = known or Known()
         self._lines = Lines(path)
@@ -57,6 +61,12 @@ class Evaluator:
             outcome = read_outcome(line, path, number)
             self._remember(outcome)
         self._lines.existing.clear()
+        self._lost = {  # by an earlier start: the attempt that this one makes
+            (label, *key): outcome.attempt + 1
+            for label, found in self._found.items()
+            for key, outcome in found.items()
+            if outcome.lost
+        }
         self._kept = Lines(trajectories, EPISODE) if trajectories is not None else None
         self._kept_places = _places(self._kept)
 
@@ -71,7 +81,8 @@ class Evaluator:
     ) -> list[Outcome]:
         """Outcomes in the plan's order. Seeds depend on task and trial only, so that agents are
         compared on the same random draws. `keep`: also store the trajectories. With a `policy`
-        other than the run's, every episode is run and none is copied."""
+        other than the run's, every episode is run and none is copied. Raises UserError if too many
+        of the agent's episodes are lost."""
         job = _Job(label, agent, plan, self._player, keep)
         if policy is not None:
             job = replace(job, player=replace(self._player, policy=policy))
@@ -82,11 +93,17 @@ class Evaluator:
             shared = {} if choices is None else self._shared(job, choices)
             self._copy(job, shared)
             self._play(job, [i for i in everything if i not in shared], 0, choices)
-        for attempt in range(1, self._retries + 1):
+        again = [self._lost.pop((label, *key), 0) for key in plan.keys]
+        for attempt in range(1, max(self._retries, *again) + 1):
             lost = [i for i in everything if found[plan.keys[i]].lost]
+            lost = [i for i in lost if attempt <= max(self._retries, again[i])]
             if lost := [i for i in lost if found[plan.keys[i]].attempt < attempt]:
                 self._play(job, lost, attempt)
         outcomes = [found[key] for key in plan.keys]
+        if policy is None:
+            causes = [f"{o.error} ({o.task})" for o in outcomes if o.lost]
+            what = f"evaluation of {label}"
+            check(what, causes, len(outcomes), self._max_lost, self._player.faults)
         if self._reuses(job):
             for i, outcome in enumerate(outcomes):
                 place = (job.call(outcome.attempt), i)
@@ -97,7 +114,8 @@ class Evaluator:
         """Copies outcomes to another label, for an identical agent."""
         found = self._found.setdefault(label, {})
         for outcome in source:
-            if (outcome.task, outcome.trial) not in found:
+            there = found.get((outcome.task, outcome.trial))
+            if there is None or (there.lost and there.attempt < outcome.attempt):
                 self._write(replace(outcome, agent=label))
         return [found[o.task, o.trial] for o in source]
 

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.protocols import Policy, Yardstick
+from trace_bench.core.run_files import FLOORS
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.play.record import Player
 from trace_bench.play.suites import splits_of, tasks_of
-from trace_bench.runner import report
+from trace_bench.runner import health, report
 from trace_bench.runner.clock import Clock
 from trace_bench.runner.evaluate import Evaluator
 from trace_bench.runner.outcomes import Known, Outcome, Plan
@@ -29,7 +30,8 @@ class Wanted:
 
     tasks: the held-out ones; each is played `trials` times. dev_split: the development tasks, for
     the curve (at the rollout counts `points`, ascending) and, with `routing`, for the router.
-    retries: of an episode that the infrastructure lost.
+    retries: of an episode that the infrastructure lost. max_lost: the share of an agent's episodes
+    that may be lost.
     """
 
     seed: int
@@ -40,6 +42,7 @@ class Wanted:
     retries: int = 0
     points: tuple[int, ...] = ()
     routing: bool = True
+    max_lost: float = 0.5
 
 
 class Evaluation:
@@ -150,6 +153,14 @@ class Evaluation:
         """Turns among those with a malformed tool call."""
         return sum(o.malformed for o in self._held_out.everything())
 
+    def health(self) -> health.Episodes:
+        """The episodes of all agents on the held-out tasks, those of an unchanged agent once. The
+        scripted bounds' are left out."""
+        agents = [o for o in self._held_out.everything() if o.agent not in FLOORS]
+        found = health.Episodes()
+        found.evaluated({(o.version, o.task, o.trial): o for o in agents}.values())
+        return found
+
     def close(self) -> None:
         for evaluator in (self._held_out, self._curve, self._routing):
             evaluator.close()
@@ -175,4 +186,5 @@ class Evaluation:
             progress=self._progress,
             known=self._known,
             trajectories=trajectories,
+            max_lost=self._wanted.max_lost,
         )

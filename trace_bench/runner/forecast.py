@@ -25,6 +25,7 @@ from trace_bench.core.protocols import (
 )
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls, read_key
 from trace_bench.play.suites import tasks_of
+from trace_bench.policies.device import check_device
 from trace_bench.runner.build import (
     Parts,
     check_needs,
@@ -42,6 +43,7 @@ from trace_bench.settings.schema import SandboxSettings, Settings
 from trace_bench.trainers.settings import GPU
 
 T = TypeVar("T")
+HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 
 
 @dataclass
@@ -57,8 +59,8 @@ class Forecast:
     phases: tuple[Phase, ...] = ()
 
 
-def describe(settings: Settings, parts: Parts) -> str:
-    """The plan as text. Raises nothing for what is missing: it is listed."""
+def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
+    """The plan as text, and whether something is missing. Raises nothing for that: it is listed."""
     f = Forecast(settings, parts, [])
     f.suite = _tasks(f)
     f.trainer = _found(f, lambda: parts["trainer"].make(_context(f)))
@@ -84,7 +86,7 @@ def describe(settings: Settings, parts: Parts) -> str:
     lines += [f"  - {what}" for what in f.missing]
     if isinstance(f.suite, Closes):
         f.suite.close()
-    return "\n".join(lines)
+    return "\n".join(lines), bool(f.missing)
 
 
 def _context(f: Forecast) -> Any:
@@ -217,6 +219,9 @@ def _machines(f: Forecast) -> list[str]:
         gpus = "GPUs as its size wants" if size is None else _gpus(2 * size)
         lines.append(f"serving {name}: {gpus} (bfloat16, without the cache of keys and values)")
     scripted = f.parts["policy"].scripted
+    if not served and not scripted:
+        lines += _found(f, lambda: _agent_here(f)) or []
+        _found(f, lambda: check_device(f.settings.policy.device))
     if f.plan is not None and f.plan.trains and not scripted:
         if served:
             _found(f, lambda: _weights_here(f))
@@ -225,6 +230,19 @@ def _machines(f: Forecast) -> list[str]:
             lines += needed
             f.missing += [m for m in missing if m not in f.missing]
     return lines or ["no GPU is needed"]
+
+
+def _agent_here(f: Forecast) -> list[str]:
+    """Raises UserError if the agent's weights are to be in a folder that has none."""
+    place = model_path(f.settings, f.parts)
+    if (Path(place) / "config.json").is_file():
+        return []
+    if Path(place).is_dir() or not HUB_NAME.fullmatch(place):
+        raise UserError(
+            f"a model in the folder {place} (there is no {Path(place) / 'config.json'}). Change "
+            "the setting `model`."
+        )
+    return [f"model {place}: no folder here, so it is read from the hub or its cache"]
 
 
 def _weights_here(f: Forecast) -> None:

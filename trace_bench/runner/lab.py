@@ -4,6 +4,8 @@ Every `rollouts` call has a name, unique in the run. Its episodes' seeds follow 
 the name and the index, so a repeated call runs the same episodes. When a run is resumed:
 
 - episodes whose trajectories are on disk are answered from there,
+- of a call that stopped the run because too many episodes were lost (`max_lost`), the lost ones are
+  taken back from trajectories and ledger and played again, so each counts once,
 - the others are run as `play.record` describes: a partly written call is run again as a whole, and
   only the missing lines are appended,
 - the budget is counted by the calls made, not by the lines found, so that a method takes the same
@@ -13,17 +15,20 @@ the name and the index, so a repeated call runs the same episodes. When a run is
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 from trace_bench.core.errors import BudgetExceeded, UserError
-from trace_bench.core.protocols import PlayElsewhere, Source, Suite, Tracker, Trainer
+from trace_bench.core.protocols import Hear, PlayElsewhere, Source, Suite, Tracker, Trainer
 from trace_bench.core.run_files import EPISODE, OWN, REPAIRS
 from trace_bench.core.store import Lines, stable_seed, write_json, write_text
 from trace_bench.core.types import (
     AgentSpec,
+    Boundary,
+    Failure,
     Message,
     Purpose,
     Task,
@@ -33,7 +38,9 @@ from trace_bench.core.types import (
 from trace_bench.llm.roles import Roles
 from trace_bench.play.record import Batch, Episodes, Player
 from trace_bench.play.suites import generated_key
+from trace_bench.runner import health
 from trace_bench.runner.ledger import Ledger, entry
+from trace_bench.runner.losses import AGAIN, NOT_AGAIN, check, counts, too_many
 from trace_bench.runner.progress import Aside, Progress
 
 T = TypeVar("T")
@@ -77,9 +84,11 @@ class RunLab:
         listeners: Listeners,
         models: Models | None = None,
         episodes: Episodes | None = None,
+        max_lost: float = 0.5,
     ) -> None:
         """`ledger`: the lab's own, with its budget. `episodes`: complete calls of other labs of
-        this run, which this lab reuses for identical calls."""
+        this run, which this lab reuses for identical calls. `max_lost`: the share of a call's
+        episodes that may be lost."""
         self.folder = folder
         self.seed = seed
         self.suite = player.suites.target
@@ -89,14 +98,16 @@ class RunLab:
         self._listeners = listeners
         self._models = models or Models()
         self._episodes = episodes
+        self._max_lost = max_lost
         self._sources: dict[str, Source] = {}
         self._trajectories = Lines(folder / "trajectories.jsonl", EPISODE)
         self._stored = _by_call(self._trajectories)
         self._latest: tuple[int, AgentSpec] | None = None
         self._calls: set[str] = set()
+        self._heard: list[Hear] = []
         self.spent = 0  # by the calls made so far
         self.seconds: dict[str, float] = {}  # wall time in rollouts, by purpose
-        self.turns, self.malformed = 0, 0  # of the agent; those whose tool call cannot be read
+        self.episodes, self.training = health.Episodes(), health.Training()
 
     def budget_left(self) -> int:
         """Rollouts of the budget that are left after the calls so far."""
@@ -121,8 +132,9 @@ class RunLab:
         `accounting` exempts the purpose. `by`: runs missing episodes instead of this process; it
         must use the same seeds.
 
-        Raises BudgetExceeded before anything is played, and ValueError for a call name that was
-        used before or the purpose EVALUATION, which is not a method's business.
+        Raises BudgetExceeded before anything is played, ValueError for a call name that was used
+        before or the purpose EVALUATION, which is not a method's business, and UserError as soon as
+        too many of the episodes are lost.
         """
         charge = self._charge(call, len(tasks), purpose)
         self._calls.add(call)
@@ -134,7 +146,10 @@ class RunLab:
         seeds = tuple(stable_seed(self.seed, call, i) for i in range(len(tasks)))
         way = None if route is None else tuple(route)
         batch = Batch(agent, tuple(tasks), seeds, temperature, way)
+        if by is None:
+            self._take_back(call, batch)
         there = self._answered(call, batch, purpose)
+        self._check_lost(call, batch, there, by)
         if len(there) < len(batch):
             self._complete(call, batch, purpose, there, by)
         if self._episodes is not None and by is None and self._player.repeats:
@@ -142,7 +157,19 @@ class RunLab:
         out = [there[i] for i in range(len(batch))]
         self.spent += charge
         self._count(out, purpose, time.monotonic() - started)
+        for hear in self._heard:
+            hear(tasks, out)
         return out
+
+    @contextmanager
+    def listening(self, hear: Hear) -> Iterator[None]:
+        """As long as the block lasts, `hear` is given the episodes of every call, also those that
+        are answered from disk."""
+        self._heard.append(hear)
+        try:
+            yield
+        finally:
+            self._heard.remove(hear)
 
     def checkpoint(self, agent: AgentSpec) -> None:
         """Sets the current agent for the curve. It is evaluated before the next rollouts if they
@@ -150,6 +177,7 @@ class RunLab:
         self._latest = (self.spent, agent)
 
     def metric(self, **values: Any) -> None:
+        self.training.log(values)
         self._listeners.tracker.log({"rollouts": self.spent, **values})
 
     def log(self, text: str) -> None:
@@ -240,6 +268,28 @@ class RunLab:
             )
         return charge
 
+    def _take_back(self, call: str, batch: Batch) -> None:
+        """Forgets the stored lost episodes of a call that lost too many. The ledger comes first: a
+        trajectory without its line is found again at the next start."""
+        stored = self._stored.get(call, {})
+        lost = [i for i, line in stored.items() if i < len(batch) and _is_lost(batch, i, line)]
+        if not too_many(len(lost), len(batch), self._max_lost):
+            return
+        self.ledger.take_back(call, lost)
+        gone = frozenset(lost)
+        self._trajectories.drop(lambda line: line["call"] == call and line["index"] in gone)
+        for index in lost:
+            del stored[index]
+        self.log(f"{call}: {len(lost)} lost episodes are played again")
+
+    def _check_lost(
+        self, call: str, batch: Batch, there: Mapping[int, Trajectory], by: PlayElsewhere | None
+    ) -> None:
+        """Raises UserError if too many episodes of the call are lost."""
+        lost = [_cause(t) for i, t in there.items() if counts(batch.tasks[i], t.failure)]
+        remedy = AGAIN if by is None else NOT_AGAIN
+        check(call, lost, len(batch), self._max_lost, self._player.faults, remedy)
+
     def _answered(self, call: str, batch: Batch, purpose: Purpose) -> dict[int, Trajectory]:
         """The call's episodes that are on disk, in the order in which they ended."""
         stored = self._stored.pop(call, {})
@@ -277,6 +327,8 @@ class RunLab:
             self.ledger.record(entry(call, index, purpose, trajectory))
             there[index] = trajectory
             self._show(trajectory, purpose)
+            if trajectory.failure is not None:
+                self._check_lost(call, batch, there, by)
 
         def arrived(index: int, trajectory: Trajectory) -> None:
             self._check_same(call, index, trajectory, batch)
@@ -297,8 +349,7 @@ class RunLab:
         return self._episodes.find(call, batch)
 
     def _count(self, played: Sequence[Trajectory], purpose: Purpose, seconds: float) -> None:
-        self.turns += sum(len(t.turns) for t in played)
-        self.malformed += sum(turn.malformed is not None for t in played for turn in t.turns)
+        self.episodes.played(played)
         self.seconds[purpose.value] = self.seconds.get(purpose.value, 0.0) + seconds
 
     def _show(self, trajectory: Trajectory, purpose: Purpose) -> None:
@@ -319,6 +370,18 @@ class RunLab:
             f"episode {index} is {found.task} by {found.agent}, and this version would run "
             f"{expected}. Change the setting `run_dir`, or remove the folder."
         )
+
+
+def _is_lost(batch: Batch, index: int, line: Mapping[str, Any]) -> bool:
+    """Whether a stored trajectory counts as lost."""
+    failed = line["failure"]
+    failure = failed and Failure(Boundary(failed["boundary"]), failed["error"])
+    return counts(batch.tasks[index], failure)
+
+
+def _cause(trajectory: Trajectory) -> str:
+    failure = trajectory.failure
+    return "" if failure is None else f"{failure.boundary}: {failure.error} ({trajectory.task})"
 
 
 def _by_call(lines: Lines) -> dict[str, dict[int, Mapping[str, Any]]]:

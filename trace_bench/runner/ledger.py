@@ -9,7 +9,7 @@ ledger as an uninterrupted one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,6 +137,15 @@ class Ledger:
         self._lines.append(entry)
         self._remember(entry)
         return True
+
+    def take_back(self, call: str, indices: Collection[int]) -> None:
+        """Removes the lines of episodes that are played again."""
+        gone = frozenset(indices)
+        there = self._calls.get(call, {})
+        for index in gone & there.keys():
+            self._counts[there.pop(index).purpose] -= 1
+        if self.path.exists():
+            self._lines.drop(lambda line: line["call"] == call and line["index"] in gone)
 
     def close(self) -> None:
         self._lines.close()

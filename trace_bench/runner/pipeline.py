@@ -24,12 +24,13 @@ from trace_bench.core.protocols import (
     Tracker,
     Yardstick,
 )
-from trace_bench.core.run_files import FLOORS, SUMMARY
+from trace_bench.core.run_files import FAULTS, FLOORS, SUMMARY
 from trace_bench.core.store import read_lines, write_json
 from trace_bench.core.types import CHARGED, AgentSpec, Task
+from trace_bench.play.faults import Faults
 from trace_bench.play.record import Episodes, Player
 from trace_bench.play.suites import Suites, about_of
-from trace_bench.runner import report
+from trace_bench.runner import health, report
 from trace_bench.runner.bench import (
     Bench,
     acting_model,
@@ -55,6 +56,7 @@ from trace_bench.runner.folder import (
     only_writer,
     stored_summary,
 )
+from trace_bench.runner.header import header
 from trace_bench.runner.lab import Listeners, Models, RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.memory import few_collections
@@ -77,15 +79,17 @@ class Done:
 
 def run(settings: Settings) -> int:
     """Runs or resumes; prints the closing table and `run: <folder>`. Returns 0, or 1 if no held-out
-    episode has a score.
+    episode of an agent has a score; such a run is not finished. With `dry_run`, 1 if something is
+    missing.
 
     Raises UserError for a folder of other settings, a budget that is too small, a full disk, ...
     """
     if settings.dry_run:
         from trace_bench.runner.forecast import describe
 
-        print(describe(settings, parts_of(settings)), flush=True)
-        return 0
+        text, missing = describe(settings, parts_of(settings))
+        print(text, flush=True)
+        return 1 if missing else 0
     done = carry_out(settings, verbose=True)
     if done.stored:
         print("this run is finished; its stored result:", file=sys.stderr)
@@ -100,15 +104,17 @@ def run(settings: Settings) -> int:
 
 
 def _unmeasured(done: Done) -> str | None:
-    """Why a run measured nothing: every held-out episode was lost. None if it has a score."""
-    score = done.summary["score"]
-    if score["n"] > 0:
+    """Why a run measured nothing: all held-out episodes of an agent were lost. None if there is a
+    score of every agent."""
+    if done.summary["complete"]:
         return None
+    score = done.summary["score"]
     lines = read_lines(done.folder / "evaluation.jsonl")
     first = next((line["error"] for line in lines if line["error"]), "no reason was given")
-    return (
-        f"none of the {score['failures']} held-out episodes has a score. The first error: {first}"
-    )
+    what = f"none of the {score['failures']} held-out episodes"
+    if score["n"]:
+        what = f"no held-out episode of {', '.join(done.summary['unscored'])}"
+    return f"{what} has a score. The first error: {first}"
 
 
 def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
@@ -120,13 +126,17 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
     with few_collections(), only_writer(place.folder), ExitStack() as stack:
         resumed = belongs(place)
         summary = stored_summary(place.folder) if resumed else None
-        if summary is not None:
+        if summary is not None and (gone := health.lost(summary)):
+            log(f"{gone} held-out episodes were lost; they are played again")
+        elif summary is not None:
             _report_again(settings, parts, place, summary, log)
             return Done(place.folder, summary, stored=True)
         bench = build_bench(settings, parts, place, stack, log)
         check_built(bench, new=not resumed)
         if not resumed:
             claim(place, settings)
+        for line in header(bench):
+            log(line)
         stream: TextIO = sys.stderr if verbose else _Nowhere()  # type: ignore[assignment]
         summary = _execute(bench, stack, Progress(settings.budget, stream=stream), resumed)
     return Done(place.folder, summary, stored=False)
@@ -152,7 +162,11 @@ def _execute(bench: Bench, stack: ExitStack, progress: Progress, resumed: bool) 
     stack.callback(progress.close)
     clock = Clock(folder / TIMING)
     player = Player(
-        bench.policy, Suites(bench.suite), settings.policy.max_turns, settings.policy.max_tokens
+        bench.policy,
+        Suites(bench.suite),
+        settings.policy.max_turns,
+        settings.policy.max_tokens,
+        Faults(folder / FAULTS),
     )
     evaluation = Evaluation(folder, player, wanted(bench), progress=progress, clock=clock)
     stack.enter_context(closing(evaluation))
@@ -180,6 +194,7 @@ def _execute(bench: Bench, stack: ExitStack, progress: Progress, resumed: bool) 
         seconds=clock.seconds,
         about=about_of(bench.suite),
         llm=_costs(run, lab),
+        health=_health(run, lab),
     )
     summary = summarize(settings, bench.parts, bench.place, bench.plan, finished)
     write_json(folder / SUMMARY, summary)
@@ -260,6 +275,7 @@ def _lab(run: _Run, yardstick: Yardstick | None = None) -> RunLab:
         listeners=listeners,
         models=Models(bench.roles, generated_suites(settings, bench.place.fingerprint, bench.log)),
         episodes=run.episodes,
+        max_lost=settings.max_lost,
     )
 
 
@@ -273,9 +289,21 @@ def _costs(run: _Run, lab: RunLab) -> dict[str, Any]:
     usage: dict[str, Any] = dict(run.bench.roles.usage())
     if isinstance(run.player.policy, CountsUsage):
         usage["policy"] = run.player.policy.usage()
-    turns = {"method": lab.turns, "evaluation": run.evaluation.turns}
-    bad = {"method": lab.malformed, "evaluation": run.evaluation.malformed}
+    turns = {"method": lab.episodes.turns, "evaluation": run.evaluation.turns}
+    bad = {"method": lab.episodes.malformed, "evaluation": run.evaluation.malformed}
     return {"usage": usage, "turns": turns, "malformed": bad}
+
+
+def _health(run: _Run, lab: RunLab) -> dict[str, Any]:
+    """The summary's `health`."""
+    evaluation = run.evaluation
+    outcomes = evaluation.outcomes
+    return {
+        "method": lab.episodes.data(),
+        "evaluation": evaluation.health().data(),
+        **vars(lab.training),
+        "equal_trials": health.equal_trials([*outcomes["final"]]),
+    }
 
 
 def _report_again(

@@ -9,6 +9,7 @@ from typing import Any
 
 from trace_bench.core.types import charged
 from trace_bench.results.statistics import bootstrap_interval, paired_difference, task_means
+from trace_bench.runner import health
 from trace_bench.runner.outcomes import Outcome
 
 
@@ -140,6 +141,8 @@ def closing(summary: Mapping[str, Any]) -> str:
         if summary["curve_caveat"]:
             lines.append(f"  not what runs with these budgets give: {summary['curve_caveat']}")
     lines += _costs(summary.get("llm") or {})
+    if "health" in summary:
+        lines += health.lines(summary["health"])
     lines.append(
         "files: ledger.jsonl (every rollout), trajectories.jsonl (read them with python -m "
         "trace_bench.show), evaluation.jsonl, metrics.jsonl, agent.json, summary.json"
@@ -156,7 +159,7 @@ def _yardsticks(summary: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _costs(llm: Mapping[str, Any]) -> list[str]:
-    """Requests to models, one line per role, and the turns with malformed tool calls."""
+    """Requests to models, one line per role."""
     lines = []
     for role, cost in llm.get("usage", {}).items():
         if not cost["requests"]:
@@ -168,10 +171,6 @@ def _costs(llm: Mapping[str, Any]) -> list[str]:
         for name in ("retries", "failures", "rewritten"):
             text += f", {cost[name]} {name}" if cost.get(name) else ""
         lines.append(text)
-    bad, turns = llm.get("malformed", {}), llm.get("turns", {})
-    if sum(bad.values()):
-        parts = [f"{bad[k]} of {turns[k]} turns ({k})" for k in bad if bad[k]]
-        lines.append(f"tool calls that could not be read: {', '.join(parts)}")
     return lines
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.protocols import MethodPlan
-from trace_bench.core.run_files import HASHED
+from trace_bench.core.run_files import FLOORS, HASHED
 from trace_bench.core.store import file_hash, read_json
 from trace_bench.core.types import AgentSpec, to_json
 from trace_bench.runner import report
@@ -39,7 +39,8 @@ ROW_NAMES = {"idle": "idle floor", "random": "random floor", "reference": "refer
 class Finished:
     """The results of a run. `outcomes`: by agent; `rollouts`: episodes by purpose; `yardsticks`:
     title and rollouts by purpose of each; `seconds`: wall time by phase; `about`: the suite's own
-    facts; `llm`: requests to models, and malformed tool calls."""
+    facts; `llm`: requests to models, and malformed tool calls; `health`: what was lost or
+    cut off."""
 
     agent: AgentSpec
     outcomes: Mapping[str, Sequence[Outcome]]
@@ -51,6 +52,7 @@ class Finished:
     seconds: Mapping[str, float]
     about: Mapping[str, Any]
     llm: Mapping[str, Any]
+    health: Mapping[str, Any]
 
 
 def summarize(
@@ -59,8 +61,10 @@ def summarize(
     """The summary for the closing table and later comparisons, as JSON-safe data."""
     final, base = run.outcomes["final"], run.outcomes["base"]
     method = parts["method"].label
+    unscored = _unscored(run)
     return {
-        "complete": True,
+        "complete": not unscored,
+        "unscored": unscored,
         "method": method,
         "learns": plan.learns,
         "marks": list(plan.marks),
@@ -86,9 +90,10 @@ def summarize(
         "routing": None if run.routed is None else _routing_figures(run.routed),
         "routing_dev": None if run.validated is None else _routing_figures(run.validated),
         "llm": dict(run.llm),
+        "health": dict(run.health),
         "curve": list(run.curve),
         "curve_caveat": plan.caveat,
-        "capabilities": _capabilities(place.folder),
+        "capabilities": selected_capabilities(place.folder),
         "adapters": [adapter.name for adapter in run.agent.adapters],
         "wall_s": {name: round(seconds, 2) for name, seconds in run.seconds.items()},
         "versions": versions(),
@@ -97,6 +102,12 @@ def summarize(
         "fingerprint": place.fingerprint,
         "hashes": {name: file_hash(place.folder / name) for name in HASHED},
     }
+
+
+def _unscored(run: Finished) -> list[str]:
+    """The agents of which every held-out episode was lost. The scripted bounds may lack a score."""
+    agents = {name: found for name, found in run.outcomes.items() if name not in FLOORS}
+    return [name for name, found in agents.items() if all(o.lost for o in found)]
 
 
 def _rows(method: str, plan: MethodPlan, run: Finished) -> list[report.Row]:
@@ -131,12 +142,16 @@ def _routing_figures(routed: Routing) -> dict[str, Any]:
     }
 
 
-def _capabilities(folder: Path) -> list[str] | None:
-    """Names of the selected capabilities, in the method's order; None without an analysis."""
+def selected_capabilities(folder: Path) -> list[str] | None:
+    """Names of the selected capabilities, in the method's order, without controls that were not
+    trained; None without an analysis."""
     path = folder / "capabilities.json"
     if not path.exists():
         return None
-    return [c["name"] for c in read_json(path).get("candidates", ()) if c["selected"]]
+    report = read_json(path)
+    trained = report.get("outcome", {}).get("trained", ())
+    selected = [c for c in report.get("candidates", ()) if c["selected"]]
+    return [c["name"] for c in selected if not c.get("control") or c["name"] in trained]
 
 
 def versions() -> dict[str, str | None]:

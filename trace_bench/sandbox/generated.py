@@ -29,7 +29,7 @@ def generated_suite(
     message = {"source": source, "given": given}
     pool = _pool(message, {"kind": "generated", "name": name}, sandbox, log, image)
     try:
-        return remote(pool)
+        return remote(pool, name)
     except UserError as error:
         pool.close()
         if pool.greeted:

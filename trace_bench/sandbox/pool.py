@@ -19,8 +19,16 @@ from typing import Any
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import Ask
 from trace_bench.sandbox.channel import Lost, Worker
-from trace_bench.sandbox.protocol import PROTOCOL, Violation, code_hash, learn_tools
+from trace_bench.sandbox.protocol import (
+    PROTOCOL,
+    Violation,
+    code_hash,
+    learn_tools,
+    message_from_json,
+)
 from trace_bench.sandbox.transport import Transport
+
+MOST_ASKS = 100  # questions for each call; a replay may ask those of earlier calls again
 
 
 @dataclass(eq=False)
@@ -45,8 +53,11 @@ class _Batch:
     places: list[int]
     number: int
     deadline: float
-    answers: dict[Any, dict[str, Future[str]]]  # by episode
-    asking: int = 0
+    answers: dict[int, dict[str, Future[str]]]  # by episode
+    most_asks: int
+    asked: int = 0
+    asking: int = 0  # questions that are not answered yet
+    stopped: float = 0.0  # since when the worker's clock stands still, while `asking`
 
 
 class Pool:
@@ -178,7 +189,8 @@ class Pool:
         worker.send(message, deadline)
         episodes = [calls[place][0] for place in places]
         answers = {episode.number: episode.answers for episode in episodes}
-        return _Batch(worker, places, worker.calls, deadline, answers)
+        most = MOST_ASKS * sum(1 + len(episode.history) for episode in episodes)
+        return _Batch(worker, places, worker.calls, deadline, answers, most)
 
     def _wait(self, batches: Sequence[_Batch]) -> list[tuple[_Batch, list[Result] | Lost]]:
         """The answers of all batches, in order of arrival; Lost for a worker that fails."""
@@ -208,7 +220,6 @@ class Pool:
             for message in batch.worker.lines() if ready else ():
                 if "ask" in message:
                     answers.append(self._question(batch, message))
-                    batch.asking += 1
                 else:
                     return _results(batch, message)
             self._answer(batch, answers)
@@ -219,25 +230,40 @@ class Pool:
         return None
 
     def _question(self, batch: _Batch, message: dict[str, Any]) -> tuple[_Batch, int, Future[str]]:
-        role, messages = message.get("role"), message.get("messages")
-        if self._ask is None or not isinstance(role, str) or not isinstance(messages, list):
+        role, number, episode = (message.get(key) for key in ("role", "ask", "episode"))
+        if self._ask is None or not isinstance(role, str):
             raise Lost(f"it asked for {role!r}, which no model or program plays here")
+        if type(number) is not int or type(episode) is not int or episode not in batch.answers:
+            raise Lost(f"it asked with the number {number!r} for the episode {episode!r}"[:200])
+        try:
+            messages = [message_from_json(m) for m in message.get("messages", ())]
+        except (Violation, TypeError) as error:
+            raise Lost(f"it broke the protocol: {error}") from error
+        batch.asked += 1
+        if batch.asked > batch.most_asks:
+            raise Lost(f"it asked more than {batch.most_asks} questions")
         self._threads = self._threads or ThreadPoolExecutor(64)
-        known = batch.answers.get(message.get("episode"), {})
+        known = batch.answers[episode]
         question = json.dumps([role, messages], sort_keys=True)
-        if question not in known or known[question].exception() is not None:
+        if question not in known or _failed(known[question]):
             known[question] = self._threads.submit(self._ask, role, messages)
-        return batch, message["ask"], known[question]
+        if not batch.asking:
+            batch.stopped = time.monotonic()
+        batch.asking += 1
+        return batch, number, known[question]
 
     def _answer(self, batch: _Batch, answers: list[tuple[_Batch, int, Future[str]]]) -> None:
-        """Sends the answers that are ready; the deadline's clock then restarts."""
+        """Sends the answers that are ready. The worker's clock stands still while a question is
+        open, and then goes on; it does not start anew."""
         for entry in [a for a in answers if a[0] is batch and a[2].done()]:
             answers.remove(entry)
             batch.asking -= 1
-            batch.deadline = time.monotonic() + self._deadline
+            if not batch.asking:
+                batch.deadline += time.monotonic() - batch.stopped
             error = entry[2].exception()
             reply = {"error": str(error)} if error else {"text": entry[2].result()}
-            batch.worker.send({"answer": entry[1], **reply}, batch.deadline)
+            soon = max(batch.deadline, time.monotonic() + 1.0)  # it may be reading right now
+            batch.worker.send({"answer": entry[1], **reply}, soon)
 
     # -- workers ---------------------------------------------------------------------------------
 
@@ -354,6 +380,10 @@ def _results(batch: _Batch, message: Mapping[str, Any]) -> list[Result]:
     except Violation as error:
         raise Lost(f"it broke the protocol: {error}") from error
     return list(results)
+
+
+def _failed(answer: Future[str]) -> bool:
+    return answer.done() and answer.exception() is not None
 
 
 def _pause(waiting: Sequence[_Batch]) -> float:

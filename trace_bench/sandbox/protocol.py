@@ -20,16 +20,29 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Collection, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.types import ROLES, Message, Milestone, Score, Step, StopReason, Tool, to_json
+from trace_bench.core.limits import Limits, Unreadable, fits, read
+from trace_bench.core.types import (
+    ROLES,
+    Message,
+    Milestone,
+    Score,
+    Step,
+    StopReason,
+    Task,
+    Tool,
+    to_json,
+)
 
 PROTOCOL = 1
 MAX_LINE = 16 * 2**20  # bytes; a step of 20 messages has some tens of kilobytes
+LINE = Limits(MAX_LINE, depth=80)
 MOST_MILESTONES = 1000  # in one score
+MOST_TOOL_SETS = 2000  # of one worker
+LONGEST_NAME = 300  # characters of a task's id, and of other names
 
 
 class Violation(Exception):
@@ -45,9 +58,9 @@ def encode(value: Mapping[str, Any]) -> bytes:
 def decode(line: bytes) -> dict[str, Any]:
     """A line as a message. Raises Violation."""
     try:
-        value = json.loads(line, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise Violation(f"not JSON ({_short(error)}): {_short(line)}") from error
+        value = read(line, LINE)
+    except Unreadable as error:
+        raise Violation(f"not JSON ({error}): {_short(line[:500])}") from error
     if not isinstance(value, dict):
         raise Violation(f"not a JSON object: {_short(line)}")
     return value
@@ -58,7 +71,7 @@ def step_to_json(step: Step, known: MutableMapping[str, bool]) -> dict[str, Any]
     includes them only if `known` does not have them yet."""
     out: dict[str, Any] = {"messages": step.messages}
     if step.tools:
-        digest = hashlib.sha256(encode({"tools": step.tools})).hexdigest()[:16]
+        digest = _digest(step.tools)
         out["tools"] = digest
         if digest not in known:
             known[digest] = True
@@ -75,7 +88,10 @@ def learn_tools(result: Mapping[str, Any], known: MutableMapping[str, tuple[Tool
     sent them. Raises Violation."""
     step = result.get("step")
     if isinstance(step, dict) and "new_tools" in step:
-        known[str(step.get("tools"))] = tuple(map(_tool, _list(step["new_tools"], "tools")))
+        tools = tuple(map(_tool, _list(step["new_tools"], "tools")))
+        _need(step.get("tools") == _digest(tools), "the hash of the tools", step.get("tools"))
+        known[_digest(tools)] = tools
+        _need(len(known) <= MOST_TOOL_SETS, f"at most {MOST_TOOL_SETS} sets of tools", len(known))
 
 
 def step_from_json(data: Any, known: Mapping[str, tuple[Tool, ...]]) -> Step:
@@ -92,8 +108,9 @@ def step_from_json(data: Any, known: Mapping[str, tuple[Tool, ...]]) -> Step:
     stop = data.get("stop")
     _need(stop is None or stop in list(StopReason), "a stop reason", stop)
     score = data.get("score")
+    _need(stop != StopReason.ERROR or score is None, "no score where the stop is error", score)
     return Step(
-        messages=tuple(map(_message, data["messages"])),
+        messages=tuple(map(message_from_json, data["messages"])),
         tools=tools,
         done=done,
         score=None if score is None else score_from_json(score),
@@ -116,12 +133,36 @@ def score_from_json(data: Any) -> Score:
     return Score(similarity, success, details, milestones, minefields)
 
 
+def task_from_json(data: Any, envs: Collection[str], prefix: str = "") -> Task:
+    """A task of a suite in a worker, checked: `env` is one of `envs`, so that no suite makes tasks
+    of another, and the id starts with `prefix`. Raises Violation."""
+    _need(isinstance(data, dict) and data.keys() == _TASK, "a task", data)
+    for key in ("id", "env", "split"):
+        _need(is_name(data[key]), f"a printable text for a task's {key}", data[key])
+    parts = data["id"].split("/")
+    _need(".." not in parts, "a task's id without ..", data["id"])
+    _need(data["env"] in envs, f"{' or '.join(map(repr, envs))} for a task's env", data["env"])
+    _need(data["id"].startswith(prefix), f"a task's id that starts with {prefix}", data["id"])
+    seed = data["seed"]
+    _need(type(seed) is int and abs(seed) < 2**63, "a seed of 63 bits", seed)
+    _need(isinstance(data["data"], dict), "an object for a task's data", data["data"])
+    return Task(**data)
+
+
+_TASK = {"id", "env", "split", "seed", "data"}
+
+
+def is_name(value: Any) -> bool:
+    """Whether it is a short text without control characters."""
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_NAME and value.isprintable()
+
+
 def _milestone(data: Any) -> Milestone:
     _need(isinstance(data, dict), "a milestone", data)
     name, hit, place, tells = (data.get(key) for key in ("name", "hit", "place", "tells"))
     _need(isinstance(name, str), "a text for a milestone's name", name)
     _need(isinstance(hit, bool), "true or false for a milestone's hit", hit)
-    whole = isinstance(place, int) and not isinstance(place, bool) and place >= 0
+    whole = isinstance(place, int) and not isinstance(place, bool) and 0 <= place < 2**31
     _need(place is None or whole, "an index or null for a milestone's place", place)
     _need(tells is None or isinstance(tells, str), "a text or null for tells", tells)
     return Milestone(name, _similarity(data.get("similarity")), hit, place, tells)
@@ -129,12 +170,13 @@ def _milestone(data: Any) -> Milestone:
 
 def _similarity(value: Any) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    _need(number and math.isfinite(value), "a number for similarity", value)
+    _need(number and fits(value), "a number for similarity", value)
     _need(0 <= value <= 1, "a similarity from 0 to 1", value)
     return float(value)
 
 
-def _message(data: Any) -> Message:
+def message_from_json(data: Any) -> Message:
+    """A message, with its role, content and calls checked. Raises Violation."""
     _need(isinstance(data, dict) and data.get("role") in ROLES, "a message with a role", data)
     content = data.get("content")
     _need(content is None or isinstance(content, str), "a text for content", content)
@@ -164,8 +206,8 @@ def _short(value: Any) -> str:
     return repr(text if len(text) <= 120 else text[:120] + "...")
 
 
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
+def _digest(tools: Sequence[Tool]) -> str:
+    return hashlib.sha256(encode({"tools": tools})).hexdigest()[:16]
 
 
 def code_hash() -> str:

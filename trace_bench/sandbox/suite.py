@@ -9,9 +9,16 @@ from typing import Any, TypeVar
 
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import AsksUser, Describes, Env, HasReference, Suite, Synthesizes
-from trace_bench.core.types import Boundary, Message, Score, Step, Task, task_from_json
+from trace_bench.core.types import Boundary, Message, Score, Step, Task
 from trace_bench.sandbox.pool import Episode, Pool, Result
-from trace_bench.sandbox.protocol import Violation, score_from_json, step_from_json
+from trace_bench.sandbox.protocol import (
+    Violation,
+    is_name,
+    message_from_json,
+    score_from_json,
+    step_from_json,
+    task_from_json,
+)
 
 T = TypeVar("T")
 
@@ -133,9 +140,11 @@ def sandboxed(inner: Suite, pool: Pool) -> SandboxedSuite:
     return _class_with(tuple(abilities(inner)))(inner, pool)
 
 
-def remote(pool: Pool) -> SandboxedSuite:
-    """A suite that exists only in its worker, such as a benchmark with its own packages."""
-    inner = _Remote(pool)
+def remote(pool: Pool, generated: str | None = None) -> SandboxedSuite:
+    """A suite that exists only in its worker, such as a benchmark with its own packages.
+    `generated`: its name if it comes from generated code; it can then take no other. Raises
+    UserError for facts or tasks that are not its own or break a limit."""
+    inner = _Remote(pool, generated)
     return _class_with(inner.abilities)(inner, pool)
 
 
@@ -148,23 +157,29 @@ def _class_with(names: tuple[str, ...]) -> type[SandboxedSuite]:
 class _Remote:
     """The suite in a worker, by remote calls. `abilities`: the names of its abilities."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, generated: str | None) -> None:
         self._pool = pool
         self._query({"do": "about"}, self._describe)
+        own = f"{self.name}/{self.variant}"
+        if generated is not None and own != f"generated/{generated}":
+            raise UserError(f"the suite generated/{generated} calls itself {own!r}.")
+        self._envs = (self.name, own) if generated is None else (own,)
+        self._prefix = "" if generated is None else f"{own}/"
         self._tasks: dict[str, tuple[Task, ...]] = {}
 
     def _describe(self, about: Mapping[str, Any]) -> None:
-        self.name, self.variant = str(about["name"]), str(about["variant"])
-        self.abilities = tuple(map(str, about["abilities"]))
-        self._splits, self._about = tuple(about["splits"]), dict(about["about"])
-        self._capabilities, self._asks = tuple(about["capabilities"]), bool(about["asks_user"])
+        self.name, self.variant = map(_name, (about["name"], about["variant"]))
+        self.abilities = tuple(map(_name, about["abilities"]))
+        self._splits, self._about = tuple(map(_name, about["splits"])), dict(about["about"])
+        self._capabilities = tuple(map(_name, about["capabilities"]))
+        self._asks = bool(about["asks_user"])
 
     def _query(self, call: Mapping[str, Any], read: Callable[[Any], T]) -> T:
         """The worker's answer, read by `read`. Raises UserError if it cannot be read."""
         answer = self._pool.query(dict(call))
         try:
             return read(answer)
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except (Violation, LookupError, TypeError, ValueError, AttributeError) as error:
             raise UserError(
                 f"the suite in the sandbox answered {call['do']!r} with a value that cannot be "
                 f"read ({type(error).__name__}: {error}). Change `env`."
@@ -176,7 +191,7 @@ class _Remote:
     def tasks(self, split: str) -> Sequence[Task]:
         if split not in self._tasks:
             call = {"do": "tasks", "split": split}
-            self._tasks[split] = self._query(call, lambda found: tuple(map(task_from_json, found)))
+            self._tasks[split] = self._query(call, lambda found: tuple(map(self._task, found)))
         return self._tasks[split]
 
     def task(self, task_id: str) -> Task:
@@ -184,11 +199,11 @@ class _Remote:
             for task in known:
                 if task.id == task_id:
                     return task
-        return self._query({"do": "task", "id": task_id}, task_from_json)
+        return self._query({"do": "task", "id": task_id}, self._task)
 
     def reference(self, task: Task) -> Sequence[Message]:
-        found: list[Message] = self._query({"do": "reference", "task": task}, list)
-        return found
+        call = {"do": "reference", "task": task}
+        return self._query(call, lambda found: list(map(message_from_json, found)))
 
     def capabilities(self) -> Sequence[str]:
         return self._capabilities
@@ -196,13 +211,22 @@ class _Remote:
     def synthetic(self, capability: str, seed: int) -> Task:
         """Raises UserError with the worker's error if it cannot make the task."""
         call = {"do": "synthetic", "capability": capability, "seed": seed}
-        return self._query(call, task_from_json)
+        return self._query(call, self._task)
+
+    def _task(self, data: Any) -> Task:
+        return task_from_json(data, self._envs, self._prefix)
 
     def asks_user(self) -> bool:
         return self._asks
 
     def about(self) -> Mapping[str, Any]:
         return self._about
+
+
+def _name(value: Any) -> str:
+    if not is_name(value):
+        raise ValueError(f"a short printable text was expected, got {str(value)[:100]!r}")
+    return str(value)
 
 
 def reset_call(task: Task) -> dict[str, Any]:

@@ -58,7 +58,9 @@ class Channel:
         self._lock = threading.Lock()
 
     def send(self, message: Mapping[str, Any]) -> None:
-        line = encode(message)
+        self.write(encode(message))
+
+    def write(self, line: bytes) -> None:
         with self._lock:
             self._out.write(line)
             self._out.flush()
@@ -122,7 +124,12 @@ class Worker:
             results = list(self._pool.map(self._call, calls))
         else:
             results = [self._call(call) for call in calls]
-        self.channel.send({"id": message["id"], "results": results})
+        answer = {"id": message["id"], "results": results}
+        try:
+            line = encode(answer)
+        except (TypeError, ValueError, RecursionError):  # one of them is no JSON
+            line = encode({**answer, "results": [_sendable(result) for result in results]})
+        self.channel.write(line)
 
     def _call(self, call: Mapping[str, Any]) -> dict[str, Any]:
         self._now.episode = call.get("episode")
@@ -171,6 +178,15 @@ class Worker:
                 env.close()
         except Exception as error:
             print(f"close: {type(error).__name__}: {error}", file=sys.stderr)
+
+
+def _sendable(result: dict[str, Any]) -> dict[str, Any]:
+    """The result, or an error in place of what cannot be written as JSON."""
+    try:
+        encode(result)
+    except (TypeError, ValueError, RecursionError) as error:
+        return {"error": f"the environment's answer is no JSON: {error}"[:2000]}
+    return result
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -150,8 +150,9 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of one run. `run_dir`: its folder. `runs_root`: the parent folder of runs
-    without a `run_dir`."""
+    """The settings of one run. `max_lost`: the share of a call's episodes that may be lost before
+    the run stops. `run_dir`: its folder. `runs_root`: the parent folder of runs without a
+    `run_dir`."""
 
     env: EnvSettings
     method: PartSettings
@@ -167,6 +168,7 @@ class Settings:
     budget: int = field(default=640, metadata=number(0))
     seed: int = field(default=0, metadata=number(0))
     checkpoints: tuple[int, ...] | None = field(default=None, metadata=number(0))
+    max_lost: float = field(default=0.5, metadata=number(0, 1))
     run_dir: str | None = None
     runs_root: str = "runs"
     experiment: str | None = None

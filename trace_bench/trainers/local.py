@@ -20,7 +20,14 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, RunContext, TrainingJob
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Task, Trajectory
-from trace_bench.trainers.record import check_job, check_turns, exact, of_rollouts, reward_of
+from trace_bench.trainers.record import (
+    check_job,
+    check_turns,
+    exact,
+    of_rollouts,
+    reward_of,
+    why_untrained,
+)
 from trace_bench.trainers.schedule import Schedule, curve_caveat, plan, task_of_group
 from trace_bench.trainers.settings import GPU, TrainerSettings
 from trace_bench.trainers.tree import sequence_of
@@ -52,7 +59,8 @@ class LocalTrainer:
         self._learners: dict[str, Learner] = {}
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
-        """Returns the job's agent with one more adapter, named `<job.name>@<version>`.
+        """Returns the job's agent with one more adapter, named `<job.name>@<version>`; the agent
+        itself if no iteration took an optimizer step.
 
         Raises UserError if the job's rollouts are too few for one iteration, if the model lacks a
         target module, or if the folder holds a job of the same name with other settings."""
@@ -120,11 +128,16 @@ class _Training:
         if state.iteration < len(self.schedule.groups):
             self.lab.log(f"{self.job.name}: nothing is left to learn, training stops early")
         unspent = self.job.rollouts - self.spent(state.iteration)
-        self.lab.metric(phase="trained", adapter=self.version(state.iteration), unspent=unspent)
+        untrained = why_untrained(state.records)
+        adapter = None if untrained else self.version(state.iteration)
+        self.lab.metric(phase="trained", adapter=adapter, unspent=unspent)
         self.lab.log(
             f"{self.job.name}: {state.iteration} iterations, {self.spent(state.iteration)} "
             f"rollouts, {unspent} unspent"
         )
+        if untrained:
+            self.lab.log(f"{self.job.name}: no optimizer step, so there is no adapter: {untrained}")
+            return self.job.agent
         return self.agent(state.iteration)
 
     def go_on(self, state: State) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import TraceBenchError, UserError, unknown
@@ -51,6 +51,24 @@ def check_turns(trajectory: Trajectory, adapter: str | None) -> None:
         raise TraceBenchError(f"{trajectory.task}: the first turn has no prompt tokens")
 
 
+def why_untrained(records: Sequence[Mapping[str, Any]]) -> str | None:
+    """Why a job whose iterations have these `records` took no optimizer step; None if it did."""
+    if any(record["steps"] for record in records):
+        return None
+    if all(record["reward"] is None for record in records):
+        return "every episode was lost"
+    if all(record["constant_share"] == 1.0 for record in records):
+        rewards = ", ".join(f"{value:.3g}" for value in _spread(records))
+        return f"in every group all rewards were equal (mean reward: {rewards})"
+    return "no episode with an advantage has a turn of the agent"
+
+
+def _spread(records: Sequence[Mapping[str, Any]]) -> list[float]:
+    """The lowest and the highest mean reward of the iterations; one number if they are equal."""
+    means = [record["reward"] for record in records if record["reward"] is not None]
+    return sorted({min(means), max(means)})
+
+
 def of_rollouts(
     trajectories: Sequence[Trajectory], reward: str, found: Advantages
 ) -> dict[str, Any]:
@@ -59,6 +77,7 @@ def of_rollouts(
     return {
         "reward": _mean([float(getattr(s, reward)) for s in scores]),
         "success": _mean([float(s.success) for s in scores]),
+        "groups": found.groups,
         "zero_share": found.all_zero / found.groups,
         "one_share": found.all_one / found.groups,
         "constant_share": found.constant / found.groups,

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Ask
+from trace_bench.core.text import between
 from trace_bench.core.types import Boundary
 from trace_bench.envs.tau2.data import user_guidelines
 from trace_bench.envs.user_faults import CarefulAsk
 
 STOPS = ("###STOP###", "###TRANSFER###", "###OUT-OF-SCOPE###")
 PROMPT_VERSION = "2"  # of the text added to the benchmark's guidelines; recorded in every run
-_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
 _MOST_CALLS = 20  # rounds of tool calls in one turn of the user
 
 Act = Callable[[str, Mapping[str, Any]], str]  # a user tool's name and arguments -> its answer
@@ -91,7 +90,7 @@ class AskedUser:
         for _ in range(_MOST_CALLS):
             text = self._ask(self._messages, opening)
             self._messages.append({"role": "assistant", "content": text})
-            calls = _CALL.findall(text)
+            calls = calls_in(text)
             if not calls:
                 return text
             results = [_answer(call, act) for call in calls]
@@ -113,6 +112,12 @@ def user_runs(actions: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, An
             runs[-1].append(action)
         before = action.get("requestor", "assistant")
     return runs
+
+
+def calls_in(text: str) -> list[str]:
+    """The tool calls that a user's model has written: each an object, as text."""
+    blocks = [block.strip() for block in between(text, "<tool_call>", "</tool_call>")[0]]
+    return [block for block in blocks if block.startswith("{") and block.endswith("}")]
 
 
 def _answer(call: str, act: Act) -> str:

@@ -57,13 +57,17 @@ class Adapter:
         prompt = candidate[COMPONENT]
         whole = {task.id for task in batch} == self.validation
         self.calls += 1
-        played = self.lab.rollouts(
-            f"gepa/{self.calls:04d}",
-            self.agent(prompt),
-            batch,
-            purpose=Purpose.VALIDATION if whole else Purpose.PROMPT,
-            temperature=self.settings.temperature,
-        )
+        try:
+            played = self.lab.rollouts(
+                f"gepa/{self.calls:04d}",
+                self.agent(prompt),
+                batch,
+                purpose=Purpose.VALIDATION if whole else Purpose.PROMPT,
+                temperature=self.settings.temperature,
+            )
+        except UserError as error:  # too many episodes were lost
+            self.fatal = error
+            raise
         scores = [self._score(t) for t in played]
         self.lost += sum(t.score is None or t.failure is not None for t in played)
         if whole:

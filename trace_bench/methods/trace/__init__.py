@@ -15,7 +15,8 @@ whole budget, a checkpoint of a large run is not what a run with that smaller bu
     routing.py      step 4: which adapter acts
 
 Figures land in `capabilities.json`: {"analysis", "thresholds", "candidates", "calibration",
-"training", "labels", "outcome"}.
+"training", "labels", "outcome"}; where a model writes the environments also {"generator",
+"dropped"}: the capabilities without an adapter that may be used, each with the reason.
 """
 
 from trace_bench.methods.trace.method import Trace

@@ -8,6 +8,7 @@ separate adapters and routing bring, and a run of its own, since its training is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +26,7 @@ from trace_bench.methods.trace.synthesis.draw import Drawer, generator
 from trace_bench.methods.trace.synthesis.generate.generation import ROLE, Generation, Wanted
 from trace_bench.methods.trace.synthesis.generate.leaks import held_out
 from trace_bench.methods.trace.synthesis.generate.prompt import VERSION
-from trace_bench.methods.trace.training import JOINT, Trained, assemble, jobs, train
+from trace_bench.methods.trace.training import JOINT, Job, Trained, assemble, jobs, train
 
 UNSPENT = "the last adapter ended early, or the rest was too little for another iteration"
 
@@ -85,6 +86,7 @@ class _Fit:
         unlimited = settings.synthesis == "select" or self.written
         self.trainable = None if unlimited else tuple(generator(lab.suite).capabilities())
         self.report: dict[str, Any] = {}
+        self.generation: Generation | None = None  # where a model writes the environments
         self.analysis = Analysis(lab, settings, self.write)
 
     def run(self) -> AgentSpec:
@@ -144,15 +146,20 @@ class _Fit:
         left = self.lab.budget_left()
         pool = budgets.calibration_pool(self.budget, left, len(chosen), self.settings, self.free)
         tools, leaks = self.analysis.tools(), held_out(self.lab.suite, self.tasks)
-        generation = Generation(self.lab, self.base, self.settings, tools, leaks, pool)
+        self.generation = Generation(self.lab, self.base, self.settings, tools, leaks, pool)
         self.write(generator={"prompt": VERSION})
         made: dict[str, tuple[Task, ...]] = {}
         for n, v in enumerate(chosen, start=1):
             examples = [e.trajectory for e in self.analysis.lacking(v.name)]
             wanted = Wanted(v.capability, examples)
-            if (tasks := generation.make(wanted, len(chosen) - n)) is not None:
+            if (tasks := self.generation.make(wanted, len(chosen) - n)) is not None:
                 made[v.name] = tasks
+        self.write_dropped(self.generation)
         return made
+
+    def write_dropped(self, generation: Generation) -> None:
+        listed = generation.dropped.items()
+        self.write(dropped=[{"name": name, "reason": why} for name, why in listed])
 
     def draw(self, names: Sequence[str]) -> dict[str, tuple[Task, ...]]:
         """The suite's synthetic tasks of every capability that is worth training, as calibrated."""
@@ -187,7 +194,21 @@ class _Fit:
             )
 
         work = jobs(tasks, coverage, self.settings)
-        done = train(self.lab, self.base, work, self.settings, self.agent, after)
+        generation = self.generation
+
+        def keep(job: Job) -> bool:
+            fault = None if generation is None else generation.fault(job.tasks)
+            if generation is not None and fault is not None:
+                self.write_dropped(generation)
+            return fault is None
+
+        listening = nullcontext() if generation is None else self.lab.listening(generation.hear)
+        with listening:
+            done = train(self.lab, self.base, work, self.settings, self.agent, after, keep)
+        if not done:
+            return self.give_up(
+                "no adapter that may be used was trained: the base agent is returned"
+            )
         unspent = self.lab.budget_left()
         why = {"reason": UNSPENT} if unspent else {}
         self.write(outcome={"trained": [t.job.name for t in done], "unspent": unspent, **why})

@@ -23,10 +23,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab
 from trace_bench.methods.trace.settings import RoutingSettings
-from trace_bench.methods.trace.synthesis.draw import opening
+from trace_bench.methods.trace.synthesis.draw import first_step, read_opening
 from trace_bench.methods.trace.training import JOINT, Trained
+from trace_bench.play.steps import fault_of
 from trace_bench.policies.routing.zero_shot import VERSION
 
 Example = tuple[str, str | None, tuple[str, ...]]  # text, adapter (None: base model), tools
@@ -92,11 +94,22 @@ def _retrieval(
 
 
 def _own(lab: Lab, trained: Trained, settings: RoutingSettings) -> list[Example]:
-    """Openings of the tasks that one adapter was trained on, without contrast cases."""
+    """Openings of the tasks that one adapter was trained on, without contrast cases. A task whose
+    environment no longer opens is left out and logged: generated code may fail at any time."""
     tasks = [t for t in trained.job.tasks if not t.data.get("contrast", False)]
     examples: list[Example] = []
     for task in tasks[: settings.route_examples]:
-        text, tools = opening(lab.suite_of(task), task)
+        try:
+            first = first_step(lab.suite_of(task), task)
+        except UserError:
+            raise  # such as a sandbox that cannot be started
+        except Exception as error:
+            lab.log(f"no example for the router from {task.id}: {type(error).__name__}: {error}")
+            continue
+        if (fault := fault_of(first)) is not None:
+            lab.log(f"no example for the router from {task.id}: {fault}")
+            continue
+        text, tools = read_opening(first)
         examples.append((text, trained.adapter.name, tools))
     return examples
 

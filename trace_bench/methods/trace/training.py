@@ -61,13 +61,19 @@ def train(
     settings: TraceSettings,
     whole: Callable[[Sequence[Trained]], AgentSpec],
     after: Callable[[Sequence[Trained]], None],
+    keep: Callable[[Job], bool] = lambda job: True,
 ) -> list[Trained]:
     """Trains every job from the base agent. `whole` puts an agent together from what is there;
-    `after` is called with what is there after each job."""
+    `after` is called with what is there after each job. A job that trained nothing is left out, and
+    what was trained is thrown away unless `keep` then says that it may be used."""
     done: list[Trained] = []
     for n, job in enumerate(work):
         share = next_share(lab.budget_left(), [j.weight for j in work[n:]])
-        done.append(_train_one(lab, base, job, share, settings, lambda t: whole([*done, t])))
+        made = _train_one(lab, base, job, share, settings, lambda t: whole([*done, t]))
+        if made is not None and keep(job):
+            done.append(made)
+        elif made is not None:
+            lab.checkpoint(whole(done) if done else base)
         after(done)
     return done
 
@@ -79,7 +85,7 @@ def _train_one(
     share: int,
     settings: TraceSettings,
     whole: Callable[[Trained], AgentSpec],
-) -> Trained:
+) -> Trained | None:
     before = lab.budget_left()
 
     def trained(agent: AgentSpec) -> Trained:
@@ -95,7 +101,8 @@ def _train_one(
         reward=settings.reward,
         whole=lambda agent: whole(trained(agent)),
     )
-    return trained(lab.trainer.train(wanted, lab))
+    agent = lab.trainer.train(wanted, lab)
+    return None if agent == base else trained(agent)
 
 
 def _new(base: AgentSpec, agent: AgentSpec, job: str) -> AdapterRef:

@@ -164,7 +164,11 @@ def _by_length(suite: Suite, pool: Sequence[Task], level: int) -> Task:
 def opening(suite: Suite, task: Task) -> tuple[str, tuple[str, ...]]:
     """What is known before the first turn: the user's first message ("" if there is none) and the
     names of the tools at hand."""
-    first = first_step(suite, task)
+    return read_opening(first_step(suite, task))
+
+
+def read_opening(first: Step) -> tuple[str, tuple[str, ...]]:
+    """What `opening` returns, from the step that a reset gave."""
     heard = (m for m in first.messages if m.get("role") == "user")
     text = str(next(heard, {}).get("content") or "")
     return text, tuple(tool["function"]["name"] for tool in first.tools)

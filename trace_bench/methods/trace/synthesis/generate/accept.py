@@ -3,39 +3,46 @@
 from __future__ import annotations
 
 import json
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import HasReference, Suite
-from trace_bench.core.store import stable_seed
-from trace_bench.core.types import Message, Task, Tool, to_json
+from trace_bench.core.types import Task, Tool, to_json
 from trace_bench.envs.check import first_fault
 from trace_bench.methods.trace.settings import SynthesisSettings
-from trace_bench.methods.trace.synthesis.draw import IDLE, opening, play, seeded
+from trace_bench.methods.trace.synthesis.draw import opening, seeded
+from trace_bench.methods.trace.synthesis.generate import floors
 from trace_bench.methods.trace.synthesis.generate.leaks import Leaks, texts_of
-from trace_bench.policies.scripted import call_message, plausible, text_message
+from trace_bench.methods.trace.synthesis.generate.replay import difference
 
-TASKS = 16  # tasks that are looked at
 CONFORMING = 6  # of them, those that go through all of envs/check.py
-CALLS = 4  # random tool calls of the random agent, as in policies/scripted.py
+# It must not say which words: the author would learn what is held out.
+TOO_CLOSE = (
+    "a wording, name or number is too close to tasks that you must not know. Make up your own."
+)
 
 
 def examine(
-    suite: Suite, twin: Suite, tools: Mapping[str, Tool], leaks: Leaks, settings: SynthesisSettings
+    suite: Suite,
+    twin: Suite,
+    seeds: Sequence[int],
+    tools: Mapping[str, Tool],
+    leaks: Leaks,
+    settings: SynthesisSettings,
 ) -> list[str]:
     """What is wrong, in words for the author, of the first check that fails; [] when all is well.
 
-    `twin`: the same module in another process, which must give the same."""
+    `twin`: the same module in another process, which must give the same. `seeds`: of the tasks that
+    are looked at."""
     try:
-        tasks = [seeded(suite, seed) for seed in range(TASKS)]
+        tasks = [seeded(suite, seed) for seed in seeds]
         return (
             _variety(suite, tasks)
             or _tools(suite, tasks, tools)
             or _leaks(suite, tasks, leaks)
             or _conformance(suite, tasks[:CONFORMING])
             or _twin(suite, twin, tasks[:CONFORMING])
-            or _floors(suite, tasks, settings)
+            or _floors(suite, twin, tasks, settings)
         )
     except (UserError, EpisodeError) as error:
         return [f"the module failed: {error}"]
@@ -66,14 +73,9 @@ def _tools(suite: Suite, tasks: Sequence[Task], tools: Mapping[str, Tool]) -> li
 
 def _leaks(suite: Suite, tasks: Sequence[Task], leaks: Leaks) -> list[str]:
     for task in tasks:
-        if found := leaks.found([*texts_of(task), opening(suite, task)[0]]):
-            return [repeated(task.id, found)]
+        if leaks.found([*texts_of(task), opening(suite, task)[0]]):
+            return [TOO_CLOSE]
     return []
-
-
-def repeated(what: str, found: Sequence[str]) -> str:
-    """The objection to a text that holds something of held-out tasks."""
-    return f"{what} repeats a task that is held out: {', '.join(found[:3])}. Make up your own."
 
 
 def _conformance(suite: Suite, tasks: Sequence[Task]) -> list[str]:
@@ -105,44 +107,12 @@ def _played(suite: Suite, task: Task) -> str:
         env.close()
 
 
-def _floors(suite: Suite, tasks: Sequence[Task], settings: SynthesisSettings) -> list[str]:
-    """What an agent earns that does nothing, that only talks, and that calls at random."""
-    talk = text_message("That is done.")
-    floors = {
-        "does nothing": (_mean(suite, tasks, lambda task: (), IDLE), settings.idle_limit),
-        "only says it is done": (_mean(suite, tasks, lambda task: (), talk), settings.idle_limit),
-        "calls tools at random": (
-            _mean(suite, tasks, lambda task: _random_calls(suite, task), IDLE),
-            settings.random_limit,
-        ),
-    }
-    return [
-        f"an agent that {what} earns {earned:.2f} on average; allowed: {limit:g}."
-        for what, (earned, limit) in floors.items()
-        if earned > limit
-    ]
-
-
-def _mean(
-    suite: Suite,
-    tasks: Sequence[Task],
-    replies: Callable[[Task], Sequence[Message]],
-    then: Message,
-) -> float:
-    scores = [play(suite, task, replies(task), then) for task in tasks]
-    return sum(s.similarity for s in scores if s is not None) / len(scores)
-
-
-def _random_calls(suite: Suite, task: Task) -> list[Message]:
-    env = suite.make()
-    try:
-        tools = list(env.reset(task).tools)
-    finally:
-        env.close()
-    rng = random.Random(stable_seed("random agent", task.id))
-    out: list[Message] = []
-    for n in range(CALLS if tools else 0):
-        function = rng.choice(tools)["function"]
-        arguments = plausible(function.get("parameters") or {}, rng)
-        out.append(call_message(function["name"], arguments, f"call_{n}"))
-    return out
+def _floors(
+    suite: Suite, twin: Suite, tasks: Sequence[Task], settings: SynthesisSettings
+) -> list[str]:
+    """The floors, and the same episodes in another process, the last one first."""
+    measured = floors.measure(suite, tasks, settings)
+    if high := floors.too_high(measured):
+        return high
+    other = difference(twin, [episode for floor in measured for episode in floor.episodes])
+    return [] if other is None else [other]

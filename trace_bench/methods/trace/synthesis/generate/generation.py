@@ -1,15 +1,18 @@
 """Environments that a language model writes (method, step 2), and what they must pass first.
 
     ask for a module -> restrictions -> load it in the sandbox -> checks -> judge -> calibration
+    -> audit -> training -> audit
 
 What fails goes back to the model with the reason, `method.generator_rounds` times at most; every
 attempt's code and verdict are kept in the run folder (generated/). The capability is dropped when
-no attempt passes. Calibration episodes are rollouts like any other and in the ledger.
+no attempt passes, and its adapter when training shows what the checks did not (audit.py).
+Calibration episodes are rollouts like any other and in the ledger.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -22,14 +25,17 @@ from trace_bench.methods.trace.analysis.vocabulary import Capability
 from trace_bench.methods.trace.settings import SynthesisSettings
 from trace_bench.methods.trace.synthesis import calibrate
 from trace_bench.methods.trace.synthesis.draw import opening, seeded, self_test
-from trace_bench.methods.trace.synthesis.generate.accept import examine, repeated
+from trace_bench.methods.trace.synthesis.generate import audit
+from trace_bench.methods.trace.synthesis.generate.accept import TOO_CLOSE, examine
+from trace_bench.methods.trace.synthesis.generate.audit import Accepted
 from trace_bench.methods.trace.synthesis.generate.judge import objection
 from trace_bench.methods.trace.synthesis.generate.leaks import Leaks, quoted, texts_of
 from trace_bench.methods.trace.synthesis.generate.prompt import again, request
+from trace_bench.methods.trace.synthesis.generate.replay import Episode, of_rollouts
 from trace_bench.methods.trace.synthesis.generate.restrictions import violations
+from trace_bench.methods.trace.synthesis.generate.seeds import Seeds
 
 ROLE = "generator"
-CALIBRATION_SEEDS = 1_000_000  # seeds from here on are for calibration, those below for training
 
 
 @dataclass
@@ -65,6 +71,9 @@ class Generation:
     ) -> None:
         self.lab, self.base, self.settings = lab, base, settings
         self.tools, self.leaks, self.pool = tools, leaks, pool
+        self.accepted: dict[str, Accepted] = {}  # by `env` of their tasks
+        self.heard: dict[str, list[Episode]] = {}  # rollouts in them
+        self.dropped: dict[str, str] = {}  # capabilities, each with the reason
 
     def make(self, wanted: Wanted, waiting: int = 0) -> tuple[Task, ...] | None:
         """Training tasks for a capability, or None when no attempt was accepted. For each of the
@@ -74,12 +83,11 @@ class Generation:
         assert limit is not None, "no model plays the generator"
         first = request(wanted.capability, self.tools, wanted.examples, limit, self.settings)
         talk: list[Message] = first
+        last = ""
         for number in range(self.settings.generator_rounds):
             if self.pool < self.settings.calibration_round * (1 + waiting):
-                self.lab.log(
-                    f"{name} is dropped: no rollouts are left to calibrate another attempt "
-                    "(budget, method.calibration_share)"
-                )
+                left = "no rollouts are left to calibrate another attempt"
+                self._drop(name, f"{left} (budget, method.calibration_share){last}")
                 return None
             attempt = Attempt(number)
             tasks = None
@@ -90,8 +98,9 @@ class Generation:
                 self.lab.log(f"{name}, attempt {number + 1}: accepted")
                 return tasks
             self.lab.log(f"{name}, attempt {number + 1}: {attempt.problems[0]}")
+            last = f"; the last one: {attempt.problems[0]}"
             talk = again(first, attempt.code, attempt.problems) if attempt.code else first
-        self.lab.log(f"{name} is dropped: no attempt at its environment was accepted")
+        self._drop(name, f"no attempt at its environment was accepted{last}")
         return None
 
     def _ask(self, call: str, talk: Sequence[Message], attempt: Attempt) -> bool:
@@ -112,47 +121,70 @@ class Generation:
     def _try(self, capability: Capability, attempt: Attempt) -> tuple[Task, ...] | None:
         """The accepted attempt's training tasks; else None, and what is wrong in `problems`."""
         attempt.problems = violations(attempt.code)
-        if not attempt.problems and (found := self.leaks.found(quoted(attempt.code))):
-            attempt.problems = [repeated("the module", found)]
+        if not attempt.problems and self.leaks.found(quoted(attempt.code)):
+            attempt.problems = [TOO_CLOSE]
         if attempt.problems:
             return None
         name = f"{capability.name}@{attempt.number}"
-        names = (name, f"{name}'")  # the second in another process, which must do the same
+        seeds = Seeds.of(self.lab.seed, name, attempt.code, self.settings)
+        made = None
         try:
-            suite, twin = (self._load(n, attempt.code) for n in names)
-            attempt.problems = examine(suite, twin, self.tools, self.leaks, self.settings)
-        except SourceError as error:
-            attempt.problems = [f"the module cannot be loaded: {error}"]
-        finally:
-            self.lab.drop_suite(names[1])
-        tasks = None if attempt.problems else self._go_on(capability, attempt, name, suite)
-        if tasks is None:
+            attempt.problems = self._checks(name, attempt.code, seeds)
+            if not attempt.problems:
+                made = self._go_on(capability, attempt, name, seeds)
+        except (SourceError, EpisodeError) as error:
+            attempt.problems = [str(error)]
+        if made is None or attempt.problems:
             self.lab.drop_suite(name)
-        return tasks
+            return None
+        self.accepted[made.tasks[0].env] = made
+        return made.tasks
 
-    def _load(self, name: str, code: str) -> Suite:
-        return self.lab.generated_suite(name, code, {"TOOLS": dict(self.tools)})
+    def _checks(self, name: str, code: str, seeds: Seeds) -> list[str]:
+        with self._fresh(name, code) as suite, self._fresh(f"{name}'", code) as twin:
+            return examine(suite, twin, seeds.checks, self.tools, self.leaks, self.settings)
 
     def _go_on(
-        self, capability: Capability, attempt: Attempt, name: str, suite: Suite
-    ) -> tuple[Task, ...] | None:
-        """Judge, calibration and tasks of a module that has passed the checks."""
+        self, capability: Capability, attempt: Attempt, name: str, seeds: Seeds
+    ) -> Accepted | None:
+        """Judge, calibration and tasks of a module that has passed the checks; None, or problems,
+        when it is not accepted. Calibration, its audit and training have fresh workers each."""
         if why := objection(self.lab, capability, name, attempt.code):
             attempt.problems = [f"a reader objects: {why}"]
             return None
-        try:
-            attempt.problems = self._calibrate(name, attempt, suite)
-            return None if attempt.problems else self._tasks(suite)
-        except (SourceError, EpisodeError) as error:
-            attempt.problems = [str(error)]
+        suite = self._load(name, attempt.code)
+        attempt.problems, played = self._calibrate(name, attempt, suite, seeds)
+        if attempt.problems:
             return None
+        tasks, ids = self._tasks(suite, seeds)
+        made = Accepted(capability.name, name, attempt.code, tasks, tuple(played), ids)
+        with self._fresh(f"{name}'", attempt.code) as fresh:
+            attempt.problems = audit.before_training(made, fresh, self.settings)
+        self.lab.drop_suite(name)
+        self._load(name, attempt.code)
+        return made
 
-    def _calibrate(self, name: str, attempt: Attempt, suite: Suite) -> list[str]:
-        """The bands that the base agent misses, after playing one calibration round."""
+    def _load(self, name: str, code: str) -> Suite:
+        try:
+            return self.lab.generated_suite(name, code, {"TOOLS": dict(self.tools)})
+        except SourceError as error:
+            raise SourceError(f"the module cannot be loaded: {error}") from error
+
+    @contextmanager
+    def _fresh(self, name: str, code: str) -> Iterator[Suite]:
+        """The module in workers of its own, for as long as the block lasts."""
+        try:
+            yield self._load(name, code)
+        finally:
+            self.lab.drop_suite(name)
+
+    def _calibrate(
+        self, name: str, attempt: Attempt, suite: Suite, seeds: Seeds
+    ) -> tuple[list[str], list[Episode]]:
+        """One calibration round: the bands that the base agent misses, and its episodes."""
         self.pool -= self.settings.calibration_round
-        seeds = range(CALIBRATION_SEEDS, CALIBRATION_SEEDS + self.settings.calibration_groups)
         size = self.settings.calibration_group_size
-        tasks = [task for task in _draw(suite, seeds) for _ in range(size)]
+        tasks = [task for task in _draw(suite, seeds.calibration) for _ in range(size)]
         played = self.lab.rollouts(
             f"calibration/{name}",
             self.base,
@@ -162,28 +194,60 @@ class Generation:
         )
         attempt.numbers = calibrate.numbers(played, self.settings)
         outside = calibrate.outside_bands(attempt.numbers, self.settings)
-        return [f"played by the agent that is to be trained: {what}" for what in outside]
+        problems = [f"played by the agent that is to be trained: {what}" for what in outside]
+        return problems, of_rollouts(tasks, played)
 
-    def _tasks(self, suite: Suite) -> tuple[Task, ...]:
-        """Training tasks, each tested like any other synthetic task."""
+    def _tasks(self, suite: Suite, seeds: Seeds) -> tuple[tuple[Task, ...], frozenset[str]]:
+        """Training tasks, each tested like any other synthetic task; and the ids of those (and of
+        calibration's) whose reference calls tools."""
         count = self.settings.synthetic_tasks
         kept: list[Task] = []
         why = ""
-        for task in _draw(suite, range(2 * count)):
-            if len(kept) == count:
-                break
-            wrong = self_test(suite, task) or self._leaked(suite, task)
-            if wrong is None:
-                kept.append(task)
-            else:
-                why = f"{task.id}: {wrong}"
+        try:
+            for task in _draw(suite, seeds.training):
+                if len(kept) == count:
+                    break
+                if self.leaks.found([*texts_of(task), opening(suite, task)[0]]):
+                    why = TOO_CLOSE  # without the task: it would tell which words
+                elif (wrong := self_test(suite, task)) is not None:
+                    why = f"{task.id}: {wrong}"
+                else:
+                    kept.append(task)
+            acting = audit.acting(suite, [*kept, *_draw(suite, seeds.calibration)])
+        except UserError as error:
+            raise SourceError(str(error)) from error
         if len(kept) < count:
-            raise SourceError(f"only {len(kept)} of {2 * count} tasks pass the test: {why}")
-        return tuple(kept)
+            raise SourceError(
+                f"only {len(kept)} of {len(seeds.training)} tasks pass the test: {why}"
+            )
+        return tuple(kept), acting
 
-    def _leaked(self, suite: Suite, task: Task) -> str | None:
-        found = self.leaks.found([*texts_of(task), opening(suite, task)[0]])
-        return repeated("it", found) if found else None
+    # -- after training -----------------------------------------------------------------------
+
+    def hear(self, tasks: Sequence[Task], played: Sequence[Trajectory]) -> None:
+        """Takes note of rollouts in accepted environments."""
+        for episode in of_rollouts(tasks, played):
+            if episode.task.env in self.accepted:
+                self.heard.setdefault(episode.task.env, []).append(episode)
+
+    def fault(self, tasks: Sequence[Task]) -> str | None:
+        """Why an adapter that was trained on these tasks cannot be used: the first fault of their
+        environments, of which each is logged and kept in `dropped`. None when there is none."""
+        faults = [f for env in dict.fromkeys(t.env for t in tasks) if (f := self._fault(env))]
+        return faults[0] if faults else None
+
+    def _fault(self, env: str) -> str | None:
+        made, heard = self.accepted[env], self.heard.get(env, [])
+        used = self.lab.suite_of(made.tasks[0])
+        with self._fresh(f"{made.name}'", made.code) as fresh:
+            why = audit.after_training(made, used, fresh, heard, self.settings)
+        if why is not None:
+            self._drop(made.capability, f"after training: {why}")
+        return why
+
+    def _drop(self, capability: str, why: str) -> None:
+        self.dropped[capability] = why
+        self.lab.log(f"{capability} is dropped: {why}")
 
     def _keep(self, name: str, attempt: Attempt) -> None:
         place = f"generated/{name}/{attempt.number}"

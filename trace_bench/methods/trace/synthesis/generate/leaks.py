@@ -19,7 +19,8 @@ _WORD = re.compile(r"[a-z0-9']+")
 # Identifiers, addresses, numbers of five digits and more, names of two words: what a person would
 # not make up twice.
 _ENTITY = re.compile(
-    r"\S+@\S+\.\w+|\+?\d[\d\- ]{5,}\d|#?\b(?=\w*\d)\w{5,}\b|\b[A-Z][a-z]+ [A-Z][a-z]+\b"
+    r"(?<!\S)\S[^\s@]*@\S+\.\w+"
+    r"|\+?\d[\d\- ]{5,}\d|#?\b(?=\w*\d)\w{5,}\b|\b[A-Z][a-z]+ [A-Z][a-z]+\b"
 )
 
 

@@ -12,7 +12,7 @@ from trace_bench.methods.trace.settings import SynthesisSettings
 from trace_bench.methods.trace.synthesis.generate.restrictions import MODULES
 from trace_bench.methods.transcript import compact
 
-VERSION = "1"
+VERSION = "2"
 EXAMPLES = 3
 
 RULES = """\
@@ -21,8 +21,9 @@ module, deterministic, that plays conversations and rewards one capability, and 
 possible. It simulates the tools itself, on data of its own.
 
 The module defines, at its top level:
-  make_task(seed: int) -> dict      a task as JSON-safe data; other seeds give other tasks (names,
-                                    numbers, wordings), the same seed always the same
+  make_task(seed: int) -> dict      a task as JSON-safe data; other seeds (0 to 2**31 - 1) give
+                                    other tasks (names, numbers, wordings), the same seed always
+                                    the same
   reference(data: dict) -> list     the assistant messages that earn the full reward, in order
   class Env                         with reset(self, task) -> Step, step(self, action) -> Step and
                                     close(self); task.data is what make_task gave

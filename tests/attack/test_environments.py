@@ -1,0 +1,269 @@
+"""Hostile environments without a container: what they send ends in a typed failure of their own
+episode, and the good episode beside it ends well. (tests/sandbox/test_hostile.py has those that
+only a container holds.)"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from trace_bench.core.errors import EpisodeError, UserError
+from trace_bench.core.limits import Limits, fault_of, fits
+from trace_bench.core.types import Message, Score, Step, StopReason, Task
+from trace_bench.play import steps
+from trace_bench.sandbox.choose import Sandbox, make_pool
+from trace_bench.sandbox.pool import Pool
+from trace_bench.sandbox.protocol import (
+    Violation,
+    decode,
+    learn_tools,
+    score_from_json,
+    step_from_json,
+    task_from_json,
+)
+from trace_bench.sandbox.suite import SandboxedSuite, remote
+
+HUGE = 10**400
+ACTION: Message = {"role": "assistant", "content": "go"}
+
+
+def nested(depth: int) -> Any:
+    value: Any = 0
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def said(content: Any = "hello", **more: Any) -> tuple[Message, ...]:
+    return ({"role": "user", "content": content, **more},)
+
+
+# -- steps of environments in this process --------------------------------------------------------
+
+STEPS: dict[str, tuple[Any, str]] = {
+    "a message of 15 MB": (Step(said("x" * 15_000_000)), "more than 1048576 characters"),
+    "many long messages": (Step(said("x" * 10_000) * 200), "more than 1048576 characters"),
+    "two million messages": (Step(said() * 2_000_000), "more than 1000000 elements"),
+    "a message nested 950 deep": (Step(said(more=nested(950))), "nested more than 64 deep"),
+    "a role nested 950 deep": (Step(({"role": nested(950), "content": ""},)), "nested"),
+    "a number without end": (Step(said(more=HUGE)), "too large for a float"),
+    "a number that is none": (Step(said(more=float("nan"))), "not finite"),
+    "an object of Python": (Step(said(more=object())), "object is no JSON"),
+    "a name that is a number": (Step(said(name=5)), "name must be a string"),
+    "calls that are a number": (Step(said(tool_calls=7)), "tool calls must be a list"),
+    "a call that is a text": (Step(said(tool_calls=["f"])), "a tool call with a function"),
+    "a tool of 2 MB": (Step(said(), ({"function": {"name": "x" * 2_000_000}},)), "characters"),
+    "a score beside an error": (
+        Step(done=True, score=Score(1.0, True), stop=StopReason.ERROR),
+        "stops with an error",
+    ),
+    "a similarity without end": (Step(done=True, score=Score(HUGE, True)), "similarity"),
+    "a similarity of 5000 digits": (Step(done=True, score=Score(10**5000, True)), "similarity"),
+    "details nested 950 deep": (
+        Step(done=True, score=Score(1.0, True, {"a": nested(950)})),
+        "nested",
+    ),
+    "details nested 300 deep": (
+        Step(done=True, score=Score(1.0, True, {"a": nested(300)})),
+        "nested",
+    ),
+}
+
+
+@pytest.mark.parametrize(("step", "why"), STEPS.values(), ids=STEPS)
+def test_a_step_that_breaks_a_limit_is_refused(step: Step, why: str) -> None:
+    assert why in str(steps.fault_of(step))
+
+
+def test_a_large_step_within_the_limits_is_taken() -> None:
+    assert steps.fault_of(Step(said("x" * 1_000_000, more=nested(20)))) is None
+
+
+# -- lines of a worker ----------------------------------------------------------------------------
+
+
+def line(text: str) -> Any:
+    return decode(text.encode())
+
+
+def step(**data: Any) -> Any:
+    return step_from_json({"messages": [], **data}, {})
+
+
+def score(**data: Any) -> Any:
+    return score_from_json({"similarity": 1.0, "success": True, **data})
+
+
+def task(**data: Any) -> Any:
+    whole = {"id": "own/x/1", "env": "own/x", "split": "s", "seed": 1, "data": {}} | data
+    return task_from_json(whole, ("own/x",), "own/x/")
+
+
+def tools(name: str) -> Any:
+    known: dict[str, Any] = {}
+    learn_tools({"step": {"tools": name, "new_tools": [{"function": {"name": "f"}}]}}, known)
+
+
+LINES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], str]] = {
+    "a number without end": (line, (f'{{"a": {HUGE}}}',), {}, "too large"),
+    "a number of 5000 digits": (line, ('{"a": ' + "1" * 5000 + "}",), {}, "too large"),
+    "1e999": (line, ('{"a": 1e999}',), {}, "too large"),
+    "NaN": (line, ('{"a": NaN}',), {}, "NaN"),
+    "minus infinity": (line, ('{"a": -Infinity}',), {}, "Infinity"),
+    "950 lists": (line, ('{"a": ' + "[" * 950 + "]" * 950 + "}",), {}, "nested"),
+    "a million lists": (line, ("[" * 10**6,), {}, "nested"),
+    "five million elements": (line, ('{"a": [' + "0," * 5_000_000 + "0]}",), {}, "elements"),
+    "a text of escaped quotes": (line, ('{"a": [[[' + '"\\"' * 100_000 + "\\",), {}, "not JSON"),
+    "a control character": (line, ('{"a": "\x07"}',), {}, "control character"),
+    "stop without end": (step, (), {"stop": [[]]}, "a stop reason"),
+    "a score beside an error": (
+        step,
+        (),
+        {"done": True, "stop": "error", "score": {"similarity": 1.0, "success": True}},
+        "no score where the stop is error",
+    ),
+    "a similarity without end": (score, (), {"similarity": HUGE}, "a number for similarity"),
+    "a place without end": (
+        score,
+        (),
+        {"milestones": [{"name": "m", "similarity": 1, "hit": True, "place": HUGE}]},
+        "an index",
+    ),
+    "a task of another suite": (
+        task,
+        (),
+        {"env": "toolsandbox", "id": "../../../evil/17"},
+        "without ..",
+    ),
+    "a task for another suite": (task, (), {"env": "toolsandbox"}, "'own/x' for a task's env"),
+    "a task under another's id": (task, (), {"id": "toolsandbox/embedded/test/0001"}, "own/x/"),
+    "an id with control characters": (task, (), {"id": "own/x/\x1b[2J"}, "printable"),
+    "an id of 1 MB": (task, (), {"id": "own/x/" + "1" * 10**6}, "printable"),
+    "an id that is a list": (task, (), {"id": ["own"]}, "printable"),
+    "a split that is a number": (task, (), {"split": 5}, "printable"),
+    "a seed that is a text": (task, (), {"seed": "1"}, "a seed"),
+    "a seed without end": (task, (), {"seed": HUGE}, "a seed"),
+    "data that is a list": (task, (), {"data": []}, "an object"),
+    "a task with more in it": (task, (), {"more": 1}, "a task"),
+    "tools under another's hash": (tools, ("0" * 16,), {}, "the hash of the tools"),
+    "tools under no hash": (tools, ([1],), {}, "the hash of the tools"),
+}
+
+
+@pytest.mark.parametrize(("read", "given", "more", "why"), LINES.values(), ids=LINES)
+def test_a_workers_line_is_a_value_or_a_violation(
+    read: Any, given: tuple[Any, ...], more: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(Violation) as caught:
+        read(*given, **more)
+    assert why in str(caught.value) and len(str(caught.value)) < 1000
+
+
+def test_what_is_within_the_limits_is_read() -> None:
+    deep = {"a": nested(50), "n": [2**63, -1.5, 0], "text": "[{," * 1000}
+    assert line(json.dumps(deep)) == deep
+    assert fault_of(deep, Limits(10_000)) is None
+    assert fits(2**1000) and not fits(HUGE)
+    assert task().id == "own/x/1"
+
+
+# -- a worker of one's own ------------------------------------------------------------------------
+
+SOURCE = """
+import gc, time
+from trace_bench.core.types import Score, Step, StopReason, Task
+
+def one(kind):
+    return next(o for o in gc.get_objects() if type(o).__name__ == kind)
+
+def nested(depth):
+    value = 0
+    for _ in range(depth):
+        value = [value]
+    return value
+
+def ask(number, **changes):
+    question = {"ask": number, "episode": one("Worker")._now.episode, "role": "user"}
+    one("Channel").send(question | {"messages": []} | changes)
+
+class Env:
+    def reset(self, task):
+        self.bad = task.data["bad"]
+        return Step(({"role": "user", "content": "hello"},))
+    def step(self, action):
+        said, score, stop = "good", Score(1.0, True), None
+        if self.bad:
+            space = dict(globals(), score=score, said=said, stop=stop)
+            exec(self.bad, space)
+            said, score, stop = space["said"], space["score"], space["stop"]
+        return Step(({"role": "user", "content": said},), done=True, score=score, stop=stop)
+    def close(self):
+        pass
+
+class Suite:
+    name, variant = "hostile", "test"
+    def splits(self):
+        return ["train"]
+    def tasks(self, split):
+        return []
+    def task(self, task_id):
+        return Task("../../../evil/17", "toolsandbox", "test", 1, {})
+    def make(self):
+        return Env()
+
+def suite():
+    return Suite()
+"""
+
+BODIES = {
+    "a similarity without end": ("score = Score(10**400, True)", "too large|Exceeds"),
+    "a message nested 950 deep": ("said = nested(950)", "nested|no JSON"),
+    "a message that is no JSON": ("said = {1, 2}", "no JSON"),
+    "a score beside an error": ("stop = StopReason.ERROR", "no score where the stop is error"),
+    "a question for a list": ("ask(1, episode=[1])\ntime.sleep(9)", "for the episode"),
+    "a question for another's episode": ("ask(1, episode=99)\ntime.sleep(9)", "for the episode"),
+    "a question with a list as number": ("ask([1])\ntime.sleep(9)", "with the number"),
+    "questions without messages": ("ask(1, messages=5)\ntime.sleep(9)", "broke the protocol"),
+    "a flood of questions": ("for n in range(10**6): ask(n)", "questions"),
+    "questions without end": ("while True: ask(1); time.sleep(0.1)", "no answer within"),
+}
+
+
+@pytest.fixture
+def pool() -> Iterator[Pool]:
+    sandbox = Sandbox("process", 1, 1.0, 30.0, 0, allow_untrusted=True, run="attack")
+    source = {"source": SOURCE, "given": {}}
+    made = make_pool(sandbox, "process", "", {"kind": "source"}, lambda *_: "yes", None, source)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize(("body", "why"), BODIES.values(), ids=BODIES)
+def test_a_hostile_step_fails_alone(pool: Pool, body: str, why: str) -> None:
+    suite = remote(pool)
+    bad = suite.make()
+    bad.reset(Task("hostile/1", "hostile", "train", 1, {"bad": body}))
+    with pytest.raises(EpisodeError) as caught:
+        bad.step(ACTION)
+    assert caught.value.boundary in ("environment", "sandbox")
+    assert any(word in str(caught.value) for word in why.split("|")), caught.value
+    assert good(suite).score == Score(1.0, True)
+
+
+def good(suite: SandboxedSuite) -> Step:
+    env = suite.make()
+    env.reset(Task("hostile/0", "hostile", "train", 0, {"bad": ""}))
+    return env.step(ACTION)
+
+
+def test_a_suite_can_make_no_tasks_of_another(pool: Pool) -> None:
+    with pytest.raises(UserError, match=r"without \.\."):
+        remote(pool).task("evil")
+
+
+def test_a_generated_suite_keeps_its_name(pool: Pool) -> None:
+    with pytest.raises(UserError, match="calls itself 'hostile/test'"):
+        remote(pool, "phones-1")

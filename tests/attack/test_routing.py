@@ -1,0 +1,58 @@
+"""Generated environments that were accepted and fail later: the router has fewer examples."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from trace_bench.core.protocols import Lab
+from trace_bench.core.types import AdapterRef
+from trace_bench.methods.trace.routing import describe
+from trace_bench.methods.trace.settings import RoutingSettings
+from trace_bench.methods.trace.training import Trained
+from trace_bench.sandbox.choose import Sandbox
+from trace_bench.sandbox.generated import generated_suite
+
+SOURCE = """
+import os, time
+from trace_bench.core.types import Step
+
+def make_task(seed):
+    return {"seed": seed}
+
+def reference(data):
+    return []
+
+class Env:
+    def reset(self, task):
+        seed = task.data["seed"]
+        if seed == 1:
+            raise ValueError("no more")
+        if seed == 2:
+            os._exit(0)
+        if seed == 3:
+            time.sleep(60)
+        content = "x" * 2**21 if seed == 4 else f"request {seed}"
+        return Step(({"role": "user", "content": content},))
+    def step(self, action):
+        return Step(done=True)
+    def close(self):
+        pass
+"""
+
+
+def test_a_module_that_fails_later_costs_only_its_examples() -> None:
+    sandbox = Sandbox("process", 1, 1.0, 30.0, 0, allow_untrusted=True, run="attack")
+    suite = cast(Any, generated_suite("late-1", SOURCE, {}, sandbox, lambda _: None, "base"))
+    logged: list[str] = []
+    lab = cast(Lab, SimpleNamespace(suite_of=lambda task: suite, log=logged.append))
+    tasks = [suite.synthetic("", seed) for seed in range(6)]
+    job = SimpleNamespace(name="late", tasks=tasks)
+    trained = Trained(cast(Any, job), AdapterRef("late@1", "path", "late"), 1, 1)
+    router = describe(lab, [trained], [], {"late": "It comes late."}, RoutingSettings())
+    suite.close()
+    assert router is not None
+    assert [text for text, *_ in router["examples"]] == ["request 0", "request 5"]
+    places = [f"generated/late-1/{n}" for n in range(1, 5)]
+    assert [place for place, line in zip(places, logged, strict=True) if place in line] == places
+    assert "no more" in logged[0] and "no answer within" in logged[2]

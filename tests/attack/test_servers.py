@@ -1,0 +1,164 @@
+"""Servers that lie, flood or babble: each answer ends in a typed failure of that request, memory
+stays bounded, and nothing is scored as the agent's."""
+
+from __future__ import annotations
+
+import gzip
+import socketserver
+import threading
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from servers.scripted import Answer, chat, models, serve
+from toy import ToySuite
+
+from trace_bench.core.types import AgentSpec, Boundary, StopReason
+from trace_bench.llm.client import Client, Endpoint, LLMError
+from trace_bench.play.rollouts import play
+from trace_bench.policies.openai import OpenAIPolicy
+
+BODY = {"model": "m", "messages": []}
+HUGE = 10**400
+
+
+@contextmanager
+def raw(headers: str, content: bytes) -> Iterator[str]:
+    """A server that answers every request with these bytes."""
+    head = f"HTTP/1.1 200 OK\r\n{headers}Content-Length: {len(content)}\r\n\r\n".encode()
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            while self.request.recv(2**16):
+                self.request.sendall(head + content)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+
+
+def asked(url: str) -> Any:
+    client = Client(Endpoint((url,), retries=1, pause=0.01, deadline=20.0))
+    try:
+        return client.ask("/x", BODY)
+    finally:
+        client.close()
+
+
+GZIP = "Content-Encoding: gzip\r\n"
+BODIES = {
+    # name: (headers, content, why)
+    "a gzip bomb": (GZIP, gzip.compress(b" " * 150_000_000, 1), "longer than"),
+    "20 MB": ("", b'{"a": "' + b"x" * 20_000_000 + b'"}', "longer than"),
+    "gzip that is none": (GZIP, b'{"a": 1}', "decompressed"),
+    "gzip without its end": (GZIP, gzip.compress(b'{"a": 1}')[:-9], "no end"),
+    "gzip in gzip": ("Content-Encoding: gzip, gzip\r\n", b"x", "content encoding"),
+    "a strange encoding": ("Content-Encoding: ../br\r\n", b"x", "content encoding"),
+    "bytes that are no text": ("", b'{"a": "\xff\xfe"}', "not UTF-8"),
+    "a number without end": ("", f'{{"a": {HUGE}}}'.encode(), "too large"),
+    "NaN": ("", b'{"a": NaN}', "NaN"),
+    "minus infinity": ("", b'{"a": -Infinity}', "-Infinity"),
+    "1e999": ("", b'{"a": 1e999}', "too large"),
+    "950 lists": ("", b'{"a": ' + b"[" * 950 + b"]" * 950 + b"}", "nested"),
+    "three million elements": ("", b'{"a": [' + b"0," * 3_000_000 + b"0]}", "elements"),
+    "a list": ("", b"[1]", "no JSON object"),
+    "half an object": ("", b'{"a": ', "no JSON object"),
+    "nothing": ("", b"", "no JSON object"),
+}
+
+
+@pytest.mark.parametrize(("headers", "content", "why"), BODIES.values(), ids=BODIES)
+def test_an_answer_is_a_value_or_a_typed_error(headers: str, content: bytes, why: str) -> None:
+    with raw(headers, content) as url, pytest.raises(LLMError) as caught:
+        asked(url)
+    assert why in str(caught.value) and len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("charset", ["undefined", "utf-7", "rot13", "x" * 1000, "\x7f"])
+def test_a_strange_charset_changes_nothing(charset: str) -> None:
+    with raw(f"Content-Type: text/html; charset={charset}\r\n", '{"a": "ü"}'.encode()) as url:
+        assert asked(url) == {"a": "ü"}
+
+
+def test_compressed_answers_are_read() -> None:
+    with raw(GZIP, gzip.compress(b'{"a": 1}')) as url:
+        assert asked(url) == {"a": 1}
+
+
+def test_bombs_side_by_side_take_little_memory() -> None:
+    bomb = gzip.compress(b" " * 150_000_000, 1)
+    with raw(GZIP, bomb) as url:
+        client = Client(Endpoint((url,), retries=0))
+        tracemalloc.start()
+        futures = [client.start("/x", BODY) for _ in range(4)]
+        assert all(isinstance(future.exception(), LLMError) for future in futures)
+        most = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        client.close()
+    assert most < 4 * 3 * 16 * 2**20
+
+
+# -- a vLLM that lies about its tokens ------------------------------------------------------------
+
+
+def claimed(prompt: Any, sampled: Any, logprobs: Any) -> Answer:
+    content = [{"token": "x", "logprob": value} for value in logprobs]
+    answer = chat("Hm.", "m", choice={"token_ids": sampled, "logprobs": {"content": content}})
+    answer.body["prompt_token_ids"] = prompt
+    return answer
+
+
+def said(message: Any) -> Answer:
+    answer = claimed([1, 2], [3], [-0.5])
+    answer.body["choices"][0]["message"] = message
+    return answer
+
+
+LIES = {
+    "an id without end": (claimed([1, HUGE // 10**200], [3], [-0.5]), "not the id of a token"),
+    "an id below zero": (claimed([1, -2], [3], [-0.5]), "not the id of a token"),
+    "a sampled id out of range": (claimed([1, 2], [2**31], [-0.5]), "not the id of a token"),
+    "an id that is true": (claimed([1, True], [3], [-0.5]), "not the id of a token"),
+    "an id that is a number of the other kind": (claimed([1.0], [3], [-0.5]), "not the id"),
+    "text as ids": (claimed("one two", [3], [-0.5]), "str, not a list"),
+    "texts as ids": (claimed(["one"], [3], [-0.5]), "not the id of a token"),
+    "sampled text": (claimed([1, 2], "x", [-0.5]), "str, not a list"),
+    "an object as ids": (claimed({"1": 2}, [3], [-0.5]), "dict, not a list"),
+    "285,000 ids": (claimed([7] * 285_000, [3], [-0.5]), "285000 token ids"),
+    "more sampled than asked for": (claimed([1], [3] * 500, [-0.5] * 500), "at most"),
+    "a log-probability above zero": (claimed([1, 2], [3], [0.5]), "log-probability"),
+    "one that is no number": (claimed([1, 2], [3], ["nan"]), "log-probability"),
+    "vLLM's minus infinity": (claimed([1, 2], [3], [-9999.0]), "log-probability"),
+    "minus infinity": (claimed([1, 2], [3], [float("-inf")]), "-Infinity"),
+    "none": (claimed([1, 2], [3], [float("nan")]), "NaN"),
+    "null": (claimed([1, 2], [3], [None]), "log-probability"),
+    "a message that is a list": (said([1]), "AttributeError"),
+    "a message of 2 MB": (said({"content": "x" * 2_000_000}), "1048576 characters"),
+    "calls that are a number": (said({"content": "", "tool_calls": 7}), "TypeError"),
+    "a call that is a text": (said({"content": "", "tool_calls": ["f"]}), "AttributeError"),
+}
+
+
+@pytest.mark.parametrize(("answer", "why"), LIES.values(), ids=LIES)
+def test_a_lie_is_a_failure_of_the_policy_in_that_episode(answer: Answer, why: str) -> None:
+    world = ToySuite()
+
+    def script(path: str, body: dict[str, Any]) -> Answer:
+        return models("m", owner="vllm") if path == "/v1/models" else answer
+
+    with serve(script) as server:
+        endpoint = Endpoint((server.url,), retries=1, pause=0.01)
+        policy = OpenAIPolicy(endpoint, "m", capacity=2, extra=None)
+        (played,) = play(policy, world, AgentSpec("m"), world.tasks("train")[:1], [0])
+        policy.close()
+    assert played.stop is StopReason.ERROR and played.score is None and not played.turns
+    assert played.failure is not None and played.failure.boundary is Boundary.POLICY
+    assert why in played.failure.error and len(played.failure.error) < 1000

@@ -1,0 +1,160 @@
+"""The health of a run: what was lost, cut off or unreadable, and what training learned from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_unfinished_parts import Whole
+from toy import ToyEnv
+
+import trace_bench
+from trace_bench.__main__ import main
+from trace_bench.core.types import Boundary, Failure, Score, StopReason, Trajectory, Turn
+from trace_bench.runner import health
+from trace_bench.runner.outcomes import Outcome, outcome_of
+
+REPLY = {"role": "assistant", "content": ""}
+TURN = Turn((), REPLY)
+FINE = Trajectory("t", 0, "base", (), (TURN,), (), StopReason.DONE, Score(1.0, True))
+PLAYED = (
+    FINE,
+    replace(FINE, turns=(TURN, replace(TURN, malformed="no JSON"))),
+    replace(FINE, stop=StopReason.CONTEXT_LIMIT, turns=()),
+    replace(FINE, stop=StopReason.TURN_LIMIT),
+    replace(FINE, stop=StopReason.ERROR, score=None, failure=Failure(Boundary.USER, "user: gone")),
+)
+COUNTED = {
+    "episodes": 5, "lost": {"user": 1}, "context": 1, "turn_limit": 1, "turns": 5, "malformed": 1
+}  # fmt: skip
+
+
+def test_rollouts_and_evaluation_are_counted_alike() -> None:
+    one, two = health.Episodes(), health.Episodes()
+    one.played(PLAYED)
+    two.evaluated(outcome_of("base", 0, t, 0) for t in PLAYED)
+    assert one.data() == two.data() == COUNTED
+
+
+def test_training_is_summed_over_its_iterations() -> None:
+    found = health.Training()
+    found.log({"phase": "prompt", "steps": 5})
+    assert vars(found) == {"groups": None, "constant": None, "steps": None}
+    found.log({"phase": "training", "groups": 4, "constant_share": 0.75, "steps": 2})
+    found.log({"phase": "training", "groups": 3, "constant_share": 1 / 3, "steps": 0})
+    assert vars(found) == {"groups": 7, "constant": 4, "steps": 2}
+
+
+def test_the_lines_say_what_there_is() -> None:
+    still = health.Episodes(episodes=8).data()
+    training = {"groups": 7, "constant": 4, "steps": 2}
+    assert health.lines(
+        {"method": COUNTED, "evaluation": still, **training, "equal_trials": 3}
+    ) == [
+        "health, method: 5 episodes, 1 lost (1 user), 1 cut off by the context, 1 by the limit of "
+        "turns, 1 of 5 turns with an unreadable tool call; 4 of 7 groups without an advantage; 2 "
+        "optimizer steps",
+        "health, evaluation: 8 episodes, none lost or cut off",
+        "the 3 trials of every task were equal, so they say no more than one (evaluation.trials, "
+        "policy.eval_temperature)",
+    ]
+
+
+def outcome(trial: int, tokens: int = 3) -> Outcome:
+    score = {"success": True, "similarity": 1.0}
+    return Outcome("base", "base", None, "t", trial, score, "done", None, tokens)
+
+
+@pytest.mark.parametrize(
+    ("found", "equal"),
+    [
+        ([outcome(0)], None),
+        ([], None),
+        ([outcome(0), outcome(1)], 2),
+        ([outcome(0), outcome(1, tokens=4)], None),
+    ],
+)
+def test_trials_that_repeat_each_other(found: list[Outcome], equal: int | None) -> None:
+    assert health.equal_trials(found) == equal
+
+
+class Outage(Whole):
+    """The toy world with desks that are broken, as long as `broken` says so."""
+
+    broken = 0
+
+    def make(self) -> ToyEnv:
+        env = super().make()
+        if self.broken:
+            self.broken -= 1
+            env.reset = lambda task: 1 / 0  # type: ignore[assignment, method-assign]
+        return env
+
+
+def run(suite: Any, **settings: Any) -> trace_bench.Result:
+    given = {"method": "base", "policy": "reference", "evaluation__retries": 0}
+    return trace_bench.run(suite=suite, **{**given, **settings})
+
+
+def test_a_finished_run_plays_what_evaluation_has_lost_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And when nothing is lost any more, it is answered from disk."""
+    monkeypatch.chdir(tmp_path)
+    suite = Outage()
+    suite.broken = 3
+    first = run(suite)
+    assert first.summary["complete"] and first.score["failures"] == 3
+    assert "3 lost (3 environment)" in first.table
+    second = run(suite)
+    assert second.folder == first.folder and second.score["failures"] == 0
+    assert second.score["n"] == 8 and "3 lost" not in second.table
+    made = len(suite.made)
+    assert run(suite).summary == second.summary and len(suite.made) == made
+
+
+def test_a_run_without_a_score_is_not_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    suite = Outage()
+    suite.broken = 10**6
+    with pytest.raises(trace_bench.UserError, match="evaluation of base: 8 of 8 episodes"):
+        run(suite)
+    folder = run(suite, max_lost=1.0).folder
+    with pytest.raises(trace_bench.UserError, match="not a finished run"):
+        trace_bench.load(folder)
+    suite.broken = 0
+    assert run(suite).score["n"] == 8
+    assert trace_bench.load(folder).score["failures"] == 0
+
+
+def test_trials_of_a_greedy_agent_are_said_to_be_equal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "the 3 trials of every task were equal" in run(Whole(), evaluation__trials=3).table
+
+
+def test_a_run_opens_with_what_it_does_where_someone_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    suite = Whole()
+    assert run(suite).folder and capsys.readouterr() == ("", "")
+    folder = run(suite, verbose=True, seed=1, evaluation__trials=2).folder
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.splitlines()[:5] == [
+        "method=base on toy/tests: 8 held-out tasks (test, 2 trials each), protocol held_out",
+        "agent: reference, policy=reference",
+        "budget: 640 rollouts, seed 1",
+        f"folder: {folder}",
+        "note: evaluation.trials=2 with policy.eval_temperature=0 plays the same episodes again: "
+        "this policy repeats itself",
+    ]
+    settings = ["method=base", "policy=idle", "evaluation.limit=2", "run_dir=here"]
+    assert main(settings) == 0
+    assert capsys.readouterr().err.startswith("method=base on toolsandbox/embedded: 2 held-out")

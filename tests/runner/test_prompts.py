@@ -1,0 +1,96 @@
+"""What the first prompts show before anything is played: tools that do not reach the model, and a
+context that is too small."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from models import save_model
+from toy import ToyEnv, ToySuite, toy_task
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import write_json
+from trace_bench.core.types import Step, Task
+from trace_bench.policies.local import LocalPolicy
+from trace_bench.policies.scripted import ReferencePolicy
+from trace_bench.runner.prompts import LOOKED_AT, check_prompts
+from trace_bench.runner.summary import selected_capabilities
+
+TASKS = [toy_task(i) for i in range(40)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("small"))
+
+
+def sizes(model: Path, tasks: Sequence[Task] = TASKS) -> list[int]:
+    """Tokens of the first prompts of the tasks that are looked at."""
+    policy = LocalPolicy(model, batch=1)
+    steps = [ToyEnv().reset(task) for task in tasks[:: len(tasks) // LOOKED_AT][:LOOKED_AT]]
+    return [policy.first_prompt(step.messages, step.tools) for step in steps]
+
+
+def test_prompts_that_fit_need_no_word(model: Path) -> None:
+    suite = ToySuite()
+    assert check_prompts(LocalPolicy(model, batch=1), suite, TASKS) is None
+    assert len(suite.made) == LOOKED_AT and all(env.closed for env in suite.made)
+
+
+def test_a_context_that_holds_no_first_prompt_is_refused(model: Path) -> None:
+    policy = LocalPolicy(model, batch=1, context=min(sizes(model)))
+    with pytest.raises(UserError, match=r"prompts of 8 of 8 held-out .* `policy\.context`"):
+        check_prompts(policy, ToySuite(), TASKS)
+
+
+def test_some_prompts_that_do_not_fit_are_said(model: Path) -> None:
+    found = sizes(model)
+    assert min(found) < max(found)
+    policy = LocalPolicy(model, batch=1, context=max(found))
+    said = check_prompts(policy, ToySuite(), TASKS)
+    assert said is not None and f"up to {max(found)} tokens" in said
+    assert said.startswith(f"the first prompts of {found.count(max(found))} of 8 ")
+
+
+def test_a_template_that_leaves_tools_out_is_refused(model: Path) -> None:
+    policy = LocalPolicy(model, batch=1)
+    policy.chat._tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    )
+    with pytest.raises(UserError, match=r"leaves tools out of the prompt.*`model`"):
+        check_prompts(policy, ToySuite(), TASKS)
+    assert policy.first_prompt(({"role": "user", "content": "Add 1."},), ()) > 0
+
+
+def test_what_cannot_be_told_is_left_to_the_run(model: Path) -> None:
+    class Broken(ToySuite):
+        def make(self) -> Any:
+            raise OSError("no desk")
+
+    class Odd(ToyEnv):
+        def reset(self, task: Task) -> Step:
+            return {"done": True}  # type: ignore[return-value]
+
+    class Unfinished(ToySuite):
+        def make(self) -> ToyEnv:
+            return Odd()
+
+    policy = LocalPolicy(model, batch=1, context=8)
+    assert check_prompts(policy, Broken(), TASKS) is None
+    assert check_prompts(policy, Unfinished(), TASKS) is None
+    assert check_prompts(ReferencePolicy(ToySuite()), ToySuite(), TASKS) is None
+
+
+def test_controls_that_nobody_trained_are_no_capabilities(tmp_path: Path) -> None:
+    assert selected_capabilities(tmp_path) is None
+    names = {"a": (True, False), "b": (True, True), "c": (False, False), "d": (True, True)}
+    candidates = [
+        {"name": name, "selected": selected, "control": control}
+        for name, (selected, control) in names.items()
+    ]
+    report = {"candidates": candidates, "outcome": {"trained": ["d"]}}
+    write_json(tmp_path / "capabilities.json", report)
+    assert selected_capabilities(tmp_path) == ["a", "d"]

@@ -1,0 +1,126 @@
+"""Limits on what comes from outside: a worker, a server, a model or a stranger's environment.
+
+`read` turns a JSON text into a value, `fault_of` looks at a value that is one already. What passes
+is small, shallow and has numbers that a float can hold, so that nothing behind the boundary can
+run out of memory, of recursion or of range.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+
+class Unreadable(ValueError):
+    """A text that is no JSON, or exceeds a limit. The error's text says why."""
+
+
+class TooMuch(Unreadable):
+    """It exceeds a limit: of size, of depth, of elements, or of what a number can be."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most that a value may have. `size`: bytes of its JSON text, or characters of all texts in
+    it; `depth`: lists and objects inside each other; `items`: elements of all of them together."""
+
+    size: int
+    depth: int = 64
+    items: int = 1_000_000
+
+
+def read(text: str | bytes, limits: Limits) -> Any:
+    """The value of a JSON text (bytes: UTF-8). Raises Unreadable, also for NaN and for a number
+    that no float can hold."""
+    if len(text) > limits.size:
+        raise TooMuch(f"it is longer than {limits.size} bytes")
+    try:
+        if isinstance(text, bytes):
+            text = text.decode()
+        _measure(text, limits)
+        return json.loads(text, parse_int=_whole, parse_float=_real, parse_constant=_constant)
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"byte {error.start} is not UTF-8") from error
+    except Unreadable:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(str(error)) from error
+
+
+def fault_of(value: Any, limits: Limits) -> str | None:
+    """Describes the first thing in a value that is no JSON or exceeds a limit; None if it is fine.
+    Tuples count as lists."""
+    size = items = 0
+    left: list[tuple[Any, int]] = [(value, 0)]
+    while left:
+        value, depth = left.pop()
+        if isinstance(value, str):
+            size += len(value)
+        elif isinstance(value, Mapping | list | tuple):
+            if depth == limits.depth:
+                return f"it is nested more than {limits.depth} deep"
+            items += len(value)
+            if items > limits.items:
+                return f"it has more than {limits.items} elements"
+            if isinstance(value, Mapping):
+                if others := [key for key in value if not isinstance(key, str)]:
+                    return f"a key is no text but {type(others[0]).__name__}"
+                size += sum(map(len, value))
+                value = value.values()
+            left += [(part, depth + 1) for part in value]
+        elif value is not None and not isinstance(value, bool):
+            if not isinstance(value, int | float):
+                return f"{type(value).__name__} is no JSON"
+            if not fits(value):
+                return "a number in it is not finite, or too large for a float"
+        if size > limits.size:
+            return f"its texts have more than {limits.size} characters"
+    return None
+
+
+def fits(number: float) -> bool:
+    """Whether a whole or a real number is finite and not too large for a float."""
+    try:
+        return math.isfinite(number)
+    except OverflowError:  # a whole number without end
+        return False
+
+
+_STRING = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
+_PLAIN = re.compile(r"[^\[\]{}]+")
+
+
+def _measure(text: str, limits: Limits) -> None:
+    """Raises Unreadable for a JSON text with too much in it, before anything is built from it."""
+    opened = text.count("[") + text.count("{")
+    if opened <= limits.depth and opened + text.count(",") <= limits.items:
+        return
+    bare = _STRING.sub("", text)
+    if bare.count("[") + bare.count("{") + bare.count(",") > limits.items:
+        raise TooMuch(f"it has more than {limits.items} elements")
+    steps = (1 if mark in "[{" else -1 for mark in _PLAIN.sub("", bare))
+    if max(accumulate(steps), default=0) > limits.depth:
+        raise TooMuch(f"it is nested more than {limits.depth} deep")
+
+
+def _whole(digits: str) -> int:
+    number = int(digits) if len(digits) < 400 else None
+    if number is None or not fits(number):
+        raise TooMuch(f"the number {digits[:20]}... of {len(digits)} digits is too large")
+    return number
+
+
+def _real(digits: str) -> float:
+    number = float(digits)
+    if not math.isfinite(number):
+        raise TooMuch(f"the number {digits[:20]} is too large")
+    return number
+
+
+def _constant(name: str) -> Any:
+    raise TooMuch(f"{name} is not JSON")

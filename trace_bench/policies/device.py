@@ -1,0 +1,21 @@
+"""Whether this process can compute on a device."""
+
+from __future__ import annotations
+
+from trace_bench.core.errors import UserError
+
+
+def check_device(device: str) -> None:
+    """Raises UserError for a device that torch does not know or cannot use here."""
+    if device == "cpu":
+        return
+    import torch
+
+    try:
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
+        why = str(error).strip().partition("\n")[0]
+        raise UserError(
+            f"policy.device={device} cannot be used on this machine: {why} Change "
+            "`policy.device`; allowed: cpu, or a device of this PyTorch build such as cuda."
+        ) from error

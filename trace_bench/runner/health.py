@@ -1,0 +1,123 @@
+"""The health of a run: what was lost, cut off or unreadable, and whether training learned from it.
+
+It is in summary.json under `health` and the last lines of the closing table.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from trace_bench.core.types import StopReason, Trajectory
+from trace_bench.runner.outcomes import Outcome
+
+
+@dataclass
+class Episodes:
+    """Counts of episodes: how many, lost ones by boundary, those cut off by the context and by the
+    limit of turns; and of turns: how many, and those with a tool call that cannot be read."""
+
+    episodes: int = 0
+    lost: Counter[str] = field(default_factory=Counter)
+    context: int = 0
+    turn_limit: int = 0
+    turns: int = 0
+    malformed: int = 0
+
+    def played(self, trajectories: Iterable[Trajectory]) -> None:
+        """Adds trajectories."""
+        for t in trajectories:
+            self._add(None if t.failure is None else t.failure.boundary.value, t.stop.value)
+            self.turns += len(t.turns)
+            self.malformed += sum(turn.malformed is not None for turn in t.turns)
+
+    def evaluated(self, outcomes: Iterable[Outcome]) -> None:
+        """Adds the last attempts at held-out episodes."""
+        for o in outcomes:
+            self._add((o.error or "").partition(":")[0] if o.lost else None, o.stop)
+            self.turns += o.turns
+            self.malformed += o.malformed
+
+    def _add(self, boundary: str | None, stop: str) -> None:
+        self.episodes += 1
+        if boundary is not None:
+            self.lost[boundary] += 1
+        self.context += stop == StopReason.CONTEXT_LIMIT
+        self.turn_limit += stop == StopReason.TURN_LIMIT
+
+    def data(self) -> dict[str, Any]:
+        return {**vars(self), "lost": dict(sorted(self.lost.items()))}
+
+
+@dataclass
+class Training:
+    """Sums over the metrics of training iterations: groups of rollouts, those of them without an
+    advantage, optimizer steps. None: no trainer has said so."""
+
+    groups: int | None = None
+    constant: int | None = None
+    steps: int | None = None
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Adds one line of metrics with `groups`, `constant_share` (of the groups) or `steps`;
+        lines of another phase than "training" are left out."""
+        if values.get("phase") != "training":
+            return
+        groups, share, steps = (values.get(k) for k in ("groups", "constant_share", "steps"))
+        if groups is not None and share is not None:
+            self.groups = (self.groups or 0) + groups
+            self.constant = (self.constant or 0) + round(share * groups)
+        if steps is not None:
+            self.steps = (self.steps or 0) + steps
+
+
+def equal_trials(outcomes: Sequence[Outcome]) -> int | None:
+    """The number of trials of each task if there are several and none differs from the first in
+    score, turns or tokens; else None."""
+    by_task: dict[str, list[tuple[Any, ...]]] = {}
+    for o in outcomes:
+        by_task.setdefault(o.task, []).append((o.score, o.stop, o.turns, o.tokens))
+    trials = {len(found) for found in by_task.values()}
+    if trials in (set(), {1}):
+        return None
+    same = all(one == found[0] for found in by_task.values() for one in found)
+    return max(trials) if same else None
+
+
+def lines(health: Mapping[str, Any]) -> list[str]:
+    """The health as text."""
+    out = [_episodes(name, health[name]) for name in ("method", "evaluation")]
+    if health["groups"] is not None:
+        out[0] += f"; {health['constant']} of {health['groups']} groups without an advantage"
+    if health["steps"] is not None:
+        out[0] += f"; {health['steps']} optimizer steps"
+    found = [f"health, {text}" for text in out]
+    if (trials := health["equal_trials"]) is not None:
+        found.append(
+            f"the {trials} trials of every task were equal, so they say no more than one "
+            "(evaluation.trials, policy.eval_temperature)"
+        )
+    return found
+
+
+def lost(summary: Mapping[str, Any]) -> int:
+    """How many held-out episodes of a finished run were lost; 0 for summaries without a health."""
+    health = summary.get("health")
+    return 0 if health is None else sum(health["evaluation"]["lost"].values())
+
+
+def _episodes(name: str, found: Mapping[str, Any]) -> str:
+    parts = []
+    if gone := found["lost"]:
+        kinds = ", ".join(f"{count} {boundary}" for boundary, count in gone.items())
+        parts.append(f"{sum(gone.values())} lost ({kinds})")
+    if found["context"]:
+        parts.append(f"{found['context']} cut off by the context")
+    if found["turn_limit"]:
+        parts.append(f"{found['turn_limit']} by the limit of turns")
+    if found["malformed"]:
+        parts.append(f"{found['malformed']} of {found['turns']} turns with an unreadable tool call")
+    what = f"{name}: {found['episodes']} episodes"
+    return f"{what}, {', '.join(parts) or 'none lost or cut off'}"
