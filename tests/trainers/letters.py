@@ -97,6 +97,7 @@ def make_lab(
         ),
         trainer=LocalTrainer(settings, threads=1),
         listeners=Listeners(tracker, Progress(budget), on_checkpoint),
+        max_lost=1.0,
     )
 
 

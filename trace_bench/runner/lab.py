@@ -374,7 +374,7 @@ class RunLab:
 
 def _is_lost(batch: Batch, index: int, line: Mapping[str, Any]) -> bool:
     """Whether a stored trajectory counts as lost."""
-    failed = line["failure"]
+    failed = line.get("failure")  # `_answered` names a line that lacks it
     failure = failed and Failure(Boundary(failed["boundary"]), failed["error"])
     return counts(batch.tasks[index], failure)
 
