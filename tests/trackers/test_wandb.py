@@ -118,7 +118,7 @@ def test_no_key_gets_into_anything_that_a_run_writes(
     with serve(script) as server:
         acting = ["policy=openai", f"policy.base_url={server.url}", "policy.key_env=SOME_KEY"]
         more = ["model=served", "model.name=m", "tracker=wandb", f"run_dir={tmp_path / 'r'}"]
-        assert main(["method=base", "evaluation.limit=4", *acting, *more]) == 1  # no episode scored
+        assert main(["method=base", "evaluation.limit=4", *acting, *more]) == 2  # all are lost
         assert all(h["Authorization"] == f"Bearer {key}" for h in server.headers)
     written = [f for f in tmp_path.rglob("*") if f.is_file()]
     assert any(b"*** may not do this" in f.read_bytes() for f in written)
