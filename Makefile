@@ -19,10 +19,10 @@ smoke:           ## a small run through every phase
 	$(BIN)/python -m trace_bench experiment=smoke
 
 test:            ## the tests that need seconds each
-	$(BIN)/pytest -n auto
+	$(BIN)/pytest -n auto --dist loadscope
 
 slow:            ## the tests that take a minute each
-	$(BIN)/pytest -n auto -m slow
+	$(BIN)/pytest -n auto --dist loadscope -m slow
 
 lint:            ## style
 	$(BIN)/ruff check .
