@@ -132,7 +132,8 @@ def test_the_tiny_agent_trains_on_such_environments(
     assert len(lines) == 64 and all(e["task"].startswith("generated/awm/") for e in lines)
     assert not any(e["error"] for e in lines)
     summary = json.loads((tmp_path / "b" / "summary.json").read_text())
-    assert summary["adapters"] == ["untargeted@0002"]
+    # Two tasks and all rewards equal: it has trained, and there was nothing to learn.
+    assert "no optimizer step, so there is no adapter" in said and summary["adapters"] == []
 
 
 @pytest.mark.docker

@@ -100,10 +100,8 @@ def test_the_whole_road_with_faults_on_the_way(
     assert "cannot be loaded: the environment's source is broken: RuntimeError" in said[0]
     assert "AssertionError" in said[1] and said[2].startswith("a reader objects: ")
     assert (folder / "generated" / FOUND[0] / "3.py").read_text() == GOOD
-    trained = {
-        a.partition("@")[0] for a in json.loads((folder / "summary.json").read_text())["adapters"]
-    }
-    assert trained == set(FOUND[:2])
+    # The tiny agent never solves these environments, so there is nothing to learn from.
+    assert found["training"] == [] and "no adapter that may be used" in found["outcome"]["reason"]
     ledger = [json.loads(s) for s in (folder / "ledger.jsonl").read_text().splitlines()]
     purposes = {e["purpose"] for e in ledger}
     assert {"analysis", "calibration", "training"} == purposes and len(ledger) <= 384

@@ -25,7 +25,7 @@ EPISODES, KILLS = 500, 50
 
 
 class Unlucky(ReferencePolicy):
-    """Plays the reference, few episodes at once; at every fifth round a container dies soon."""
+    """Plays the reference, few episodes at once; at every third round a container dies soon."""
 
     capacity = 6
 
@@ -35,7 +35,7 @@ class Unlucky(ReferencePolicy):
         self.threads: list[threading.Thread] = []
 
     def collect(self) -> list[Any]:
-        if self.rng.random() < 0.2:
+        if self.rng.random() < 0.3:
             delay = self.rng.random() * 0.02
             self.threads.append(threading.Thread(target=self.kill, args=(delay,)))
             self.threads[-1].start()
