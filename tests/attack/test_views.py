@@ -55,3 +55,5 @@ def test_control_characters_are_written_out() -> None:
 def test_a_name_stays_within_its_cell() -> None:
     table = Table("t", "c", ("method", "x"), (("a|b\n<img>", "1"),))
     assert table.markdown().splitlines()[-1] == "| a\\|b &lt;img> | 1 |"
+    level = Table("t", "c", ("method", "p"), (("grpo", "<0.0006"),))
+    assert level.markdown().splitlines()[-1] == "| grpo | <0.0006 |"

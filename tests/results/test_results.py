@@ -350,3 +350,22 @@ def test_bad_places_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "does not exist" in capsys.readouterr().err
     assert main(["tables", str(tmp_path), "--out", str(tmp_path)]) == 2
     assert "no finished run" in capsys.readouterr().err
+
+
+EMBEDDED = Path(__file__).resolve().parents[2] / "results" / "embedded"
+
+
+@pytest.mark.slow
+def test_the_committed_tables_are_made_again_from_the_committed_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the commands of results/make.sh, to the byte (pictures depend on matplotlib's version)."""
+    script = (EMBEDDED.parent / "make.sh").read_text().splitlines()
+    commands = [line.split()[1:] for line in script if line.startswith("table ")]
+    monkeypatch.chdir(EMBEDDED.parent / "records")
+    for command in commands:
+        assert main([*command, "--out", str(tmp_path)]) == 0
+    texts = [p for p in EMBEDDED.iterdir() if p.suffix in (".csv", ".md", ".tex")]
+    assert len(texts) > 60
+    other = [p.name for p in texts if p.read_bytes() != (tmp_path / p.name).read_bytes()]
+    assert not other

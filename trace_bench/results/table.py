@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from dataclasses import dataclass
 
 
@@ -49,9 +50,12 @@ class Table:
         return out.getvalue()
 
 
+_TAG = re.compile(r"<(?=[A-Za-z/!?])")  # "<0.0006" is none and stays as it is
+
+
 def _markdown(text: str) -> str:
     """A text that stays within its cell and is no HTML."""
-    return " ".join(text.replace("|", "\\|").replace("<", "&lt;").splitlines())
+    return " ".join(_TAG.sub("&lt;", text.replace("|", "\\|")).splitlines())
 
 
 def _tex(text: str) -> str:

@@ -53,6 +53,8 @@ def check_turns(trajectory: Trajectory, adapter: str | None) -> None:
 
 def why_untrained(records: Sequence[Mapping[str, Any]]) -> str | None:
     """Why a job whose iterations have these `records` took no optimizer step; None if it did."""
+    if not records:
+        return "its rollouts pay for no iteration"
     if any(record["steps"] for record in records):
         return None
     if all(record["reward"] is None for record in records):
