@@ -61,5 +61,5 @@ def test_readme_has_the_two_commands_that_ci_takes_from_it() -> None:
     blocks = (ROOT / "README.md").read_text().split("```bash\n")[1:]
     first, second = (block.split("```")[0].strip() for block in blocks[:2])
     assert first.endswith("&& .venv/bin/python -m trace_bench method=trace env=toolsandbox")
-    assert second.endswith("&& .venv/bin/pytest -n auto")
+    assert second.endswith("&& .venv/bin/pytest -n auto --dist loadscope")
     assert os.access(ROOT / ".ci" / "run", os.X_OK)
