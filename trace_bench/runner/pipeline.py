@@ -62,6 +62,7 @@ from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.memory import few_collections
 from trace_bench.runner.progress import Progress
 from trace_bench.runner.summary import Finished, summarize
+from trace_bench.runner.tags import write_tags
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import Settings
@@ -160,6 +161,7 @@ def _execute(bench: Bench, stack: ExitStack, progress: Progress, resumed: bool) 
     started = time.monotonic()
     folder, settings = bench.place.folder, bench.settings
     stack.callback(progress.close)
+    write_tags(bench)
     clock = Clock(folder / TIMING)
     player = Player(
         bench.policy,
