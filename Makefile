@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup run smoke test slow lint format types check ci clean
+.PHONY: help setup run smoke test slow pages lint format types check ci clean
 
 help:            ## this list
 	@grep -E '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/'
@@ -23,6 +23,10 @@ test:            ## the tests that need seconds each
 
 slow:            ## the tests that take a minute each
 	$(BIN)/pytest -n auto --dist loadscope -m slow
+
+pages:           ## docs/ as a site in build/site, with the reference made from docstrings
+	$(BIN)/pip install -q -e '.[docs]'
+	$(BIN)/mkdocs build --strict -d build/site
 
 lint:            ## style
 	$(BIN)/ruff check .

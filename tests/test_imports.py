@@ -20,6 +20,7 @@ LAYERS = (
     {"play"},
     {"trainers"},
     {"results"},
+    {"report"},
     {"tiny"},
     {"methods"},
     {"runner"},

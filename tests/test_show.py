@@ -142,3 +142,68 @@ def test_a_folder_without_trajectories_is_refused(
     assert "holds no trajectories" in capsys.readouterr().err
     assert main([str(tmp_path / "nothing")]) == 2
     assert "is not a folder" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a random agent, with successes and failures."""
+    place = tmp_path_factory.mktemp("show") / "random"
+    arguments = ["method=base", "policy=random", "evaluation.limit=40", f"run_dir={place}"]
+    assert start(arguments) == 0
+    return place
+
+
+def listed(text: str) -> dict[str, list[str]]:
+    return {line.split()[0]: line.split()[1:] for line in text.splitlines()[1:]}
+
+
+def test_failures_are_listed_alone(mixed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (mixed / "evaluation_trajectories.jsonl").read_text().splitlines()
+    stored = [json.loads(line)["trajectory"] for line in lines]
+    failed = {t["task"] for t in stored if not t["score"]["success"]}
+    assert 0 < len(failed) < len(stored)
+    assert main([str(mixed), "--failed", "--agent", "base"]) == 0
+    assert listed(capsys.readouterr().out).keys() == failed
+
+
+def test_tasks_are_listed_by_what_they_need(
+    mixed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tags = json.loads((mixed / "tasks.json").read_text())
+    name = next(iter(sorted(w for words in tags.values() for w in words)))
+    assert main([str(mixed), "--capability", name, "--split", "test"]) == 0
+    shown = listed(capsys.readouterr().out).keys()
+    assert shown == {task for task, words in tags.items() if name in words}
+
+
+def test_two_agents_are_shown_one_after_the_other(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = (folder / "evaluation_trajectories.jsonl").read_text().splitlines()
+    last = json.loads(lines[-1])
+    other = {**last, "call": "evaluation/final"}
+    before = (folder / "evaluation_trajectories.jsonl").read_text()
+    (folder / "evaluation_trajectories.jsonl").write_text(before + json.dumps(other) + "\n")
+    try:
+        assert main([str(folder), last["trajectory"]["task"], "--against", "base"]) == 0
+        text = capsys.readouterr().out
+        assert text.index("played    evaluation/base") < text.index("played    evaluation/final")
+    finally:
+        (folder / "evaluation_trajectories.jsonl").write_text(before)
+
+
+@pytest.mark.parametrize(
+    ("filters", "words"),
+    [
+        (["--agent", "joint"], "evaluation/base"),
+        (["--split", "tset"], "toolsandbox/embedded/test"),
+        (["--capability", "flying"], "converts_values"),
+        (["--against", "base"], "--against needs a task"),
+    ],
+)
+def test_a_filter_that_nothing_passes_says_what_there_is(
+    mixed: Path, filters: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(mixed), *filters]) == 2
+    said = capsys.readouterr().err
+    assert words in said and said.count("\n") == 1

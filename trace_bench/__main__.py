@@ -5,13 +5,30 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from trace_bench.core.errors import UserError
-from trace_bench.settings.compose import launch
-from trace_bench.settings.schema import Settings
+
+if TYPE_CHECKING:
+    from trace_bench.settings.schema import Settings
 
 INTERRUPTED = 130
 WRONG_INPUT = 2
+
+
+def _launch(argv: Sequence[str]) -> int:
+    """Imports what it needs itself: something should be on the screen before the slow imports."""
+    if {"-h", "--help"} & set(argv):
+        from trace_bench.settings.compose import conf_dir
+        from trace_bench.settings.help import text
+
+        print(text(next((a for a in argv if not a.startswith("-")), None), conf_dir()))
+        return 0
+    if sys.stderr.isatty():
+        print(f"trace_bench: {' '.join(argv) or 'the default run'}", file=sys.stderr, flush=True)
+    from trace_bench.settings.compose import launch
+
+    return launch(_job, argv)
 
 
 def _job(settings: Settings) -> int:
@@ -26,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """The program's exit code: 0 finished, 1 an agent without a score (or, in a dry run, something
     missing), 2 wrong input (an error of one line), 130 interrupted."""
     try:
-        return launch(_job, sys.argv[1:] if argv is None else argv)
+        return _launch(sys.argv[1:] if argv is None else argv)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return WRONG_INPUT

@@ -2,20 +2,27 @@
 
 Without a task, lists the run's tasks; with one, prints an episode as readable text: messages, tool
 calls, results, milestones hit and missed, and the labels of the analysis.
+
+    show RUN --failed --agent final           the held-out tasks that the final agent did not solve
+    show RUN --capability converts_values     tasks that need it, or whose label says it is lacking
+    show RUN test/0010 --against base         the last of base and of final on this task
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import pydoc
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.run_files import EPISODE
-from trace_bench.core.store import read_json, read_lines
+from trace_bench.core.run_files import EPISODE, TASKS
+from trace_bench.core.store import read_json, read_lines, read_object
 from trace_bench.core.types import Message, Milestone, Trajectory, trajectory_from_json
 
 FILES = ("trajectories.jsonl", "evaluation_trajectories.jsonl")
@@ -77,6 +84,55 @@ def choose(found: Sequence[Episode], name: str) -> list[Episode]:
     return [e for e in found if e.task == exact[0]]
 
 
+@dataclass(frozen=True)
+class Filters:
+    """Which episodes to show; None and false leave all."""
+
+    agent: str | None = None
+    split: str | None = None
+    capability: str | None = None
+    failed: bool = False
+
+
+def _filters(given: argparse.Namespace) -> Filters:
+    return Filters(given.agent, given.split, given.capability, given.failed)
+
+
+def chosen(folder: Path, found: Sequence[Episode], filters: Filters) -> list[Episode]:
+    """The episodes that pass the filters. UserError, with what there is, when none does."""
+    out = list(found)
+    if (agent := filters.agent) is not None:
+        out = [e for e in out if e.call.startswith((agent, f"evaluation/{agent}"))]
+        calls = sorted({"/".join(e.call.split("/")[:2]) for e in found})
+        _some(out, f"--agent {agent}", calls)
+    if (split := filters.split) is not None:
+        out = [e for e in out if split in e.task.split("/")]
+        _some(out, f"--split {split}", sorted({"/".join(e.task.split("/")[:-1]) for e in found}))
+    if (capability := filters.capability) is not None:
+        path = folder / TASKS
+        tags = read_object(path) if path.exists() else {}
+        lacking = _lacking(folder, capability)
+        names = {name for words in tags.values() for name in words}
+        out = [e for e in out if capability in tags.get(e.task, ()) or (e.call, e.index) in lacking]
+        _some(out, f"--capability {capability}", sorted(names))
+    if filters.failed:
+        out = [e for e in out if e.data["score"] is not None and not e.data["score"]["success"]]
+        _some(out, "--failed", ["only successes and lost episodes"])
+    return out
+
+
+def _some(found: Sequence[Episode], option: str, there: Sequence[str]) -> None:
+    if not found:
+        raise UserError(f"no episode passes {option}; there are: {_few(there, 8) or 'none'}.")
+
+
+def _lacking(folder: Path, capability: str) -> set[tuple[str, int]]:
+    """Call and index of the analysed episodes that were labelled as lacking a capability."""
+    path = folder / "capabilities.json"
+    rows = read_object(path).get("labels", ()) if path.exists() else ()
+    return {(r["call"], r["index"]) for r in rows if r["labels"].get(capability) == "LACKING"}
+
+
 def render(episode: Episode, labels: Mapping[str, Any]) -> str:
     """One episode as text."""
     trajectory = trajectory_from_json(episode.data)
@@ -129,32 +185,62 @@ def visible(text: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in ("-h", "--help") or len(arguments) > 3:
-        print(__doc__)
-        return 0 if arguments and arguments[0] in ("-h", "--help") else 2
+    given = _parser().parse_args(argv)
     try:
-        print(visible(_answer(Path(arguments[0]), arguments[1:])))
+        text = visible(_answer(given))
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    try:
+        if sys.stdout.isatty() and text.count("\n") >= shutil.get_terminal_size().lines:
+            pydoc.pager(text)
+        else:
+            print(text)
     except BrokenPipeError:  # the reader (head, less) has seen enough
         sys.stderr.close()
     return 0
 
 
-def _answer(folder: Path, rest: Sequence[str]) -> str:
-    found = episodes(folder)
-    if not rest:
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m trace_bench.show",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", type=Path, help="a run's folder")
+    parser.add_argument("task", nargs="?", help="a task's id or the end of it")
+    parser.add_argument("number", nargs="?", help="which of its episodes")
+    parser.add_argument("--agent", help="only of this held-out agent, or of calls that begin so")
+    parser.add_argument("--split", help="only tasks of this split")
+    parser.add_argument("--capability", help="only tasks that need it or whose label lacks it")
+    parser.add_argument("--failed", action="store_true", help="only episodes without success")
+    parser.add_argument("--against", metavar="AGENT", help="this agent first, then --agent (final)")
+    return parser
+
+
+def _answer(given: argparse.Namespace) -> str:
+    folder: Path = given.run
+    everything = episodes(folder)
+    if given.against is not None:
+        if given.task is None:
+            raise UserError("--against needs a task: two agents are shown on one task.")
+        pair = [
+            chosen(folder, choose(everything, given.task), replace(_filters(given), agent=agent))
+            for agent in (given.against, given.agent or "final")
+        ]
+        shown = (render(own[-1], labels_of(folder, own[-1])) for own in pair)
+        return f"\n\n{'=' * WIDTH}\n\n".join(shown)
+    found = chosen(folder, everything, _filters(given))
+    if given.task is None:
         return listing(found)
-    group = choose(found, rest[0])
+    group = choose(found, given.task)
     number = len(group) - 1
-    if len(rest) > 1:
-        if not rest[1].isdigit() or int(rest[1]) >= len(group):
+    if given.number is not None:
+        if not given.number.isdigit() or int(given.number) >= len(group):
             raise UserError(
-                f"no episode {rest[1]!r} of this task; there are 0 to {len(group) - 1}."
+                f"no episode {given.number!r} of this task; there are 0 to {len(group) - 1}."
             )
-        number = int(rest[1])
+        number = int(given.number)
     episode = group[number]
     text = render(episode, labels_of(folder, episode))
     if len(group) > 1:

@@ -43,7 +43,8 @@ def test_every_command_is_understood(tmp_path: Path) -> None:
         elif words[1:3] == ["-m", "trace_bench.check"]:
             lines.append(["check", *words[3:]])
         elif words[1] == "-m":
-            assert (ROOT / Path(*words[2].split(".")).with_suffix(".py")).is_file(), words
+            module = ROOT / Path(*words[2].split("."))
+            assert module.with_suffix(".py").is_file() or (module / "__main__.py").is_file(), words
         else:
             assert (tmp_path / words[1]).is_file(), words
     assert len(lines) > 10

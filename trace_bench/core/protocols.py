@@ -6,7 +6,7 @@ the part is built, such as its container image, is a protocol on the class.
 
     environments   Env (ScoresAlone), Suite (HasReference, Synthesizes, AsksUser, ActsTogether,
                    Describes, Closes; on the class: InImage, ListsTasksHere, LargerSplits,
-                   TypicalLengths)
+                   TypicalLengths, Tagged)
     policies       Policy (Wakes, KnowsTask, CountsUsage, RanksLabels; on the class: Scripted,
                    AtServers), Router
     trainers       Trainer (PlansTraining, Preflight, NeedsMachines, FineTunes)
@@ -149,6 +149,14 @@ class LargerSplits(Protocol):
     """On a suite's class: maps a training split to one with more tasks of the same kind."""
 
     larger: Mapping[str, str]
+
+
+@runtime_checkable
+class Tagged(Protocol):
+    """On a suite's class: the keys of a task's data under which it lists what the task needs or is
+    about, as words. A report filters by them; nothing is computed from them."""
+
+    tag_keys: tuple[str, ...]
 
 
 @dataclass(frozen=True)

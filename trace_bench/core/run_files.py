@@ -4,6 +4,8 @@ from __future__ import annotations
 
 CONFIG = "config.yaml"
 SUMMARY = "summary.json"
+TASKS = "tasks.json"
+"""What each held-out task needs, {task id: [words]}, for readers (a suite that has `Tags`)."""
 FAULTS = "failures.txt"
 """Tracebacks of exceptions that ended episodes."""
 
@@ -15,7 +17,7 @@ FLOORS = ("idle", "random", "reference")
 """The scripted policies that every run evaluates: two lower bounds and an upper bound."""
 
 OWN = (
-    CONFIG, SUMMARY, "agent.json", "timing.json", "ledger.jsonl", "trajectories.jsonl",
+    CONFIG, SUMMARY, TASKS, "agent.json", "timing.json", "ledger.jsonl", "trajectories.jsonl",
     "evaluation.jsonl", "evaluation_trajectories.jsonl", "curve.jsonl", "routing.jsonl",
     "metrics.jsonl", "llm.jsonl", FAULTS,
 )  # fmt: skip
@@ -40,6 +42,7 @@ REPAIRS = {
     "metrics.jsonl": f"{_WRITTEN_AGAIN} from the stored rollouts.",
     "llm.jsonl": "Remove that line and run the same command again: the model is asked again.",
     "timing.json": f"{_WRITTEN_AGAIN}, without the wall times of earlier attempts.",
+    TASKS: f"{_WRITTEN_AGAIN}.",
     SUMMARY: f"{_WRITTEN_AGAIN} from the other files.",
     "agent.json": f"Remove the file and {SUMMARY} beside it, and run the same command again: both "
     "are written again.",

@@ -9,7 +9,9 @@
     regrade PLACES... rule=RULE --out FOLDER
                                           the tables under another reporting rule, from the
                                           attempts that the run folders keep
-    export RUN --out FOLDER               one run as a publication bundle (a rollout card)
+    export RUN --out FOLDER [--format card|inspect|atif|hf]
+                                          one run as a publication bundle (a rollout card), or
+                                          for Inspect, Harbor or the Hugging Face hub
 
 A place is a run folder, a folder with run folders somewhere below it, or a file of records.
 Reporting rules: retry (the default), exclude, zero.
@@ -42,9 +44,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("command", choices=[*COMMANDS, "regrade", "export"])
     parser.add_argument("places", nargs="*")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--format", default="card", help="of export (default: card)")
     given = parser.parse_args(arguments)
     try:
-        written = _carry_out(given.command, given.places, given.out)
+        written = _carry_out(given.command, given.places, given.out, given.format)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -53,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _carry_out(command: str, given: Sequence[str], out: Path) -> list[Path]:
+def _carry_out(command: str, given: Sequence[str], out: Path, form: str) -> list[Path]:
     rule = None
     if command == "regrade":
         named = [g.removeprefix("rule=") for g in given if g.startswith("rule=")]
@@ -61,11 +64,11 @@ def _carry_out(command: str, given: Sequence[str], out: Path) -> list[Path]:
             raise UserError(f"regrade needs one rule=...; allowed: {', '.join(rules.RULES)}.")
         rule, given = rules.check(named[0]), [g for g in given if not g.startswith("rule=")]
     if command == "export":
-        from trace_bench.results.card import export
+        from trace_bench.results.formats import export
 
         if len(given) != 1:
             raise UserError(f"export takes one run folder, got {len(given)}.")
-        return export(Path(given[0]), out)
+        return export(Path(given[0]), out, form)
     found = find([Path(g) for g in given], rule)
     for text in found.skipped:
         print(f"skipped: {text}", file=sys.stderr)

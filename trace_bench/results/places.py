@@ -44,21 +44,28 @@ def find(places: Sequence[Path], rule: str | None = None) -> Found:
             for record in _of_rule(read_records(place), rule, place):
                 take(record, place)
             continue
-        for folder in _folders(place, skipped):
-            try:
-                take(read_run(folder, rule or DEFAULT), folder)
-            except UserError as error:
-                skipped.append(str(error))
-            except (
-                OSError,
-                ValueError,
-                LookupError,
-                TypeError,
-                AttributeError,
-                RecursionError,
-            ) as error:
-                skipped.append(f"{folder}: damaged ({type(error).__name__}: {error})")
+        for folder, record in run_folders(place, rule or DEFAULT, skipped):
+            take(record, folder)
     return Found(tuple(found.values()), tuple(skipped))
+
+
+def run_folders(place: Path, rule: str, skipped: list[str]) -> Iterator[tuple[Path, Record]]:
+    """Every finished run at or below a folder, with its record; the others are named in
+    `skipped`."""
+    for folder in _folders(place, skipped):
+        try:
+            yield folder, read_run(folder, rule)
+        except UserError as error:
+            skipped.append(str(error))
+        except (
+            OSError,
+            ValueError,
+            LookupError,
+            TypeError,
+            AttributeError,
+            RecursionError,
+        ) as error:
+            skipped.append(f"{folder}: damaged ({type(error).__name__}: {error})")
 
 
 def _of_rule(records: list[Record], rule: str | None, place: Path) -> list[Record]:

@@ -6,6 +6,7 @@ of a finished one. A run that fails before its first episode leaves no folder be
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -62,6 +63,7 @@ from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.memory import few_collections
 from trace_bench.runner.progress import Progress
 from trace_bench.runner.summary import Finished, summarize
+from trace_bench.runner.tags import write_tags
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import Settings
@@ -93,7 +95,7 @@ def run(settings: Settings) -> int:
     done = carry_out(settings, verbose=True)
     if done.stored:
         print("this run is finished; its stored result:", file=sys.stderr)
-    print(report.closing(done.summary))
+    print(report.closing(done.summary, _columns()))
     if (larger := _larger(settings, done.summary)) is not None:
         print(larger)
     print(f"run: {done.folder}", flush=True)
@@ -101,6 +103,11 @@ def run(settings: Settings) -> int:
         print(f"error: {why}", file=sys.stderr)
         return 1
     return 0
+
+
+def _columns() -> int:
+    """How wide the closing table may be: the terminal, or as wide as it gets in a file."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else report.WIDE
 
 
 def _unmeasured(done: Done) -> str | None:
@@ -160,6 +167,7 @@ def _execute(bench: Bench, stack: ExitStack, progress: Progress, resumed: bool) 
     started = time.monotonic()
     folder, settings = bench.place.folder, bench.settings
     stack.callback(progress.close)
+    write_tags(bench)
     clock = Clock(folder / TIMING)
     player = Player(
         bench.policy,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,9 @@ from trace_bench.core.types import charged
 from trace_bench.results.statistics import bootstrap_interval, paired_difference, task_means
 from trace_bench.runner import health
 from trace_bench.runner.outcomes import Outcome
+
+WIDE = 104  # columns of the whole closing table with usual names
+NARROW = 79
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,11 @@ def difference(treated: Sequence[Outcome], control: Sequence[Outcome]) -> dict[s
     return dataclasses.asdict(result)
 
 
-def table(rows: Sequence[Mapping[str, Any]], title: str) -> str:
-    """The closing table as text; works from the rows as they stand in summary.json."""
+def table(rows: Sequence[Mapping[str, Any]], title: str, columns: int = WIDE) -> str:
+    """The closing table as text; works from the rows as they stand in summary.json. Within 79
+    characters if there are fewer `columns` than the whole table needs."""
+    if columns < WIDE:
+        return _narrow(rows, title)
     width = max([len(str(r["name"])) for r in rows] + [5])
     head = (
         f"{'agent':<{width}}  {'success':>7}  {'95% interval':<14}  {'similarity':>10}"
@@ -98,12 +105,33 @@ def table(rows: Sequence[Mapping[str, Any]], title: str) -> str:
     return "\n".join(lines)
 
 
+def _narrow(rows: Sequence[Mapping[str, Any]], title: str) -> str:
+    """The table without similarities, figures without the leading zero."""
+    head = f"{'agent':<24}  {'success and 95%':<17}  {'vs base and 95%':<20}  p"
+    lines = [*textwrap.wrap(title, NARROW), head, "-" * NARROW]
+    for r in rows:
+        name = r["name"] if len(r["name"]) <= 24 else f"{r['name'][:23]}\u2026"
+        ends = f"[{_short(r['low'])}, {_short(r['high'])}]"
+        line = f"{name:<24}  {_short(r['success']):>4} {ends}"
+        if (d := r["difference"]) is not None:
+            ends = f"[{_short(d['low'], '+')}, {_short(d['high'], '+')}]"
+            line = f"{line:<43}  {_short(d['value'], '+')} {ends}  {p_value(d['p_value'])}"
+        lines.append(line + (f"  ({r['failures']} lost)" if r["failures"] else ""))
+    return "\n".join([*lines, "similarities: a wider terminal, or summary.json"])
+
+
+def _short(share: float, sign: str = "") -> str:
+    """A share in [-1, 1] with three decimals and no zero before the point: +.264."""
+    return f"{share:{sign}.3f}".replace("0.", ".", 1)
+
+
 def p_value(p: float) -> str:
     return "<0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
-def closing(summary: Mapping[str, Any]) -> str:
-    """The closing output of a finished run, without the last line, from its summary alone."""
+def closing(summary: Mapping[str, Any], columns: int = WIDE) -> str:
+    """The closing output of a finished run, without the last line, from its summary alone.
+    `columns`: the width of the terminal."""
     suite = "/".join(name for name in (summary["env"], summary["suite"]) if name)
     n = summary["score"]["n"]
     title = (
@@ -115,7 +143,7 @@ def closing(summary: Mapping[str, Any]) -> str:
         title += f" ({mark})"
     if summary["accounting"] == "paper":
         title += " (accounting=paper: analysis and calibration are not counted)"
-    lines = ["", table(summary["table"], title), ""]
+    lines = ["", table(summary["table"], title, columns), ""]
     if summary["capabilities"] or ("marks" in summary and summary["capabilities"] is not None):
         lines.append(f"capabilities: {', '.join(summary['capabilities']) or 'none selected'}")
     for group, origin in summary.get("origins", {}).items():
@@ -145,7 +173,8 @@ def closing(summary: Mapping[str, Any]) -> str:
         lines += health.lines(summary["health"])
     lines.append(
         "files: ledger.jsonl (every rollout), trajectories.jsonl (read them with python -m "
-        "trace_bench.show), evaluation.jsonl, metrics.jsonl, agent.json, summary.json"
+        "trace_bench.show), evaluation.jsonl, metrics.jsonl, agent.json, summary.json; in a "
+        "browser: python -m trace_bench.report"
     )
     return "\n".join(lines)
 

@@ -24,6 +24,7 @@ class OfficialSuite:
 
     name, variant = "toolsandbox", "official"
     image = "toolsandbox"
+    tag_keys = ("categories",)
     typical = Typical(8, 3000, 80, 2)  # a guess from the scenarios
 
     def __init__(

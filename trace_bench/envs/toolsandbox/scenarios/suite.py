@@ -70,6 +70,7 @@ class EmbeddedSuite:
     image = "base"
     lists_tasks_here = True
     larger = MappingProxyType({"train": "train_large"})
+    tag_keys = ("requires",)
     typical = Typical(2.5, 75, 12, 0)  # the tiny agent's means
 
     def __init__(self, augmentation: Augmentation = "none") -> None:

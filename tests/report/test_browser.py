@@ -1,0 +1,152 @@
+"""The report in a real Chromium, opened from disk: what a reader sees and does."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from reading import HOSTILE, played, poisoned
+
+from trace_bench.report.__main__ import main
+
+pytestmark = pytest.mark.browser
+NARROW = {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report of two runs: one of TRACE, and one whose conversations hold HTML."""
+    place = tmp_path_factory.mktemp("report")
+    trace = played(place / "runs" / "trace", "method=trace", "budget=160")
+    grpo = played(place / "runs" / "grpo", "method=grpo", "budget=160")
+    poisoned(grpo)
+    assert main([str(trace), str(grpo), "--out", str(place / "report.html")]) == 0
+    return place / "report.html"
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    found = shutil.which("chromium") or shutil.which("google-chrome")
+    assert found is not None, "no chromium; on Debian: apt-get install chromium"
+    with sync_playwright() as tool:
+        opened = tool.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def page(browser: Any, file: Path) -> Iterator[Any]:
+    """The report, opened. Fails afterwards for any error on the console and any request."""
+    opened = browser.new_page()
+    troubles: list[str] = []
+    opened.on("console", lambda m: troubles.append(m.text) if m.type == "error" else None)
+    opened.on("pageerror", lambda e: troubles.append(str(e)))
+    own = ("data:", file.as_uri())
+    opened.on("request", lambda r: None if r.url.startswith(own) else troubles.append(r.url))
+    opened.goto(file.as_uri())
+    opened.wait_for_selector("h1")
+    yield opened
+    opened.close()
+    assert not troubles
+
+
+def show(page: Any, state: str) -> None:
+    """Goes to a view and waits until it is there."""
+    page.evaluate("document.getElementById('main').replaceChildren()")
+    page.evaluate(f"location.hash = {state!r}")
+    page.wait_for_selector("main h1")
+
+
+def rows(page: Any) -> list[str]:
+    return list(page.locator("tbody tr td:first-child").all_inner_texts())
+
+
+def test_the_overview_compares_the_runs(page: Any) -> None:
+    text = page.inner_text("main")
+    assert "2 runs" in text and "trace, budget 160" in text and "method.name" in text
+    page.locator("figure .chart").first.scroll_into_view_if_needed()
+    page.wait_for_selector(".chart .main-svg")
+    page.get_by_role("link", name="trace, budget 160").first.click()
+    page.wait_for_selector("text=What the budget went to")
+    text = page.inner_text("main")
+    for heading in ("Agents on the held-out tasks", "Capabilities", "Settings and versions"):
+        assert heading in text
+
+
+def test_tasks_are_sorted_filtered_and_searched(page: Any) -> None:
+    show(page, "view=tasks&left=0/base&right=0/final")
+    assert len(rows(page)) == 24
+    name = page.get_by_role("button", name="task", exact=True)
+    name.click()
+    assert rows(page) == sorted(rows(page))
+    name.click()
+    assert rows(page) == sorted(rows(page), reverse=True)
+    page.keyboard.press("/")
+    page.keyboard.type("test/0007")
+    assert [r[-9:] for r in rows(page)] == ["test/0007"]
+    page.get_by_label("Search").fill("no such task")
+    assert rows(page) == []
+
+
+def test_the_changes_add_up(page: Any) -> None:
+    show(page, "view=tasks&left=0/idle&right=0/reference")
+    chips = page.get_by_role("group").get_by_role("button")
+    counts = [int(text.rpartition(" ")[2]) for text in chips.all_inner_texts()]
+    assert counts[0] == sum(counts[1:]) == 24 and counts[1] > 0 and counts[2] == 0
+    chips.nth(1).click()
+    page.wait_for_selector('button[aria-pressed="true"]:has-text("gained")')
+    assert len(rows(page)) == counts[1]
+
+
+def test_two_conversations_stand_side_by_side(page: Any) -> None:
+    show(page, "view=tasks&left=0/base&right=0/final")
+    first = page.locator("tbody a").first
+    name = first.inner_text()
+    first.click()
+    page.wait_for_selector(".side .message")
+    assert page.inner_text("h1") == name
+    assert page.locator(".side").count() == 2
+    assert page.locator(".side .message.user").count() >= 2
+    assert "Milestones" in page.inner_text("main")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("name => document.querySelector('h1').textContent !== name", arg=name)
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#search")
+
+
+def test_html_in_a_conversation_stays_text(page: Any) -> None:
+    show(page, "view=tasks&left=1/base&right=1/final")
+    page.locator("tbody a").first.click()
+    page.wait_for_selector(".side .message")
+    assert HOSTILE in page.inner_text("main")
+    assert page.locator(".message img, .message script").count() == 0
+    assert "taken over" not in page.title()
+
+
+@pytest.mark.parametrize("state", ["view=runs", "view=run&run=0", "view=tasks", "task"])
+def test_a_phone_shows_it_without_scrolling_sideways(page: Any, state: str) -> None:
+    if state == "task":
+        show(page, "view=tasks")
+        state = str(page.locator("tbody a").first.get_attribute("href"))[1:]
+    page.set_viewport_size(NARROW)
+    show(page, state)
+    page.wait_for_timeout(300)
+    assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+
+
+def test_it_follows_the_readers_colour_scheme(page: Any) -> None:
+    backs = []
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        backs.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+    assert backs == ["rgb(255, 255, 255)", "rgb(15, 19, 24)"]
+
+
+def test_a_wrong_address_says_so(page: Any) -> None:
+    show(page, "view=run&run=7")
+    assert "This cannot be shown" in page.inner_text("main")

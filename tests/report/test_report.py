@@ -1,0 +1,138 @@
+"""The report's file: what is in it, what is left out and said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from reading import HOSTILE, played, poisoned, unpacked
+
+from trace_bench.report.__main__ import main
+from trace_bench.results.statistics import paired_difference
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two runs, of a perfect and of a random agent."""
+    place = tmp_path_factory.mktemp("report") / "runs"
+    played(place / "reference", "method=base", "policy=reference")
+    played(place / "random", "method=base", "policy=random")
+    return place
+
+
+def report(places: list[Path], out: Path, *more: str) -> str:
+    assert main([*map(str, places), "--out", str(out), *more]) == 0
+    return out.read_text()
+
+
+def outcomes(run: Path, agent: str) -> dict[str, float]:
+    lines = map(json.loads, (run / "evaluation.jsonl").read_text().splitlines())
+    return {o["task"]: float(o["score"]["success"]) for o in lines if o["agent"] == agent}
+
+
+def test_every_held_out_task_is_in_the_report(runs: Path, tmp_path: Path) -> None:
+    page = report([runs / "random"], tmp_path / "r.html")
+    tasks = unpacked(page, "run-0")["tasks"]
+    for agent in ("base", "final", "idle", "reference"):
+        found = dict(zip(tasks["ids"], tasks["agents"][agent]["success"], strict=True))
+        assert found == outcomes(runs / "random", agent)
+    assert any(tasks["tags"]) and all(isinstance(w, str) for tags in tasks["tags"] for w in tags)
+
+
+def test_every_stored_conversation_is_in_the_report(runs: Path, tmp_path: Path) -> None:
+    page = report([runs / "random"], tmp_path / "r.html")
+    data = unpacked(page, "run-0")
+    text = (runs / "random" / "evaluation_trajectories.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert len(lines) == 24
+    for line in lines:
+        stored = line["trajectory"]
+        [[part, place]] = data["talks"][line["call"]][stored["task"]]
+        talk = unpacked(page, f"talk-0-{part}")[place]
+        replies = [m for m in talk["messages"] if m["role"] == "assistant"]
+        assert [m["content"] for m in replies] == [t["reply"]["content"] for t in stored["turns"]]
+        assert talk["score"]["success"] == stored["score"]["success"]
+        shown = [data["tools"][i]["name"] for i in talk["tools"]]
+        assert shown == [t["function"]["name"] for t in stored["tools"]]
+
+
+def test_two_runs_are_compared_task_by_task(runs: Path, tmp_path: Path) -> None:
+    page = report([runs / "reference", runs / "random"], tmp_path / "r.html")
+    [pair] = unpacked(page, "index")["pairs"]
+    left, right = (outcomes(runs / name, "final") for name in ("reference", "random"))
+    wanted = paired_difference(right, left)
+    assert pair["found"]["value"] == wanted.value < 0
+    assert [pair["found"]["low"], pair["found"]["high"]] == [wanted.low, wanted.high]
+    assert ["policy.name", "reference", "random"] in pair["differ"]
+
+
+def test_runs_on_different_tasks_are_not_compared(runs: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    played(other, "method=base", "policy=reference", "evaluation.split=dev")
+    page = report([runs / "reference", other], tmp_path / "r.html")
+    [pair] = unpacked(page, "index")["pairs"]
+    assert "found" not in pair and "different tasks" in pair["why"]
+
+
+def test_nothing_of_the_data_is_html(runs: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(runs / "reference", copy)
+    page_before = report([copy], tmp_path / "before.html")
+    poisoned(copy)
+    summary = json.loads((copy / "summary.json").read_text())
+    summary["hashes"].pop("evaluation_trajectories.jsonl", None)
+    (copy / "summary.json").write_text(json.dumps(summary))
+    page = report([copy], tmp_path / "after.html")
+    assert HOSTILE not in page and page.count("<script") == page_before.count("<script")
+    assert any(m["content"] == HOSTILE for t in unpacked(page, "talk-0-0") for m in t["messages"])
+
+
+def test_what_does_not_fit_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = played(tmp_path / "grpo", "method=grpo", "budget=64", "evaluation.yardsticks=false")
+    whole = report([run], tmp_path / "whole.html")
+    assert any(call.startswith("train") for call in unpacked(whole, "run-0")["talks"])
+    capsys.readouterr()
+    small = report([run], tmp_path / "small.html", "--limit-mb", "0.1")
+    assert "left out:" in capsys.readouterr().err
+    assert set(unpacked(small, "run-0")["talks"]) == {"evaluation/base", "evaluation/final"}
+    assert "conversations of training" in unpacked(small, "index")["remarks"][0]
+
+
+def test_damaged_conversations_are_named_and_the_rest_is_shown(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(runs / "random", copy)
+    path = copy / "evaluation_trajectories.jsonl"
+    lines = path.read_text().splitlines()
+    lines[3] = lines[3].replace('"turns":', '"torns":')
+    path.write_text("\n".join(lines) + "\n")
+    page = report([copy], tmp_path / "r.html")
+    assert "line 4 is corrupt" in capsys.readouterr().err
+    assert len(unpacked(page, "talk-0-0")) == 3
+    assert len(unpacked(page, "run-0")["tasks"]["ids"]) == 24
+
+
+@pytest.mark.parametrize("given", ["nowhere", "empty"])
+def test_a_place_without_runs_is_one_line(
+    given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    assert main([str(tmp_path / given), "--out", str(tmp_path / "r.html")]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and given in said and said.count("\n") == 1
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_an_unfinished_run_is_named_and_the_others_are_shown(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "runs"
+    shutil.copytree(runs, copy)
+    (copy / "random" / "summary.json").unlink()
+    page = report([copy], tmp_path / "r.html")
+    assert "not finished" in capsys.readouterr().err
+    index = unpacked(page, "index")
+    assert len(index["runs"]) == 1 and "not finished" in index["skipped"][0]

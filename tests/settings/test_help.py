@@ -1,0 +1,70 @@
+"""`--help` tells what the comments in conf/ tell."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from trace_bench.__main__ import main
+from trace_bench.settings.compose import conf_dir
+from trace_bench.settings.help import entries
+
+GROUPS = sorted(p for p in conf_dir().iterdir() if p.is_dir())
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert main([*arguments]) == 0
+    return capsys.readouterr().out
+
+
+def described(text: str) -> dict[str, str]:
+    """The names of a listing with their descriptions."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in text.splitlines():
+        if line.startswith("  ") and line[2:3].strip():
+            name, _, rest = line.strip().partition(" ")
+            found[name.partition("=")[0]] = rest.strip()
+            name = name.partition("=")[0]
+        elif line.startswith(" " * 20) and name:
+            found[name] += f" {line.strip()}"
+    return found
+
+
+def test_every_group_and_every_setting_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "--help")
+    listed = described(text.partition("Groups")[2])
+    names = {p.name for p in GROUPS} | {e.name for e in entries(conf_dir() / "config.yaml")}
+    assert all(len(listed[name]) > 10 for name in names)
+    for group in GROUPS:
+        before = listed[group.name].partition(":")[0]
+        assert before and before != listed[group.name], f"{group.name} is not described"
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda p: p.name)
+def test_every_choice_is_described(group: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    listed = described(said(capsys, "--help", group.name))
+    assert {p.stem for p in group.glob("*.yaml")} <= listed.keys()
+    assert all(len(about) > 15 for about in listed.values())
+
+
+@pytest.mark.parametrize("asked", [["--help", "method=trace"], ["method=trace", "-h"]])
+def test_a_choice_shows_its_settings(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, *asked)
+    assert "gap: 0.20" in text and "least difference of its error rates" in text
+
+
+def test_a_setting_of_the_run_shows_its_whole_comment(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert "held-out evaluation is not charged" in " ".join(
+        said(capsys, "--help", "budget").split()
+    )
+
+
+@pytest.mark.parametrize("wrong", ["methods", "method=tracer"])
+def test_what_there_is_not_is_refused(wrong: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help", wrong]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and "method" in error and error.count("\n") == 1

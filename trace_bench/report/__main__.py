@@ -1,0 +1,56 @@
+"""`python -m trace_bench.report RUN [RUN ...] --out report.html`: runs to look at in a browser.
+
+A RUN is the folder of a finished run, or a folder with such folders somewhere below it. The report
+is one file that needs no network and no server: tables with intervals, curves, what the budget
+went to, the capabilities and the routing of TRACE, every held-out task with two agents side by
+side, and any stored conversation. Several runs are compared by task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import write_text
+from trace_bench.report.page import build
+from trace_bench.report.runs import find
+
+LIMIT_MB = 60
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(
+        "python -m trace_bench.report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("places", nargs="+", metavar="RUN", type=Path)
+    parser.add_argument("--out", type=Path, default=Path("report.html"), help="file to write")
+    parser.add_argument(
+        "--limit-mb",
+        type=float,
+        default=LIMIT_MB,
+        help=f"leave out conversations of training, the last runs' first, beyond this size "
+        f"({LIMIT_MB})",
+    )
+    given = parser.parse_args(arguments)
+    try:
+        found = find(given.places)
+        for text in found.skipped:
+            print(f"skipped: {text}", file=sys.stderr)
+        made = build(found, int(given.limit_mb * 1e6))
+        write_text(given.out, made.html)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    for text in made.left_out:
+        print(f"left out: {text}", file=sys.stderr)
+    print(f"{given.out} ({len(made.html) / 1e6:.1f} MB, {len(found.runs)} runs)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

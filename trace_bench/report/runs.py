@@ -1,0 +1,150 @@
+"""Reads what the report shows of a run: its record, summary, settings, tasks and curves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.run_files import CONFIG, ELSEWHERE, SUMMARY, TASKS
+from trace_bench.core.store import read_lines, read_object
+from trace_bench.core.yaml_file import read_settings
+from trace_bench.results.places import run_folders
+from trace_bench.results.records import Record
+from trace_bench.results.rules import DEFAULT, counted
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run. `name` tells it from the others in the report; `settings` are flat, without
+    those that do not change what a run computes."""
+
+    folder: Path
+    name: str
+    record: Record
+    summary: Mapping[str, Any]
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Found:
+    """The runs, and a message for every folder that is none."""
+
+    runs: tuple[Run, ...]
+    skipped: tuple[str, ...]
+
+
+def find(places: Sequence[Path]) -> Found:
+    """The finished runs at or below `places`, each once. UserError when there is none."""
+    runs: dict[str, Run] = {}
+    skipped: list[str] = []
+    for place in places:
+        if not place.is_dir():
+            raise UserError(f"{place} is not a folder. Name folders of finished runs.")
+        for folder, record in run_folders(place, DEFAULT, skipped):
+            if record.fingerprint in runs:
+                skipped.append(f"{folder}: run {record.fingerprint} is there already")
+                continue
+            runs[record.fingerprint] = _run(folder, record)
+    if not runs:
+        shown = "; ".join(skipped[:3]) or "no folder with a config.yaml"
+        raise UserError(f"no finished run in {', '.join(map(str, places))} ({shown}).")
+    return Found(tuple(_told_apart(list(runs.values()))), tuple(skipped))
+
+
+def _run(folder: Path, record: Record) -> Run:
+    name = f"{record.method}, budget {record.budget}, seed {record.seed}"
+    settings = dict(_flat(read_settings(folder / CONFIG)))
+    return Run(folder, name, record, read_object(folder / SUMMARY), settings)
+
+
+def _told_apart(runs: Sequence[Run]) -> Iterator[Run]:
+    """The runs with names of which no two are equal."""
+    often = Counter(run.name for run in runs)
+    for run in runs:
+        mark = f" ({run.record.fingerprint})" if often[run.name] > 1 else ""
+        yield replace(run, name=run.name + mark)
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in settings.items():
+        name = f"{prefix}{key}"
+        if name in ELSEWHERE:
+            continue
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def tasks(run: Run) -> dict[str, Any]:
+    """The held-out tasks: {ids, tags: [[str]], agents: {agent: columns}}. A column holds a value
+    per task in the order of ids: success and similarity (means over trials, null where every trial
+    was lost), adapters (names of those that acted), stops, errors."""
+    lines = read_lines(run.folder / "evaluation.jsonl")
+    by_agent: dict[str, list[Row]] = {}
+    for line in lines:
+        by_agent.setdefault(line["agent"], []).append(line)
+    ids = sorted({line["task"] for line in lines})
+    known = run.folder / TASKS
+    tags = read_object(known) if known.exists() else {}
+    columns = {agent: _columns(counted(own, DEFAULT), ids) for agent, own in by_agent.items()}
+    return {"ids": ids, "tags": [tags.get(i, []) for i in ids], "agents": columns}
+
+
+def _columns(lines: Sequence[Row], ids: Sequence[str]) -> dict[str, list[Any]]:
+    of_task: dict[str, list[Row]] = {}
+    for line in lines:
+        of_task.setdefault(line["task"], []).append(line)
+    own = [of_task.get(i, []) for i in ids]
+    return {
+        "success": [_mean(trials, "success") for trials in own],
+        "similarity": [_mean(trials, "similarity") for trials in own],
+        "adapters": [sorted({o["adapter"] or "base model" for o in trials}) for trials in own],
+        "stops": [sorted({o["stop"] for o in trials}) for trials in own],
+        "errors": [sorted({o["error"] for o in trials if o["error"]}) for trials in own],
+        "tokens": [sum(o["tokens"] for o in trials) for trials in own],
+    }
+
+
+def _mean(lines: Sequence[Row], what: str) -> float | None:
+    known = [float(o["score"][what]) for o in lines if o["score"] is not None]
+    return round(sum(known) / len(known), 4) if known else None
+
+
+def capabilities(run: Run) -> dict[str, Any] | None:
+    """What capabilities.json says, with its labels counted per capability; None without one."""
+    path = run.folder / "capabilities.json"
+    if not path.exists():
+        return None
+    found = read_object(path)
+    labels: dict[str, dict[str, int]] = {}
+    for row in found.get("labels", ()):
+        kind = "passed" if row["passed"] else "failed"
+        for name, label in row["labels"].items():
+            counts = labels.setdefault(name, {})
+            counts[f"{label} {kind}"] = counts.get(f"{label} {kind}", 0) + 1
+    shown = ("analysis", "thresholds", "calibration", "training", "outcome", "dropped")
+    return {
+        **{key: found[key] for key in shown if key in found},
+        "candidates": [
+            {k: v for k, v in c.items() if k not in ("runs", "examples")} | {"of": len(c["runs"])}
+            for c in found.get("candidates", ())
+        ],
+        "labels": labels,
+    }
+
+
+def curves(run: Run) -> list[Row]:
+    """The iterations of training, one row each, as the trainer logged them."""
+    path = run.folder / "metrics.jsonl"
+    if not path.exists():
+        return []
+    keep = ("rollouts", "adapter", "iteration", "reward", "success", "constant_share", "kl", "loss")
+    rows = [r for r in read_lines(path) if r.get("phase") == "training"]
+    return [{k: r.get(k) for k in keep} for r in rows]

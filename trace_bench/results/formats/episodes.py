@@ -1,0 +1,96 @@
+"""A run's stored episodes, each with what it was played for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from trace_bench.core.run_files import EPISODE
+from trace_bench.core.store import damaged, read_lines, read_object
+from trace_bench.core.types import Trajectory, trajectory_from_json
+
+HELD_OUT = "evaluation/"
+
+
+@dataclass(frozen=True)
+class Played:
+    """An episode. `group`: the held-out agent ("evaluation/final") or the method's call; `purpose`:
+    analysis, training, ..., evaluation; `trial`: which one of the task in its group, from 0;
+    `attempt`: how often the infrastructure had lost it before."""
+
+    group: str
+    purpose: str
+    index: int
+    trial: int
+    attempt: int
+    trajectory: Trajectory
+
+    @property
+    def held_out(self) -> bool:
+        return self.group.startswith(HELD_OUT)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A finished run's folder and its summary."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+
+    @cached_property
+    def tags(self) -> Mapping[str, list[str]]:
+        """What the held-out tasks need, where the suite says so."""
+        path = self.folder / "tasks.json"
+        return read_object(path) if path.exists() else {}
+
+    @property
+    def name(self) -> str:
+        return f"{self.summary['method']}-{self.summary['fingerprint']}"
+
+    def episodes(self) -> Iterator[Played]:
+        """Every stored episode: held-out ones first, then the method's rollouts."""
+        yield from self._read("evaluation_trajectories.jsonl")
+        yield from self._read("trajectories.jsonl")
+
+    def outcomes(self) -> Iterator[Mapping[str, Any]]:
+        """The lines of evaluation.jsonl: every attempt of every agent, also without a stored
+        conversation."""
+        return iter(read_lines(self.folder / "evaluation.jsonl"))
+
+    def _read(self, name: str) -> Iterator[Played]:
+        path = self.folder / name
+        if not path.exists():
+            return
+        lines = read_lines(path, EPISODE)
+        purposes = {}
+        if name == "trajectories.jsonl":
+            ledger = read_lines(self.folder / "ledger.jsonl")
+            purposes = {(row["call"], row["index"]): row["purpose"] for row in ledger}
+        places: dict[tuple[str, str], list[int]] = {}
+        for line in lines:
+            key = (_group(line["call"])[0], line["trajectory"].get("task"))
+            places.setdefault(key, []).append(line["index"])
+        ranks = {key: sorted(set(found)) for key, found in places.items()}
+        for number, line in enumerate(lines, start=1):
+            try:
+                trajectory = trajectory_from_json(line["trajectory"])
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                raise damaged(path, number, f"is no trajectory ({error})") from error
+            group, attempt = _group(line["call"])
+            yield Played(
+                group,
+                purposes.get((line["call"], line["index"]), "evaluation"),
+                line["index"],
+                ranks[group, trajectory.task].index(line["index"]),
+                attempt,
+                trajectory,
+            )
+
+
+def _group(call: str) -> tuple[str, int]:
+    """The call without its attempt, and the attempt."""
+    group, mark, attempt = call.rpartition("/attempt")
+    return (group, int(attempt)) if mark and attempt.isdigit() else (call, 0)

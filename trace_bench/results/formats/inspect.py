@@ -1,0 +1,199 @@
+"""Logs that Inspect reads (inspect_ai, log format version 2, JSON): one for each agent on the
+held-out tasks and for each call of the method. View them with `inspect view --log-dir PLACE`.
+
+Trials are epochs. An episode that the infrastructure lost is a sample with an error and without a
+score; attempts that were played again are in its metadata. The agents of which a run keeps no
+conversation have samples without messages.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from trace_bench.core.store import write_text
+from trace_bench.core.types import Message, Trajectory
+from trace_bench.results.formats.episodes import HELD_OUT, Played, Source
+
+VERSION = 2
+SCORES = ("success", "similarity")
+
+
+def write(source: Source, out: Path) -> None:
+    """Writes the logs."""
+    made = datetime.fromtimestamp((source.folder / "summary.json").stat().st_mtime, UTC).isoformat()
+    groups: dict[str, list[Played]] = {}
+    for played in source.episodes():
+        groups.setdefault(played.group, []).append(played)
+    logs = {group: _last(found, source) for group, found in groups.items()}
+    for line in source.outcomes():
+        group = f"{HELD_OUT}{line['agent']}"
+        if group not in groups:
+            key = (line["task"], line["trial"])
+            logs.setdefault(group, {})[key] = _bare(line)
+    for group, samples in logs.items():
+        log = _log(source, group, list(samples.values()), made)
+        # Inspect lists JSON files whose names begin with a time.
+        label = re.sub(r"[^A-Za-z0-9]+", "-", f"{source.name}-{group}").strip("-")
+        name = f"{made[:19].replace(':', '-')}+00-00_{label}"
+        write_text(out / f"{name}.json", json.dumps(log))
+
+
+def _last(found: Iterable[Played], source: Source) -> dict[tuple[str, int], dict[str, Any]]:
+    """A sample per task and trial: the last attempt."""
+    samples: dict[tuple[str, int], Played] = {}
+    for played in found:
+        key = (played.trajectory.task, played.trial)
+        if key not in samples or samples[key].attempt < played.attempt:
+            samples[key] = played
+    return {key: _sample(played, source) for key, played in samples.items()}
+
+
+def _log(source: Source, group: str, samples: list[dict[str, Any]], made: str) -> dict[str, Any]:
+    s = source.summary
+    ids = list(dict.fromkeys(sample["id"] for sample in samples))
+    epochs = max(sample["epoch"] for sample in samples)
+    suite = "/".join(filter(None, (s["env"], s["suite"])))
+    split = s["split"] if group.startswith(HELD_OUT) else s["train_split"]
+    run = {k: s[k] for k in ("method", "budget", "seed", "accounting", "protocol", "fingerprint")}
+    return {
+        "version": VERSION,
+        "status": "success",
+        "eval": {
+            "created": made,
+            "run_id": s["fingerprint"],
+            "task": f"{suite}/{split}",
+            "task_args": {"agent": group.removeprefix(HELD_OUT)},
+            "dataset": {"name": f"{suite}/{split}", "samples": len(ids), "sample_ids": ids},
+            "model": f"trace_bench/{s['model']}/{group.removeprefix(HELD_OUT)}",
+            "config": {"epochs": epochs},
+            "metadata": run,
+            "tags": [s["method"], group],
+            "packages": {k: v for k, v in (s["versions"] or {}).items() if v is not None},
+        },
+        "plan": {},
+        "results": {
+            "total_samples": len(samples),
+            "completed_samples": sum("error" not in sample for sample in samples),
+            "scores": [_figures(name, samples) for name in SCORES],
+        },
+        "stats": {"started_at": made, "completed_at": made},
+        "samples": samples,
+    }
+
+
+def _figures(name: str, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The mean over tasks of the mean over epochs, as the project's tables have it."""
+    tasks: dict[str, list[float]] = {}
+    for sample in samples:
+        if name in sample.get("scores", {}):
+            tasks.setdefault(sample["id"], []).append(float(sample["scores"][name]["value"]))
+    means = [sum(values) / len(values) for values in tasks.values()]
+    value = sum(means) / len(means) if means else 0.0
+    return {
+        "name": name,
+        "scorer": name,
+        "scored_samples": sum(map(len, tasks.values())),
+        "unscored_samples": sum(name not in sample.get("scores", {}) for sample in samples),
+        "metrics": {"mean": {"name": "mean", "value": value}} if means else {},
+    }
+
+
+def _sample(played: Played, source: Source) -> dict[str, Any]:
+    t = played.trajectory
+    opening = t.turns[0].messages if t.turns else t.closing
+    sample: dict[str, Any] = {
+        "id": t.task,
+        "epoch": played.trial + 1,
+        "input": [_message(m) for m in opening] or "",
+        "target": "",
+        "messages": [_message(m) for m in t.messages],
+        "metadata": {
+            "seed": t.seed,
+            "agent": t.agent,
+            "adapter": t.adapter,
+            "adapters": [turn.adapter for turn in t.turns],
+            "purpose": played.purpose,
+            "stop": t.stop.value,
+            "attempt": played.attempt,
+            "needs": source.tags.get(t.task, []),
+            "tools": [tool["function"]["name"] for tool in t.tools],
+        },
+        "model_usage": {
+            "agent": {
+                "input_tokens": sum(len(turn.prompt_ids) for turn in t.turns),
+                "output_tokens": sum(len(turn.token_ids) for turn in t.turns),
+                "total_tokens": t.tokens,
+            }
+        },
+    }
+    return sample | _result(t)
+
+
+def _result(t: Trajectory) -> dict[str, Any]:
+    if t.failure is not None:
+        return _error(f"{t.failure.boundary.value}: {t.failure.error}")
+    if t.score is None:
+        return {}
+    parts = [
+        f"{'hit' if m.hit else 'missed'}: {m.name} ({m.similarity:.2f})" for m in t.score.milestones
+    ]
+    parts += [f"{'stepped on' if m.hit else 'avoided'}: {m.name}" for m in t.score.minefields]
+    return {
+        "scores": {
+            "success": {"value": int(t.score.success), "explanation": "\n".join(parts)},
+            "similarity": {"value": t.score.similarity},
+        }
+    }
+
+
+def _bare(line: Mapping[str, Any]) -> dict[str, Any]:
+    """A sample of an outcome without a conversation."""
+    sample = {
+        "id": line["task"],
+        "epoch": line["trial"] + 1,
+        "input": "",
+        "target": "",
+        "metadata": {k: line[k] for k in ("adapter", "stop", "tokens", "attempt")},
+    }
+    if line["score"] is None:
+        return sample | _error(str(line["error"]))
+    return sample | {
+        "scores": {
+            "success": {"value": int(line["score"]["success"])},
+            "similarity": {"value": line["score"]["similarity"]},
+        }
+    }
+
+
+def _error(text: str) -> dict[str, Any]:
+    return {"error": {"message": text, "traceback": "", "traceback_ansi": ""}}
+
+
+def _message(message: Message) -> dict[str, Any]:
+    out: dict[str, Any] = {"role": message["role"], "content": message.get("content") or ""}
+    if message["role"] == "tool":
+        out |= {"tool_call_id": message.get("tool_call_id"), "function": message.get("name")}
+    if calls := message.get("tool_calls"):
+        out["tool_calls"] = [_call(call) for call in calls]
+    return out
+
+
+def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+    function = call["function"]
+    arguments, error = read_arguments(function["arguments"])
+    out = {"id": call["id"], "function": function["name"], "arguments": arguments}
+    return out | ({"parse_error": error} if error else {})
+
+
+def read_arguments(text: str) -> tuple[dict[str, Any], str | None]:
+    """A call's arguments as an object; where they are none, {} and why."""
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        return {}, f"no JSON: {error}"
+    return (found, None) if isinstance(found, dict) else ({}, "no JSON object")

@@ -1,0 +1,153 @@
+"""`--help`: what can be set, told by the comments of the files in conf/.
+
+--help               the groups with their choices, and the settings of a run
+--help GROUP         every choice of a group, with what it is
+--help GROUP=CHOICE  the settings of a choice
+--help KEY           a setting of the run
+"""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from trace_bench.core.errors import unknown
+from trace_bench.settings.registry import ENTRY_POINTS, OWN, entry_points
+
+WIDTH = 79
+INTRODUCTION = """\
+trace_bench runs one method that trains an LLM agent within a budget of rollouts, evaluates the
+agent on held-out tasks and writes everything to a run folder.
+
+  python -m trace_bench                                 TRACE, 640 rollouts, no GPU needed
+  python -m trace_bench method=grpo budget=1280 seed=1  another method, budget and seed
+  python -m trace_bench experiment=smoke                a small run, to see that it works
+  python -m trace_bench -m method=base,grpo seed=0,1    several runs, one after the other
+  python -m trace_bench dry_run=true                    what it would do, and what is missing
+  python -m trace_bench --cfg job                       print all settings and stop
+
+The same command again resumes an interrupted run and returns at once on a finished one.
+Everything is set as key=value, also what lies deeper: trainer.group_size=16."""
+MORE = (
+    "--help method lists a group's choices, --help method=trace the settings of one, --help budget "
+    "tells more of a setting, --hydra-help the flags that Hydra adds."
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A setting as it stands in its file: its value there, and the comment above or beside it."""
+
+    name: str
+    value: str
+    comment: str
+
+
+def text(about: str | None, conf: Path) -> str:
+    """The help. UserError for something that there is not."""
+    groups = {p.name: p for p in sorted(conf.iterdir()) if p.is_dir() and p.name != "hydra"}
+    settings = {e.name: e for e in entries(conf / "config.yaml") if e.name not in groups}
+    if about is None:
+        return _overview(groups, settings)
+    group, _, choice = about.partition("=")
+    if group in groups and not choice:
+        return _group(group, groups[group])
+    if group in groups:
+        return _choice(group, choice, groups[group])
+    if group in settings:
+        return _setting(settings[group])
+    raise unknown("help", about, (*groups, *settings), "--help")
+
+
+def entries(path: Path) -> Iterator[Entry]:
+    """The keys at the top of a settings file, in order. A key's comment is the block above it, or
+    what stands in its line."""
+    above: list[str] = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            above.append(line.lstrip("# ").rstrip())
+        elif found := re.match(r"([a-z_]+):\s*([^#]*)(?:#\s*(.*))?$", line):
+            name, value, beside = found[1], found[2].strip(), found[3] or ""
+            if name not in ("defaults", "hydra"):
+                yield Entry(name, value, " ".join(above) or beside)
+            above = []
+        elif not line.strip():
+            above = []
+
+
+def _overview(groups: Mapping[str, Path], settings: Mapping[str, Entry]) -> str:
+    lines = [INTRODUCTION, "", "Groups (group=choice):"]
+    about = _comments_of_defaults(next(iter(groups.values())).parent / "config.yaml")
+    for name, folder in groups.items():
+        lines += _item(name, f"{about.get(name, '')} {', '.join(_choices(name, folder))}")
+    lines += ["", "Settings of the run:"]
+    for entry in settings.values():
+        lines += _item(f"{entry.name}={entry.value}".rstrip("="), _first(entry.comment))
+    return "\n".join([*lines, "", *textwrap.wrap(MORE, WIDTH)])
+
+
+def _comments_of_defaults(path: Path) -> dict[str, str]:
+    """What stands beside each group in the list of defaults."""
+    rows = re.findall(r"^  - ([a-z]+): [^#\n]*#\s*(.*)$", path.read_text(encoding="utf-8"), re.M)
+    return {name: comment.rstrip(".") + ":" for name, comment in rows}
+
+
+def _choices(group: str, folder: Path) -> list[str]:
+    others = entry_points(group).keys() - OWN[group].keys() if group in ENTRY_POINTS else ()
+    return sorted({p.stem for p in folder.glob("*.yaml")} | set(others))
+
+
+def _group(group: str, folder: Path) -> str:
+    lines = [f"{group}=..."]
+    for name in _choices(group, folder):
+        path = folder / f"{name}.yaml"
+        about = _first(_header(path)) if path.exists() else _package(group, name)
+        lines += _item(name, about)
+    return "\n".join([*lines, "", f"--help {group}=CHOICE shows the settings of one."])
+
+
+def _package(group: str, name: str) -> str:
+    point = entry_points(group)[name]
+    version = "" if point.dist is None else metadata.version(point.dist.name)
+    package = "another package" if point.dist is None else f"{point.dist.name} {version}"
+    return f"{point.value}, from {package}"
+
+
+def _choice(group: str, choice: str, folder: Path) -> str:
+    """A choice's own file: its comments are the description."""
+    path = folder / f"{choice}.yaml"
+    if not path.exists():
+        raise unknown(group, choice, _choices(group, folder), group)
+    own = path.read_text(encoding="utf-8").replace("# @package _global_\n", "")
+    return f"{group}={choice}\n\n{own.rstrip()}"
+
+
+def _setting(entry: Entry) -> str:
+    shown = f"{entry.name}: {entry.value}" if entry.value else entry.name
+    return "\n".join([shown, "", *textwrap.wrap(entry.comment, WIDTH)])
+
+
+def _header(path: Path) -> str:
+    """The comment at the top of a file."""
+    lines = path.read_text(encoding="utf-8").replace("# @package _global_\n", "").splitlines()
+    first = [i for i, line in enumerate(lines) if not line.startswith("#")]
+    return " ".join(line.lstrip("# ").rstrip() for line in lines[: first[0] if first else None])
+
+
+def _first(comment: str) -> str:
+    """The first sentence."""
+    return re.split(r"(?<=\w[.])\s+|(?<=[:;])\s+(?=[A-Z`\[])", comment, maxsplit=1)[0].rstrip(":;")
+
+
+def _item(name: str, about: str) -> list[str]:
+    """A name with its description beside it, or below it where the name is long."""
+    indent = " " * 20
+    body = textwrap.wrap(" ".join(about.split()), WIDTH - len(indent))
+    if len(name) + 4 > len(indent):
+        return [f"  {name}", *(indent + line for line in body)]
+    head = f"  {name}".ljust(len(indent))
+    return [head + (body[0] if body else ""), *(indent + line for line in body[1:])]
