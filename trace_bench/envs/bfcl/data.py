@@ -29,8 +29,8 @@ class Data:
 
     An entry has `id` ("miss_func_12"), `category`, `scenario` (0 ... 199), `classes` (names of tool
     classes), `config` (their initial states), `turns` (the user's text of each turn; None where
-    withheld tools are handed over), `withheld` (turn, as text, to names of tools) and `answers` (for
-    each turn the package's own calls, as Python source)."""
+    withheld tools are handed over), `withheld` (turn, as text, to names of tools) and `answers`
+    (for each turn the package's own calls, as Python source)."""
 
     entries: tuple[Mapping[str, Any], ...]
     revision: str
@@ -111,11 +111,11 @@ def _entry(category: str, raw: Mapping[str, Any], answers: list[list[str]]) -> d
 @cache
 def _schemas(name: str) -> tuple[Tool, ...]:
     """The schemas of a tool class."""
-    from bfcl_eval.constants.executable_backend_config import MULTI_TURN_FUNC_DOC_FILE_MAPPING
-
-    file = (
-        package_folder() / "data" / "multi_turn_func_doc" / MULTI_TURN_FUNC_DOC_FILE_MAPPING[name]
+    from bfcl_eval.constants.executable_backend_config import (
+        MULTI_TURN_FUNC_DOC_FILE_MAPPING as FILES,
     )
+
+    file = package_folder() / "data" / "multi_turn_func_doc" / FILES[name]
     return tuple(
         {
             "type": "function",
