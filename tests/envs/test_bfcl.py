@@ -6,6 +6,7 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -260,7 +261,7 @@ def test_calls_where_none_is_due_fail_with_the_strict_checker_only(suite: BfclSu
     assert hard.details["error"] == "multi_turn:irrelevance_error:decoder_success"
 
 
-def test_nothing_that_a_model_writes_is_run_as_a_program(suite: BfclSuite, tmp_path: Any) -> None:
+def test_nothing_that_a_model_writes_is_run_as_a_program(suite: BfclSuite, tmp_path: Path) -> None:
     env = suite.make()
     env.reset(task_of(suite, "base_0"))
     mark = tmp_path / "mark"
@@ -392,6 +393,22 @@ def test_an_answer_that_sorts_what_the_tool_cannot_sort(suite: BfclSuite) -> Non
     assert text in known_bad()["base_4"]
     posted = next(n for n, r in enumerate(results) if text in r)
     assert not any(text in r for r in results[:posted])
+
+
+def test_a_run_says_both_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    wanted = ["method=base", "policy=reference", "env=bfcl", "env.category=base"]
+    assert main([*wanted, f"run_dir={folder}", "evaluation.limit=6"]) == 0  # base_2, 3, 6, 7, 10
+    assert "without the 1 task" not in capsys.readouterr().out
+    assert "without_known_bad" not in json.loads((folder / "summary.json").read_text())
+    wanted = [w.replace("base", "long_context") if "category" in w else w for w in wanted]
+    assert main([*wanted, f"run_dir={folder}2", "evaluation.limit=6"]) == 0
+    assert "without the 1 task whose scoring is known to be wrong: base 1.000" in (
+        capsys.readouterr().out
+    )
+    found = json.loads((tmp_path / "run2" / "summary.json").read_text())["without_known_bad"]
+    assert found["tasks"] == ["bfcl/long_context/test/long_context_11"]
+    assert (found["score"]["n"], found["base_score"]["n"]) == (5, 5)
 
 
 def test_known_bad_entries_can_be_dropped(suite: BfclSuite) -> None:

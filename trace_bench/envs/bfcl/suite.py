@@ -118,8 +118,10 @@ class BfclSuite:
     def _task(self, split: str, entry: Mapping[str, Any]) -> Task:
         number = CATEGORIES.index(entry["category"]) * SCENARIOS + entry["scenario"]
         name = f"bfcl/{self.variant}/{split}/{entry['id']}"
-        # Copied through JSON: a task is plain data that nobody shares.
-        return Task(name, "bfcl", split, number, {"record": json.loads(json.dumps(entry))})
+        data = {"record": json.loads(json.dumps(entry))}  # a task is data that nobody shares
+        if reason := self._bad.get(entry["id"]):
+            data["known_bad"] = reason
+        return Task(name, "bfcl", split, number, data)
 
 
 def _tool_call(call_id: str, call: Call) -> dict[str, Any]:
