@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -16,9 +17,11 @@ pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed (docs/bfcl.m
 pytest.importorskip("mpmath", reason="mpmath is not installed (docs/bfcl.md says how)")
 
 from bfcl_play import KINDS, changed, messages, ours, reference, theirs
+from pages import PAGES, ROOT, blocks
 from sandboxes import chosen, in_process, in_sandbox
 
 from trace_bench.__main__ import main
+from trace_bench.check import main as check_command
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AgentSpec, Message, StopReason, Task, to_json
 from trace_bench.envs.bfcl import data as bfcl_data
@@ -147,6 +150,20 @@ def test_a_missing_package_is_met_with_the_command_that_installs_it(
         caught.value
     )
     assert "trace_bench.sandbox.build bfcl" in str(caught.value)
+
+
+def test_the_commands_of_the_page_are_understood() -> None:
+    """Runs are planned, the check is made; the installation is the one that an error names."""
+    page = next(page for page in PAGES if page.name == "bfcl.md")
+    lines = "".join(b.text for b in blocks(page) if b.language == "sh").splitlines()
+    assert lines[0] == bfcl_data.INSTALL and len(lines) == 5
+    for line in lines[1:]:
+        words = shlex.split(line)
+        if words[2] == "trace_bench.check":
+            assert check_command([*words[3:], "limit=2"]) == 0
+        else:
+            assert main([*words[3:], "dry_run=true"]) in (0, 1), line  # 1: no server is there
+    assert bfcl_data.INSTALL.replace("pip", ".venv/bin/pip") in (ROOT / "README.md").read_text()
 
 
 # -- the contract, here and in a process of its own -----------------------------------------------
