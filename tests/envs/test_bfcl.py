@@ -32,7 +32,11 @@ from trace_bench.envs.bfcl.world import Call, World
 from trace_bench.envs.check import check
 from trace_bench.envs.check import play as step_through
 from trace_bench.play.rollouts import play
-from trace_bench.policies.scripted import IdlePolicy, RandomPolicy, ReferencePolicy
+from trace_bench.policies.scripted import (
+    IdlePolicy,
+    RandomPolicy,
+    ReferencePolicy,
+)
 from trace_bench.sandbox.choose import Sandbox
 from trace_bench.settings.compose import compose
 

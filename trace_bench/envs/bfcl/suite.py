@@ -103,7 +103,10 @@ class BfclSuite:
                 {"role": "assistant", "content": "", "tool_calls": calls[at : at + each]}
                 for at in range(0, len(calls), each)
             ]
-            text = "That is done." if sources else "I cannot do that with what I have."
+            text = "That is done."
+            if not sources:
+                asks = entry["category"] == "miss_param"
+                text = "What is missing?" if asks else "I cannot do that with what I have."
             out.append({"role": "assistant", "content": text})
         return out
 
