@@ -28,7 +28,8 @@ from trace_bench.envs.bfcl import data as bfcl_data
 from trace_bench.envs.bfcl.data import CATEGORIES, load
 from trace_bench.envs.bfcl.known_bad import find, known_bad
 from trace_bench.envs.bfcl.suite import SPLITS, BfclSuite
-from trace_bench.envs.bfcl.world import Call, World
+from trace_bench.envs.bfcl.synthetic import MAKERS
+from trace_bench.envs.bfcl.world import Call, World, parse
 from trace_bench.envs.check import check
 from trace_bench.envs.check import play as step_through
 from trace_bench.play.rollouts import play
@@ -388,6 +389,48 @@ def test_1600_trajectories_that_are_no_references_are_judged_as_by_the_package(
         "multi_turn:force_terminated",
         "multi_turn:instance_state_mismatch",
     }, found
+
+
+# -- synthetic tasks ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("capability", sorted(MAKERS))
+def test_synthetic_tasks_can_be_solved_and_not_by_doing_nothing(
+    suite: BfclSuite, capability: str
+) -> None:
+    tasks = [suite.synthetic(capability, seed) for seed in range(40)]
+    assert solved(suite, ReferencePolicy(suite), tasks) == (40, 1.0)
+    assert solved(suite, IdlePolicy(), tasks) == (0, 0.0)
+    assert 8 < sum(task.data["contrast"] for task in tasks) < 25
+    assert len({json.dumps(task.data["record"]["answers"]) for task in tasks}) > 30
+    for task in tasks:
+        assert suite.task(task.id) == task
+        world = World(task.data["record"])
+        sources = [s for turn in task.data["record"]["answers"] for s in turn]
+        assert not [r for s in sources if "error" in (r := world.call(parse(s))).lower()]
+    report = check(suite, tasks[:3])
+    assert report.ok, str(report)
+
+
+def test_an_engine_that_is_started_without_its_preconditions_fails(suite: BfclSuite) -> None:
+    """What the capability is about: without mending the cause, nothing is earned."""
+    tasks = [suite.synthetic("recovers_from_errors", seed) for seed in range(20)]
+    need = next(
+        t for t in tasks
+        if not t.data["contrast"] and "VehicleControlAPI" in t.data["record"]["classes"]
+    )  # fmt: skip
+    last = reference(need.data["record"])[0][-1]
+    steps = step_through(suite.make(), need, [*messages([[last]]), *[say()] * 3])
+    assert "must be locked" in steps[1].messages[0]["content"]
+    assert steps[-1].score is not None and steps[-1].score.similarity < 1.0
+
+
+def test_no_entry_of_the_benchmark_is_used_in_synthetic_tasks(suite: BfclSuite) -> None:
+    theirs = {turn for e in load(CATEGORIES).entries for turn in e["turns"] if turn}
+    for capability in suite.capabilities():
+        for seed in range(30):
+            record = suite.synthetic(capability, seed).data["record"]
+            assert not theirs & set(record["turns"])
 
 
 # -- known bad entries ----------------------------------------------------------------------------

@@ -33,7 +33,7 @@ class Careless(MemoryLab):
     def _episode(self, call: str, index: int, task: Task) -> Trajectory:
         rng = Random(stable_seed(self.seed, call, index))
         actions = list(self.suite.reference(task))
-        if rng.random() < 0.75 and task.split != "synthetic":
+        if rng.random() < 0.75:
             actions = messages(changed(task.data["record"], rng.choice(self.kinds), rng))
         policy = FunctionPolicy(lambda request: actions[self.place(request)])
         self.places: Counter[int] = Counter()
@@ -59,3 +59,17 @@ def test_it_trains_on_the_tasks_whose_failures_lack_a_capability() -> None:
         lacks[row["passed"]].append("LACKING" in row["labels"].values())
     assert sum(lacks[False]) > 0.6 * len(lacks[False])
     assert sum(lacks[True]) < 0.2 * len(lacks[True])
+
+
+def test_it_trains_on_the_tasks_that_the_suite_makes() -> None:
+    suite: BfclSuite = in_process("bfcl", "all")
+    lab: Any = Careless({}, 700, suite=suite)
+    settings = TraceSettings(synthetic_tasks=24)
+    agent = Trace(settings).fit(BASE, suite.tasks("train")[::4], lab)
+    trained = [a.capability for a in agent.adapters]
+    assert "completes_all_parts" in trained and set(trained) <= set(suite.capabilities())
+    for job, name in zip(lab.trainer.jobs, trained, strict=True):
+        assert {t.id.rpartition("_")[0] for t in job.tasks} == {f"bfcl/all/synthetic/{name}"}
+        assert len({t.id for t in job.tasks}) == 24
+        contrast = sum(t.data["contrast"] for t in job.tasks)
+        assert 0 < contrast < 12

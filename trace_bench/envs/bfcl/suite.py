@@ -15,9 +15,10 @@ from trace_bench.envs.bfcl.data import CATEGORIES, SCENARIOS, load
 from trace_bench.envs.bfcl.env import MOST_STEPS, BfclEnv
 from trace_bench.envs.bfcl.known_bad import known_bad as listed
 from trace_bench.envs.bfcl.score import Checker
+from trace_bench.envs.bfcl.synthetic import MAKERS, synthetic_data
 from trace_bench.envs.bfcl.world import Call, named, parse
 
-LEADERBOARD = "leaderboard"
+LEADERBOARD, SYNTHETIC = "leaderboard", "synthetic"
 SPLITS = ("train", "dev", "test", LEADERBOARD)
 
 
@@ -31,7 +32,7 @@ def split_of(scenario: int) -> str:
 
 
 class BfclSuite:
-    """Implements `protocols.Suite`, `HasReference` and `Describes`.
+    """Implements `protocols.Suite`, `HasReference`, `Synthesizes` and `Describes`.
 
     category: one of the benchmark's multi-turn categories, or all. known_bad: whether entries whose
     answer cannot be found out (`known_bad.json`) are kept or dropped, in all splits. checker:
@@ -79,11 +80,23 @@ class BfclSuite:
 
     def task(self, task_id: str) -> Task:
         head, _, name = task_id.rpartition("/")
+        made, _, seed = name.rpartition("_")
+        if head == f"bfcl/{self.variant}/{SYNTHETIC}" and made in MAKERS and seed.isdecimal():
+            return self.synthetic(made, int(seed))
         entry = self._by_id.get(name)
         for split in SPLITS:
             if entry is not None and head == f"bfcl/{self.variant}/{split}":
                 return self._task(split, entry)
         raise UserError(f"no task {task_id!r} in bfcl/{self.variant}.")
+
+    def capabilities(self) -> Sequence[str]:
+        return list(MAKERS)
+
+    def synthetic(self, capability: str, seed: int) -> Task:
+        """A task in the same tool classes, made by a program (`synthetic.py`); all categories have
+        the same ones."""
+        name = f"bfcl/{self.variant}/{SYNTHETIC}/{capability}_{seed}"
+        return Task(name, "bfcl", SYNTHETIC, seed, synthetic_data(capability, seed))
 
     def make(self) -> BfclEnv:
         return BfclEnv(self._checker)
