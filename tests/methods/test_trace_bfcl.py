@@ -46,9 +46,9 @@ class Careless(MemoryLab):
 
 
 def test_it_trains_on_the_tasks_whose_failures_lack_a_capability() -> None:
-    suite: BfclSuite = in_process("bfcl", "all")
+    suite: BfclSuite = in_process("bfcl", "base")
     lab: Any = Careless({}, 400, suite=suite)
-    agent = Trace(TraceSettings(synthesis="select")).fit(BASE, suite.tasks("train")[::4], lab)
+    agent = Trace(TraceSettings(synthesis="select")).fit(BASE, suite.tasks("train"), lab)
     trained = {a.capability for a in agent.adapters}
     assert "completes_all_parts" in trained
     rows = lab.files["capabilities.json"]["labels"]
@@ -62,14 +62,14 @@ def test_it_trains_on_the_tasks_whose_failures_lack_a_capability() -> None:
 
 
 def test_it_trains_on_the_tasks_that_the_suite_makes() -> None:
-    suite: BfclSuite = in_process("bfcl", "all")
+    suite: BfclSuite = in_process("bfcl", "base")
     lab: Any = Careless({}, 700, suite=suite)
     settings = TraceSettings(synthetic_tasks=24)
-    agent = Trace(settings).fit(BASE, suite.tasks("train")[::4], lab)
+    agent = Trace(settings).fit(BASE, suite.tasks("train"), lab)
     trained = [a.capability for a in agent.adapters]
     assert "completes_all_parts" in trained and set(trained) <= set(suite.capabilities())
     for job, name in zip(lab.trainer.jobs, trained, strict=True):
-        assert {t.id.rpartition("_")[0] for t in job.tasks} == {f"bfcl/all/synthetic/{name}"}
+        assert {t.id.rpartition("_")[0] for t in job.tasks} == {f"bfcl/base/synthetic/{name}"}
         assert len({t.id for t in job.tasks}) == 24
         contrast = sum(t.data["contrast"] for t in job.tasks)
         assert 0 < contrast < 12
