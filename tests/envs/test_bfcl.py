@@ -332,6 +332,20 @@ def test_sums_without_end_are_refused() -> None:
     assert json.loads(world.call(Call("power", {"base": 2, "exponent": 10}))) == {"result": 1024}
 
 
+def test_folders_that_are_copied_into_themselves_do_not_grow_without_end() -> None:
+    """Forty doublings would give a tree that no search comes to an end in."""
+    folder = {"type": "directory", "contents": {"f": {"type": "file", "content": "x"}}}
+    root = {"workspace": {"type": "directory", "contents": {"a": folder}}}
+    config = {"GorillaFileSystem": {"root": root}}
+    world = World({"category": "base", "classes": ["GorillaFileSystem"], "config": config})
+    answers = []
+    for n in range(40):
+        answers.append(world.call(Call("cp", {"source": "a", "destination": f"b{n}"})))
+        world.call(Call("mv", {"source": f"b{n}", "destination": "a"}))
+    assert "copied" in answers[5] and "more than 10000 files" in answers[-1]
+    assert "matches" in world.call(Call("find", {"path": ".", "name": "f"}))
+
+
 def test_the_clock_changes_nothing() -> None:
     """A traveller's age is that on the day of the package's release, whatever the day."""
     for born, old_enough in {"2008-03-23": True, "2008-03-24": False}.items():

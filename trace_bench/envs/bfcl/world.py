@@ -18,6 +18,9 @@ REFUSED = frozenset({"kill", "exit", "quit", "remove", "unlink", "popen", "Popen
 """Names that the package's executor refuses."""
 # MathAPI computes to as many digits as it is told to; these limits keep a call under a second.
 _MOST = {"precision": 1000, "decimal_places": 1000, "exponent": 1000}
+_FILES = (
+    10_000  # of a file system that may still be copied: folders copied into each other double it
+)
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,8 @@ class World:
             value = call.arguments.get(name)
             if isinstance(value, int | float) and abs(value) > most:
                 raise ValueError(f"{name} must be between -{most} and {most}")
+        if call.name == "cp" and _is_full(self.instances["GorillaFileSystem"].root):
+            raise ValueError(f"there are more than {_FILES} files and folders")
         # Tools keep what they are given, so every replay gives them values of its own.
         return method(*copy.deepcopy(call.given), **copy.deepcopy(dict(call.arguments)))
 
@@ -114,6 +119,16 @@ class _Release(datetime):
     @classmethod
     def today(cls) -> _Release:
         return cls(2026, 3, 23)
+
+
+def _is_full(root: Any) -> bool:
+    """Whether a folder holds more than `_FILES` files and folders."""
+    left, count = [root], 0
+    while left and count <= _FILES:
+        inner = getattr(left.pop(), "contents", {}).values()
+        count += len(inner)
+        left += inner
+    return count > _FILES
 
 
 def _text(value: Any) -> str:
