@@ -24,6 +24,7 @@ from trace_bench.settings.schema import Settings
 VERSIONS = (
     "inspect-evals",
     "inspect-ai",
+    "bfcl-eval",
     "trace-bench",
     "torch",
     "transformers",

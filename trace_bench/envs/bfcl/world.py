@@ -18,9 +18,7 @@ REFUSED = frozenset({"kill", "exit", "quit", "remove", "unlink", "popen", "Popen
 """Names that the package's executor refuses."""
 # MathAPI computes to as many digits as it is told to; these limits keep a call under a second.
 _MOST = {"precision": 1000, "decimal_places": 1000, "exponent": 1000}
-_FILES = (
-    10_000  # of a file system that may still be copied: folders copied into each other double it
-)
+_FILES = 10_000  # the most that may be copied: folders that are copied into each other double
 
 
 @dataclass(frozen=True)
