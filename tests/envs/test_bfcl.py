@@ -358,6 +358,13 @@ def test_the_clock_changes_nothing() -> None:
         assert json.loads(world.call(call))["verification_status"] is old_enough
 
 
+def test_the_packages_evaluation_does_not_look_for_calls_where_none_is_due() -> None:
+    """It imports the check and does not call it, so `official` does not either."""
+    source = (bfcl_data.package_folder() / "eval_checker" / "eval_runner.py").read_text()
+    assert "multi_turn_irrelevance_checker," in source and "multi_turn_checker(" in source
+    assert "multi_turn_irrelevance_checker(" not in source
+
+
 # -- the package's own verdict --------------------------------------------------------------------
 
 

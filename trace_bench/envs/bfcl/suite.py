@@ -41,7 +41,7 @@ class BfclSuite:
 
     name = "bfcl"
     image = "bfcl"
-    typical = Typical(10, 6000, 40, 4)
+    typical = Typical(10, 4700, 25, 4)  # of the references, at four characters a token
 
     def __init__(
         self,
