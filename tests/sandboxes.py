@@ -12,9 +12,10 @@ from trace_bench.settings.schema import EnvSettings
 
 
 def chosen(name: str, variant: str | None = None, **options: Any) -> Part:
-    """A suite that was chosen by name, with its options (tau2's domain is its variant)."""
-    if name == "tau2":
-        options = {"domain": variant, **options}
+    """A suite that was chosen by name, with its options (tau2's domain and bfcl's category are
+    their variants)."""
+    if (setting := {"tau2": "domain", "bfcl": "category"}.get(name)) is not None:
+        options = {setting: variant, **options}
     return find("env", EnvSettings(name, options=options, suite=variant), variant)
 
 

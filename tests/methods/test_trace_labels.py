@@ -506,3 +506,20 @@ def test_labels_survive_nonsense_played_in_the_world(replies: list[Message], whi
         task.id, 0, "b", (), tuple(turns), step.messages, StopReason.DONE, score
     )
     assert len(labelling.label(reference_of(suite, task), trajectory)) == len(VOCABULARY)
+
+
+def test_a_part_that_calls_a_tool_more_often_than_the_agent_did() -> None:
+    """Two calls of one part by the same name, of which the agent made one."""
+    asked = user("Find it and go there, and turn left.")
+    found = call("find", {"code": "x91"}, name="it")
+    gone, again = call("go", "ok", code="x91"), call("go", "there", code="x91")
+    task = view(asked, found, gone, again, call("turn", "ok", way="left"), say("Done."))
+    labels = label(task, acted(asked, found, gone, say("Done.")))
+    assert labels["completes_all_parts"] is LACKING
+
+
+def test_an_object_with_nothing_but_an_error_is_an_error() -> None:
+    refused, told = {"error": "not logged in"}, {"error": "none", "rows": []}
+    conversation = read(chat(call("post", refused), call("look", told)))
+    assert [c.error is not None for c in conversation.calls] == [True, False]
+    assert conversation.calls[0].result is None and len(conversation.good) == 1

@@ -206,3 +206,16 @@ def test_a_benchmark_with_pins_of_its_own_is_played_in_its_image(domain: str) ->
     )
     assert all(t.score is not None and t.score.success for t in played)
     suite.close()
+
+
+@pytest.mark.docker
+def test_bfcl_is_played_in_its_image() -> None:
+    suite: Any = in_sandbox(chosen("bfcl", "all"), Sandbox("docker", run="test-bfcl"))
+    assert suite.about()["data"].startswith("bfcl-eval 2026.3.23, entries ")
+    tasks = suite.tasks("leaderboard")[::20]
+    played = play(
+        ReferencePolicy(suite), suite, AgentSpec("r"), tasks, range(len(tasks)), max_turns=168
+    )
+    assert len(played) == 40
+    assert all(t.score is not None and t.score.success for t in played)
+    suite.close()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -250,7 +251,12 @@ def _bad_calls(suite: Suite, task: Task) -> None:
         _require(len(step.messages) == 1, f"{len(step.messages)} answers to {call}")
         answer = step.messages[0]
         _require(answer["role"] == "tool" and answer["tool_call_id"] == call["id"], f"{answer}")
-        _require("Error: " in answer["content"], f"no error in {answer['content']!r}")
+        _require(_is_error(answer["content"]), f"no error in {answer['content']!r}")
+
+
+def _is_error(answer: str) -> bool:
+    """Whether a tool's answer has the form "...Error: ..." or "Error while ...: ..."."""
+    return re.search(r"Error(?: [\w ]+)?: ", answer) is not None
 
 
 def _idle(suite: Suite, task: Task) -> None:

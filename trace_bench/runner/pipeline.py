@@ -203,6 +203,7 @@ def _execute(bench: Bench, stack: ExitStack, progress: Progress, resumed: bool) 
         about=about_of(bench.suite),
         llm=_costs(run, lab),
         health=_health(run, lab),
+        known_bad=frozenset(t.id for t in wanted(bench).tasks if t.data.get("known_bad")),
     )
     summary = summarize(settings, bench.parts, bench.place, bench.plan, finished)
     write_json(folder / SUMMARY, summary)

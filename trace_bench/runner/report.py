@@ -144,6 +144,8 @@ def closing(summary: Mapping[str, Any], columns: int = WIDE) -> str:
     if summary["accounting"] == "paper":
         title += " (accounting=paper: analysis and calibration are not counted)"
     lines = ["", table(summary["table"], title, columns), ""]
+    if (without := summary.get("without_known_bad")) is not None:
+        lines.append(_without(summary["method"], summary["learns"], without))
     if summary["capabilities"] or ("marks" in summary and summary["capabilities"] is not None):
         lines.append(f"capabilities: {', '.join(summary['capabilities']) or 'none selected'}")
     for group, origin in summary.get("origins", {}).items():
@@ -177,6 +179,18 @@ def closing(summary: Mapping[str, Any], columns: int = WIDE) -> str:
         "browser: python -m trace_bench.report"
     )
     return "\n".join(lines)
+
+
+def _without(method: str, learns: bool, figures: Mapping[str, Any]) -> str:
+    """Base and method without the tasks whose scoring is known to be wrong, as one line."""
+    agents = {"base": figures["base_score"], **({method: figures["score"]} if learns else {})}
+    shown = [
+        f"{name} {'no score' if s['success'] is None else format(s['success'], '.3f')}"
+        for name, s in agents.items()
+    ]
+    count = len(figures["tasks"])
+    tasks = "task whose scoring is" if count == 1 else "tasks whose scoring is"
+    return f"without the {count} {tasks} known to be wrong: {', '.join(shown)}"
 
 
 def _yardsticks(summary: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -24,6 +24,7 @@ from trace_bench.settings.schema import Settings
 VERSIONS = (
     "inspect-evals",
     "inspect-ai",
+    "bfcl-eval",
     "trace-bench",
     "torch",
     "transformers",
@@ -40,7 +41,7 @@ class Finished:
     """The results of a run. `outcomes`: by agent; `rollouts`: episodes by purpose; `yardsticks`:
     title and rollouts by purpose of each; `seconds`: wall time by phase; `about`: the suite's own
     facts; `llm`: requests to models, and malformed tool calls; `health`: what was lost or
-    cut off."""
+    cut off. `known_bad`: held-out tasks whose scoring is known to be wrong, by their data."""
 
     agent: AgentSpec
     outcomes: Mapping[str, Sequence[Outcome]]
@@ -53,6 +54,7 @@ class Finished:
     about: Mapping[str, Any]
     llm: Mapping[str, Any]
     health: Mapping[str, Any]
+    known_bad: frozenset[str] = frozenset()
 
 
 def summarize(
@@ -86,6 +88,7 @@ def summarize(
         "score": report.score(final),
         "base_score": report.score(base),
         "difference": report.difference(final, base),
+        **_without_known_bad(run),
         "table": [to_json(row) for row in _rows(method, plan, run)],
         "routing": None if run.routed is None else _routing_figures(run.routed),
         "routing_dev": None if run.validated is None else _routing_figures(run.validated),
@@ -102,6 +105,24 @@ def summarize(
         "fingerprint": place.fingerprint,
         "hashes": {name: file_hash(place.folder / name) for name in HASHED},
     }
+
+
+def _without_known_bad(run: Finished) -> dict[str, Any]:
+    """The scores once more without the tasks whose scoring is known to be wrong; {} if there are
+    none, or nothing else."""
+    rest = {
+        name: [o for o in run.outcomes[name] if o.task not in run.known_bad]
+        for name in ("base", "final")
+    }
+    if not run.known_bad or not rest["base"]:
+        return {}
+    figures = {
+        "tasks": sorted(run.known_bad),
+        "score": report.score(rest["final"]),
+        "base_score": report.score(rest["base"]),
+        "difference": report.difference(rest["final"], rest["base"]),
+    }
+    return {"without_known_bad": figures}
 
 
 def _unscored(run: Finished) -> list[str]:

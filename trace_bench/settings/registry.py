@@ -48,6 +48,11 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "tau2/airline": "trace_bench.envs.tau2.suite:Tau2Suite",
             "tau2/retail": "trace_bench.envs.tau2.suite:Tau2Suite",
             "tau2/telecom": "trace_bench.envs.tau2.suite:Tau2Suite",
+            "bfcl/all": "trace_bench.envs.bfcl.suite:BfclSuite",
+            "bfcl/base": "trace_bench.envs.bfcl.suite:BfclSuite",
+            "bfcl/miss_func": "trace_bench.envs.bfcl.suite:BfclSuite",
+            "bfcl/miss_param": "trace_bench.envs.bfcl.suite:BfclSuite",
+            "bfcl/long_context": "trace_bench.envs.bfcl.suite:BfclSuite",
         },
         "method": {
             "base": "trace_bench.methods.base:Base",

@@ -163,7 +163,8 @@ def _completes(case: Case) -> Label:
         names = [c.name for c in part if c.name in left]
         begun.append(bool(names))
         for name in names:
-            left.remove(name)
+            if name in left:  # a part may call a tool more often than the agent did
+                left.remove(name)
     if not any(begun):
         return NA
     last = max(i for i, b in enumerate(begun) if b)

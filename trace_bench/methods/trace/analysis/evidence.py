@@ -104,10 +104,12 @@ class _Reader:
         _, index = self.waiting.pop(spot)
         call, content = self.calls[index], message.get("content")
         text = content if isinstance(content, str) else json.dumps(content, default=str)
-        failed = bool(_ERROR.match(text))
+        result = _parse(text)
+        # Also {"error": "..."}, as many tools report one.
+        failed = bool(_ERROR.match(text)) or (isinstance(result, dict) and [*result] == ["error"])
         self.calls[index] = Call(
             call.name, call.arguments, call.at, call.readable,
-            None if failed else _parse(text), text if failed else None, True,
+            None if failed else result, text if failed else None, True,
         )  # fmt: skip
 
     def tick(self) -> int:

@@ -1,0 +1,94 @@
+"""One episode: the user's texts are fixed, and each turn of the user lasts until the agent answers
+without a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trace_bench.core.chat import answer_call, read_call
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.limits import Limits, fault_of
+from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task
+from trace_bench.envs.bfcl.data import more_tools, tools_of
+from trace_bench.envs.bfcl.score import Checker, score
+from trace_bench.envs.bfcl.world import Call, World
+
+MOST_STEPS = 20  # steps with calls in one turn of the user; the benchmark ends the episode after it
+ARGUMENTS = Limits(size=100_000, depth=16, items=10_000)  # of one call
+
+
+class BfclEnv:
+    """Implements `protocols.Env` and `ScoresAlone`."""
+
+    def __init__(self, checker: Checker) -> None:
+        self._checker = checker
+        self._live = False
+
+    def reset(self, task: Task) -> Step:
+        self._entry: Mapping[str, Any] = task.data["record"]
+        self._world = World(self._entry)
+        self._turns: list[list[list[Call]]] = [[]]
+        self._steps = 0  # of this turn, readable or not
+        self._live = True
+        tools, self._later = tools_of(self._entry)
+        return Step((self._user(),), tools)
+
+    def step(self, action: Message) -> Step:
+        if not self._live:
+            raise EpisodeError(Boundary.ENVIRONMENT, "step without a running episode; reset first")
+        calls = action.get("tool_calls")
+        if calls:
+            return self._execute(calls if isinstance(calls, list | tuple) else [calls])
+        if len(self._turns) == len(self._entry["turns"]):
+            return self._end(StopReason.DONE)
+        self._turns.append([])
+        self._steps = 0
+        return Step((self._user(),))
+
+    def score(self) -> Score:
+        """The score of the current state. The last turn counts if it has calls, also one that the
+        agent has not ended."""
+        played = self._turns if self._turns[-1] or not self._live else self._turns[:-1]
+        return score(self._entry, played, self._checker)
+
+    def close(self) -> None:
+        self._live = False
+
+    def _user(self) -> Message:
+        """The user's message that opens the current turn."""
+        number = len(self._turns) - 1
+        text = self._entry["turns"][number]
+        if text is None:
+            text = more_tools(self._later.get(str(number), ()))
+        return {"role": "user", "content": text}
+
+    def _execute(self, calls: Any) -> Step:
+        answers: list[Message] = []
+        step: list[Call] = []
+        for raw in calls:
+            try:
+                call = _read(raw)
+            except ValueError as error:
+                answers.append(answer_call(raw, f"Error: {error}"))
+                continue
+            step.append(call)
+            answers.append(answer_call(raw, self._world.call(call)))
+        if step:
+            self._turns[-1].append(step)
+        self._steps += 1
+        if self._steps > MOST_STEPS:
+            return self._end(StopReason.TURN_LIMIT, tuple(answers))
+        return Step(tuple(answers))
+
+    def _end(self, stop: StopReason, messages: tuple[Message, ...] = ()) -> Step:
+        self._live = False
+        return Step(messages, done=True, score=self.score(), stop=stop)
+
+
+def _read(raw: Any) -> Call:
+    """The agent's call. Raises ValueError if it cannot be read."""
+    name, arguments = read_call(raw)
+    if fault := fault_of(arguments, ARGUMENTS):
+        raise ValueError(f"the arguments cannot be used: {fault}")
+    return Call(name, arguments)

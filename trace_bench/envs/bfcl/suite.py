@@ -1,0 +1,145 @@
+"""BFCL-V4 multi-turn in splits. Variant: the category, or all four."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Literal
+
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.protocols import Typical
+from trace_bench.core.types import Message, Task
+from trace_bench.envs.bfcl.data import CATEGORIES, SCENARIOS, load
+from trace_bench.envs.bfcl.env import MOST_STEPS, BfclEnv
+from trace_bench.envs.bfcl.known_bad import known_bad as listed
+from trace_bench.envs.bfcl.score import Checker
+from trace_bench.envs.bfcl.synthetic import MAKERS, synthetic_data
+from trace_bench.envs.bfcl.world import Call, named, parse
+
+LEADERBOARD, SYNTHETIC = "leaderboard", "synthetic"
+SPLITS = ("train", "dev", "test", LEADERBOARD)
+
+
+def split_of(scenario: int) -> str:
+    """The split of a scenario: 80 for training, 20 for development, 100 held out, with every kind
+    of main tool class in the same share. All four variants of a scenario are in the same split, and
+    so are scenarios that share a whole initial state or an answer."""
+    if scenario % 4 >= 2:
+        return "test"
+    return "dev" if scenario % 20 in (8, 17) else "train"
+
+
+class BfclSuite:
+    """Implements `protocols.Suite`, `HasReference`, `Synthesizes` and `Describes`.
+
+    category: one of the benchmark's multi-turn categories, or all. known_bad: whether entries whose
+    answer cannot be found out (`known_bad.json`) are kept or dropped, in all splits. checker:
+    `official` is the checker as the package's own evaluation calls it; `strict` also fails calls in
+    turns in which none is due. Raises UserError."""
+
+    name = "bfcl"
+    image = "bfcl"
+    typical = Typical(10, 4700, 25, 4)  # of the references, at four characters a token
+
+    def __init__(
+        self,
+        category: Literal["all", "base", "miss_func", "miss_param", "long_context"] = "all",
+        known_bad: Literal["keep", "drop"] = "keep",
+        checker: Checker = "official",
+    ) -> None:
+        self.variant: str = category
+        self._known_bad, self._checker = known_bad, checker
+        self._data = load(CATEGORIES if category == "all" else (category,))
+
+    def about(self) -> dict[str, Any]:
+        """Facts that every run reports."""
+        bad = sum(entry["id"] in self._bad for entry in self._data.entries)
+        return {
+            "data": self._data.revision,
+            "checker": self._checker,
+            "known_bad": f"{bad} {'kept' if self._known_bad == 'keep' else 'dropped'}",
+        }
+
+    def splits(self) -> Sequence[str]:
+        """Three that share no scenario, and the benchmark's own use: all entries."""
+        return SPLITS
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        if split not in SPLITS:
+            raise unknown(
+                "split", split, SPLITS, "env.train_split, env.dev_split or evaluation.split"
+            )
+        return [
+            self._task(split, entry)
+            for entry in self._data.entries
+            if split in (LEADERBOARD, split_of(entry["scenario"]))
+            and not (self._known_bad == "drop" and entry["id"] in self._bad)
+        ]
+
+    def task(self, task_id: str) -> Task:
+        head, _, name = task_id.rpartition("/")
+        made, _, seed = name.rpartition("_")
+        if head == f"bfcl/{self.variant}/{SYNTHETIC}" and made in MAKERS and seed.isdecimal():
+            return self.synthetic(made, int(seed))
+        entry = self._by_id.get(name)
+        for split in SPLITS:
+            if entry is not None and head == f"bfcl/{self.variant}/{split}":
+                return self._task(split, entry)
+        raise UserError(f"no task {task_id!r} in bfcl/{self.variant}.")
+
+    def capabilities(self) -> Sequence[str]:
+        return list(MAKERS)
+
+    def synthetic(self, capability: str, seed: int) -> Task:
+        """A task in the same tool classes, made by a program (`synthetic.py`); all categories have
+        the same ones."""
+        name = f"bfcl/{self.variant}/{SYNTHETIC}/{capability}_{seed}"
+        return Task(name, "bfcl", SYNTHETIC, seed, synthetic_data(capability, seed))
+
+    def make(self) -> BfclEnv:
+        return BfclEnv(self._checker)
+
+    def reference(self, task: Task) -> Sequence[Message]:
+        """The package's own calls, and a text at the end of each turn. One call a message, and more
+        where a turn has more calls than steps are allowed."""
+        entry = task.data["record"]
+        out: list[Message] = []
+        for turn, sources in enumerate(entry["answers"]):
+            each = max(1, math.ceil(len(sources) / MOST_STEPS))
+            calls = [
+                _tool_call(f"call_{turn}_{n}", named(parse(source), entry["classes"]))
+                for n, source in enumerate(sources)
+            ]
+            out += [
+                {"role": "assistant", "content": "", "tool_calls": calls[at : at + each]}
+                for at in range(0, len(calls), each)
+            ]
+            text = "That is done."
+            if not sources:
+                asks = entry["category"] == "miss_param"
+                text = "What is missing?" if asks else "I cannot do that with what I have."
+            out.append({"role": "assistant", "content": text})
+        return out
+
+    @cached_property
+    def _by_id(self) -> Mapping[str, Mapping[str, Any]]:
+        return {entry["id"]: entry for entry in self._data.entries}
+
+    @cached_property
+    def _bad(self) -> Mapping[str, str]:
+        return listed()
+
+    def _task(self, split: str, entry: Mapping[str, Any]) -> Task:
+        number = CATEGORIES.index(entry["category"]) * SCENARIOS + entry["scenario"]
+        name = f"bfcl/{self.variant}/{split}/{entry['id']}"
+        data = {"record": json.loads(json.dumps(entry))}  # a task is data that nobody shares
+        if reason := self._bad.get(entry["id"]):
+            data["known_bad"] = reason
+        return Task(name, "bfcl", split, number, data)
+
+
+def _tool_call(call_id: str, call: Call) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": json.dumps(call.arguments)}
+    return {"id": call_id, "type": "function", "function": function}
