@@ -6,8 +6,11 @@ CHECKOUT is a checkout of github.com/apple/ToolSandbox, PYTHON an interpreter wi
 containers/toolsandbox/requirements.txt. Official scenarios whose milestones our task format can
 express are translated into it (databases, milestones, order, guards), and each is played in five
 ways in both: as its milestones want it, in other words, words only, nothing, and with the calls of
-its minefields first. Exit status 1 when any
-similarity differs by more than 1e-6, or fewer than 20 scenarios could be compared.
+its minefields first. Exit status 1 when any similarity differs by more than 1e-6, or fewer than 20
+scenarios could be compared.
+
+None of the scenarios that can be translated has a minefield. Minefields, guards, references and the
+corners of the scoring are compared by official_cases.py, on episodes made for that.
 """
 
 from __future__ import annotations

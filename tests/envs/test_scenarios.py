@@ -15,6 +15,7 @@ from trace_bench.envs.toolsandbox.scenarios.play import play
 from trace_bench.envs.toolsandbox.scenarios.pools import POOLS, Pool
 from trace_bench.envs.toolsandbox.scenarios.shapes import shapes
 from trace_bench.envs.toolsandbox.scenarios.solver import Solver
+from trace_bench.envs.toolsandbox.scoring.goals import read_goal
 from trace_bench.envs.toolsandbox.tools.augment import AUGMENTATIONS
 
 SUITE = EmbeddedSuite()
@@ -79,6 +80,18 @@ def test_the_splits_are_fixed() -> None:
         "test": "f3ac5d5efbbbfdab",
         "train_large": "02d608d08218b5f4",
     }
+
+
+def test_every_milestone_and_minefield_is_in_the_graph() -> None:
+    """One that no edge names would never be matched."""
+    two = 0
+    for task in (*SUITE.tasks("test"), *SUITE.tasks("dev"), *SUITE.tasks("train")):
+        data = task.data
+        for goals, edges in (("milestones", "edges"), ("minefields", "minefield_edges")):
+            goal = read_goal(data[goals], data[edges])
+            assert goal.linked == (1 << len(goal.milestones)) - 1, (task.id, goals)
+        two += len(data["minefields"]) > 1
+    assert two > 20
 
 
 def test_test_split_has_three_of_each_shape() -> None:

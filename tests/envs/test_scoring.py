@@ -29,7 +29,8 @@ NOTHING = read_goal((), ())
         ("exact", "a", "a", 1.0),
         ("exact", "a", "A", 0.0),
         ("exact", 1, 1.0, 1.0),
-        ("exact", True, 1, 0.0),
+        ("exact", True, 1, 1.0),
+        ("exact", 1718190000.0, 1718190001, 0.0),
         ("exact", False, False, 1.0),
         ("exact", None, None, 1.0),
         ("exact", None, "a", 0.0),
@@ -240,6 +241,16 @@ def test_order_matters_along_edges_only() -> None:
     assert _score(["alpha", "beta", "gamma"], fork, ["beta", "gamma", "alpha"]) == 2 / 3
 
 
+def test_milestones_that_no_edge_names() -> None:
+    """As in the official code: one alone counts and is never met, and no graph is a perfect one."""
+    assert _score(["alpha", "beta", "gamma"], [[0, 1]], ["alpha", "beta", "gamma"]) == 2 / 3
+    assert _score(["alpha", "beta"], [], ["gamma"]) == 1.0
+    assert _score(["alpha"], [], ["gamma"]) == 0.0
+    assert _score(["alpha"], [], ["alpha"], mines=["alpha", "delta"]) == 1.0
+    chain = read_goal([_wants(text) for text in ("alpha", "beta", "gamma")], None)
+    assert chain.before == (0, 1, 3) and chain.linked == 7
+
+
 def test_weights_minefields_and_nothing_to_do() -> None:
     assert _score(["alpha", "beta"], [[0, 1]], ["alpha"], weights=[3, 1]) == 0.75
     assert _score([], [], ["alpha"]) == 1.0
@@ -251,17 +262,13 @@ def test_weights_minefields_and_nothing_to_do() -> None:
 
 
 def _brute(table: list[list[float]], goal: Goal) -> float:
-    """The best mean over all monotone assignments, one by one."""
-    count, messages = len(table), range(len(table[0]))
-    best = 0.0
-    for places in itertools.product(messages, repeat=count):
-        if all(
-            places[j] <= places[i]
-            for i in range(count)
-            for j in range(count)
-            if goal.before[i] >> j & 1
-        ):
-            best = max(best, sum(table[i][places[i]] for i in range(count)) / count)
+    """The best mean over all monotone assignments of milestones that have an edge, one by one."""
+    linked = [i for i in range(len(table)) if goal.linked >> i & 1]
+    best = 0.0 if linked else 1.0
+    for chosen in itertools.product(range(len(table[0])), repeat=len(linked)):
+        places = dict(zip(linked, chosen, strict=True))
+        if all(places[j] <= places[i] for i in linked for j in linked if goal.before[i] >> j & 1):
+            best = max(best, sum(table[i][places[i]] for i in linked) / len(table))
     return best
 
 

@@ -108,6 +108,14 @@ def test_a_method_is_not_said_to_spend_more_than_its_budget() -> None:
     assert int(numbers["in all, at most"]) == 640 + sum(int(numbers[name]) for name in others)
 
 
+def test_the_smallest_difference_that_can_be_shown_is_said_before_a_run() -> None:
+    said = described(compose(["method=base", "evaluation.limit=100", "evaluation.trials=4"]))
+    (line,) = (line for line in said.splitlines() if "can show" in line)
+    # 2.802 sqrt(0.2 / 400), by hand.
+    assert "that 100 tasks, 1 seed and 4 trials can show" in line and ": 0.063, if" in line
+    assert "assumption `flips`" in line
+
+
 def test_phases_add_up_and_servers_are_looked_at() -> None:
     with serve(lambda path, body: models("m")) as server:
         there = [f"policy.base_url={server.url}", "policy=openai", "model.name=tiny"]

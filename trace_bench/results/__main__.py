@@ -5,6 +5,8 @@
     map PLACES... --out FOLDER            over the number of training tasks (env.train_tasks)
     capabilities PLACES... --out FOLDER   over how many capabilities are used at most
     search PLACES... --out FOLDER         settings that were tried on the development split
+    compare RUN RUN [--out FOLDER]        two runs, also of one method: what their settings differ
+                                          in, each against its own base agent, one against the other
     paper [PLACES...] --out FOLDER        the paper's tables with implied intervals, ours beside
     regrade PLACES... rule=RULE --out FOLDER
                                           the tables under another reporting rule, from the
@@ -33,6 +35,7 @@ from trace_bench.results.records import as_line, training_tasks
 from trace_bench.results.style import style
 from trace_bench.results.table import Table
 from trace_bench.results.tables import describe
+from trace_bench.results.two import compare_places
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -41,18 +44,31 @@ def main(arguments: Sequence[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", choices=[*COMMANDS, "regrade", "export"])
+    parser.add_argument("command", choices=[*COMMANDS, "compare", "regrade", "export"])
     parser.add_argument("places", nargs="*")
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--format", default="card", help="of export (default: card)")
     given = parser.parse_args(arguments)
+    if given.out is None and given.command != "compare":
+        parser.error("the following arguments are required: --out")
     try:
+        if given.command == "compare":
+            return _compare(given.places, given.out)
         written = _carry_out(given.command, given.places, given.out, given.format)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     for path in written:
         print(path)
+    return 0
+
+
+def _compare(places: Sequence[str], out: Path | None) -> int:
+    """Prints the comparison, and with a folder writes it there, too."""
+    text = compare_places(places)
+    print(text)
+    if out is not None:
+        write_text(out / "compare.md", text + "\n")
     return 0
 
 

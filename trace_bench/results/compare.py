@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -12,8 +12,8 @@ from trace_bench.core.errors import UserError
 from trace_bench.results.records import Record
 from trace_bench.results.statistics import Interval, permutation_p
 from trace_bench.results.style import style
+from trace_bench.results.uncertainty import Uncertainty, uncertainty
 
-RESAMPLES = 4000
 # The values of these settings in runs from before they existed.
 DEFAULTS = {"accounting": "strict", "evaluation.retries": 1}
 
@@ -31,7 +31,8 @@ def check_comparable(records: Sequence[Record], free: Sequence[str] = ()) -> Non
             raise UserError(
                 f"runs {seen[own]} and {record.fingerprint} are both method={record.method} "
                 f"budget={record.budget} seed={record.seed}, with other settings of the method. "
-                "Name one of them."
+                "Name one of them, or compare the two: `python -m trace_bench.results compare RUN "
+                "RUN`."
             )
 
 
@@ -88,23 +89,27 @@ class Cell:
         known = (~np.isnan(matrix)).sum(0)
         return np.where(known > 0, np.nansum(matrix, 0) / np.maximum(known, 1), np.nan)
 
-    def draws(self, seed: int, what: str) -> np.ndarray:
-        """Means over resampled tasks and seeds (see `_means`); cached for all comparisons."""
-        known: dict[tuple[int, str], np.ndarray] = self.__dict__.setdefault("_draws", {})
-        if (seed, what) not in known:
-            known[seed, what] = _means(self.matrix, seed, what)
-        return known[seed, what]
+    @property
+    def seed_means(self) -> list[float]:
+        """Success of each seed; on tasks that a seed lost it counts as the mean over the seeds."""
+        gaps = self.matrix - self.per_task
+        return [float(self.value + (0.0 if np.isnan(g).all() else np.nanmean(g))) for g in gaps]
 
     def similarity(self) -> Interval:
         """Mean over seeds of the mean similarity, with its range over seeds."""
         values = [r.similarity for r in self.records]
         return Interval(sum(values) / len(values), min(values), max(values))
 
-    def interval(self, level: float = 0.95, seed: int = 0) -> Interval:
-        """Percentile bootstrap over tasks and seeds together: both are resampled."""
-        draws = self.draws(seed, "seeds")
-        low, high = np.nanquantile(draws, [(1 - level) / 2, (1 + level) / 2])
-        return Interval(float(np.nanmean(self.matrix)), float(low), float(high))
+    def interval(self) -> Interval:
+        """95 % over tasks and seeds, see `uncertainty`."""
+        found = uncertainty(self.per_task[~np.isnan(self.per_task)].tolist(), self.seed_means)
+        return _around(self.value, found, 0.0)
+
+
+def _around(value: float, found: Uncertainty, least: float) -> Interval:
+    """The 95 % interval, within `least` and 1."""
+    half = found.width(0.975)
+    return Interval(value, max(least, value - half), min(1.0, value + half))
 
 
 def cells(records: Sequence[Record]) -> dict[tuple[str, int], Cell]:
@@ -116,44 +121,36 @@ def cells(records: Sequence[Record]) -> dict[tuple[str, int], Cell]:
     return {key: Cell(*key, tuple(sorted(groups[key], key=lambda r: r.seed))) for key in keys}
 
 
+def base_of(cell: Cell) -> Cell:
+    """The base agent as the cell's own runs evaluated it."""
+    own = (replace(r, method=style().control, success=r.base, passes=[]) for r in cell.records)
+    return Cell(style().control, cell.budget, tuple(own))
+
+
 @dataclass(frozen=True)
 class Difference:
-    """`value` = treated - control on the same tasks, means over seeds; `interval` by bootstrap over
-    tasks and seeds, `p` by sign flips over tasks."""
+    """`value` = treated - control on the same tasks, means over seeds; `interval` over tasks and
+    seeds, from `uncertainty`; `p` by sign flips over tasks."""
 
     interval: Interval
     p: float
+    uncertainty: Uncertainty
 
 
-@lru_cache(maxsize=64)
-def _weights(count: int, seed: int, what: str) -> np.ndarray:
-    """How often each of `count` things is drawn in each resample [RESAMPLES, count]. `what` keeps
-    the draws of tasks and of two agents' seeds apart."""
-    rng = np.random.default_rng([seed, *what.encode()])
-    return rng.multinomial(count, np.full(count, 1 / count), RESAMPLES).astype(float)
-
-
-def difference(treated: Cell, control: Cell, seed: int = 0) -> Difference:
+def difference(treated: Cell, control: Cell) -> Difference:
     """The difference, paired by task. The p-value treats the seeds as fixed and tests over tasks;
-    the interval also resamples seeds, so it covers more uncertainty."""
+    the interval is about other seeds, too, so it covers more uncertainty. Raises UserError where no
+    task has a score of both."""
     per_task = treated.per_task - control.per_task
-    known = per_task[~np.isnan(per_task)]
-    draws = treated.draws(seed, "treated") - control.draws(seed, "control")
-    low, high = np.nanquantile(draws, [0.025, 0.975])
-    return Difference(
-        Interval(float(known.mean()), float(low), float(high)), permutation_p(known.tolist())
-    )
-
-
-def _means(matrix: np.ndarray, seed: int, what: str) -> np.ndarray:
-    """Means [RESAMPLES] of a matrix [seeds, tasks] whose rows and columns are drawn anew; all calls
-    with one seed draw the same tasks. NaN where nothing that was drawn has a score."""
-    rows, columns = _weights(len(matrix), seed, what), _weights(matrix.shape[1], seed, "tasks")
-    known = ~np.isnan(matrix)
-    totals = ((rows @ np.where(known, matrix, 0.0)) * columns).sum(1)
-    counts = ((rows @ known.astype(float)) * columns).sum(1)
-    with np.errstate(invalid="ignore"):
-        return np.asarray(totals / counts)
+    known = per_task[~np.isnan(per_task)].tolist()
+    if not known:
+        raise UserError(
+            f"{treated.method} and {control.method} have no held-out task of which both have a "
+            "score; nothing can be compared. Evaluate them on the same tasks."
+        )
+    found = uncertainty(known, treated.seed_means, control.seed_means)
+    mean = sum(known) / len(known)
+    return Difference(_around(mean, found, -1.0), permutation_p(known), found)
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
@@ -165,20 +162,3 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
         worst = max(worst, min(1.0, (len(ordered) - rank) * p_values[name]))
         out[name] = worst
     return out
-
-
-def detectable(
-    error: float, comparisons: int = 1, *, level: float = 0.05, power: float = 0.8
-) -> float:
-    """The smallest true difference that would be found with this power when `comparisons` are made:
-    (z_{1-level/(2 comparisons)} + z_{power}) error, with `error` the standard error of a measured
-    difference."""
-    from statistics import NormalDist
-
-    z = NormalDist().inv_cdf
-    return float((z(1 - level / (2 * max(1, comparisons))) + z(power)) * error)
-
-
-def standard_error(found: Difference) -> float:
-    """The standard error of a difference, from the width of its 95 % interval."""
-    return (found.interval.high - found.interval.low) / (2 * 1.96)

@@ -73,6 +73,11 @@ def training_tasks(record: Record) -> int:
     return int(record.settings.get("env.train_tasks") or 0)
 
 
+def flat_settings(record: Record) -> dict[str, Any]:
+    """All settings but method, budget and seed; the method's own begin with `method.`."""
+    return {**record.settings, **{f"method.{k}": v for k, v in record.method_settings.items()}}
+
+
 def read_records(path: Path) -> list[Record]:
     """The records of a file. Raises UserError naming file and line of one that is not a record."""
     out = []

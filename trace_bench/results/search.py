@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trace_bench.core.errors import UserError
 from trace_bench.results.compare import Cell, check_comparable, difference
-from trace_bench.results.records import Record
+from trace_bench.results.records import Record, flat_settings
 from trace_bench.results.style import style
 from trace_bench.results.table import Table
 
@@ -31,7 +31,7 @@ def varied(records: Sequence[Record]) -> tuple[str, ...]:
     own begin with `method.`."""
     values: dict[str, set[str]] = {}
     for record in records:
-        for key, value in _settings(record).items():
+        for key, value in flat_settings(record).items():
             values.setdefault(key, set()).add(str(value))
     return tuple(sorted(key for key, seen in values.items() if len(seen) > 1))
 
@@ -44,7 +44,7 @@ def table(records: Sequence[Record], caption: str) -> Table:
         for budget in sorted({r.budget for r in some}):
             groups: dict[tuple[str, ...], list[Record]] = {}
             for record in (r for r in some if r.budget == budget):
-                given = _settings(record)
+                given = flat_settings(record)
                 groups.setdefault(tuple(str(given.get(k)) for k in keys), []).append(record)
             rows += _ranked(method, budget, keys, groups)
     text = (
@@ -84,7 +84,3 @@ def _ranked(
 def _methods(records: Sequence[Record]) -> dict[str, list[Record]]:
     names = sorted({r.method for r in records}, key=style().place)
     return {name: [r for r in records if r.method == name] for name in names}
-
-
-def _settings(record: Record) -> dict[str, object]:
-    return {**record.settings, **{f"method.{k}": v for k, v in record.method_settings.items()}}

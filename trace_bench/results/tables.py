@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from trace_bench.results.compare import (
     Cell,
     Difference,
+    base_of,
     cells,
-    detectable,
     difference,
     holm,
-    standard_error,
 )
 from trace_bench.results.records import Record, training_tasks
 from trace_bench.results.rules import RULES
 from trace_bench.results.statistics import FINEST_P
 from trace_bench.results.style import style
 from trace_bench.results.table import Table
+from trace_bench.results.uncertainty import can_show, many, repeats_of
 
 
 def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
@@ -29,23 +29,30 @@ def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
         f"{first['env.name']}/{first['env.suite']}, split {first['evaluation.split']}, protocol "
         f"{first['protocol']}, accounting {first.get('accounting', 'strict')}, "
         f"{len(records[0].success)} tasks, {_seeds(records)}, "
-        f"{_many(int(trials), 'trial')}. Floor (idle) {_bound(records[0], 'idle')}, ceiling "
+        f"{many(int(trials), 'trial')}. Floor (idle) {_bound(records[0], 'idle')}, ceiling "
         f"(reference) {_bound(records[0], 'reference')}. {_drops(records)} {_code(records)}"
     )
+    low, _ = _seed_counts(records)
+    shown = can_show(len(records[0].success), low, int(trials), repeats_of(records))
     if skipped:
-        text += f" Run folders that could not be used: {len(skipped)}."
-    return text
+        shown += f" Run folders that could not be used: {len(skipped)}."
+    return f"{text} {shown}"
 
 
 def _seeds(records: Sequence[Record]) -> str:
     """How many seeds a cell has; two numbers where not all have the same."""
+    low, high = _seed_counts(records)
+    return many(high, "seed") if low == high else f"{low} to {high} seeds"
+
+
+def _seed_counts(records: Sequence[Record]) -> tuple[int, int]:
+    """The fewest and the most seeds of a cell."""
     counts = {
         len({r.seed for r in cell.records if training_tasks(r) == size})
         for size in {training_tasks(r) for r in records}
         for cell in cells([r for r in records if training_tasks(r) == size]).values()
     }
-    low, high = min(counts), max(counts)
-    return _many(high, "seed") if low == high else f"{low} to {high} seeds"
+    return min(counts), max(counts)
 
 
 def _code(records: Sequence[Record]) -> str:
@@ -87,10 +94,6 @@ def _parts(counts: Mapping[str, int]) -> str:
     total = sum(counts.values())
     named = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
     return f"{total} ({named})" if total else "0"
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}" + ("" if count == 1 else "s")
 
 
 def rollout_scaling(found: Mapping[tuple[str, int], Cell], caption: str) -> Table:
@@ -138,15 +141,20 @@ def comparison(found: Mapping[tuple[str, int], Cell], budget: int, caption: str)
                 *_difference(against_focus.get(method), corrected.get(f"{method}/{focus}")),
             )
         )
-    errors = [standard_error(d) for d in (*against_control.values(), *against_focus.values())]
-    size = detectable(max(errors, default=0.0), len(corrected))
+    made = (*against_control.values(), *against_focus.values())
+    size = max((d.uncertainty.detectable(len(corrected)) for d in made), default=0.0)
     text = (
         f"All methods at {budget} rollouts. {caption} Differences are paired by task; p by sign "
-        f"flips over tasks for the seeds that were run, Holm-corrected over {len(corrected)} "
-        f"comparisons; intervals are over tasks and seeds, the wider statement: where they hold "
-        f"0, a small p speaks of these seeds only. A true difference of {size:.3f} would be found "
-        "with a power of 80 % over tasks and seeds, in the noisiest of these comparisons."
+        "flips over tasks for the seeds that were run, Holm-corrected over "
+        f"{many(len(corrected), 'comparison')}; intervals are over tasks and seeds, the wider "
+        "statement: where they hold 0, a small p speaks of these seeds only. A true difference of "
+        f"{size:.3f} would be found with a power of 80 % over tasks and seeds, in the noisiest of "
+        "these comparisons."
+        if corrected
+        else f"All methods at {budget} rollouts. {caption} One agent, compared with no other."
     )
+    if corrected and control not in at:
+        text += f" The {control} agent is that of each run's own evaluation."
     header = (
         *("method", "runs", "rollouts", "success", "similarity"),
         *(f"vs {control}", "p", f"vs {focus}", "p"),
@@ -180,9 +188,15 @@ def pairs(found: Mapping[tuple[str, int], Cell], budget: int, caption: str) -> T
 
 
 def _against(at: Mapping[str, Cell], control: str) -> dict[str, Difference]:
-    if control not in at:
+    """Each method against `control`; without runs of the base agent, against the one that each run
+    evaluated itself."""
+    if control not in at and control != style().control:
         return {}
-    return {m: difference(cell, at[control]) for m, cell in at.items() if m != control}
+    return {
+        m: difference(cell, at[control] if control in at else base_of(cell))
+        for m, cell in at.items()
+        if m != control
+    }
 
 
 def _difference(found: Difference | None, p: float | None) -> tuple[str, str]:

@@ -26,6 +26,7 @@ from trace_bench.core.protocols import (
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls, read_key
 from trace_bench.play.suites import tasks_of
 from trace_bench.policies.device import check_device
+from trace_bench.results.uncertainty import can_show
 from trace_bench.runner.build import (
     Parts,
     check_needs,
@@ -76,6 +77,7 @@ def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
         *(f"{p.name:<34}{('<= ' if p.most else '') + str(p.rollouts):>12}" for p in f.phases),
         *([] if f.suite is not None else ["(how many tasks there are is not known here)"]),
         f"{'in all, at most':<34}{total:>12}",
+        *_design(f),
         "",
         *_requests(f, total),
         "",
@@ -163,6 +165,12 @@ def _phases(f: Forecast) -> tuple[Phase, ...]:
     if points:
         phases.append(Phase("points of the curve", len(points) * dev))
     return tuple(phases)
+
+
+def _design(f: Forecast) -> list[str]:
+    """What the held-out evaluation can show, if its tasks are known."""
+    tasks = _held_out(f)
+    return [can_show(tasks, 1, f.settings.evaluation.trials)] if tasks else []
 
 
 def _above_budget(f: Forecast) -> int:

@@ -64,6 +64,17 @@ KEYS: Mapping[str, str] = MappingProxyType(
 )
 
 
+_ZERO: Mapping[str, Any] = MappingProxyType(
+    dict.fromkeys(("latitude", "longitude", "creation_timestamp", "reminder_timestamp"), 0.0)
+    | dict.fromkeys(("cellular", "wifi", "location_service", "low_battery_mode", "is_self"), False)
+)
+
+
+def without_nulls(rows: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
+    """The rows with 0, false or the empty text in place of null, by the type of the column."""
+    return tuple({k: _ZERO.get(k, "") if v is None else v for k, v in row.items()} for row in rows)
+
+
 class ToolFault(Exception):
     """A tool refused. `kind` is the error type that the agent sees, `message` a constant text."""
 

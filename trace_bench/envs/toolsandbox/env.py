@@ -66,11 +66,9 @@ class ToolSandboxEnv:
         self._system: str = data["system"]
         self._limit: int = data.get("max_messages", _MAX_MESSAGES)
         self._milestones = goal_of(
-            task.id, data["milestones"], data.get("edges", ()), data.get("weights")
+            task.id, data["milestones"], data.get("edges"), data.get("weights")
         )
-        self._minefields = goal_of(
-            task.id, data.get("minefields", ()), data.get("minefield_edges", ())
-        )
+        self._minefields = goal_of(task.id, data.get("minefields", ()), data.get("minefield_edges"))
         self.log = []
         self._note(SYSTEM, AGENT, self._system)
         self._note(USER, AGENT, self._user.opening)

@@ -180,6 +180,8 @@ def _read_milestones(data: dict[str, Any], record: Record, shape: Shape, turns: 
             "rows": [{"name": tool, "arguments": {}}], "since": None,
         }  # fmt: skip
         data["minefields"].append({"constraints": [constraint], "guards": []})
+    # The graph needs all of them; in a chain any of them can be hit, whichever are called.
+    data["minefield_edges"] = [[i, i + 1] for i in range(len(data["minefields"]) - 1)]
 
 
 def _edges(record: Record) -> list[list[int]]:

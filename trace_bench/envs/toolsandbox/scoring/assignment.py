@@ -36,8 +36,8 @@ def score_episode(
     snapshots: Sequence[Snapshot],
     first: int = 1,
 ) -> Score:
-    """The scenario score in [0, 1]: weighted mean over milestones, 0 once a minefield is hit; no
-    milestones count as 1. `log[first]` is the first message that can be matched.
+    """The scenario score in [0, 1]: weighted mean over milestones, 0 once a minefield is hit; an
+    empty graph counts as 1. `log[first]` is the first message that can be matched.
 
     The place of a milestone or minefield is the earliest index into the log that the best
     assignment allows, None where nothing matched. A minefield is hit by any similarity above 0.
@@ -45,8 +45,8 @@ def score_episode(
     similarities = Similarities(log, snapshots)
     mean, reached = _match(milestones, similarities, first)
     mined, hits = _match(minefields, similarities, first)
-    similarity = mean if milestones.milestones else 1.0
-    if minefields.milestones and mined > 0.0:
+    similarity = 1.0 if mean is None else mean
+    if mined is not None and mined > 0.0:
         similarity = 0.0
     return Score(
         similarity,
@@ -66,11 +66,12 @@ def _outcomes(
     )
 
 
-def _match(goal: Goal, similarities: Similarities, first: int) -> tuple[float, list[Placed]]:
-    if not goal.milestones:
-        return 0.0, []
-    total, chain = _best(goal, similarities, first)
+def _match(goal: Goal, similarities: Similarities, first: int) -> tuple[float | None, list[Placed]]:
+    """The weighted mean over the milestones, None where the graph is empty, and their places."""
     found: list[Placed] = [(0.0, None)] * len(goal.milestones)
+    if not goal.linked:
+        return None, found
+    total, chain = _best(goal, similarities, first)
     while chain is not None:
         milestone, message, score, chain = chain
         if score > 0.0:
@@ -85,8 +86,6 @@ def _best(goal: Goal, similarities: Similarities, first: int) -> tuple[float, Ch
     messages = range(first, len(similarities.log))
     referred = _referred(goal)
     score = _Lookup(goal, similarities, messages, referred)
-    if not any(goal.before):
-        return _each_alone(goal, score, messages)
     states: dict[State, tuple[float, Chain | None]] = {(0, (0,) * len(referred)): (0.0, None)}
     for message in messages:
         # A state made at this message may grow at the same message: the messages need not rise.
@@ -96,8 +95,9 @@ def _best(goal: Goal, similarities: Similarities, first: int) -> tuple[float, Ch
             for state in fresh:
                 placed, moments = state
                 total, chain = states[state]
+                left = goal.linked & ~placed
                 for i in range(count):
-                    if placed >> i & 1 or goal.before[i] & ~placed:
+                    if not left >> i & 1 or goal.before[i] & ~placed:
                         continue
                     value = score(i, message, moments)
                     target = (placed | 1 << i, score.moments(i, message, moments))
@@ -106,8 +106,7 @@ def _best(goal: Goal, similarities: Similarities, first: int) -> tuple[float, Ch
                         states[target] = (reached, (i, message, value, chain))
                         grown[target] = None
             fresh = list(grown)
-    every = (1 << count) - 1
-    complete = (entry for (placed, _), entry in states.items() if placed == every)
+    complete = (entry for (placed, _), entry in states.items() if placed == goal.linked)
     return max(complete, key=lambda entry: entry[0])
 
 
@@ -119,18 +118,6 @@ def _references(milestone: Milestone) -> list[int]:
     """The earlier milestones that one refers to."""
     found = [c.since for c in milestone.constraints] + [g.since for g in milestone.guards]
     return [since for since in found if since is not None]
-
-
-def _each_alone(goal: Goal, score: _Lookup, messages: range) -> tuple[float, Chain | None]:
-    """Milestones without an order, which includes a single one: each takes its best message."""
-    total = 0.0
-    chain: Chain | None = None
-    for i, weight in enumerate(goal.weights):
-        values = [score(i, message, ()) for message in messages]
-        value = max(values)
-        total += weight * value
-        chain = (i, messages[values.index(value)], value, chain)
-    return total, chain
 
 
 class _Lookup:

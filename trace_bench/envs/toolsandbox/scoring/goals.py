@@ -8,7 +8,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from trace_bench.envs.toolsandbox.databases import COLUMNS
+from trace_bench.envs.toolsandbox.databases import COLUMNS, without_nulls
 from trace_bench.envs.toolsandbox.scoring.names import name_of, told_by
 
 Measure = str | Mapping[str, float]
@@ -64,10 +64,12 @@ class Milestone:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A DAG of milestones. `before[i]` is the bit set of all that must not come after i."""
+    """A DAG of milestones. `before[i]` is the bit set of all that must not come after i; `linked`
+    is the bit set of those that the graph has, see `read_goal`."""
 
     milestones: tuple[Milestone, ...]
     before: tuple[int, ...]
+    linked: int
     weights: tuple[float, ...]
 
 
@@ -91,7 +93,7 @@ class _Given:
 def goal_of(
     task: str,
     milestones: Sequence[Mapping[str, Any]],
-    edges: Sequence[Sequence[int]],
+    edges: Sequence[Sequence[int]] | None,
     weights: Sequence[float] | None = None,
 ) -> Goal:
     """`read_goal`, read once a task: its episodes share the goal."""
@@ -105,12 +107,21 @@ def _goal(given: _Given) -> Goal:
 
 def read_goal(
     milestones: Sequence[Mapping[str, Any]],
-    edges: Sequence[Sequence[int]],
+    edges: Sequence[Sequence[int]] | None,
     weights: Sequence[float] | None = None,
 ) -> Goal:
-    """Raises ValueError for a database, kind, column, index or weight that cannot be."""
+    """Raises ValueError for a database, kind, column, index or weight that cannot be.
+
+    Edges that are None make a chain. As in the official code the edges are the graph: of several
+    milestones, one that no edge names is never matched and counts as 0, and without any edge there
+    is no graph, so that milestones count as met and minefields as avoided. A single milestone
+    needs no edge.
+    """
     read = tuple(_milestone(m) for m in milestones)
+    if edges is None:
+        edges = [(i, i + 1) for i in range(len(read) - 1)]
     before = _ancestors(len(read), edges)
+    named = {0} if len(read) == 1 else {i for edge in edges for i in edge}
     for i, milestone in enumerate(read):
         references = [c.since for c in milestone.constraints]
         for since in references + [g.since for g in milestone.guards]:
@@ -119,7 +130,7 @@ def read_goal(
     values = tuple(float(w) for w in weights) if weights is not None else (1.0,) * len(read)
     if len(values) != len(read) or any(w < 0 for w in values) or (read and sum(values) <= 0):
         raise ValueError("weights must be one non-negative number a milestone, not all zero")
-    return Goal(read, before, values)
+    return Goal(read, before, sum(1 << i for i in named), values)
 
 
 def _ancestors(count: int, edges: Sequence[Sequence[int]]) -> tuple[int, ...]:
@@ -175,9 +186,8 @@ def _constraint(data: Mapping[str, Any]) -> Constraint:
         for column in row:
             if column not in known:
                 raise ValueError(f"no column {column!r} in {database}")
-    return Constraint(
-        database, kind, _columns(database, data["rows"], measures), (), data.get("since")
-    )
+    targets = data["rows"] if kind == "snapshot" else without_nulls(data["rows"])
+    return Constraint(database, kind, _columns(database, targets, measures), (), data.get("since"))
 
 
 def _columns(

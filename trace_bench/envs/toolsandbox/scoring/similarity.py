@@ -1,6 +1,10 @@
 """Similarities, from a column up to a milestone at one message (ToolSandbox, section on
 evaluation): columns to rows and rows to databases by geometric means, rows paired by the
-Hungarian method, databases that are guarded by a factor of 0 or 1."""
+Hungarian method, databases that are guarded by a factor of 0 or 1.
+
+What the official code does with nulls holds here, too: in a difference of databases they are 0,
+false or the empty text (`databases.without_nulls`); in a whole database, a null where the target
+has a value takes its column out of the mean of the row."""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from itertools import permutations
 from typing import Any
 
 from trace_bench.envs.toolsandbox.conversation import Entry
-from trace_bench.envs.toolsandbox.databases import Row, Snapshot
+from trace_bench.envs.toolsandbox.databases import Row, Snapshot, without_nulls
 from trace_bench.envs.toolsandbox.scoring.goals import SANDBOX, Constraint, Measure, Milestone
 
 Columns = Sequence[tuple[str, Any, Measure]]
@@ -31,45 +35,51 @@ def rouge_l(target: str, text: str) -> float:
 
 
 def column_similarity(measure: Measure, value: Any, target: Any) -> float:
-    """0 to 1. Numbers are equal across int and float; true is not 1."""
-    if value is None or target is None:
-        return float(value is target)
+    """0 to 1. Equal means Python's ==: 1, 1.0 and true are equal, and numbers have no tolerance
+    unless the measure gives one."""
     if measure == "rouge_l":
+        if value is None or target is None:
+            return float(value is target)
         return rouge_l(target, value) if isinstance(value, str) else 0.0
-    numbers = _is_number(value) and _is_number(target)
     if isinstance(measure, Mapping):
-        return float(numbers and abs(value - target) <= measure["tolerance"])
-    if measure != "exact":
+        if isinstance(value, int | float) and isinstance(target, int | float):
+            return float(abs(value - target) <= measure["tolerance"])
+    elif measure != "exact":
         raise ValueError(f"no measure {measure!r}; there are: exact, rouge_l, tolerance")
-    if numbers:
-        return float(math.isclose(value, target, rel_tol=1e-9, abs_tol=1e-9))
-    return float(type(value) is type(target) and value == target)
+    return float(value == target)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def row_similarity(columns: Columns, row: Mapping[str, Any]) -> float:
-    """Geometric mean over the listed columns; one that the row lacks scores 0."""
-    product = 1.0
+def row_similarity(columns: Columns, row: Mapping[str, Any]) -> float | None:
+    """Geometric mean over the listed columns; one that the row lacks scores 0. A null where an
+    exact value is wanted is left out of the mean; None if all columns are."""
+    product, count = 1.0, 0
     for name, target, measure in columns:
-        product *= column_similarity(measure, row[name], target) if name in row else 0.0
+        value = row.get(name)
+        if measure == "exact" and value is None and target is not None and name in row:
+            continue
+        count += 1
+        product *= column_similarity(measure, value, target) if name in row else 0.0
         if product == 0.0:
             return 0.0
-    return product if product == 1.0 else product ** (1 / len(columns))
+    if not count:
+        return None
+    return product if product == 1.0 else product ** (1 / count)
 
 
 def rows_similarity(targets: Sequence[Columns], rows: Sequence[Mapping[str, Any]]) -> float:
-    """Best geometric mean over one-to-one pairings; 0 when the counts differ, 1 for no rows."""
+    """Best geometric mean over one-to-one pairings; 1 for no rows, 0 when the counts differ or
+    any target has nothing to compare with some row."""
     count = len(targets)
     if count != len(rows):
         return 0.0
     if count == 0:
         return 1.0
+    found = [[row_similarity(columns, row) for row in rows] for columns in targets]
+    table = [[value for value in line if value is not None] for line in found]
+    if any(len(line) < count for line in table):
+        return 0.0
     if count == 1:
-        return row_similarity(targets[0], rows[0])
-    table = [[row_similarity(columns, row) for row in rows] for columns in targets]
+        return table[0][0]
     if count <= 3:
         best = max(math.prod(map(_at, table, order)) for order in permutations(range(count)))
     else:
@@ -92,13 +102,14 @@ def _hungarian(table: Sequence[Sequence[float]]) -> list[int]:
 
 def _difference(kind: str, now: tuple[Row, ...], then: tuple[Row, ...]) -> list[Row] | None:
     """The rows that `kind` speaks of, None when the databases differ in another way, too."""
-    fresh = [row for row in now if row not in then]
-    gone = [row for row in then if row not in now]
-    if kind == "added":
-        return None if gone else fresh
+    now, then = without_nulls(now), without_nulls(then)
     if kind == "removed":
-        return None if fresh else gone
-    return fresh if len(now) == len(then) else None
+        now, then = then, now
+    elif kind == "updated":
+        return [row for row in now if row not in then] if len(now) == len(then) else None
+    # Rows that are in both, counted as a join does: a row that is there twice matches twice.
+    both = sum(row == other for row in then for other in now)
+    return [row for row in now if row not in then] if both == len(then) else None
 
 
 class Similarities:
@@ -150,8 +161,17 @@ class Similarities:
         if trace is None:
             return 0.0
         scores = (
-            row_similarity(columns, trace["arguments"])
+            _arguments_similarity(columns, trace["arguments"])
             for name, columns in zip(constraint.names, constraint.columns, strict=True)
             if name == trace["name"]
         )
         return max(scores, default=0.0)
+
+
+def _arguments_similarity(columns: Columns, arguments: Mapping[str, Any]) -> float:
+    """Geometric mean over the listed arguments; one that was not given scores 0."""
+    product = math.prod(
+        column_similarity(measure, arguments[name], target) if name in arguments else 0.0
+        for name, target, measure in columns
+    )
+    return product if product in (0.0, 1.0) else product ** (1 / len(columns))
