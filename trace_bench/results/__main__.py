@@ -12,7 +12,8 @@
     export RUN --out FOLDER               one run as a publication bundle (a rollout card)
 
 A place is a run folder, a folder with run folders somewhere below it, or a file of records.
-Reporting rules: retry (the default), exclude, zero.
+Reporting rules: retry (the default), exclude, zero. --coverage SHARE: of the held-out episodes that
+must have a score (default 0.9); runs with fewer are refused.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("command", choices=[*COMMANDS, "regrade", "export"])
     parser.add_argument("places", nargs="*")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--coverage", type=float, default=rules.COVERAGE)
     given = parser.parse_args(arguments)
     try:
-        written = _carry_out(given.command, given.places, given.out)
+        written = _carry_out(given.command, given.places, given.out, given.coverage)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -53,7 +55,9 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _carry_out(command: str, given: Sequence[str], out: Path) -> list[Path]:
+def _carry_out(command: str, given: Sequence[str], out: Path, coverage: float) -> list[Path]:
+    if not 0 <= coverage <= 1:
+        raise UserError(f"--coverage {coverage} is no share; allowed: 0 to 1.")
     rule = None
     if command == "regrade":
         named = [g.removeprefix("rule=") for g in given if g.startswith("rule=")]
@@ -74,6 +78,8 @@ def _carry_out(command: str, given: Sequence[str], out: Path) -> list[Path]:
             f"no finished run in {', '.join(given) or 'no place'}; name run folders or record "
             "files."
         )
+    if command != "collect":
+        rules.check_coverage(found.records, coverage)
     return COMMANDS["tables" if command == "regrade" else command](found, out)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trace_bench.core.types import charged
+from trace_bench.results import facts
 from trace_bench.results.statistics import bootstrap_interval, paired_difference, task_means
 from trace_bench.runner import health
 from trace_bench.runner.outcomes import Outcome
@@ -116,6 +117,8 @@ def closing(summary: Mapping[str, Any]) -> str:
     if summary["accounting"] == "paper":
         title += " (accounting=paper: analysis and calibration are not counted)"
     lines = ["", table(summary["table"], title), ""]
+    if about := facts.line(summary.get("suite_data", {}), summary.get("models", {})):
+        lines.append(f"suite: {about}")
     if summary["capabilities"] or ("marks" in summary and summary["capabilities"] is not None):
         lines.append(f"capabilities: {', '.join(summary['capabilities']) or 'none selected'}")
     for group, origin in summary.get("origins", {}).items():
