@@ -3,6 +3,7 @@ benchmark at v1.0.1, named in TAU2_SOURCE."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -15,20 +16,24 @@ import pytest
 pytest.importorskip("inspect_evals", reason="the extra tau2 is not installed")
 
 from sandboxes import chosen, in_process, in_sandbox
+from servers.scripted import Answer, chat, serve
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.types import AgentSpec
 from trace_bench.envs.tau2 import data as tau2_data
+from trace_bench.envs.tau2.score import assertions
 from trace_bench.envs.tau2.suite import Tau2Settings, Tau2Suite
 from trace_bench.envs.tau2.world import AGENT
 from trace_bench.play.rollouts import play
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
+from trace_bench.runner.pipeline import run
 from trace_bench.sandbox.choose import Sandbox
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import identity, parts_of
 
 SOURCE = os.environ.get("TAU2_SOURCE")
+LIMIT = 16  # tasks of a run
 needs_checkout = pytest.mark.skipif(SOURCE is None, reason="TAU2_SOURCE names no checkout")
 
 
@@ -110,6 +115,54 @@ def test_the_image_takes_the_tasks_of_a_checkout(
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     suite = in_process("tau2", "airline", tasks="v1.0")
     assert suite.about()["data"] == newer("airline").about()["data"]
+
+
+@needs_checkout
+@pytest.mark.parametrize("sandbox", ["inline", "process"])
+def test_a_judge_behind_http_decides_and_its_failure_is_not_the_agents(
+    sandbox: str, tmp_path: Path
+) -> None:
+    """Retail's score rests on statements: the judge approves of all but one, and cannot be asked
+    about another."""
+    suite = newer("retail")
+    tasks = suite.tasks("base")[:LIMIT]
+    stated = [t for t in tasks if assertions(t.data["record"])]
+    first, *rest = (assertions(t.data["record"])[0] for t in stated)
+    against, (gone, *_) = first, [s for s in rest if s != first]
+    refused = [t.id for t in stated if assertions(t.data["record"])[0] == against]
+    unheard = [t.id for t in stated if assertions(t.data["record"])[0] == gone]
+
+    def script(path: str, body: dict[str, Any]) -> Answer:
+        question = body["messages"][1]["content"]
+        if gone in question:
+            return Answer({"error": "no"}, status=400)
+        count = len(question.rpartition("Statements:\n")[2].splitlines())
+        entries = [
+            {"statement": n, "why": "so", "true": against not in question}
+            for n in range(1, count + 1)
+        ]
+        return chat(json.dumps({"verdicts": entries}))
+
+    with serve(script) as server:
+        settings = [
+            "env=tau2", "env.domain=retail", "env.tasks=v1.0", f"env.source={SOURCE}",
+            "method=base", "policy=reference", "evaluation.split=base",
+            f"evaluation.limit={LIMIT}", "evaluation.retries=0", f"sandbox={sandbox}",
+            "llm.judge.by=endpoint", f"llm.judge.base_url={server.url}", "llm.judge.model=j",
+            "llm.judge.retries=0", f"run_dir={tmp_path / 'r'}",
+        ]  # fmt: skip
+        run(compose(settings))
+    lines = [json.loads(s) for s in (tmp_path / "r" / "evaluation.jsonl").read_text().splitlines()]
+    final = {o["task"]: o for o in lines if o["agent"] == "final"}
+    assert all(final[task]["score"]["success"] is False for task in refused)
+    assert all(final[task]["score"] is None for task in unheard)
+    assert all(final[task]["error"].startswith("environment: ") for task in unheard)
+    assert all("the judge" in final[task]["error"] for task in unheard)
+    others = [o for task, o in final.items() if task not in {*refused, *unheard}]
+    assert others and all(o["score"]["success"] for o in others)
+    summary = json.loads((tmp_path / "r" / "summary.json").read_text())
+    assert summary["suite_data"]["judge"].startswith("llm, prompt 1: ")
+    assert summary["models"]["judge"]["model"] == "j"
 
 
 def test_telecoms_tasks_are_the_same_and_need_no_checkout() -> None:
