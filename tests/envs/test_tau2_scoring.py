@@ -99,6 +99,7 @@ def test_an_episode_that_is_cut_off_scores_nothing(airline: Tau2Suite) -> None:
         assert cut.stop == "turn_limit" and cut.score is not None
         assert cut.score.similarity == 0.0 and not cut.score.success
         assert cut.score.details["parts"]["database"] and cut.score.details["cut_off"]
+        assert [m.name for m in cut.score.milestones if not m.hit][-1].endswith("to its end")
         (whole,) = play(policy, airline, AgentSpec("x"), [task], [0], max_turns=longest)
         assert whole.score is not None and whole.score.success
 

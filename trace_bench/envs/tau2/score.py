@@ -86,6 +86,7 @@ def score(record: Mapping[str, Any], ended: Ended, gold: str) -> Score:
     details: dict[str, Any] = {"parts": parts, "untold": missing}
     if not ended.stopped:
         details["cut_off"] = "neither the agent nor the user ended it"
+        milestones.append(_milestone("the conversation is brought to its end", False))
     if ended.judged is None and (left_out := assertions(record)):
         details["not_judged"] = len(left_out)
     return Score(float(success), success, details, tuple(milestones))
