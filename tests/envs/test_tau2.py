@@ -250,7 +250,7 @@ def test_bad_settings_are_refused_with_what_is_allowed(
 ) -> None:
     with pytest.raises(UserError, match="exists for telecom only, not for retail"):
         find("tau2", "retail", solo=True)
-    with pytest.raises(UserError, match=r"unknown key 'env.augmentation'; allowed: domain, solo"):
+    with pytest.raises(UserError, match=r"unknown key 'env.augmentation'; allowed: domain, tasks"):
         find("tau2", "retail", augmentation="all_tools")
     with pytest.raises(UserError, match="unknown split 'train_large'; allowed: train, test, base"):
         find("tau2", "airline").tasks("train_large")

@@ -107,6 +107,44 @@ def test_edited_files_are_found(folders: Path, tmp_path: Path) -> None:
         read_run(place)
 
 
+TAU2 = {
+    **SETTINGS,
+    "env.name": "tau2",
+    "env.suite": "retail",
+    "env.tasks": "v1.0",
+    "llm.user.model": "tester",
+    "llm.user.temperature": 0.0,
+    "llm.user.seed": 42,
+    "llm.user.deadline": 300.0,
+}
+ABOUT = {"data": "tasks v1.0", "user": "llm", "solo": False, "judge": "none: 40 are left out"}
+
+
+def test_runs_of_other_tasks_or_with_another_user_are_not_compared() -> None:
+    one = replace(record("base", [1, 0]), settings=TAU2, about=ABOUT)
+    two = replace(record("grpo", [1, 1]), settings=TAU2, about=ABOUT)
+    check_comparable([one, two])
+    for differs, words in (
+        ({"about": {**ABOUT, "data": "tasks v0.2"}}, "the suite's data is tasks v0.2"),
+        ({"about": {}}, "the suite's data is not recorded"),
+        ({"settings": {**TAU2, "env.tasks": "v0.2"}}, "env.tasks is v0.2"),
+        ({"settings": {**TAU2, "llm.user.model": "other"}}, "llm.user.model is other"),
+        ({"settings": {**TAU2, "llm.user.seed": 7}}, "llm.user.seed is 42 .* or 7"),
+        ({"settings": {**TAU2, "llm.user.temperature": 1.0}}, "llm.user.temperature is 0.0"),
+    ):
+        with pytest.raises(UserError, match=words):
+            check_comparable([one, replace(two, **differs)])  # type: ignore[arg-type]
+
+
+def test_a_caption_names_the_tasks_the_user_and_what_is_left_out() -> None:
+    text = tables.describe([replace(record("base", [1, 0]), settings=TAU2, about=ABOUT)])
+    assert (
+        "About the suite: data: tasks v1.0; user: llm (model tester, temperature 0.0, seed 42); "
+        "solo: False; judge: none: 40 are left out." in text
+    )
+    assert "About the suite" not in tables.describe([record("base", [1, 0])])
+
+
 def damaged(folders: Path, place: Path, name: str, content: bytes | None) -> Path:
     folder = place / "bad"
     shutil.copytree(folders / "run0", folder)

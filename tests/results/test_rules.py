@@ -87,8 +87,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_tables_are_made_again_under_another_rule(folder: Path, tmp_path: Path) -> None:
     assert [read_run(folder, rule).mean for rule in RULES] == [1.0, 1.0, 7 / 8]
     for rule, value in (("zero", "0.875"), ("exclude", "1.000")):
-        out = tmp_path / rule
-        assert main(["regrade", str(folder), f"rule={rule}", "--out", str(out)]) == 0
+        out, wanted = tmp_path / rule, ["--coverage", "0.8"]
+        assert main(["regrade", str(folder), f"rule={rule}", "--out", str(out), *wanted]) == 0
         text = (out / "rollout_scaling.md").read_text()
         assert f"Rule {rule} (" in text and f"| base | {value} " in text
         assert "lost 1 (sandbox 1)" in text
@@ -97,7 +97,23 @@ def test_tables_are_made_again_under_another_rule(folder: Path, tmp_path: Path) 
 def test_several_trials_give_their_reliability(folder: Path, tmp_path: Path) -> None:
     assert main(["regrade", str(folder), "rule=zero", "--out", str(tmp_path / "out")]) == 0
     text = (tmp_path / "out" / "reliability.md").read_text()
-    assert "| base | 640 | 0.875 | 0.750 |" in text  # one task of four passed once of two
+    assert "| base | 640 | scored | 0.875 | 0.750 | 0 of 8 |" in text  # one of four: one of two
+
+
+def test_pass_hat_follows_two_conventions_and_says_what_was_lost(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of eight trials was lost: left out, or counted as a failure."""
+    out = str(tmp_path / "out")
+    assert main(["regrade", str(folder), "rule=exclude", "--out", out]) == 2
+    assert "score for less than 90% of their held-out episodes" in capsys.readouterr().err
+    assert main(["regrade", str(folder), "rule=exclude", "--out", out, "--coverage", "0.8"]) == 0
+    text = (tmp_path / "out" / "reliability.md").read_text()
+    assert "| base | 640 | scored | 1.000 | 1.000 | 1 of 8 |" in text
+    assert "| base | 640 | planned | 0.875 | 0.750 | 1 of 8 |" in text
+    assert "`planned`: trials without a score count as failures" in text
+    assert main(["tables", str(folder), "--out", out, "--coverage", "2"]) == 2
+    assert "--coverage 2.0 is no share; allowed: 0 to 1" in capsys.readouterr().err
 
 
 def test_records_cannot_be_regraded(folder: Path, tmp_path: Path, capsys) -> None:

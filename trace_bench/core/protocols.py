@@ -100,8 +100,8 @@ class Synthesizes(Protocol):
 
 @runtime_checkable
 class AsksUser(Protocol):
-    """A suite whose episodes may wait for a model that plays the user. If `asks_user()` is true,
-    each episode is stepped in its own thread."""
+    """A suite whose episodes may wait for a model that plays the user or judges what was said. If
+    `asks_user()` is true, each episode is stepped in its own thread."""
 
     def asks_user(self) -> bool: ...
 
@@ -552,7 +552,8 @@ class RunContext:
     (tokens of an episode; None: as the policy decides), threads, device, max_turns, max_tokens: the
     settings of that name in `policy`. dev_split: the development split. settings: the run's
     settings as plain data; identity: the data behind the fingerprint. ask: asks the model that
-    plays the simulated user; None if a program plays it. suite: the run's suite, for a policy.
+    plays the simulated user; None if a program plays it. judge: asks the model that judges
+    statements about a conversation; None without one. suite: the run's suite, for a policy.
     elsewhere: "module:function" that builds the run's suites in another process. at_servers:
     whether the policy's turns come from servers. clean_up: removes containers that ended processes
     left behind.
@@ -574,6 +575,7 @@ class RunContext:
     settings: Mapping[str, Any] = field(default_factory=dict)
     identity: Mapping[str, Any] = field(default_factory=dict)
     ask: Ask | None = None
+    judge: Ask | None = None
     suite: Suite | None = None
     elsewhere: str = ""
     at_servers: bool = False

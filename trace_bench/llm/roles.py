@@ -1,8 +1,8 @@
 """The roles besides the agent: simulated user, analyst, generator, reflector, judge.
 
 Every answer is appended to llm.jsonl with its cost. Answers to named questions (`usable`) are
-stored and reused when the run is resumed. Answers of the simulated user are part of an episode,
-which is stored elsewhere, so only their cost is recorded.
+stored and reused when the run is resumed. Answers of the simulated user, and a judge's verdict on
+an episode, are part of the episode, which is stored elsewhere, so only their cost is recorded.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from trace_bench.llm.client import JSON, Client, Endpoint, LLMError, NoUsableAns
 from trace_bench.llm.structured import Unusable
 
 ROLES = ("user", "analyst", "generator", "reflector", "judge")
+IN_EPISODES = ("user", "judge")  # the roles that an environment may ask
 REPEATED = 2000  # characters of an unusable answer that are sent back to the model
 COMPLAINT = 1300  # characters of the explanation of what was wrong with it
 CUT = " It was cut off where its longest length ends: answer in fewer words."
@@ -105,14 +106,17 @@ class Roles:
         return self._players.get(name)
 
     def ask(self, role: str, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The simulated user's next message. Raises EpisodeError(USER) if the request fails."""
+        """An answer that is part of an episode: the simulated user's next message, or a judge's
+        verdict. Raises EpisodeError if the request fails, at the boundary USER for the user, and
+        at ENVIRONMENT, which scores, for the judge."""
+        boundary = (Boundary.ENVIRONMENT if role == "judge" else Boundary.USER).value
         player = self._players.get(role)
-        if player is None or role != "user":
-            raise EpisodeError(Boundary.USER.value, f"no model plays the role {role!r}")
+        if player is None or role not in IN_EPISODES:
+            raise EpisodeError(boundary, f"no model plays the role {role!r}")
         try:
             return self._ask(role, player, messages, None).text
         except LLMError as error:
-            raise EpisodeError(Boundary.USER.value, str(error)) from error
+            raise EpisodeError(boundary, f"the {role}: {error}") from error
 
     def _answer(self, role: str, call: str, messages: Sequence[Message]) -> _Answer:
         """The answer to a named question; names are unique per role. Raises LLMError. A resumed run

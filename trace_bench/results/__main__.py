@@ -16,7 +16,8 @@
                                           for Inspect, Harbor or the Hugging Face hub
 
 A place is a run folder, a folder with run folders somewhere below it, or a file of records.
-Reporting rules: retry (the default), exclude, zero.
+Reporting rules: retry (the default), exclude, zero. --coverage SHARE: of the held-out episodes that
+must have a score (default 0.9); runs with fewer are refused.
 """
 
 from __future__ import annotations
@@ -48,13 +49,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("places", nargs="*")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--format", default="card", help="of export (default: card)")
+    parser.add_argument("--coverage", type=float, default=rules.COVERAGE)
     given = parser.parse_args(arguments)
     if given.out is None and given.command != "compare":
         parser.error("the following arguments are required: --out")
     try:
         if given.command == "compare":
             return _compare(given.places, given.out)
-        written = _carry_out(given.command, given.places, given.out, given.format)
+        written = _carry_out(given)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -72,28 +74,33 @@ def _compare(places: Sequence[str], out: Path | None) -> int:
     return 0
 
 
-def _carry_out(command: str, given: Sequence[str], out: Path, form: str) -> list[Path]:
+def _carry_out(given: argparse.Namespace) -> list[Path]:
+    if not 0 <= given.coverage <= 1:
+        raise UserError(f"--coverage {given.coverage} is no share; allowed: 0 to 1.")
+    places, command = given.places, given.command
     rule = None
     if command == "regrade":
-        named = [g.removeprefix("rule=") for g in given if g.startswith("rule=")]
+        named = [p.removeprefix("rule=") for p in places if p.startswith("rule=")]
         if len(named) != 1:
             raise UserError(f"regrade needs one rule=...; allowed: {', '.join(rules.RULES)}.")
-        rule, given = rules.check(named[0]), [g for g in given if not g.startswith("rule=")]
+        rule, places = rules.check(named[0]), [p for p in places if not p.startswith("rule=")]
     if command == "export":
         from trace_bench.results.formats import export
 
-        if len(given) != 1:
-            raise UserError(f"export takes one run folder, got {len(given)}.")
-        return export(Path(given[0]), out, form)
-    found = find([Path(g) for g in given], rule)
+        if len(places) != 1:
+            raise UserError(f"export takes one run folder, got {len(places)}.")
+        return export(Path(places[0]), given.out, given.format)
+    found = find([Path(p) for p in places], rule)
     for text in found.skipped:
         print(f"skipped: {text}", file=sys.stderr)
     if not found.records and command != "paper":
         raise UserError(
-            f"no finished run in {', '.join(given) or 'no place'}; name run folders or record "
+            f"no finished run in {', '.join(places) or 'no place'}; name run folders or record "
             "files."
         )
-    return COMMANDS["tables" if command == "regrade" else command](found, out)
+    if command != "collect":
+        rules.check_coverage(found.records, given.coverage)
+    return COMMANDS["tables" if command == "regrade" else command](found, given.out)
 
 
 def collect(found: Found, out: Path) -> list[Path]:

@@ -40,9 +40,11 @@ def check_same_settings(records: Sequence[Record], free: Sequence[str] = ()) -> 
     """Raises UserError with the keys in which the runs differ, apart from method, budget, seed and
     the settings named in `free`: such runs do not allow a comparison of methods."""
     values: dict[str, dict[str, str]] = {}
+    facts = {name for record in records for name in record.about}
     for record in records:
         shared = {**DEFAULTS, **record.settings}
         shared |= {"held-out tasks": record.tasks, "rule": record.rule}
+        shared |= {f"the suite's {n}": record.about.get(n, "not recorded") for n in facts}
         for key in shared.keys() - set(free):
             value = shared[key]
             values.setdefault(key, {})[str(value)] = record.fingerprint

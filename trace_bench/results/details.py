@@ -10,6 +10,13 @@ from trace_bench.results.statistics import pass_hat
 from trace_bench.results.style import style
 from trace_bench.results.table import Table
 
+CONVENTIONS = {
+    "scored": "trials without a score are left out, and with them tasks that have fewer than k "
+    "(what tau2-bench's metrics compute)",
+    "planned": "trials without a score count as failures (what its leaderboard reports)",
+}
+"""The two documented conventions for pass^k. They agree where nothing was lost."""
+
 
 def routing(records: Sequence[Record], caption: str) -> Table | None:
     """TRACE's success with the router's choice, the oracle's choice and the best single adapter."""
@@ -80,21 +87,36 @@ def _agree(name: str, runs: Sequence[Record]) -> str:
 
 
 def reliability(found: Mapping[tuple[str, int], Cell], caption: str) -> Table | None:
-    """pass^k of every method and budget, mean over seeds, where tasks were tried several times."""
+    """pass^k of every method and budget by both conventions, mean over seeds, where tasks were
+    tried several times."""
     tried = {key: cell for key, cell in found.items() if cell.records[0].passes}
     if not tried:
         return None
-    most = max(n for cell in tried.values() for r in cell.records for _, n in r.passes)
+    planned = max(int(c.records[0].settings.get("evaluation.trials", 1)) for c in tried.values())
     rows = []
     for (method, budget), cell in tried.items():
-        row = [method, f"{budget}"]
-        for k in range(1, most + 1):
-            values = [v for r in cell.records if (v := pass_hat(r.passes, k)) is not None]
-            row.append(f"{sum(values) / len(values):.3f}" if values else "")
-        rows.append(tuple(row))
-    text = f"pass^k: the probability that k trials of a task all succeed. {caption}"
-    header = ("method", "budget", *(f"k={k}" for k in range(1, most + 1)))
+        lost = sum(planned - n for r in cell.records for _, n in r.passes)
+        total = sum(planned * len(r.passes) for r in cell.records)
+        for convention in CONVENTIONS:
+            row = [method, f"{budget}", convention]
+            for k in range(1, planned + 1):
+                passes = [_trials(r, convention, planned) for r in cell.records]
+                values = [v for some in passes if (v := pass_hat(some, k)) is not None]
+                row.append(f"{sum(values) / len(values):.3f}" if values else "")
+            rows.append((*row, f"{lost} of {total}"))
+    conventions = "; ".join(f"`{name}`: {what}" for name, what in CONVENTIONS.items())
+    text = (
+        "pass^k: the probability that k trials of a task all succeed, C(c, k) / C(n, k) for c "
+        f"successes in n trials, mean over tasks. Two conventions for n are in use. {conventions}. "
+        f"{caption}"
+    )
+    header = ("method", "budget", "trials", *(f"k={k}" for k in range(1, planned + 1)), "lost")
     return Table("reliability", text, header, tuple(rows))
+
+
+def _trials(record: Record, convention: str, planned: int) -> list[tuple[int, int]]:
+    """Successes and trials per task."""
+    return [(c, n if convention == "scored" else planned) for c, n in record.passes]
 
 
 def cost(found: Mapping[tuple[str, int], Cell], caption: str) -> Table:

@@ -54,12 +54,20 @@ class Record:
     versions: Mapping[str, Any] = field(default_factory=dict)
     git: Mapping[str, Any] | None = None
     fingerprint: str = ""
+    about: Mapping[str, Any] = field(default_factory=dict)  # the suite's own facts
     format: int = FORMAT
 
     @property
     def spent(self) -> int:
         """Rollouts charged to the budget."""
         return charged(self.rollouts, self.settings.get("accounting", "strict"))
+
+    @property
+    def coverage(self) -> float:
+        """The share of the held-out episodes that have a score, or count as failures by the rule
+        `zero`."""
+        episodes = self.drops.get("episodes", 0)
+        return 1 - self.drops.get("excluded", 0) / episodes if episodes else 1.0
 
     @property
     def mean(self) -> float:
@@ -102,6 +110,8 @@ def _frozen(line: Mapping[str, Any]) -> Record:
 def as_line(record: Record) -> str:
     """A record as a line of a record file; whole successes as integers, to keep it small."""
     line = dataclasses.asdict(record)
+    if not record.about:
+        del line["about"]  # as in records from before there were any
     for name in ("success", "base"):
         line[name] = [int(v) if v is not None and v == int(v) else v for v in line[name]]
     return json.dumps(line, sort_keys=True, separators=(",", ":")) + "\n"

@@ -72,6 +72,7 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         versions=summary["versions"],
         git=summary["git"],
         fingerprint=summary["fingerprint"],
+        about=summary.get("suite_data", {}),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from trace_bench.results import facts
 from trace_bench.results.compare import (
     Cell,
     Difference,
@@ -32,6 +33,8 @@ def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
         f"{many(int(trials), 'trial')}. Floor (idle) {_bound(records[0], 'idle')}, ceiling "
         f"(reference) {_bound(records[0], 'reference')}. {_drops(records)} {_code(records)}"
     )
+    if about := facts.line(records[0].about, facts.models(first)):
+        text += f" About the suite: {about}."
     low, _ = _seed_counts(records)
     shown = can_show(len(records[0].success), low, int(trials), repeats_of(records))
     if skipped:

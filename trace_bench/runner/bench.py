@@ -74,6 +74,7 @@ def build_bench(
         folder=place.folder,
         identity=place.identity,
         ask=roles.ask if "user" in models_in_roles(settings) else None,
+        judge=roles.ask if "judge" in models_in_roles(settings) else None,
         elsewhere=elsewhere.MAKER,
         clean_up=lambda: elsewhere.clean_up(settings),
     )

@@ -34,10 +34,11 @@ def suites_elsewhere(
     the file `llm`; `sources`: those of generated suites (`protocols.Source`)."""
     checked, run = parse(settings), f"{run}-{os.getpid()}"  # the containers of others stay
     parts = parts_of(checked)
-    ask = make_roles(checked, llm).ask if "user" in models_in_roles(checked) else None
-    suites = Suites(
-        make_suite(checked, parts, run_context(checked, parts, fingerprint=run, ask=ask))
-    )
+    played, roles = models_in_roles(checked), make_roles(checked, llm)
+    ask = roles.ask if "user" in played else None
+    judge = roles.ask if "judge" in played else None
+    context = run_context(checked, parts, fingerprint=run, ask=ask, judge=judge)
+    suites = Suites(make_suite(checked, parts, context))
     make = generated_suites(checked, run)
     for source in (Source(**s) for s in sources):
         made = make(source.name, source.text, source.given, source.image)

@@ -92,11 +92,10 @@ def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
 
 
 def _context(f: Forecast) -> Any:
-    return run_context(f.settings, f.parts, fingerprint="dry-run", ask=_ask(f.settings))
-
-
-def _ask(settings: Settings) -> Callable[..., str] | None:
-    return _no_answer if "user" in models_in_roles(settings) else None
+    played = models_in_roles(f.settings)
+    ask = _no_answer if "user" in played else None
+    judge = _no_answer if "judge" in played else None
+    return run_context(f.settings, f.parts, fingerprint="dry-run", ask=ask, judge=judge)
 
 
 def _no_answer(role: str, messages: object) -> str:

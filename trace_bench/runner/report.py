@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trace_bench.core.types import charged
+from trace_bench.results import facts
 from trace_bench.results.statistics import bootstrap_interval, paired_difference, task_means
 from trace_bench.runner import health
 from trace_bench.runner.outcomes import Outcome
@@ -146,6 +147,8 @@ def closing(summary: Mapping[str, Any], columns: int = WIDE) -> str:
     lines = ["", table(summary["table"], title, columns), ""]
     if (without := summary.get("without_known_bad")) is not None:
         lines.append(_without(summary["method"], summary["learns"], without))
+    if about := facts.line(summary.get("suite_data", {}), summary.get("models", {})):
+        lines.append(f"suite: {about}")
     if summary["capabilities"] or ("marks" in summary and summary["capabilities"] is not None):
         lines.append(f"capabilities: {', '.join(summary['capabilities']) or 'none selected'}")
     for group, origin in summary.get("origins", {}).items():

@@ -14,6 +14,7 @@ from trace_bench.core.protocols import MethodPlan
 from trace_bench.core.run_files import FLOORS, HASHED
 from trace_bench.core.store import file_hash, read_json
 from trace_bench.core.types import AgentSpec, to_json
+from trace_bench.results import facts
 from trace_bench.runner import report
 from trace_bench.runner.folder import Place
 from trace_bench.runner.outcomes import Outcome
@@ -73,6 +74,7 @@ def summarize(
         "env": parts["env"].label,
         "suite": settings.env.suite or "",
         "suite_data": dict(run.about),
+        "models": _models(settings),
         "split": settings.evaluation.split,
         "train_split": settings.env.train_split,
         "dev_split": settings.env.dev_split,
@@ -123,6 +125,12 @@ def _without_known_bad(run: Finished) -> dict[str, Any]:
         "difference": report.difference(rest["final"], rest["base"]),
     }
     return {"without_known_bad": figures}
+
+
+def _models(settings: Settings) -> dict[str, dict[str, Any]]:
+    """The models in roles besides the agent."""
+    played = {name: how for name, how in settings.llm.roles.items() if how.by == "endpoint"}
+    return {name: {k: getattr(how, k) for k in facts.SHOWN} for name, how in played.items()}
 
 
 def _unscored(run: Finished) -> list[str]:

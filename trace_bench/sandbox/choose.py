@@ -60,6 +60,7 @@ def suite_in(part: Part, run: RunContext, sandbox: Sandbox, where: Where, log: L
         "factory": part.factory.text,
         "options": dict(part.options),
         "asks_user": run.ask is not None,
+        "judged": run.judge is not None,
         "run": {
             "seed": run.seed,
             "budget": run.budget,
@@ -68,7 +69,7 @@ def suite_in(part: Part, run: RunContext, sandbox: Sandbox, where: Where, log: L
             "dev_split": run.dev_split,
         },
     }
-    pool = make_pool(sandbox, kind, image, worker, run.ask, where.python)
+    pool = make_pool(sandbox, kind, image, worker, run.ask or run.judge, where.python)
     if part.lists_tasks_here:
         return sandboxed(part.make(run), pool)
     return remote(pool)

@@ -113,7 +113,8 @@ class Worker:
         event.wait()
         if "error" in place[0]:
             why = f"the {role} could not answer: {place[0]['error']}"
-            raise EpisodeError(Boundary.USER.value, why)
+            judges = role == "judge"  # whose verdict is part of the environment's score
+            raise EpisodeError((Boundary.ENVIRONMENT if judges else Boundary.USER).value, why)
         return str(place[0]["text"])
 
     def _batch(self, message: Mapping[str, Any], side_by_side: bool) -> None:
@@ -211,7 +212,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _made(start: Mapping[str, Any], worker: Worker) -> Any:
-    run = RunContext(ask=worker.ask if start["asks_user"] else None, **start.get("run", {}))
+    run = RunContext(
+        ask=worker.ask if start["asks_user"] else None,
+        judge=worker.ask if start.get("judged") else None,
+        **start.get("run", {}),
+    )
     factory = load(start["factory"], "env.factory")
     return factory.make(start["options"], run, "env", Suite)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +11,12 @@ from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Ask
 from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task, Tool
 from trace_bench.envs.tau2.data import policy_text
-from trace_bench.envs.tau2.score import Call, score
+from trace_bench.envs.tau2.judge import judge
+from trace_bench.envs.tau2.score import Call, Ended, assertions, score
 from trace_bench.envs.tau2.user import STOPS, AskedUser, ScriptedUser, User
-from trace_bench.envs.tau2.world import AGENT, USER, Toolbox, World
+from trace_bench.envs.tau2.world import AGENT, USER, Answer, Toolbox, World, failed
+
+MOST_ERRORS = 10  # failed calls of agent and user; the benchmark then ends the episode
 
 DONE: Tool = {
     "type": "function",
@@ -35,11 +38,24 @@ _SOLO = (
 
 class Tau2Env:
     """Implements `protocols.Env`. `user`: "scripted", or "llm" for a user that is asked with `ask`.
-    `solo`: telecom without a user; the agent then has the user's tools."""
+    `solo`: telecom without a user; the agent then has the user's tools. `judge`: asks the model
+    that judges assertions in natural language.
 
-    def __init__(self, toolbox: Toolbox, gold: Mapping[str, str], user: str, solo: bool, ask: Ask):
+    Departures from the benchmark's loop: the agent's turns are limited (`policy.max_turns`) instead
+    of all messages, and a message without text or calls is passed on instead of ending the run.
+    """
+
+    def __init__(
+        self,
+        toolbox: Toolbox,
+        gold: Mapping[str, str],
+        user: str,
+        solo: bool,
+        ask: Ask,
+        judge: Ask | None = None,
+    ) -> None:
         self._toolbox, self._gold, self._kind, self._solo = toolbox, gold, user, solo
-        self._ask = ask
+        self._ask, self._judge = ask, judge
         self._live = False
 
     def reset(self, task: Task) -> Step:
@@ -47,6 +63,9 @@ class Tau2Env:
         self._world: World = self._toolbox.world(self._record)
         self._calls: list[Call] = []
         self._said: list[str] = []
+        self._errors = 0
+        self._stopped = False
+        self._judged: Mapping[str, bool] | None = None
         self._live = True
         data = self._toolbox.data
         system = f"{_SOLO if self._solo else _TEXT}\n\n{policy_text(data, self._solo)}"
@@ -63,28 +82,31 @@ class Tau2Env:
             {"role": "system", "content": system},
             {"role": "user", "content": opening},
         )
+        self._talk: list[Message] = list(messages[1:])
         return Step(messages, tools)
 
     def step(self, action: Message) -> Step:
         if not self._live:
             raise EpisodeError(Boundary.ENVIRONMENT, "step without a running episode; reset first")
-        calls = action.get("tool_calls")
-        if calls:
-            return self._execute(calls if isinstance(calls, list | tuple) else [calls])
         text = action.get("content")
         text = text if isinstance(text, str) else ""
         self._said.append(text)
+        self._talk.append(action)
+        calls = action.get("tool_calls")
+        if calls:
+            return self._execute(calls if isinstance(calls, list | tuple) else [calls])
         if self._solo:
             return self._end()
         answer = self._user.reply(text, self._user_call)
-        if any(stop in answer for stop in STOPS):
-            return self._end(({"role": "user", "content": answer},))
-        return Step(({"role": "user", "content": answer},))
+        said: Message = {"role": "user", "content": answer}
+        stopped = any(stop in answer for stop in STOPS)
+        return self._goes_on((said,), stopped)
 
     def score(self) -> Score:
-        """The score of the current state."""
+        """The score of the current state: 0 unless the agent or the user has ended the episode."""
         gold = self._gold.get(self._record["id"], "")
-        found = score(self._record, self._world, self._said, self._calls, gold)
+        ended = Ended(self._world, self._said, self._calls, self._stopped, self._judged)
+        found = score(self._record, ended, gold)
         if self._solo or not self._user.faults:
             return found
         return replace(found, details={**found.details, "user_faults": self._user.faults})
@@ -98,24 +120,20 @@ class Tau2Env:
         tools = self._toolbox.schemas[USER]
         return AskedUser(self._record, self._toolbox.data.domain, tools, self._ask)
 
-    def _execute(self, calls: Any) -> Step:
-        answers: list[Message] = []
-        ended = False
-        for call in calls:
-            name, arguments, fault = read_call(call)
-            ended = ended or (self._solo and name == "done")
-            content = fault or ("done" if ended else self._agent_call(name, arguments))
-            answers.append(
-                {
-                    "role": "tool",
-                    "tool_call_id": str(call.get("id", "")) if isinstance(call, dict) else "",
-                    "name": name,
-                    "content": content,
-                }
-            )
-        return self._end(tuple(answers)) if ended else Step(tuple(answers))
+    def _execute(self, calls: Sequence[Any]) -> Step:
+        read = [read_call(call) for call in calls]
+        if self._solo and any(name == "done" for name, _, _ in read):
+            # As in the benchmark, calls beside `done` are not made.
+            done = [_answer(call, r[0], "done") for call, r in zip(calls, read, strict=True)]
+            return self._end(tuple(done), stopped=True)
+        answers = []
+        for call, (name, arguments, fault) in zip(calls, read, strict=True):
+            answer = failed(fault) if fault else self._agent_call(name, arguments)
+            self._errors += answer.failed
+            answers.append(_answer(call, name, answer.text))
+        return self._goes_on(tuple(answers))
 
-    def _agent_call(self, name: str, arguments: Mapping[str, Any]) -> str:
+    def _agent_call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
         side = AGENT
         if self._solo and name in self._toolbox.names(USER):
             side = USER
@@ -124,24 +142,43 @@ class Tau2Env:
 
     def _user_call(self, name: str, arguments: Mapping[str, Any]) -> str:
         self._calls.append(Call(USER, name, arguments))
-        return self._world.call(USER, name, arguments)
+        answer = self._world.call(USER, name, arguments)
+        self._errors += answer.failed
+        return answer.text
 
-    def _end(self, messages: tuple[Message, ...] = ()) -> Step:
-        self._live = False
+    def _goes_on(self, messages: tuple[Message, ...], stopped: bool = False) -> Step:
+        """The next messages for the agent, unless the user stopped or too many calls failed."""
+        if stopped or self._errors >= MOST_ERRORS:
+            return self._end(messages, stopped=self._errors < MOST_ERRORS)
+        self._talk += messages
+        return Step(messages)
+
+    def _end(self, messages: tuple[Message, ...] = (), *, stopped: bool = False) -> Step:
+        """`stopped`: whether the agent or the user ended the episode."""
+        self._live, self._stopped = False, stopped
+        self._talk += messages
+        statements = assertions(self._record) if stopped and self._judge is not None else []
+        if statements and self._judge is not None:
+            self._judged = judge(self._judge, statements, self._talk)
         return Step(messages, done=True, score=self.score(), stop=StopReason.DONE)
+
+
+def _answer(call: Any, name: str, content: str) -> Message:
+    call_id = str(call.get("id", "")) if isinstance(call, dict) else ""
+    return {"role": "tool", "tool_call_id": call_id, "name": name, "content": content}
 
 
 def read_call(call: Any) -> tuple[str, dict[str, Any], str]:
     """(name, arguments, error message) of a tool call; the message is "" for a valid call."""
     function = call.get("function") if isinstance(call, dict) else None
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        return "", {}, "Error: a tool call needs a function with a name"
+        return "", {}, "a tool call needs a function with a name"
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
             arguments = json.loads(arguments)
         except ValueError as error:
-            return function["name"], {}, f"Error: the arguments are not JSON ({error})"
+            return function["name"], {}, f"the arguments are not JSON ({error})"
     if not isinstance(arguments, dict):
-        return function["name"], {}, "Error: the arguments must be an object"
+        return function["name"], {}, "the arguments must be an object"
     return function["name"], arguments, ""

@@ -1,6 +1,5 @@
-"""τ² scoring, as in the port's scorers: database hash x communicated information (airline, retail);
-environment assertions x actions if the reward basis includes them (telecom). Assertions in natural
-language are not scored."""
+"""τ² scoring, as in the benchmark's own evaluator: the product of the parts in the task's reward
+basis. Tests compare it with hand-computed cases, and `tests/tau2_scores.py` with that evaluator."""
 
 from __future__ import annotations
 
@@ -11,7 +10,8 @@ from typing import Any
 from trace_bench.core.types import Milestone, Score
 from trace_bench.envs.tau2.world import AGENT, USER, Toolbox, World, environment
 
-NOT_ON_THE_DATABASE = ("calculate", "transfer_to_human_agents")
+SCORING = "2"  # of the rules below; recorded in every run. 1 scored episodes that were cut off
+BASIS = ("DB", "COMMUNICATE")  # of tasks that name none
 
 
 @dataclass(frozen=True)
@@ -23,27 +23,72 @@ class Call:
     arguments: Mapping[str, Any]
 
 
-def score(
-    record: Mapping[str, Any], world: World, sent: Sequence[str], calls: Sequence[Call], gold: str
-) -> Score:
-    """The episode's score: all milestones must be met. `sent`: the agent's messages to the user;
-    `gold`: how the task's own actions change the database ("" for telecom)."""
-    criteria = record.get("evaluation_criteria") or {}
-    missing = untold(criteria, sent)
-    if world.toolbox.data.domain == "telecom":
-        holds = world.run(_assertions_hold, criteria)
-        milestones = [*_actions(criteria, calls), _milestone("the environment is as wanted", holds)]
-        parts = {"actions": all(m.hit for m in milestones[:-1]), "environment": holds}
-    else:
-        changed = world.changes() == gold
-        parts = {"database": changed, "told": not missing}
-        milestones = [_milestone("the database is changed as wanted", changed)]
+@dataclass(frozen=True)
+class Ended:
+    """What an episode leaves behind. `sent`: every text of the agent, also beside tool calls.
+    `calls`: of both sides. `stopped`: whether the agent or the user ended it; what was cut off, by
+    whatever limit, scores 0. `judged`: for each assertion in natural language, whether it holds;
+    None if no model judges them."""
+
+    world: World
+    sent: Sequence[str]
+    calls: Sequence[Call]
+    stopped: bool = True
+    judged: Mapping[str, bool] | None = None
+
+
+def basis(record: Mapping[str, Any]) -> Sequence[str]:
+    """What a task's score depends on: DB, COMMUNICATE, ENV_ASSERTION, ACTION, NL_ASSERTION."""
+    found: Sequence[str] = criteria_of(record).get("reward_basis") or BASIS
+    return found
+
+
+def criteria_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A task's evaluation criteria."""
+    found: Mapping[str, Any] = record.get("evaluation_criteria") or {}
+    return found
+
+
+def assertions(record: Mapping[str, Any]) -> list[str]:
+    """The assertions in natural language that a task's score depends on."""
+    if "NL_ASSERTION" not in basis(record):
+        return []
+    return list(criteria_of(record).get("nl_assertions") or ())
+
+
+def score(record: Mapping[str, Any], ended: Ended, gold: str) -> Score:
+    """The episode's score: 1 if all parts of the reward basis hold, else 0. `gold`: how the task's
+    own actions change the database (see `gold_changes`)."""
+    criteria, rests_on = criteria_of(record), basis(record)
+    missing = untold(criteria, ended.sent)
+    parts: dict[str, bool] = {}
+    milestones: list[Milestone] = []
+    if "ACTION" in rests_on:
+        done = [_milestone(_name(a), _done(a, ended.calls)) for a in criteria.get("actions") or ()]
+        parts["actions"] = all(m.hit for m in done)
+        milestones += done
+    if "ENV_ASSERTION" in rests_on:
+        parts["environment"] = ended.world.run(_assertions_hold, criteria)
+        milestones.append(_milestone("the environment is as wanted", parts["environment"]))
+    if "DB" in rests_on:
+        parts["database"] = ended.world.changes() == gold
+        milestones.append(_milestone("the database is changed as wanted", parts["database"]))
+    if "COMMUNICATE" in rests_on:
+        parts["told"] = not missing
         milestones += [
             _milestone(f"the user is told {info!r}", info not in missing, tells=info)
             for info in criteria.get("communicate_info") or ()
         ]
-    success = all(parts.values())
-    details = {"parts": parts, "untold": missing}
+    if ended.judged is not None:
+        parts["judged"] = all(ended.judged.values())
+        milestones += [_milestone(text, holds) for text, holds in ended.judged.items()]
+    success = ended.stopped and all(parts.values())
+    details: dict[str, Any] = {"parts": parts, "untold": missing}
+    if not ended.stopped:
+        details["cut_off"] = "neither the agent nor the user ended it"
+        milestones.append(_milestone("the conversation is brought to its end", False))
+    if ended.judged is None and (left_out := assertions(record)):
+        details["not_judged"] = len(left_out)
     return Score(float(success), success, details, tuple(milestones))
 
 
@@ -52,32 +97,21 @@ def _milestone(name: str, hit: bool, tells: str | None = None) -> Milestone:
 
 
 def untold(criteria: Mapping[str, Any], sent: Sequence[str]) -> list[str]:
-    """Required information that occurs in none of the agent's messages (ignoring commas)."""
-    text = "\n".join(sent).lower().replace(",", "")
-    return [info for info in criteria.get("communicate_info") or () if info.lower() not in text]
+    """Required information that occurs in none of the agent's texts (ignoring their commas)."""
+    texts = [text.lower().replace(",", "") for text in sent]
+    wanted = criteria.get("communicate_info") or ()
+    return [info for info in wanted if not any(info.lower() in text for text in texts)]
 
 
 def gold_changes(record: Mapping[str, Any], toolbox: Toolbox) -> str:
-    """How the task's own actions change the database, including tool errors."""
-    if toolbox.data.domain == "telecom":
+    """How the task's own actions change the database, including tool errors; "" for a task whose
+    score does not depend on the database."""
+    if "DB" not in basis(record):
         return ""
     world = toolbox.world(record)
-    for action in (record.get("evaluation_criteria") or {}).get("actions") or ():
-        if action["name"] not in NOT_ON_THE_DATABASE:
-            world.run(_plain_call, toolbox.data.domain, action)
+    for action in criteria_of(record).get("actions") or ():
+        world.call(action.get("requestor") or AGENT, action["name"], action["arguments"])
     return world.changes()
-
-
-def _plain_call(domain: str, action: Mapping[str, Any]) -> None:
-    """The toolkit's method itself, as the port's scorer calls it."""
-    from inspect_ai.tool import ToolError
-
-    from trace_bench.envs.tau2.world import kit
-
-    try:
-        getattr(kit(domain), action["name"])(**action["arguments"])
-    except ToolError:
-        return
 
 
 def _assertions_hold(criteria: Mapping[str, Any]) -> bool:
@@ -90,13 +124,6 @@ def _assertions_hold(criteria: Mapping[str, Any]) -> bool:
     return True
 
 
-def _actions(criteria: Mapping[str, Any], calls: Sequence[Call]) -> list[Milestone]:
-    """Milestones for the task's own actions, if the score depends on them."""
-    if "ACTION" not in (criteria.get("reward_basis") or ()):
-        return []
-    return [_milestone(_name(a), _done(a, calls)) for a in criteria.get("actions") or ()]
-
-
 def _name(action: Mapping[str, Any]) -> str:
     side = "the user's " if action.get("requestor") == USER else ""
     arguments = ", ".join(f"{key}={value!r}" for key, value in action["arguments"].items())
@@ -104,17 +131,13 @@ def _name(action: Mapping[str, Any]) -> str:
 
 
 def _done(action: Mapping[str, Any], calls: Sequence[Call]) -> bool:
-    from inspect_evals.tau2.utils import deep_equal_unordered
-
-    side = USER if action.get("requestor") == USER else AGENT
-    compared = action.get("compare_args")
+    """Whether anybody, agent or user, made a call of this name with equal arguments: those that
+    the action says to compare, or else those that the call has."""
     for call in calls:
-        if call.side != side or call.name != action["name"]:
-            continue
-        if action["name"] == "transfer_to_human_agents":
-            return True
-        keys = compared if compared is not None else {*call.arguments, *action["arguments"]}
-        ours = {key: call.arguments.get(key) for key in keys}
-        if deep_equal_unordered(ours, {key: action["arguments"].get(key) for key in keys}):
-            return True
+        if call.name == action["name"]:
+            compared = action.get("compare_args")
+            keys = call.arguments.keys() if compared is None else set(compared)
+            ours = {k: v for k, v in call.arguments.items() if k in keys}
+            if ours == {k: v for k, v in action["arguments"].items() if k in keys}:
+                return True
     return False

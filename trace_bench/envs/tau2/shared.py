@@ -7,6 +7,7 @@ of a second, copying what is touched takes microseconds.
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,7 +47,7 @@ class Shared(dict[str, Any]):
         found: dict[str, Any] = {key: None for key in self._base if key not in self}
         for key in self._own:
             now = super().__getitem__(key).model_dump()
-            if key not in self._base or now != self._base[key].model_dump():
+            if key not in self._base or _text(now) != _text(self._base[key].model_dump()):
                 found[key] = now
         return found
 
@@ -61,3 +62,8 @@ class Shared(dict[str, Any]):
         if key not in self:
             self[key] = default
         return self[key]
+
+
+def _text(record: Any) -> str:
+    """A record as the benchmark hashes it, in which 0 and 0.0 differ."""
+    return json.dumps(record, sort_keys=True, default=str)

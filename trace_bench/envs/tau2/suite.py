@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from trace_bench.core.checked import PLACE
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import RunContext, Typical
 from trace_bench.core.types import Message, Task
-from trace_bench.envs.tau2.data import DomainData, load
+from trace_bench.envs.tau2.data import SHIPPED, DomainData, Tasks, load
 from trace_bench.envs.tau2.env import Tau2Env
-from trace_bench.envs.tau2.score import gold_changes
+from trace_bench.envs.tau2.judge import PROMPT_VERSION as JUDGE_VERSION
+from trace_bench.envs.tau2.score import SCORING, assertions, gold_changes
 from trace_bench.envs.tau2.user import PROMPT_VERSION
 from trace_bench.envs.tau2.world import Toolbox
 
@@ -29,28 +32,40 @@ class _Gold(dict[str, str]):
         return self[key]
 
 
+@dataclass(frozen=True)
+class Tau2Settings:
+    """The settings of `env`. `tasks`: the release of the benchmark's tasks. `source`: a checkout of
+    the benchmark, for tasks that inspect-evals does not ship. `solo`: telecom without a user."""
+
+    domain: Literal["airline", "retail", "telecom"]
+    tasks: Tasks = SHIPPED
+    source: str | None = field(default=None, metadata=PLACE)  # what it holds is checked
+    solo: bool = False
+
+
 class Tau2Suite:
     """Implements `protocols.Suite`, `HasReference`, `AsksUser` and `Describes`. The simulated user
-    is the model behind `run.ask`, or a script if there is none. Raises UserError."""
+    is the model behind `run.ask`, or a script if there is none; the model behind `run.judge` judges
+    assertions in natural language, which without one are left out. Raises UserError."""
 
     name = "tau2"
     image = "tau2"
     # Estimated from the lengths of the benchmark's policies and conversations.
     typical = Typical(14, 8000, 120, 7)
 
-    def __init__(
-        self, run: RunContext, domain: Literal["airline", "retail", "telecom"], solo: bool = False
-    ) -> None:
-        if solo and domain != "telecom":
-            raise UserError(f"env.solo=true exists for telecom only, not for {domain}.")
-        self.variant: str = domain
+    def __init__(self, run: RunContext, settings: Tau2Settings) -> None:
+        self._solo = settings.solo
+        if self._solo and settings.domain != "telecom":
+            raise UserError(f"env.solo=true exists for telecom only, not for {settings.domain}.")
+        self.variant: str = settings.domain
         self._user = "scripted" if run.ask is None else "llm"
-        self._solo, self._ask = solo, run.ask or _no_model
-        self._data = load(domain)
+        self._data = load(settings.domain, settings.tasks, settings.source)
+        self._judged = sum(bool(assertions(record)) for record in self._data.records.values())
+        self._ask, self._judge = run.ask or _no_model, run.judge if self._judged else None
 
     def asks_user(self) -> bool:
-        """Whether a model plays the user, so that episodes wait for its answers."""
-        return self._user == "llm"
+        """Whether episodes wait for a model's answers: a user's or a judge's."""
+        return self._user == "llm" or self._judge is not None
 
     @cached_property
     def _toolbox(self) -> Toolbox:
@@ -64,10 +79,22 @@ class Tau2Suite:
         """Facts that every run reports."""
         return {
             "data": self._data.revision,
+            "scoring": SCORING,
             "user": self._user,
             "user_prompt": PROMPT_VERSION,
             "solo": self._solo,
+            "judge": self._judging(),
         }
+
+    def _judging(self) -> str:
+        """How assertions in natural language count."""
+        if not self._judged:
+            return "no score depends on one"
+        count = f"{self._judged} of {len(self._data.records)} tasks"
+        of = f"the assertions in natural language of {count}"
+        if self._judge is None:
+            return f"none: {of} are left out of the score"
+        return f"llm, prompt {JUDGE_VERSION}: {of}"
 
     def splits(self) -> Sequence[str]:
         """The benchmark's own splits, and its train split in two: `fit` for training, `dev` for
@@ -95,7 +122,9 @@ class Tau2Suite:
         raise UserError(f"no task {task_id!r} in tau2/{self.variant}.")
 
     def make(self) -> Tau2Env:
-        return Tau2Env(self._toolbox, self._gold, self._user, self._solo, self._ask)
+        return Tau2Env(
+            self._toolbox, self._gold, self._user, self._solo, self._ask, judge=self._judge
+        )
 
     def reference(self, task: Task) -> Sequence[Message]:
         """The task's own actions in order: the agent's as tool calls, a message to the user where

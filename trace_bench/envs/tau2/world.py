@@ -14,11 +14,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from trace_bench.core.types import Tool
-from trace_bench.envs.tau2.data import DomainData, _read
+from trace_bench.envs.tau2.data import SHIPPED, DomainData, _read
+from trace_bench.envs.tau2.items import get_item_details
 from trace_bench.envs.tau2.shared import Shared
 
 USER, AGENT = "user", "assistant"
 _IDS: contextvars.ContextVar[random.Random] = contextvars.ContextVar("ids")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a tool says, and whether the call failed."""
+
+    text: str
+    failed: bool = False
+
+
+def failed(why: str) -> Answer:
+    """The answer of a call that failed."""
+    return Answer(f"Error: {why}", failed=True)
 
 
 class Toolbox:
@@ -30,7 +44,7 @@ class Toolbox:
         self.data = data
         self._definitions = {
             side: {d.name: d for d in (ToolDef(make()) for make in makers)}
-            for side, makers in _makers(data.domain).items()
+            for side, makers in _makers(data).items()
         }
         self.schemas: dict[str, tuple[Tool, ...]] = {
             side: tuple(map(_schema, found.values())) for side, found in self._definitions.items()
@@ -67,21 +81,17 @@ class Toolbox:
             self._started[record["id"]] = pickle.dumps(found, protocol=5)
         return World(self, store, context)
 
-    def call(self, side: str, name: str, arguments: Mapping[str, Any]) -> str:
-        """A tool's answer, in the current context. An exception becomes the answer `Error: ...`."""
-        from inspect_ai.model._call_tools import tool_params, validate_tool_input
-
+    def call(self, side: str, name: str, arguments: Mapping[str, Any]) -> Answer:
+        """A tool's answer, in the current context. An exception becomes the answer `Error: ...`.
+        The tool gets the arguments as they were given, whatever their types, as in the benchmark:
+        a zip code that is a number is no text, and finds no user."""
         definition = self._definitions[side].get(name)
         if definition is None:
-            return f"Error: there is no tool {name}"
-        fault = validate_tool_input(dict(arguments), definition.parameters)
-        if fault:
-            return f"Error: {fault}"
+            return failed(f"there is no tool {name}")
         try:
-            given = tool_params(dict(arguments), definition.tool)
-            return _text(_finish(definition.tool(**given)))
+            return Answer(_text(_finish(definition.tool(**arguments))))
         except Exception as error:  # the benchmark shows every error to the agent
-            return f"Error: {getattr(error, 'message', None) or error}"
+            return failed(str(getattr(error, "message", None) or error))
 
 
 @dataclass(frozen=True)
@@ -92,8 +102,8 @@ class World:
     store: Any
     context: contextvars.Context
 
-    def call(self, side: str, name: str, arguments: Mapping[str, Any]) -> str:
-        return str(self.context.run(self.toolbox.call, side, name, arguments))
+    def call(self, side: str, name: str, arguments: Mapping[str, Any]) -> Answer:
+        return self.context.run(self.toolbox.call, side, name, arguments)
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a function in the episode's context, where it finds the databases."""
@@ -139,15 +149,16 @@ def _initialize(action: Mapping[str, Any]) -> None:
     env.sync_tools()
 
 
-def _makers(domain: str) -> dict[str, list[Any]]:
-    if domain == "airline":
+def _makers(data: DomainData) -> dict[str, list[Any]]:
+    if data.domain == "airline":
         from inspect_evals.tau2.airline.tools import all_airline_tools
 
         return {AGENT: list(all_airline_tools), USER: []}
-    if domain == "retail":
+    if data.domain == "retail":
         from inspect_evals.tau2.retail.tools import all_retail_tools
 
-        return {AGENT: list(all_retail_tools), USER: []}
+        newer = [get_item_details] if data.tasks != SHIPPED else []
+        return {AGENT: [*all_retail_tools, *newer], USER: []}
     from inspect_evals.tau2.telecom.tools import all_telecom_agent_tools
     from inspect_evals.tau2.telecom.user_tools import all_telecom_user_tools
 

@@ -1,0 +1,270 @@
+"""τ² scores as the benchmark's own evaluator gives them, on cases computed by hand. The comparison
+with that evaluator itself is tests/tau2_scores.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+pytest.importorskip("inspect_evals", reason="the extra tau2 is not installed")
+
+from pydantic import BaseModel
+from sandboxes import in_process as find
+
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.types import AgentSpec, Message, Step, Task
+from trace_bench.envs.tau2.env import MOST_ERRORS, Tau2Env
+from trace_bench.envs.tau2.score import Call, _done, untold
+from trace_bench.envs.tau2.shared import Shared
+from trace_bench.envs.tau2.suite import Tau2Suite
+from trace_bench.envs.tau2.world import AGENT, USER
+from trace_bench.play.rollouts import play
+from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
+
+
+@pytest.fixture(scope="module")
+def airline() -> Tau2Suite:
+    suite: Tau2Suite = find("tau2", "airline")
+    return suite
+
+
+@pytest.fixture(scope="module")
+def telecom() -> Tau2Suite:
+    suite: Tau2Suite = find("tau2", "telecom")
+    return suite
+
+
+def say(words: str, *calls: tuple[str, Mapping[str, Any]]) -> Message:
+    made = [
+        {"id": f"c{n}", "function": {"name": name, "arguments": json.dumps(arguments)}}
+        for n, (name, arguments) in enumerate(calls)
+    ]
+    return {"role": "assistant", "content": words, **({"tool_calls": made} if made else {})}
+
+
+def play_out(env: Any, task: Task, turns: Sequence[Message]) -> Step:
+    step: Step = env.reset(task)
+    for turn in turns:
+        if not step.done:
+            step = env.step(turn)
+    return step
+
+
+def with_info(suite: Tau2Suite) -> Task:
+    """A task with information that the user must be told."""
+    return next(
+        t
+        for t in suite.tasks("base")
+        if t.data["record"]["evaluation_criteria"]["communicate_info"]
+    )
+
+
+# -- what was said --------------------------------------------------------------------------------
+
+
+def test_information_told_beside_a_tool_call_counts(airline: Tau2Suite) -> None:
+    task = with_info(airline)
+    *calls, last = airline.reference(task)
+    silent = [*calls, say("That is done.")]
+    beside = [*calls[:-1], {**calls[-1], "content": last["content"]}, say("That is done.")]
+    missing = play_out(airline.make(), task, silent).score
+    assert missing is not None and not missing.success and missing.details["untold"]
+    told = play_out(airline.make(), task, beside).score
+    assert told is not None and told.success and not told.details["untold"]
+
+
+def test_commas_of_the_agent_are_ignored_and_texts_are_searched_one_by_one() -> None:
+    wanted = {"communicate_info": ["1628", "Mastercard", "two parts"]}
+    assert untold(wanted, ["It is $1,628,", "by MASTERCARD"]) == ["two parts"]
+    assert untold({"communicate_info": ["1,628"]}, ["It is 1,628"]) == ["1,628"]  # as there
+    assert untold({"communicate_info": ["a\nb"]}, ["a", "b"]) == ["a\nb"]
+
+
+# -- how it ended ---------------------------------------------------------------------------------
+
+
+def test_an_episode_that_is_cut_off_scores_nothing(airline: Tau2Suite) -> None:
+    """All of a task's calls are made and the database is as wanted, but nobody ended the talk."""
+    tasks = airline.tasks("base")[:12]
+    longest = max(len(airline.reference(task)) for task in tasks)
+    for task in tasks:
+        turns = len(airline.reference(task)) - 1
+        if not turns:
+            continue
+        policy = ReferencePolicy(airline)
+        (cut,) = play(policy, airline, AgentSpec("x"), [task], [0], max_turns=turns)
+        assert cut.stop == "turn_limit" and cut.score is not None
+        assert cut.score.similarity == 0.0 and not cut.score.success
+        assert cut.score.details["parts"]["database"] and cut.score.details["cut_off"]
+        assert [m.name for m in cut.score.milestones if not m.hit][-1].endswith("to its end")
+        (whole,) = play(policy, airline, AgentSpec("x"), [task], [0], max_turns=longest)
+        assert whole.score is not None and whole.score.success
+
+
+def test_a_random_agent_that_is_cut_after_three_turns_solves_nothing(airline: Tau2Suite) -> None:
+    tasks = airline.tasks("base")
+    played = play(RandomPolicy(), airline, AgentSpec("x"), tasks, range(len(tasks)), max_turns=3)
+    cut = [t for t in played if t.stop == "turn_limit"]
+    assert len(cut) > 10
+    assert not any(t.score.success for t in cut if t.score)
+
+
+def test_too_many_failed_calls_end_an_episode(airline: Tau2Suite) -> None:
+    task = airline.tasks("base")[0]
+    gold = list(airline.reference(task))
+    few = [say("", ("no_such_tool", {}))] * (MOST_ERRORS - 1)
+    just = play_out(airline.make(), task, [*few, *gold])
+    assert just.score is not None and just.score.success
+    many = play_out(airline.make(), task, [say("", *[("no_such_tool", {})] * MOST_ERRORS), *gold])
+    assert many.done and many.score is not None and not many.score.success
+    assert many.score.details["cut_off"]
+
+
+def test_solo_ends_by_done_alone_and_makes_no_calls_beside_it() -> None:
+    suite: Tau2Suite = find("tau2", "telecom", solo=True)
+    task = suite.tasks("base")[0]
+    *calls, done = suite.reference(task)
+    words = play_out(suite.make(), task, [*calls, say("I am done.")])
+    assert words.done and words.score is not None and not words.score.success
+    both = {**done, "tool_calls": [*calls[-1]["tool_calls"], *done["tool_calls"]]}
+    beside = play_out(suite.make(), task, [*calls[:-1], both])
+    assert beside.done and beside.score is not None and not beside.score.success
+    whole = play_out(suite.make(), task, [*calls, done])
+    assert whole.score is not None and whole.score.success
+
+
+# -- which calls were made ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("action", "call", "counts"),
+    [
+        ({"a": 1, "b": 2}, {"a": 1, "b": 2}, True),
+        ({"a": 1, "b": 2}, {"a": 1}, True),  # only what the call has is compared
+        ({"a": 1, "b": 2}, {}, True),
+        ({"a": 1}, {"a": 1, "b": 2}, False),
+        ({"a": [1, 2]}, {"a": [2, 1]}, False),  # lists in their order
+        ({"a": 1}, {"a": 1.0}, True),
+    ],
+)
+def test_calls_are_compared_by_the_arguments_that_they_have(
+    action: dict[str, Any], call: dict[str, Any], counts: bool
+) -> None:
+    wanted = {"name": "f", "arguments": action, "requestor": "assistant"}
+    assert _done(wanted, [Call(AGENT, "f", call)]) is counts
+    assert _done({**wanted, "compare_args": []}, [Call(AGENT, "f", call)])
+    assert not _done(wanted, [Call(AGENT, "g", call)])
+
+
+def test_a_transfer_counts_whoever_asked_for_it(telecom: Tau2Suite) -> None:
+    wanted = {"name": "transfer_to_human_agents", "arguments": {"summary": "x"}, "compare_args": []}
+    assert _done(wanted, [Call(USER, "transfer_to_human_agents", {"summary": "other"})])
+    assert not _done(wanted, [Call(USER, "toggle_data", {})])
+
+
+# -- types ----------------------------------------------------------------------------------------
+
+
+def test_arguments_reach_a_tool_as_they_were_given(airline: Tau2Suite) -> None:
+    """An amount as a text is accepted by the benchmark's tool, which makes a number of it."""
+    task = airline.tasks("base")[0]
+    changes = []
+    for amount in (100, "100"):
+        world = airline._toolbox.world(task.data["record"])
+        answer = world.call(AGENT, "send_certificate", {"user_id": "mia_li_3668", "amount": amount})
+        assert not answer.failed, answer
+        changes.append(world.changes())
+    assert changes[0] == changes[1] and "certificate" in changes[0]
+    world = airline._toolbox.world(task.data["record"])
+    assert world.call(AGENT, "get_user_details", {"user_id": "mia_li_3668", "more": 1}).failed
+    assert world.call(AGENT, "get_user_details", {"user_id": ["mia_li_3668"]}).failed
+
+
+class Item(BaseModel):
+    price: float | int
+
+
+def test_zero_and_zero_point_zero_are_two_states() -> None:
+    """The benchmark hashes the database's JSON text, in which they differ."""
+    base = {"a": Item(price=0), "b": Item(price=1)}
+    one, two = Shared(base), Shared(base)
+    assert one["a"].price == 0 and one.changes() == {}
+    two["a"].price = 0.0
+    assert two.changes() == {"a": {"price": 0.0}} and json.dumps(two.changes()) == (
+        '{"a": {"price": 0.0}}'
+    )
+
+
+# -- assertions in natural language ---------------------------------------------------------------
+
+
+STATEMENTS = ["Agent says the total.", "Agent is polite."]
+
+
+def judged(suite: Tau2Suite, ask: Any) -> tuple[Tau2Env, Task]:
+    """A task whose score depends on two statements, and an environment with a judge."""
+    task = suite.tasks("base")[0]
+    record = task.data["record"]
+    criteria = {
+        **record["evaluation_criteria"],
+        "reward_basis": ["DB", "NL_ASSERTION"],
+        "nl_assertions": STATEMENTS,
+    }
+    changed = Task(
+        task.id, task.env, task.split, task.seed,
+        {"record": {**record, "evaluation_criteria": criteria}},
+    )  # fmt: skip
+    toolbox, gold = suite._toolbox, suite._gold
+    return Tau2Env(toolbox, gold, "scripted", False, ask or (lambda *a: ""), judge=ask), changed
+
+
+def verdicts(*found: bool) -> str:
+    entries = [{"statement": n, "why": "so", "true": v} for n, v in enumerate(found, 1)]
+    return f"Here it is: {json.dumps({'verdicts': entries})}"
+
+
+def test_a_judge_decides_on_statements_and_is_asked_again_for_an_unusable_answer(
+    airline: Tau2Suite,
+) -> None:
+    asked: list[Any] = []
+    answers = iter(["no idea", verdicts(True), verdicts(True, True), verdicts(True, False)])
+
+    def ask(role: str, messages: Any) -> str:
+        asked.append((role, [dict(m) for m in messages]))
+        return next(answers)
+
+    env, task = judged(airline, ask)
+    gold = [*airline.reference(task)[:-1], say("The total is 7 dollars.")]
+    good = play_out(env, task, gold)
+    assert good.score is not None and good.score.success and good.score.details["parts"]["judged"]
+    assert [role for role, _ in asked] == ["judge"] * 3
+    shown = asked[0][1][1]["content"]
+    assert "agent: The total is 7 dollars." in shown and "2. Agent is polite." in shown
+    assert "statements 1 to 2" in asked[2][1][-1]["content"]
+    bad = play_out(env, task, gold)
+    assert bad.score is not None and not bad.score.success
+    assert {m.name: m.hit for m in bad.score.milestones}["Agent is polite."] is False
+    assert env.score() == bad.score and len(asked) == 4  # the verdict is kept
+
+
+def test_a_judge_that_fails_loses_the_episode_and_not_the_agent(airline: Tau2Suite) -> None:
+    env, task = judged(airline, lambda role, messages: "no idea")
+    with pytest.raises(EpisodeError, match="no usable answer in 3 tries") as caught:
+        play_out(env, task, airline.reference(task))
+    assert caught.value.boundary == "environment"
+
+
+def test_without_a_judge_the_statements_are_left_out_and_said_so(airline: Tau2Suite) -> None:
+    env, task = judged(airline, None)
+    found = play_out(env, task, airline.reference(task)).score
+    assert found is not None and found.success
+    assert "judged" not in found.details["parts"] and found.details["not_judged"] == 2
+
+
+def test_what_is_cut_off_is_not_judged(airline: Tau2Suite) -> None:
+    env, task = judged(airline, lambda role, messages: pytest.fail("asked"))
+    env.reset(task)
+    assert not env.score().success

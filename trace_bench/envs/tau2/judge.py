@@ -1,0 +1,85 @@
+"""A model that judges what the benchmark asserts about a conversation in natural language. The
+benchmark's own evaluator does the same with a model and a wording of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.protocols import Ask
+from trace_bench.core.types import Boundary, Message
+
+PROMPT_VERSION = "1"  # of the texts below; recorded in every run
+TRIES = 3  # answers before the episode counts as lost
+_LONGEST = 3000  # characters of a message that the judge is shown; tools may say far more
+_SYSTEM = (
+    "You check the work of a customer service agent. You are shown a conversation with its tool "
+    "calls, and numbered statements about it. Decide for each statement by itself whether it is "
+    "true of the agent in this conversation. Answer with one JSON object and nothing else: "
+    '{"verdicts": [{"statement": 1, "why": "one sentence", "true": false}]}, with one entry for '
+    "each statement, in their order."
+)
+
+
+def judge(ask: Ask, statements: Sequence[str], talk: Sequence[Message]) -> dict[str, bool]:
+    """For each statement whether it holds, by the role `judge`. Raises EpisodeError if the model
+    cannot be reached or gives no usable answer: such an episode has no score."""
+    listed = "\n".join(f"{n}. {text}" for n, text in enumerate(statements, 1))
+    question = f"Conversation:\n{transcript(talk)}\n\nStatements:\n{listed}"
+    messages: list[Message] = [
+        {"role": "system", "content": _SYSTEM},
+        {"role": "user", "content": question},
+    ]
+    why = ""
+    for _ in range(TRIES):
+        answer = ask("judge", messages)
+        try:
+            return dict(zip(statements, _verdicts(answer, len(statements)), strict=True))
+        except ValueError as error:
+            why = str(error)
+        messages = [
+            *messages[:2],
+            {"role": "assistant", "content": answer[:_LONGEST]},
+            {"role": "user", "content": f"This cannot be used: {why}. Answer again."},
+        ]
+    raise EpisodeError(
+        Boundary.ENVIRONMENT.value, f"the judge gave no usable answer in {TRIES} tries: {why}"
+    )
+
+
+def _verdicts(answer: str, count: int) -> list[bool]:
+    """The verdicts in their order. Raises ValueError for anything else."""
+    data = json.loads(answer[answer.find("{") : answer.rfind("}") + 1])
+    found = data.get("verdicts") if isinstance(data, dict) else None
+    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+        raise ValueError("it has no list `verdicts` of objects")
+    if [entry.get("statement") for entry in found] != list(range(1, count + 1)):
+        raise ValueError(f"it does not judge the statements 1 to {count}, each once and in order")
+    verdicts = [entry.get("true") for entry in found]
+    if not all(isinstance(verdict, bool) for verdict in verdicts):
+        raise ValueError("a verdict's `true` is neither true nor false")
+    return verdicts
+
+
+def transcript(talk: Sequence[Message]) -> str:
+    """The conversation as lines of text, tool calls and their results included."""
+    return "\n".join(line for message in talk for line in _lines(message))
+
+
+def _lines(message: Mapping[str, Any]) -> list[str]:
+    role = {"assistant": "agent", "tool": "tool result"}.get(message["role"], message["role"])
+    content = message.get("content")
+    lines = [f"{role}: {_shortened(content)}"] if isinstance(content, str) and content else []
+    for call in message.get("tool_calls") or ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict):
+            called = f"{function.get('name')}({function.get('arguments')})"
+            lines.append(f"{role} calls {_shortened(called)}")
+    return lines
+
+
+def _shortened(text: str) -> str:
+    half = _LONGEST // 2
+    return text if len(text) <= _LONGEST else f"{text[:half]} [...] {text[-half:]}"
