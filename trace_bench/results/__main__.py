@@ -74,7 +74,12 @@ def _carry_out(command: str, given: Sequence[str], out: Path) -> list[Path]:
             f"no finished run in {', '.join(given) or 'no place'}; name run folders or record "
             "files."
         )
-    return COMMANDS["tables" if command == "regrade" else command](found, out)
+    chosen = "tables" if command == "regrade" else command
+    if chosen in DRAWING:
+        from trace_bench.results import plots
+
+        plots.check_installed()
+    return COMMANDS[chosen](found, out)
 
 
 def collect(found: Found, out: Path) -> list[Path]:
@@ -184,6 +189,9 @@ COMMANDS: dict[str, Callable[[Found, Path], list[Path]]] = {
     "search": make_search,
     "paper": paper,
 }
+
+DRAWING = ("tables", "map", "capabilities", "paper")
+"""The commands that also draw figures."""
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

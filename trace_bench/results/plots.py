@@ -7,12 +7,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import disk_errors
 from trace_bench.results.compare import Cell, cells
 from trace_bench.results.records import Record, training_tasks
 from trace_bench.results.statistics import Interval, wilson_interval
 from trace_bench.results.style import OTHER, style
 
 _WINDOW = 8
+
+
+def check_installed() -> None:
+    """Raises UserError if figures cannot be drawn, before anything is written."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            "the figures need the package matplotlib, which is not installed: pip install "
+            "'trace_bench[plots]'. The commands collect, search and export draw none."
+        ) from error
 
 
 def _pyplot() -> Any:
@@ -38,10 +51,11 @@ def _pyplot() -> Any:
 
 def _save(figure: Any, path: Path) -> list[Path]:
     """PNG and SVG, without a date in them: the same records give the same files."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     out = [path.with_suffix(".png"), path.with_suffix(".svg")]
-    figure.savefig(out[0], bbox_inches="tight", metadata={"Software": None})
-    figure.savefig(out[1], bbox_inches="tight", metadata={"Date": None, "Creator": None})
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(out[0], bbox_inches="tight", metadata={"Software": None})
+        figure.savefig(out[1], bbox_inches="tight", metadata={"Date": None, "Creator": None})
     return out
 
 

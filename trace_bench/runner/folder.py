@@ -135,10 +135,11 @@ def _make(folder: Path) -> list[Path]:
     try:
         if folder.exists() and not folder.is_dir():
             raise UserError(f"run_dir={folder} is a file; a folder is needed. Change `run_dir`.")
-        made = [p for p in (folder, *folder.parents) if not p.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
+        for missing in reversed([p for p in (folder, *folder.parents) if not p.exists()]):
+            missing.mkdir(exist_ok=True)
+            made.insert(0, missing)
     except (OSError, ValueError) as error:  # a ValueError: the name has a zero byte
-        _remove_empty([p for p in made if p.is_dir()])
+        _remove_empty(made)
         shown = repr(str(folder)) if len(str(folder)) < 200 else f"'{str(folder)[:60]}...'"
         raise UserError(
             f"the run folder {shown} cannot be made: {reason(error)}. Change `run_dir` or "
