@@ -15,7 +15,8 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import EPISODE
-from trace_bench.core.store import read_json, read_lines
+from trace_bench.core.store import read_json, read_lines, reason, shown
+from trace_bench.core.text import visible
 from trace_bench.core.types import Message, Milestone, Trajectory, trajectory_from_json
 
 FILES = ("trajectories.jsonl", "evaluation_trajectories.jsonl")
@@ -54,7 +55,7 @@ def listing(found: Sequence[Episode]) -> str:
     by_task: dict[str, list[Episode]] = {}
     for episode in found:
         by_task.setdefault(episode.task, []).append(episode)
-    width = max(map(len, by_task))
+    width = min(max(map(len, by_task)), WIDTH)
     lines = [f"{'task':<{width}}  episodes  success  similarity  played for"]
     for task, group in sorted(by_task.items()):
         scores = [e.data["score"] for e in group if e.data["score"] is not None]
@@ -123,24 +124,36 @@ def labels_of(folder: Path, episode: Episode) -> dict[str, Any]:
     return {}
 
 
-def visible(text: str) -> str:
-    """The text with its control characters written out: a terminal would obey them."""
-    return "".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     if not arguments or arguments[0] in ("-h", "--help") or len(arguments) > 3:
         print(__doc__)
         return 0 if arguments and arguments[0] in ("-h", "--help") else 2
     try:
-        print(visible(_answer(Path(arguments[0]), arguments[1:])))
+        text = visible(_asked(Path(arguments[0]), arguments[1:]))
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(visible(f"error: {error}"), file=sys.stderr)
         return 2
+    try:
+        print(text)
     except BrokenPipeError:  # the reader (head, less) has seen enough
         sys.stderr.close()
     return 0
+
+
+def _asked(folder: Path, rest: Sequence[str]) -> str:
+    """The answer. Raises UserError, also for a folder whose files hold something else than a run
+    has written."""
+    try:
+        return _answer(folder, rest)
+    except OSError as error:
+        raise UserError(f"{shown(folder)} cannot be read: {reason(error)}.") from error
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise UserError(
+            f"{shown(folder)} is damaged ({type(error).__name__}: {str(error)[:200]})."
+        ) from error
+    except RecursionError as error:
+        raise UserError(f"{shown(folder)} is damaged: a value in it is too deep.") from error
 
 
 def _answer(folder: Path, rest: Sequence[str]) -> str:

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.text import visible
 from trace_bench.core.yaml_file import read_settings
 from trace_bench.results.places import find
 from trace_bench.results.table import Table
-from trace_bench.show import visible
 
 BOMB = "a0: &a0 [1, 1]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30)

@@ -68,6 +68,12 @@ def reason(error: OSError | ValueError) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
+def shown(path: Path) -> str:
+    """A path in a message, which a name of any length and any characters shall not spoil."""
+    text = str(path) if str(path).isprintable() else ascii(str(path))[1:-1]
+    return text if len(text) <= 200 else f"{text[:60]}..."
+
+
 def write_text(path: Path, text: str) -> None:
     """Replaces a file atomically: readers see the old or the new content, never a part."""
     with disk_errors(path):

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_text
+from trace_bench.core.text import visible
 from trace_bench.results import details, rules, search, tables
 from trace_bench.results.compare import cells, check_comparable
 from trace_bench.results.places import Found, find
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         written = _carry_out(given.command, given.places, given.out)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(visible(f"error: {error}"), file=sys.stderr)
         return 2
     for path in written:
         print(path)
@@ -68,7 +69,7 @@ def _carry_out(command: str, given: Sequence[str], out: Path) -> list[Path]:
         return export(Path(given[0]), out)
     found = find([Path(g) for g in given], rule)
     for text in found.skipped:
-        print(f"skipped: {text}", file=sys.stderr)
+        print(" ".join(visible(f"skipped: {text}").splitlines()), file=sys.stderr)
     if not found.records and command != "paper":
         raise UserError(
             f"no finished run in {', '.join(given) or 'no place'}; name run folders or record "

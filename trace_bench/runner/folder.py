@@ -12,7 +12,7 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import CONFIG, ELSEWHERE, REPAIRS, SUMMARY
-from trace_bench.core.store import disk_errors, fingerprint, read_object, reason, write_text
+from trace_bench.core.store import disk_errors, fingerprint, read_object, reason, shown, write_text
 from trace_bench.core.yaml_file import read_settings
 from trace_bench.runner import health, report
 from trace_bench.runner.build import plain
@@ -140,9 +140,8 @@ def _make(folder: Path) -> list[Path]:
             made.insert(0, missing)
     except (OSError, ValueError) as error:  # a ValueError: the name has a zero byte
         _remove_empty(made)
-        shown = repr(str(folder)) if len(str(folder)) < 200 else f"'{str(folder)[:60]}...'"
         raise UserError(
-            f"the run folder {shown} cannot be made: {reason(error)}. Change `run_dir` or "
+            f"the run folder {shown(folder)} cannot be made: {reason(error)}. Change `run_dir` or "
             "`runs_root`."
         ) from error
     return made

@@ -148,8 +148,8 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
 
 
 def _finished(parts: Mapping[str, Part], place: Place) -> Done | None:
-    """The run if it is finished and has nothing more to write: it needs no lock, so it can be looked
-    at in a folder that is read-only. None if there is something to do, also for its tracker."""
+    """The run if it is finished and nothing is left to write: it needs no lock then, so that it can
+    be looked at in a read-only folder. None if there is something to do, also for its tracker."""
     if isinstance(parts["tracker"].declared, AwaitsResult) or not holds_run(place):
         return None
     summary = stored_summary(place.folder) if belongs(place) else None
