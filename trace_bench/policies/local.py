@@ -180,8 +180,11 @@ def load_model(model_path: str | Path, device: str = "cpu") -> tuple[Any, Any]:
 
     try:
         with _no_progress_bars():
-            tokenizer = AutoTokenizer.from_pretrained(model_path)
-            model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+            # No code that comes with a model: transformers would ask at a terminal.
+            tokenizer = AutoTokenizer.from_pretrained(model_path, trust_remote_code=False)
+            model = AutoModelForCausalLM.from_pretrained(
+                model_path, dtype=torch.float32, trust_remote_code=False
+            )
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split()).rstrip(".")
         raise UserError(
