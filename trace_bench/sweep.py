@@ -142,7 +142,7 @@ def main(arguments: Sequence[str]) -> int:
 def sweep(path: Path, runs: Sequence[Member], jobs: int, retry: bool) -> int:
     """Runs all unfinished members and logs those that end in `path`. Returns 1 if a run failed or
     has no score, now or before, else 0."""
-    record = Lines(path)
+    record = Lines(path, {"folder": str, "code": int})
     codes = {line["folder"]: line["code"] for line in record.existing}  # the last try counts
     failed = {folder for folder, code in codes.items() if code != 0}
     finished = [m for m in runs if m.summary is not None]

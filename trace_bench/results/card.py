@@ -44,13 +44,33 @@ SUMMARY_KEYS = (
 
 def export(folder: Path, out: Path) -> list[Path]:
     """Writes the bundle of a finished run; it appears whole or not at all. UserError for a folder
-    that is unfinished or edited, and for a place that is taken."""
+    that is unfinished, edited or damaged, and for a place that is taken."""
     try:
-        read_run(folder)  # finished, unedited, and within its budget
+        kept = _checked(folder)
+        with disk_errors(out):
+            taken = out.exists()
+        if taken:
+            raise UserError(f"{out} exists already. Name another place in --out.")
+        building = out.with_name(f".{out.name}.building")
+        with disk_errors(out):
+            shutil.rmtree(building, ignore_errors=True)
+            try:
+                (building / "record").mkdir(parents=True)
+                _fill(building, folder, kept)
+                building.rename(out)
+            except BaseException:
+                shutil.rmtree(building, ignore_errors=True)
+                raise
     except DAMAGE as error:
         raise UserError(
             f"{shown(folder)}: damaged ({type(error).__name__}: {str(error)[:200]})"
         ) from error
+    return sorted(p for p in out.rglob("*") if p.is_file())
+
+
+def _checked(folder: Path) -> list[str]:
+    """The names of the run's files, which are those that its summary was made from."""
+    read_run(folder)  # finished, unedited, and within its budget
     for name, digest in read_json(folder / "summary.json")["hashes"].items():
         if file_hash(folder / name) != digest:
             raise UserError(f"{folder}: {name} is not the file that the summary was made from")
@@ -60,21 +80,7 @@ def export(folder: Path, out: Path) -> list[Path]:
             raise UserError(f"{folder}: {name} is a link to a place outside of the folder")
         if not (folder / name).is_file():
             raise UserError(f"{folder}: {name} is no plain file")
-    with disk_errors(out):
-        taken = out.exists()
-    if taken:
-        raise UserError(f"{out} exists already. Name another place in --out.")
-    building = out.with_name(f".{out.name}.building")
-    with disk_errors(out):
-        shutil.rmtree(building, ignore_errors=True)
-        try:
-            (building / "record").mkdir(parents=True)
-            _fill(building, folder, kept)
-            building.rename(out)
-        except BaseException:
-            shutil.rmtree(building, ignore_errors=True)
-            raise
-    return sorted(p for p in out.rglob("*") if p.is_file())
+    return kept
 
 
 def _fill(building: Path, folder: Path, kept: list[str]) -> None:
