@@ -104,7 +104,7 @@ def only_writer(folder: Path) -> Iterator[None]:
         yield
         return
     made = _make(folder)
-    lock, free = folder / LOCK, True
+    lock, free, mine = folder / LOCK, True, False
     there = lock.exists()
     try:
         with disk_errors(lock):
@@ -118,12 +118,13 @@ def only_writer(folder: Path) -> Iterator[None]:
                     f"another process is writing {folder}. Wait for it, or change `run_dir` or "
                     "`seed`."
                 ) from error
+            mine = True
             with disk_errors(lock):
                 file.write(f"{os.getpid()}\n")
                 file.flush()
             yield
     finally:
-        if free and not there and not (folder / CONFIG).exists():
+        if mine and not there and not (folder / CONFIG).exists():
             lock.unlink(missing_ok=True)  # also in a folder that was refused
         _remove_empty(made if free else ())
 

@@ -180,7 +180,8 @@ def connect() -> Any:
         import docker
     except ImportError as error:
         raise UserError(
-            "sandbox=docker needs the package `docker`: pip install '.[docker]'."
+            "sandbox=docker needs the package `docker`: pip install '.[docker]', or change "
+            "`sandbox`."
         ) from error
     try:
         client = docker.from_env(timeout=_SECONDS)
