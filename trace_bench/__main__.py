@@ -47,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return WRONG_INPUT
+    except BrokenPipeError:  # the reader of the output (head, less) has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left at the exit
+        return 0
     except KeyboardInterrupt:
         print("interrupted; the same command resumes the run", file=sys.stderr)
         return INTERRUPTED

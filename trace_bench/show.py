@@ -22,7 +22,8 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import EPISODE, TASKS
-from trace_bench.core.store import read_json, read_lines, read_object
+from trace_bench.core.store import read_json, read_lines, read_object, reason, shown
+from trace_bench.core.text import visible
 from trace_bench.core.types import Message, Milestone, Trajectory, trajectory_from_json
 
 FILES = ("trajectories.jsonl", "evaluation_trajectories.jsonl")
@@ -61,7 +62,7 @@ def listing(found: Sequence[Episode]) -> str:
     by_task: dict[str, list[Episode]] = {}
     for episode in found:
         by_task.setdefault(episode.task, []).append(episode)
-    width = max(map(len, by_task))
+    width = min(max(map(len, by_task)), WIDTH)
     lines = [f"{'task':<{width}}  episodes  success  similarity  played for"]
     for task, group in sorted(by_task.items()):
         scores = [e.data["score"] for e in group if e.data["score"] is not None]
@@ -179,17 +180,12 @@ def labels_of(folder: Path, episode: Episode) -> dict[str, Any]:
     return {}
 
 
-def visible(text: str) -> str:
-    """The text with its control characters written out: a terminal would obey them."""
-    return "".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(argv)
     try:
-        text = visible(_answer(given))
+        text = visible(_asked(given))
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(visible(f"error: {error}"), file=sys.stderr)
         return 2
     try:
         if sys.stdout.isatty() and text.count("\n") >= shutil.get_terminal_size().lines:
@@ -218,6 +214,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _asked(given: argparse.Namespace) -> str:
+    """The answer. Raises UserError, also for a folder whose files hold something else than a run
+    has written."""
+    folder: Path = given.run
+    try:
+        return _answer(given)
+    except OSError as error:
+        raise UserError(f"{shown(folder)} cannot be read: {reason(error)}.") from error
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise UserError(
+            f"{shown(folder)} is damaged ({type(error).__name__}: {str(error)[:200]})."
+        ) from error
+    except RecursionError as error:
+        raise UserError(f"{shown(folder)} is damaged: a value in it is too deep.") from error
+
+
 def _answer(given: argparse.Namespace) -> str:
     folder: Path = given.run
     everything = episodes(folder)
@@ -228,8 +240,8 @@ def _answer(given: argparse.Namespace) -> str:
             chosen(folder, choose(everything, given.task), replace(_filters(given), agent=agent))
             for agent in (given.against, given.agent or "final")
         ]
-        shown = (render(own[-1], labels_of(folder, own[-1])) for own in pair)
-        return f"\n\n{'=' * WIDTH}\n\n".join(shown)
+        both = (render(own[-1], labels_of(folder, own[-1])) for own in pair)
+        return f"\n\n{'=' * WIDTH}\n\n".join(both)
     found = chosen(folder, everything, _filters(given))
     if given.task is None:
         return listing(found)

@@ -61,8 +61,9 @@ def read_sweep(path: Path) -> list[tuple[str, ...]]:
 
     try:
         data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise UserError(f"the sweep file {path} cannot be read: {error}") from error
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+        why = " ".join(str(error).split())
+        raise UserError(f"the sweep file {path} cannot be read: {why}. Change FILE.") from error
     if not isinstance(data, Mapping):
         raise UserError(f"the sweep file {path} must be a mapping with the key `parameters`.")
     for key in data:
@@ -84,8 +85,10 @@ def read_sweep(path: Path) -> list[tuple[str, ...]]:
 def _values(path: Path, name: str, given: Any) -> Sequence[Any]:
     if isinstance(given, Mapping) and set(given) == {"value"}:
         return [given["value"]]
-    if isinstance(given, Mapping) and set(given) == {"values"} and given["values"]:
-        return list(given["values"])
+    if isinstance(given, Mapping) and set(given) == {"values"}:
+        values = given["values"]
+        if isinstance(values, list) and values:
+            return values
     raise UserError(
         f"{path}: parameters.{name} is {given!r}; allowed: `value: x` or `values: [x, ...]`."
     )
@@ -139,7 +142,7 @@ def main(arguments: Sequence[str]) -> int:
 def sweep(path: Path, runs: Sequence[Member], jobs: int, retry: bool) -> int:
     """Runs all unfinished members and logs those that end in `path`. Returns 1 if a run failed or
     has no score, now or before, else 0."""
-    record = Lines(path)
+    record = Lines(path, {"folder": str, "code": int})
     codes = {line["folder"]: line["code"] for line in record.existing}  # the last try counts
     failed = {folder for folder, code in codes.items() if code != 0}
     finished = [m for m in runs if m.summary is not None]

@@ -1,18 +1,332 @@
-"""What a person types wrong is answered by one line."""
+"""What a person types wrong is answered by one line, and nothing is left half-made."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
 import pytest
 
+import trace_bench.check
+import trace_bench.results.__main__
+import trace_bench.show
+import trace_bench.sweep
 from trace_bench.__main__ import main
 
+Said = pytest.CaptureFixture[str]
+QUICK = ("method=base", "policy=idle", "evaluation.limit=1")
+LONG = "x" * 300
 
-@pytest.mark.parametrize(
-    "typed", ["experiment=null", "+experiment=null", "method=null", "env=null", "model=null"]
-)
-def test_a_group_set_to_null_is_answered_by_one_line(
-    typed: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([typed]) == 2
+FILES = {
+    "plain.txt": "hello",
+    "refuses_import.py": "raise RuntimeError('no\\nluck')\n",
+    "ends_the_process.py": "import sys\n\nsys.exit(3)\n",
+    "no_suite.py": "class Empty:\n    pass\n",
+    "own/method/open_list.yaml": "name: [1\n",
+    "own/method/tab.yaml": "name: grpo\n\tx: 1\n",
+    "own/method/a_list.yaml": "- 1\n- 2\n",
+    "own/method/latin.yaml": b"name: \xe9\n",
+    "random.yaml": "method: random\nparameters: {seed: {values: [1]}}\n",
+    "one_value.yaml": "method: grid\nparameters: {seed: {values: 5}}\n",
+    "wrong_value.yaml": "method: grid\nparameters: {budget: {values: [64, x]}}\n",
+    "fine.yaml": "method: grid\nparameters: {seed: {values: [1]}}\n",
+    "empty/.keep": "",
+}
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with some files that a person may name."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "WANDB_RUN_ID", "NO_SUCH_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, content in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    (tmp_path / "empty" / ".keep").unlink()
+    return tmp_path
+
+
+def everything(folder: Path) -> set[str]:
+    """All that lies in the folder, but for what importing leaves there."""
+    found = (str(p.relative_to(folder)) for p in folder.rglob("*"))
+    return {name for name in found if "__pycache__" not in name}
+
+
+REFUSED: dict[str, tuple[Sequence[str], Sequence[str]]] = {
+    # no settings at all
+    "no name": (["=1"], ["'=1'", "setting=value"]),
+    "no value": (["budget"], ["'budget'", "setting=value"]),
+    "a number": (["1"], ["'1'", "setting=value"]),
+    "nothing": ([""], ["''", "setting=value"]),
+    "two signs": (["method==trace"], ["'method==trace'", "setting=value"]),
+    "a blank": (["budget 64"], ["'budget 64'", "setting=value"]),
+    "another sign": (["budget:64"], ["'budget:64'", "setting=value"]),
+    "two in one": (["method=grpo seed=1"], ["'method=grpo seed=1'", "quotes"]),
+    "another alphabet": (["métod=trace"], ["'métod=trace'", "quotes"]),
+    "an accent": (["run_dir=läuf"], ["'run_dir=läuf'", "quotes"]),
+    "a lone surrogate": (["run_dir=\ud800"], ["run_dir", "quotes"]),
+    "an open list": (["checkpoints=[1,2"], ["checkpoints=[1,2", "setting=value"]),
+    "a flag without use": (["--resolve"], ["--resolve", "--cfg"]),
+    "flags that exclude each other": (["--run", "--multirun", *QUICK], ["--multirun"]),
+    # names
+    "a group set to null": (["method=null"], ["method=null", "`method`"]),
+    "a new group set to null": (["+experiment=null"], ["experiment", "leave"]),
+    "an experiment set to null": (["experiment=null"], ["experiment", "leave"]),
+    "an environment set to null": (["env=null"], ["env=null", "leave"]),
+    "a model set to null": (["model=null"], ["model=null", "leave"]),
+    "a misspelt group": (["metod=grpo"], ["'metod'", "method, model, policy", "`metod`"]),
+    "a misspelt setting": (["policy.bacth=3"], ["'policy.bacth'", "batch", "policy.bacth"]),
+    "an unknown setting": (["colour=red"], ["'colour'", "budget, seed", "`colour`"]),
+    "a setting of a part": (["trainer.lr=1"], ["'trainer.lr'", "learning_rate", "trainer.lr"]),
+    "an unknown method": (["method=gpro"], ["method 'gpro'", "grpo", "`method`"]),
+    "an unknown environment": (["env=nope"], ["env 'nope'", "toolsandbox", "`env`"]),
+    "an unknown suite": (["env.suite=nope"], ["'nope'", "embedded, official", "env.suite"]),
+    "an unknown trainer": (["trainer=nope"], ["trainer 'nope'", "local, verl", "`trainer`"]),
+    "an unknown model": (["model=nope"], ["model 'nope'", "tiny", "`model`"]),
+    "an unknown policy": (["policy=nope"], ["policy 'nope'", "openai", "`policy`"]),
+    "an unknown tracker": (["tracker=nope"], ["tracker 'nope'", "wandb", "`tracker`"]),
+    "an unknown sandbox": (["sandbox=nope"], ["sandbox 'nope'", "docker", "`sandbox`"]),
+    "an unknown experiment": (["experiment=nope"], ["'nope'", "smoke", "`experiment`"]),
+    "an unknown launcher": (["hydra/launcher=nope"], ["'nope'", "basic", "hydra/launcher"]),
+    "a path as a method": (["method=/etc/passwd"], ["method=/etc/passwd", "not a path"]),
+    "a path out of the group": (["method=../config"], ["method=../config", "not a path"]),
+    "an unknown split": (
+        [*QUICK, "evaluation.split=nope"], ["'nope'", "train, dev, test", "evaluation.split"],
+    ),
+    "the split of the training": (
+        ["evaluation.split=train"], ["evaluation.split=train", "protocol=paper"],
+    ),
+    # numbers
+    "no budget": (["method=grpo", "budget=0"], ["0 rollouts", "16", "`budget`"]),
+    "a budget that is too small": (["budget=1"], ["budget=1", "160", "`budget`"]),
+    "a negative budget": (["budget=-1"], ["budget=-1", "from 0 to 10000000", "`budget`"]),
+    "a budget as a float": (["budget=1e9"], ["budget=1000000000.0", "whole number"]),
+    "a budget without end": (["budget=1000000000000"], ["budget=1000000000000", "10000000"]),
+    "a budget in words": (["budget=many"], ["budget='many'", "whole number", "`budget`"]),
+    "a budget that is none": (["budget=nan"], ["budget=nan", "whole number", "`budget`"]),
+    "a budget that is left out": (["budget=???"], ["`budget`", "budget=<value>"]),
+    "a reference to nothing": (["budget=${nope}"], ["`budget`", "'nope'"]),
+    "a reference in a circle": (["budget=${budget}"], ["`budget`", "Recursive"]),
+    "a late checkpoint": (["checkpoints=[9,700]"], ["[700]", "0 to 640", "`checkpoints`"]),
+    "a seed in words": (["seed=abc"], ["seed='abc'", "whole number", "`seed`"]),
+    "a negative seed": (["seed=-1"], ["seed=-1", "from 0", "`seed`"]),
+    "no trials": (["evaluation.trials=0"], ["evaluation.trials=0", "from 1"]),
+    "too many tasks": (["method=grpo", "env.train_tasks=9999"], ["9999", "1 to 64"]),
+    "a share above one": (["max_lost=2"], ["max_lost=2", "from 0 to 1", "`max_lost`"]),
+    # parts of one's own
+    "a factory without a colon": (
+        ["env=custom", "env.factory=no_suite"], ["'no_suite'", "module:attribute"],
+    ),
+    "a factory without the attribute": (
+        ["env=custom", "env.factory=no_suite:Nope"], ["no attribute Nope", "Empty", "env.factory"],
+    ),
+    "a factory of something else": (
+        ["env=custom", "env.factory=no_suite:Empty"], ["is no Suite", "splits", "env.factory"],
+    ),
+    "a factory that is not there": (
+        ["env=custom", "env.factory=not_there:x"], ["not_there", "working folder", "env.factory"],
+    ),
+    "a factory that raises": (
+        ["env=custom", "env.factory=refuses_import:x"], ["RuntimeError: no luck", "env.factory"],
+    ),
+    "a factory that ends the process": (
+        ["env=custom", "env.factory=ends_the_process:x"], ["SystemExit: 3", "env.factory"],
+    ),
+    "no factory": (["env=custom"], ["env.factory", "module:attribute"]),
+    "a settings folder that is not there": (
+        ["--config-dir", "nope", *QUICK], ["/nope", "not found"],
+    ),
+    "a settings folder that is a file": (
+        ["--config-dir", "plain.txt", *QUICK], ["/plain.txt", "not found"],
+    ),
+    "a settings file with an open list": (
+        ["--config-dir=own", "method=open_list"], ["open_list.yaml", "line 1"],
+    ),
+    "a settings file with a tab": (["--config-dir=own", "method=tab"], ["tab.yaml", "line 2"]),
+    "a settings file that is a list": (
+        ["--config-dir=own", "method=a_list"], ["`method` is [1, 2]", "group of settings"],
+    ),
+    "a settings file in Latin-1": (
+        ["--config-dir=own", "method=latin"], ["0xe9", "--config-dir"],
+    ),
+    # places
+    "a run folder that is a file": ([*QUICK, "run_dir=plain.txt"], ["plain.txt", "`run_dir`"]),
+    "a run folder below a file": (
+        [*QUICK, "run_dir=plain.txt/x"], ["plain.txt/x", "Not a directory", "`run_dir`"],
+    ),
+    "runs below a file": ([*QUICK, "runs_root=plain.txt"], ["plain.txt", "`runs_root`"]),
+    "a run folder in /proc": ([*QUICK, "run_dir=/proc/x"], ["/proc/x", "`run_dir`"]),
+    "a long run folder": ([*QUICK, f"run_dir={LONG}"], ["xxx...", "too long", "`run_dir`"]),
+    "a long run folder below others": ([*QUICK, f"run_dir=a/b/{LONG}"], ["a/b/x", "too long"]),
+    "a run folder with a zero byte": ([*QUICK, "run_dir='a\0b'"], ["a\\x00b", "`run_dir`"]),
+    "a run folder with a surrogate": ([*QUICK, "run_dir='\ud800'"], ["ud800", "`run_dir`"]),
+    "the working folder": ([*QUICK, "run_dir=."], ["not empty", "`run_dir`"]),
+    # what this machine lacks
+    "no CUDA": (
+        ["method=base", "evaluation.limit=1", "policy.device=cuda:99"],
+        ["policy.device=cuda:99", "allowed: cpu"],
+    ),
+    "no such device": (
+        ["method=base", "evaluation.limit=1", "policy.device=gpu"],
+        ["policy.device=gpu", "allowed: cpu"],
+    ),
+    "a device without values": (
+        ["method=base", "evaluation.limit=1", "policy.device=meta"],
+        ["policy.device=meta", "allowed: cpu"],
+    ),
+    "no model": (
+        ["method=base", "evaluation.limit=1", "model=hf", "model.path=/nope"], ["/nope", "`model`"],
+    ),
+    "a model that is none": (
+        ["method=base", "evaluation.limit=1", "model=hf", "model.path=plain.txt"],
+        ["plain.txt", "causal language model", "`model`"],
+    ),
+    "no agent": (["method=saved", "method.agent=/nope"], ["/nope", "agent.json", "method.agent"]),
+    "W&B without a key": (
+        [*QUICK, "tracker=wandb", "tracker.mode=online"], ["WANDB_API_KEY", "`tracker.mode`"],
+    ),
+    # models in roles
+    "a reflector that is not there": (
+        ["method=gepa", "llm.reflector.by=me"], ["'me'", "program, endpoint", "llm.reflector.by"],
+    ),
+    "a reflector without a model": (
+        ["method=gepa", "llm.reflector.by=endpoint"], ["llm.reflector.model"],
+    ),
+    "a reflector without a server": (
+        ["method=gepa", "llm.reflector.by=endpoint", "llm.reflector.model=m"],
+        ["llm.reflector.base_url", "http://"],
+    ),
+    "a reflector at no address": (
+        ["method=gepa", "llm.reflector.by=endpoint", "llm.reflector.model=m",
+         "llm.reflector.base_url=[nope]"],
+        ["'nope'", "llm.reflector.base_url", "http://"],
+    ),
+    "a reflector without its key": (
+        ["method=gepa", "llm.reflector.by=endpoint", "llm.reflector.model=m",
+         "llm.reflector.base_url=['http://127.0.0.1:9/v1']", "llm.reflector.key_env=NO_SUCH_KEY"],
+        ["NO_SUCH_KEY", "llm.reflector.key_env"],
+    ),
+    "an agent's server that is left out": (
+        ["method=base", "policy=openai"], ["policy.base_url=<value>"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_wrong_command_is_answered_by_one_line(name: str, place: Path, capsys: Said) -> None:
+    if name.startswith("W&B"):
+        pytest.importorskip("wandb", reason="needs wandb, which is not installed")
+    typed, named = REFUSED[name]
+    before = everything(place)
+    assert main(list(typed)) == 2
+    one_line(capsys.readouterr().err, named)
+    assert everything(place) == before, "something is left half-made"
+
+
+def one_line(said: str, named: Sequence[str]) -> None:
+    assert said.startswith("error: ") and said.count("\n") == 1, said
+    assert len(said) < 900 and all(what in said for what in named), said
+
+
+Main = Callable[[Sequence[str]], int]
+COMMANDS: dict[str, Main] = {
+    "show": trace_bench.show.main,
+    "results": trace_bench.results.__main__.main,
+    "sweep": trace_bench.sweep.main,
+    "check": trace_bench.check.main,
+}
+OTHERS: dict[str, tuple[str, Sequence[str]]] = {
+    "show nope": ("show nope", ["nope is not a folder"]),
+    "show a file": ("show plain.txt", ["plain.txt is not a folder"]),
+    "show an empty folder": ("show empty", ["empty holds no trajectories", "trajectories.jsonl"]),
+    "show a long name": (f"show {LONG}", ["cannot be read"]),
+    "tables of nothing": ("results tables --out out", ["no finished run in no place"]),
+    "tables of an empty folder": ("results tables empty --out out", ["no finished run in empty"]),
+    "tables of nope": ("results tables nope --out out", ["nope does not exist"]),
+    "tables of a file": ("results tables plain.txt --out out", ["no finished run in plain.txt"]),
+    "tables of a long name": (f"results tables {LONG} --out out", ["cannot be read"]),
+    "a rule that is left out": ("results regrade empty --out out", ["rule=", "retry"]),
+    "a rule that is none": ("results regrade empty rule=x --out out", ["'x'", "retry", "`rule`"]),
+    "a card of no run": ("results export empty --out out", ["empty: not finished"]),
+    "a card of two runs": ("results export empty empty --out out", ["one run folder, got 2"]),
+    "a sweep that is not there": ("sweep nope.yaml", ["nope.yaml", "FILE"]),
+    "a sweep that is a folder": ("sweep empty", ["empty", "directory", "FILE"]),
+    "a sweep with an open list": ("sweep own/method/open_list.yaml", ["open_list.yaml", "FILE"]),
+    "a sweep in Latin-1": ("sweep own/method/latin.yaml", ["latin.yaml", "utf-8", "FILE"]),
+    "a sweep that is no mapping": ("sweep plain.txt", ["plain.txt", "`parameters`"]),
+    "a random sweep": ("sweep random.yaml", ["method='random'", "grid"]),
+    "a sweep with one value": ("sweep one_value.yaml", ["parameters.seed", "values: [x, ...]"]),
+    "a sweep with a wrong value": ("sweep wrong_value.yaml", ["budget='x'", "`budget`"]),
+    "a sweep without jobs": ("sweep fine.yaml --jobs 0", ["--jobs 0", "1 or more"]),
+    "a sweep below a file": ("sweep fine.yaml --runs-root plain.txt", ["plain.txt", "could not"]),
+    "a check of no environment": ("check env=nope", ["'nope'", "toolsandbox", "`env`"]),
+    "a check of no number": ("check limit=x", ["limit=x", "`limit`"]),
+    "a check of no split": ("check split=x", ["'x'", "train, dev, test", "`split`"]),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_wrong_word_to_another_command_too(name: str, place: Path, capsys: Said) -> None:
+    typed, named = OTHERS[name]
+    command, *arguments = typed.split(" ")
+    before = everything(place)
+    assert COMMANDS[command](arguments) == 2
+    said = [line for line in capsys.readouterr().err.splitlines(True) if "skipped: " not in line]
+    one_line("".join(said), named)
+    assert everything(place) == before, "something is left half-made"
+
+
+@pytest.mark.parametrize("typed", [["--nope"], ["--config-dir"], ["--info", "nope"]])
+def test_a_wrong_flag_shows_the_flags(typed: list[str], capsys: Said) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(typed)
     said = capsys.readouterr().err
-    assert said.startswith(f"error: {typed} is not allowed") and said.count("\n") == 1
+    assert ended.value.code == 2 and "usage: " in said and typed[0] in said.splitlines()[-1]
+
+
+def test_a_folder_of_another_run_is_left_as_it_is(place: Path, capsys: Said) -> None:
+    assert main([*QUICK, "run_dir=run"]) == 0
+    before = {p: p.read_bytes() for p in sorted(place.rglob("*")) if p.is_file()}
+    capsys.readouterr()
+    assert main([*QUICK, "run_dir=run", "seed=1"]) == 2
+    one_line(capsys.readouterr().err, ["run belongs to a run with other settings", "seed"])
+    assert {p: p.read_bytes() for p in sorted(place.rglob("*")) if p.is_file()} == before
+
+
+def test_a_result_is_not_written_where_a_file_lies(place: Path, capsys: Said) -> None:
+    assert main([*QUICK, "run_dir=run"]) == 0
+    for command in ("collect", "search", "export"):
+        given = ["evaluation.split=dev"] if command == "search" else []
+        if given:
+            assert main([*QUICK, *given, "run_dir=dev"]) == 0
+        capsys.readouterr()
+        run = "dev" if given else "run"
+        results = COMMANDS["results"]
+        assert results([command, run, "--out", "plain.txt/out"]) == 2
+        one_line(capsys.readouterr().err, ["plain.txt/out", "--out"])
+
+
+@pytest.mark.docker
+def test_an_image_that_is_missing_leaves_no_folder(place: Path, capsys: Said) -> None:
+    before = everything(place)
+    assert main([*QUICK, "sandbox=docker", "sandbox.tag=no-such-tag"]) == 2
+    one_line(capsys.readouterr().err, ["trace-bench/base:no-such-tag", "sandbox.build base"])
+    assert everything(place) == before
+
+
+def test_a_reader_that_has_seen_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `trace_bench --help | head -1` does."""
+    import subprocess
+    import sys
+
+    with subprocess.Popen(
+        [sys.executable, "-m", "trace_bench", "--help"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(os.environ),
+    ) as running:  # fmt: skip
+        assert running.stdout is not None and running.stderr is not None
+        running.stdout.close()
+        said = running.stderr.read()
+    assert b"Traceback" not in said

@@ -7,12 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.text import visible
 from trace_bench.core.yaml_file import read_settings
+from trace_bench.policies.local import load_model
 from trace_bench.results.places import find
 from trace_bench.results.table import Table
-from trace_bench.show import visible
+from trace_bench.trainers.resume import FILE as STATE
+from trace_bench.trainers.resume import State
 
 BOMB = "a0: &a0 [1, 1]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]\n" for n in range(1, 30)
@@ -57,3 +61,34 @@ def test_a_name_stays_within_its_cell() -> None:
     assert table.markdown().splitlines()[-1] == "| a\\|b &lt;img> | 1 |"
     level = Table("t", "c", ("method", "p"), (("grpo", "<0.0006"),))
     assert level.markdown().splitlines()[-1] == "| grpo | <0.0006 |"
+
+
+class Bomb:
+    """A pickle that runs a command when it is loaded."""
+
+    def __init__(self, place: Path) -> None:
+        self.place = place
+
+    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
+        return os.system, (f"touch {self.place}",)
+
+
+def test_the_state_of_a_training_runs_no_code(tmp_path: Path) -> None:
+    """It is named, and the training repeated from the stored rollouts."""
+    torch.save({"identity": "x", "records": Bomb(tmp_path / "ran")}, tmp_path / STATE)
+    said: list[str] = []
+    assert State.load(tmp_path, "x", said.append) == State("x")
+    assert "cannot be read" in said[0] and not (tmp_path / "ran").exists()
+
+
+def test_a_model_brings_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a person at a terminal could be asked for leave."""
+    import json
+
+    own = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "own", "auto_map": own}))
+    (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    monkeypatch.setattr("builtins.input", lambda *_: "y")
+    with pytest.raises(UserError, match="cannot load a model"):
+        load_model(tmp_path)
+    assert not (tmp_path / "ran").exists()

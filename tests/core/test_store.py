@@ -151,22 +151,27 @@ def test_a_full_disk_is_said_in_words_and_leaves_whole_lines(tmp_path):
     code = f"""
 import errno, resource, signal, pathlib
 from trace_bench.core import store
+from trace_bench.core.errors import UserError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 lines = store.Lines(pathlib.Path({str(path)!r}))
 try:
     for n in range(100):
         lines.append({{"n": n, "text": "x" * 100}})
-except OSError as error:
-    print(error.errno == errno.EFBIG, n)
+except UserError as error:
+    print(error.__cause__.errno == errno.EFBIG, n)
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ran.stdout.split() == ["True", "8"], ran.stderr
     assert [json.loads(line)["n"] for line in path.read_text().splitlines()] == list(range(8))
 
 
-def test_only_a_full_disk_becomes_a_user_error(tmp_path):
+def test_what_a_disk_refuses_becomes_a_user_error(tmp_path):
     with pytest.raises(UserError, match="disk is full"), store.disk_errors(tmp_path):
         raise OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(PermissionError), store.disk_errors(tmp_path):
+    refused = pytest.raises(UserError, match=r"could not write .*: no\. Change .*`run_dir`")
+    with refused, store.disk_errors(tmp_path):
         raise PermissionError(errno.EACCES, "no")
+    with pytest.raises(UserError, match="cannot be read: Too many levels"):
+        (tmp_path / "circle").symlink_to(tmp_path / "circle")
+        store.read_bytes(tmp_path / "circle")

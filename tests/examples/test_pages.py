@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from pages import EXAMPLES, PAGES, ROOT, blocks, lay_out
+from pages import EXAMPLES, PAGES, ROOT, TOP, blocks, lay_out
 
 PROGRAM = """
 import sys
@@ -74,13 +74,33 @@ def test_python_on_a_page_runs(page: Path, tmp_path: Path) -> None:
         assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
+@pytest.mark.parametrize("page", [*PAGES, *TOP], ids=lambda p: p.stem)
 def test_links_lead_somewhere(page: Path) -> None:
     for link in re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / link).resolve().exists(), link
     for name in re.findall(r"`((?:trace_bench|conf|examples)/[\w/]+\.\w+)`", page.read_text()):
         if name != "conf/env/bell.yaml":  # the reader's
             assert (ROOT / name).exists(), name
+
+
+@pytest.mark.parametrize("name", ["SECURITY.md", "CONTRIBUTING.md"])
+def test_what_the_top_pages_rest_on_is_there(name: str) -> None:
+    """The tests that they name, the commands of make; the README links to them."""
+    text = (ROOT / name).read_text()
+    tests = re.findall(r"`(?:\.venv/bin/pytest )?(tests/[\w/.]+)`", text)
+    assert tests and all((ROOT / test).exists() for test in tests)
+    made = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`make (\w+)`", text)) <= made
+    assert f"]({name})" in (ROOT / "README.md").read_text()
+
+
+def test_every_promise_about_security_names_a_test_that_runs() -> None:
+    """Each section but the one on reports; the tests are of files that hold some."""
+    sections = (ROOT / "SECURITY.md").read_text().split("\n## ")[1:]
+    for section in sections[:-1]:
+        tests = re.findall(r"`(tests/[\w/]+\.py)`", section)
+        assert tests, section.splitlines()[0]
+        assert all("\ndef test_" in (ROOT / test).read_text() for test in tests)
 
 
 def test_the_first_page_names_the_check_first() -> None:

@@ -1,13 +1,24 @@
-"""metrics.jsonl: what a repeated run logs again is not written twice."""
+"""metrics.jsonl: what a repeated run logs again is not written twice. A tracker that fails."""
 
 from __future__ import annotations
 
+import errno
+import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from trace_bench.trackers.jsonl import Metrics, Silent
+import trace_bench
+from trace_bench.__main__ import main
+from trace_bench.trackers.jsonl import MOST_SAID, Metrics, Silent
+
+TRAINED = (
+    "method=grpo", "budget=16", "checkpoints=[]", "trainer.groups=2", "trainer.group_size=8",
+    "evaluation.limit=1", "policy.max_turns=2", "policy.max_tokens=8", "env.train_tasks=2",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("value", [0.5, math.nan, math.inf, -math.inf])
@@ -18,3 +29,83 @@ def test_a_line_is_written_once_whatever_its_value(tmp_path: Path, value: float)
         metrics.log({"loss": value, "seconds": seconds})
         metrics.close()
     assert len(path.read_text().splitlines()) == 1
+
+
+class Failing:
+    """A tracker whose service or disk fails at `at`: log, conclude or close."""
+
+    def __init__(self, at: str) -> None:
+        self.at = at
+        self.called: list[str] = []
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        self._call("log")
+
+    def conclude(self, summary: Mapping[str, Any]) -> None:
+        self._call("conclude")
+
+    def close(self) -> None:
+        self._call("close")
+
+    def _call(self, name: str) -> None:
+        self.called.append(name)
+        if name == self.at:
+            raise OSError(errno.ENOSPC, "No space\nleft")
+
+
+MODULE = "from test_metrics import Failing\n\n\ndef tracker(at: str) -> Failing:\n"
+MODULE += "    return Failing(at)\n"
+
+
+@pytest.mark.parametrize("at", ["log", "conclude", "close"])
+def test_a_run_says_that_its_tracker_failed(
+    at: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Below its table and in summary.json, and again when the stored result is asked for; the
+    result is the same."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / f"fails_at_{at}.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    named = ["tracker=custom", f"tracker.factory=fails_at_{at}:tracker", f"tracker.options.at={at}"]
+    assert main([*TRAINED, "run_dir=silent"]) == 0
+    capsys.readouterr()
+    said = "the tracker failed (Failing, OSError: [Errno 28] No space left)"
+    for _ in range(2):
+        assert main([*TRAINED, *named, "run_dir=run"]) == 0
+        printed = capsys.readouterr()
+        assert f"{said}; the metrics are in metrics.jsonl" in printed.out.splitlines()
+        assert printed.out.rstrip().endswith("run: run")
+    one, two = (json.loads((tmp_path / n / "summary.json").read_text()) for n in ("silent", "run"))
+    assert one["health"]["tracker"] is None and "No space left" in two["health"]["tracker"]
+    assert {k: v for k, v in one["health"].items() if k != "tracker"} == {
+        k: v for k, v in two["health"].items() if k != "tracker"
+    }
+    assert one["table"] == two["table"] and one["rollouts"] == two["rollouts"]
+
+
+def test_a_quiet_run_says_so_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    tracker = Failing("conclude")
+    found = trace_bench.run(
+        tracker=tracker, method="base", policy="idle", evaluation__limit=1, run_dir="run"
+    )
+    assert "the tracker failed (Failing, OSError" in found.table
+    assert tracker.called == ["conclude"], "it is not called again"
+
+
+def test_a_tracker_is_closed_once_and_its_words_are_few(tmp_path: Path) -> None:
+    fine = Failing("never")
+    metrics = Metrics(tmp_path / "one.jsonl", fine, print)
+    metrics.close()
+    metrics.close()
+    assert fine.called == ["close"] and metrics.failure is None
+
+    class Long(Silent):
+        def close(self) -> None:
+            raise RuntimeError("x\n" * 10**6)
+
+    long = Metrics(tmp_path / "two.jsonl", Long(), lambda text: None)
+    long.close()
+    assert long.failure is not None and len(long.failure) < MOST_SAID + 20
+    assert "\n" not in long.failure

@@ -200,7 +200,7 @@ def _scalar(hint: Any, value: Any, path: str, metadata: Mapping[str, Any]) -> An
     high = metadata.get("high", float("inf"))
     allowed = _SCALARS[hint]
     if "low" in metadata:
-        allowed += f" from {low:g}" + ("" if high == float("inf") else f" to {high:g}")
+        allowed += f" from {low}" + ("" if high == float("inf") else f" to {high}")
     accepted = (int, float) if hint is float else (hint,)
     if not isinstance(value, accepted) or (isinstance(value, bool) and hint is not bool):
         raise _wrong(path, value, allowed)

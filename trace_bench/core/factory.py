@@ -148,7 +148,7 @@ def load(text: str, where: str) -> Factory:
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script without a guard ends the process
         if module.startswith("trace_bench."):
             raise
         raise UserError(

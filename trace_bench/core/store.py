@@ -47,16 +47,31 @@ def fingerprint(config: Mapping[str, Any], length: int = 12) -> str:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turns "no space left" into a UserError that names the path; other errors pass through."""
+    """Turns what a disk refuses (it is full, read-only, not permitted, gone) into a UserError that
+    names the path and the reason."""
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            raise
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"the disk is full: could not write {path}. Free some space, or change the setting "
+                "`run_dir`, then run the same command again: it resumes where it stopped."
+            ) from error
         raise UserError(
-            f"the disk is full: could not write {path}. Free some space, or change the setting "
-            "`run_dir`, then run the same command again: it resumes where it stopped."
+            f"could not write {path}: {reason(error)}. Change the setting `run_dir` (or `--out`), "
+            "or make that place writable, then run the same command again."
         ) from error
+
+
+def reason(error: OSError | ValueError) -> str:
+    """What the system says of a path, without the path."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def shown(path: Path) -> str:
+    """A path in a message, which a name of any length and any characters shall not spoil."""
+    text = str(path) if str(path).isprintable() else ascii(str(path))[1:-1]
+    return text if len(text) <= 200 else f"{text[:60]}..."
 
 
 def write_text(path: Path, text: str) -> None:
@@ -122,13 +137,18 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def read_bytes(path: Path) -> bytes:
-    """The content of a file. Raises UserError for what is no plain file and might never end: a
-    pipe, a device, also behind a symbolic link."""
+    """The content of a file. Raises UserError for what is no plain file and might never end (a
+    pipe, a device, also behind a symbolic link) and for what may not be read; FileNotFoundError."""
     waiting_for_nobody = os.O_RDONLY | os.O_NONBLOCK  # a pipe that nobody writes to, too
-    with os.fdopen(os.open(path, waiting_for_nobody), "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise UserError(f"{path} is no plain file. {_repair(path)}")
-        return file.read()
+    try:
+        with os.fdopen(os.open(path, waiting_for_nobody), "rb") as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise UserError(f"{path} is no plain file. {_repair(path)}")
+            return file.read()
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {reason(error)}. {_repair(path)}") from error
 
 
 Needs = Mapping[str, type]
@@ -157,7 +177,9 @@ class Lines:
             return
         if not self.path.is_file():
             raise UserError(f"{self.path} is no plain file. {_repair(self.path)}")
-        with self.path.open("rb+") as file:
+        with disk_errors(self.path):
+            found = self.path.open("rb+")
+        with found as file:
             good = 0
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):

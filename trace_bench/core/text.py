@@ -34,3 +34,8 @@ def without_surrogates(value: Any) -> Any:
     if isinstance(value, dict):
         return {without_surrogates(k): without_surrogates(v) for k, v in value.items()}
     return value
+
+
+def visible(text: str) -> str:
+    """The text with its control characters written out: a terminal would obey them."""
+    return "".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text)

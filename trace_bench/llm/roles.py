@@ -13,10 +13,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from trace_bench.core.errors import EpisodeError
-from trace_bench.core.store import Lines, canonical, read_lines, stable_seed
+from trace_bench.core.store import Lines, canonical, damaged, read_lines, stable_seed
 from trace_bench.core.types import Boundary, Message
 from trace_bench.llm.client import JSON, Client, Endpoint, LLMError, NoUsableAnswer, Usage
 from trace_bench.llm.structured import Unusable
@@ -93,11 +94,12 @@ class Roles:
 
     def __init__(self, players: Mapping[str, Role], path: Path) -> None:
         self._players = dict(players)
-        self._lines = Lines(path)
+        self._lines = Lines(path, NEEDED)
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str, str], _Answer] = {}  # (role, call, question's digest)
         self._usage: dict[str, Usage] = {}
-        for line in self._lines.existing:
+        for number, line in enumerate(self._lines.existing, start=1):
+            _check(line, path, number)
             self._remember(line)
         self._lines.existing.clear()
 
@@ -160,7 +162,8 @@ class Roles:
         for name, player in self._players.items():
             usage[name].retries = player.client.usage.retries  # since this program was started
         for path in sorted(self._lines.path.parent.rglob("llm-*.jsonl")):
-            for line in read_lines(path):
+            for number, line in enumerate(read_lines(path, NEEDED), start=1):
+                _check(line, path, number)
                 if line["role"] in usage:
                     _count(usage[line["role"]], line)
         return {name: vars(used) for name, used in usage.items()}
@@ -212,6 +215,25 @@ class Roles:
                 line.get("error"),
                 line.get("status"),
             )
+
+
+NEEDED = MappingProxyType({"role": str})
+OPTIONAL = MappingProxyType(
+    {
+        "call": str, "digest": str, "text": str, "error": str, "retract": str, "cut": bool,
+        "status": int, "prompt_tokens": int, "completion_tokens": int,
+    }
+)  # fmt: skip
+"""The fields of a line of llm.jsonl, with their types."""
+
+
+def _check(line: Mapping[str, Any], path: Path, number: int) -> None:
+    """Raises UserError for a line that this program has not written."""
+    for name, kind in OPTIONAL.items():
+        if line.get(name) is not None and not isinstance(line[name], kind):
+            raise damaged(path, number, f"{name!r} must be {kind.__name__}")
+    if "digest" in line and not (isinstance(line["digest"], str) and "call" in line):
+        raise damaged(path, number, "an answer without its question")
 
 
 def _shortened(text: str) -> str:

@@ -12,10 +12,10 @@ def check_device(device: str) -> None:
     import torch
 
     try:
-        torch.empty(1, device=device)
+        torch.ones(1, device=device).item()  # "meta" holds no values
     except (RuntimeError, AssertionError) as error:  # a build without CUDA asserts
-        why = str(error).strip().partition("\n")[0]
+        why = str(error).strip().partition("\n")[0].partition(". ")[0].rstrip(".")
         raise UserError(
-            f"policy.device={device} cannot be used on this machine: {why} Change "
+            f"policy.device={device} cannot be used on this machine: {why}. Change "
             "`policy.device`; allowed: cpu, or a device of this PyTorch build such as cuda."
         ) from error

@@ -180,11 +180,15 @@ def load_model(model_path: str | Path, device: str = "cpu") -> tuple[Any, Any]:
 
     try:
         with _no_progress_bars():
-            tokenizer = AutoTokenizer.from_pretrained(model_path)
-            model = AutoModelForCausalLM.from_pretrained(model_path, dtype=torch.float32)
+            # No code that comes with a model: transformers would ask at a terminal.
+            tokenizer = AutoTokenizer.from_pretrained(model_path, trust_remote_code=False)
+            model = AutoModelForCausalLM.from_pretrained(
+                model_path, dtype=torch.float32, trust_remote_code=False
+            )
     except (OSError, ValueError) as error:
+        why = " ".join(str(error).split()).rstrip(".")
         raise UserError(
-            f"cannot load a model from {str(model_path)!r}: {error}. Needed: a folder or hub name "
+            f"cannot load a model from {str(model_path)!r}: {why}. Needed: a folder or hub name "
             "of a Hugging Face causal language model. Change the setting `model`."
         ) from error
     placed: Any = model  # the stub of `to` has another type

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_text
+from trace_bench.core.text import visible
 from trace_bench.report.page import build
 from trace_bench.report.runs import find
 
@@ -40,14 +41,14 @@ def main(arguments: Sequence[str]) -> int:
     try:
         found = find(given.places)
         for text in found.skipped:
-            print(f"skipped: {text}", file=sys.stderr)
+            print(visible(f"skipped: {text}"), file=sys.stderr)
         made = build(found, int(given.limit_mb * 1e6))
         write_text(given.out, made.html)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(visible(f"error: {error}"), file=sys.stderr)
         return 2
     for text in made.left_out:
-        print(f"left out: {text}", file=sys.stderr)
+        print(visible(f"left out: {text}"), file=sys.stderr)
     print(f"{given.out} ({len(made.html) / 1e6:.1f} MB, {len(found.runs)} runs)")
     return 0
 

@@ -29,6 +29,7 @@ from pathlib import Path
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_text
+from trace_bench.core.text import visible
 from trace_bench.results import details, rules, search, tables
 from trace_bench.results.compare import cells, check_comparable
 from trace_bench.results.places import Found, find
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str]) -> int:
             return _compare(given.places, given.out)
         written = _carry_out(given)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(visible(f"error: {error}"), file=sys.stderr)
         return 2
     for path in written:
         print(path)
@@ -92,7 +93,7 @@ def _carry_out(given: argparse.Namespace) -> list[Path]:
         return export(Path(places[0]), given.out, given.format)
     found = find([Path(p) for p in places], rule)
     for text in found.skipped:
-        print(f"skipped: {text}", file=sys.stderr)
+        print(" ".join(visible(f"skipped: {text}").splitlines()), file=sys.stderr)
     if not found.records and command != "paper":
         raise UserError(
             f"no finished run in {', '.join(places) or 'no place'}; name run folders or record "
@@ -100,7 +101,12 @@ def _carry_out(given: argparse.Namespace) -> list[Path]:
         )
     if command != "collect":
         rules.check_coverage(found.records, given.coverage)
-    return COMMANDS["tables" if command == "regrade" else command](found, given.out)
+    chosen = "tables" if command == "regrade" else command
+    if chosen in DRAWING:
+        from trace_bench.results import plots
+
+        plots.check_installed()
+    return COMMANDS[chosen](found, given.out)
 
 
 def collect(found: Found, out: Path) -> list[Path]:
@@ -210,6 +216,9 @@ COMMANDS: dict[str, Callable[[Found, Path], list[Path]]] = {
     "search": make_search,
     "paper": paper,
 }
+
+DRAWING = ("tables", "map", "capabilities", "paper")
+"""The commands that also draw figures."""
 
 if __name__ == "__main__":
     sys.exit(main(sys.argv[1:]))

@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.store import file_hash, read_json, read_lines, write_json, write_text
+from trace_bench.core.store import (
+    disk_errors,
+    file_hash,
+    read_json,
+    read_lines,
+    shown,
+    write_json,
+    write_text,
+)
+from trace_bench.results.places import DAMAGE
 from trace_bench.results.rules import DEFAULT, RULES, counted, drops
 from trace_bench.results.runs import read_run
 
@@ -35,7 +44,32 @@ SUMMARY_KEYS = (
 
 def export(folder: Path, out: Path) -> list[Path]:
     """Writes the bundle of a finished run; it appears whole or not at all. UserError for a folder
-    that is unfinished or edited, and for a place that is taken."""
+    that is unfinished, edited or damaged, and for a place that is taken."""
+    try:
+        kept = _checked(folder)
+        with disk_errors(out):
+            taken = out.exists()
+        if taken:
+            raise UserError(f"{out} exists already. Name another place in --out.")
+        building = out.with_name(f".{out.name}.building")
+        with disk_errors(out):
+            shutil.rmtree(building, ignore_errors=True)
+            try:
+                (building / "record").mkdir(parents=True)
+                _fill(building, folder, kept)
+                building.rename(out)
+            except BaseException:
+                shutil.rmtree(building, ignore_errors=True)
+                raise
+    except DAMAGE as error:
+        raise UserError(
+            f"{shown(folder)}: damaged ({type(error).__name__}: {str(error)[:200]})"
+        ) from error
+    return sorted(p for p in out.rglob("*") if p.is_file())
+
+
+def _checked(folder: Path) -> list[str]:
+    """The names of the run's files, which are those that its summary was made from."""
     read_run(folder)  # finished, unedited, and within its budget
     for name, digest in read_json(folder / "summary.json")["hashes"].items():
         if file_hash(folder / name) != digest:
@@ -46,11 +80,10 @@ def export(folder: Path, out: Path) -> list[Path]:
             raise UserError(f"{folder}: {name} is a link to a place outside of the folder")
         if not (folder / name).is_file():
             raise UserError(f"{folder}: {name} is no plain file")
-    if out.exists():
-        raise UserError(f"{out} exists already. Name another place in --out.")
-    building = out.with_name(f".{out.name}.building")
-    shutil.rmtree(building, ignore_errors=True)
-    (building / "record").mkdir(parents=True)
+    return kept
+
+
+def _fill(building: Path, folder: Path, kept: list[str]) -> None:
     for name in kept:
         shutil.copyfile(folder / name, building / "record" / name)
     lines = read_lines(folder / "evaluation.jsonl")
@@ -59,8 +92,6 @@ def export(folder: Path, out: Path) -> list[Path]:
         "".join(json.dumps(d, sort_keys=True) + "\n" for d in _dropped(folder, lines)),
     )
     write_json(building / "card.json", _card(building, kept, lines))
-    building.rename(out)
-    return sorted(p for p in out.rglob("*") if p.is_file())
 
 
 def _card(building: Path, kept: list[str], lines: list[dict[str, Any]]) -> dict[str, Any]:

@@ -30,10 +30,11 @@ def routing(records: Sequence[Record], caption: str) -> Table | None:
     for (method, budget), members in sorted(groups.items()):
         figures = [r.routing for r in members if r.routing is not None]
 
-        def mean(values: Sequence[float]) -> str:
+        def mean(found: Sequence[float | None]) -> str:
+            values = [v for v in found if v is not None]  # None: every episode was lost
             return f"{sum(values) / len(values):.3f}" if values else ""
 
-        decisive = [f["agreement_decisive"] for f in figures if f["agreement_decisive"] is not None]
+        decisive = [f["agreement_decisive"] for f in figures]
         rows.append(
             (
                 method,
@@ -82,7 +83,7 @@ def selection(records: Sequence[Record], caption: str) -> Table | None:
 
 
 def _agree(name: str, runs: Sequence[Record]) -> str:
-    shares = [r.votes[name][0] / r.votes[name][1] for r in runs if name in r.votes]
+    shares = [r.votes[name][0] / r.votes[name][1] for r in runs if r.votes.get(name, (0, 0))[1]]
     return f" ({sum(shares) / len(shares):.2f})" if shares else ""
 
 

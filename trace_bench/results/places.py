@@ -7,10 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.store import reason, shown
 from trace_bench.results.records import Record, read_records
 from trace_bench.results.rules import DEFAULT
 from trace_bench.results.runs import read_run
 
+DAMAGE = (
+    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError,
+)  # fmt: skip
+"""What reading raises where a file holds something else than a run has written."""
 RUN_FILES = ("summary.json", "ledger.jsonl", "evaluation.jsonl")
 
 
@@ -38,9 +43,13 @@ def find(places: Sequence[Path], rule: str | None = None) -> Found:
             skipped.append(f"{place}: run {record.fingerprint} is there already, counted once")
 
     for place in places:
-        if not place.exists():
+        try:
+            there, file = place.exists(), place.is_file()
+        except OSError as error:
+            raise UserError(f"{shown(place)} cannot be read: {reason(error)}.") from error
+        if not there:
             raise UserError(f"{place} does not exist; name run folders or record files.")
-        if place.is_file():
+        if file:
             for record in _of_rule(read_records(place), rule, place):
                 take(record, place)
             continue
@@ -57,15 +66,8 @@ def run_folders(place: Path, rule: str, skipped: list[str]) -> Iterator[tuple[Pa
             yield folder, read_run(folder, rule)
         except UserError as error:
             skipped.append(str(error))
-        except (
-            OSError,
-            ValueError,
-            LookupError,
-            TypeError,
-            AttributeError,
-            RecursionError,
-        ) as error:
-            skipped.append(f"{folder}: damaged ({type(error).__name__}: {error})")
+        except DAMAGE as error:
+            skipped.append(f"{folder}: damaged ({type(error).__name__}: {str(error)[:200]})")
 
 
 def _of_rule(records: list[Record], rule: str | None, place: Path) -> list[Record]:
@@ -79,15 +81,24 @@ def _of_rule(records: list[Record], rule: str | None, place: Path) -> list[Recor
 
 
 def _folders(place: Path, skipped: list[str]) -> Iterator[Path]:
-    """Run folders, in order; what lies inside a run folder is not searched. Folders that should be
-    one are named in `skipped`: empty ones, and those with a run's files and no settings."""
-    if (place / "config.yaml").is_file():
-        yield place
-        return
-    inside = sorted(place.iterdir())
-    if not inside or any(p.name in RUN_FILES for p in inside):
-        skipped.append(f"{place}: no run (no config.yaml)")
-        return
-    for child in inside:
-        if child.is_dir():
-            yield from _folders(child, skipped)
+    """Run folders, in order; what lies inside a run folder is not searched, and no folder is
+    searched twice. Folders that should be one are named in `skipped`: empty ones, those with files
+    of a run and no settings, and those that cannot be read."""
+    left, seen = [place], set()
+    while left:
+        folder = left.pop()
+        try:
+            real = folder.resolve()
+            if real in seen:  # by a link, which may lead in a circle
+                continue
+            seen.add(real)
+            if (folder / "config.yaml").is_file():
+                yield folder
+                continue
+            inside = sorted(folder.iterdir())
+            if not inside or any(p.name in RUN_FILES for p in inside):
+                skipped.append(f"{folder}: no run (no config.yaml)")
+                continue
+            left += [child for child in reversed(inside) if child.is_dir()]
+        except (OSError, RuntimeError) as error:  # of `resolve`, for links that end nowhere
+            skipped.append(f"{shown(folder)}: cannot be read ({type(error).__name__})")

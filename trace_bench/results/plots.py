@@ -7,12 +7,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import disk_errors
 from trace_bench.results.compare import Cell, cells
 from trace_bench.results.records import Record, training_tasks
 from trace_bench.results.statistics import Interval, wilson_interval
 from trace_bench.results.style import OTHER, style
 
 _WINDOW = 8
+
+
+def check_installed() -> None:
+    """Raises UserError if figures cannot be drawn, before anything is written."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            "the figures need the package matplotlib, which is not installed: pip install "
+            "'trace_bench[plots]'. The commands collect, search and export draw none."
+        ) from error
 
 
 def _pyplot() -> Any:
@@ -38,11 +51,17 @@ def _pyplot() -> Any:
 
 def _save(figure: Any, path: Path) -> list[Path]:
     """PNG and SVG, without a date in them: the same records give the same files."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     out = [path.with_suffix(".png"), path.with_suffix(".svg")]
-    figure.savefig(out[0], bbox_inches="tight", metadata={"Software": None})
-    figure.savefig(out[1], bbox_inches="tight", metadata={"Date": None, "Creator": None})
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(out[0], bbox_inches="tight", metadata={"Software": None})
+        figure.savefig(out[1], bbox_inches="tight", metadata={"Date": None, "Creator": None})
     return out
+
+
+def _plain(text: str) -> str:
+    """A text that matplotlib shows as it is: between dollar signs it would read formulas."""
+    return text.replace("$", r"\$")
 
 
 Points = Sequence[tuple[float, Interval]]
@@ -54,7 +73,7 @@ def _line(axes: Any, method: str, points: Points, dashed: bool = False) -> None:
         [x for x, _ in points],
         [i.value for _, i in points],
         yerr=[[i.value - i.low for _, i in points], [i.high - i.value for _, i in points]],
-        label=method,
+        label=_plain(method),
         color=style().colour(method),
         marker=style().marker(method),
         markersize=5,
@@ -76,7 +95,7 @@ def _finish(figure: Any, axes: Any, title: str, path: Path) -> list[Path]:
     """Legend beside the last panel, title above, both files."""
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5))
     above = 1.04 if axes.get_title() else 0.98  # panels have titles of their own
-    figure.suptitle(title, fontsize=8, y=above)
+    figure.suptitle(_plain(title), fontsize=8, y=above)
     saved = _save(figure, path)
     _pyplot().close(figure)
     return saved
@@ -160,11 +179,11 @@ def learning_curves(records: Sequence[Record], title: str, path: Path) -> list[P
                     linewidth=0.9,
                     alpha=0.7,
                 )
-        column[0].set_title(method, fontsize=9)
+        column[0].set_title(_plain(method), fontsize=9)
         column[1].set_xlabel("rollouts spent")
     panels[0][0].set_ylabel("mean reward")
     panels[1][0].set_ylabel("groups without advantage")
-    figure.suptitle(f"{title}, {budget} rollouts", fontsize=8, y=0.98)
+    figure.suptitle(_plain(f"{title}, {budget} rollouts"), fontsize=8, y=0.98)
     saved = _save(figure, path)
     _pyplot().close(figure)
     return saved
@@ -200,7 +219,8 @@ def paper_scaling(
     _doubling(left, reported["budget"], "training rollouts")
     _doubling(right, budgets or reported["budget"], "rollouts, all counted")
     left.set_title("reported: official suite, 129 tasks, 1 seed", fontsize=8)
-    right.set_title(f"ours: {_world(found)}" if found else "ours: nothing was run", fontsize=8)
+    world = _plain(_world(found)) if found else "nothing was run"
+    right.set_title(f"ours: {world}", fontsize=8)
     left.set_ylabel("mean similarity")
     left.legend(frameon=False, fontsize=7)
     saved = _save(figure, path)

@@ -13,6 +13,7 @@ from typing import Any
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import charged
+from trace_bench.results.checks import check
 
 FORMAT = 1
 _LISTS = ("success", "base", "capabilities", "adapters")
@@ -97,7 +98,8 @@ def read_records(path: Path) -> list[Record]:
             )
         try:
             out.append(_frozen(line))
-        except TypeError as error:
+            check(out[-1])
+        except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
             raise UserError(f"{path}, line {number} is not a record ({error}).") from error
     return out
 

@@ -19,6 +19,7 @@ from trace_bench.core.run_files import ELSEWHERE, FLOORS
 from trace_bench.core.store import fingerprint, read_bytes, read_object
 from trace_bench.core.types import Boundary, Purpose, charged
 from trace_bench.core.yaml_file import read_settings
+from trace_bench.results.checks import check
 from trace_bench.results.records import Record
 from trace_bench.results.rules import DEFAULT, counted, drops
 
@@ -33,7 +34,8 @@ _FEW = 200  # points of a training curve that are kept
 
 
 def read_run(folder: Path, rule: str = DEFAULT) -> Record:
-    """The record of one run folder. Raises UserError naming the folder and what is wrong."""
+    """The record of one run folder. Raises UserError naming the folder and what is wrong, and other
+    errors where the files hold something else than a run has written (`places.find` names them)."""
     summary = _summary(folder)
     config = _config(folder, summary)
     for name in CHECKED:
@@ -46,7 +48,7 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
     final = counted(lines["final"], rule)
     tasks = sorted({o["task"] for o in final})
     trials = int(config["evaluation"]["trials"])
-    return Record(
+    record = Record(
         method=_label(summary),
         budget=summary["budget"],
         seed=summary["seed"],
@@ -74,12 +76,14 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         fingerprint=summary["fingerprint"],
         about=summary.get("suite_data", {}),
     )
+    check(record)
+    return record
 
 
 def _label(summary: Mapping[str, Any]) -> str:
     """The method's name, with the remarks that every table must show."""
-    marks = summary.get("marks", ())
-    return f"{summary['method']} ({', '.join(marks)})" if marks else str(summary["method"])
+    marks, method = summary.get("marks", ()), summary["method"]
+    return f"{method} ({', '.join(marks)})" if marks else method
 
 
 def _summary(folder: Path) -> Mapping[str, Any]:

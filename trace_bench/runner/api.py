@@ -21,7 +21,7 @@ from typing import Any
 from trace_bench.core.agent_file import read_agent
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import EPISODE
-from trace_bench.core.store import read_lines
+from trace_bench.core.store import damaged, read_lines
 from trace_bench.core.types import AgentSpec, Trajectory, trajectory_from_json
 from trace_bench.results.compare import check_same_settings
 from trace_bench.results.runs import read_run
@@ -77,8 +77,14 @@ class Result:
         """The method's rollouts in the order in which they ended, or with `evaluation` the base and
         the trained agent on the held-out tasks."""
         name = "evaluation_trajectories.jsonl" if evaluation else "trajectories.jsonl"
-        lines = read_lines(self.folder / name, EPISODE)
-        return [trajectory_from_json(line["trajectory"]) for line in lines]
+        path = self.folder / name
+        found = []
+        for number, line in enumerate(read_lines(path, EPISODE), start=1):
+            try:
+                found.append(trajectory_from_json(line["trajectory"]))
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                raise damaged(path, number, f"no trajectory: {error!r}") from error
+        return found
 
     def __repr__(self) -> str:
         success = self.score["success"]

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.run_files import CONFIG, ELSEWHERE, SUMMARY
-from trace_bench.core.store import fingerprint, read_object, write_text
+from trace_bench.core.run_files import CONFIG, ELSEWHERE, REPAIRS, SUMMARY
+from trace_bench.core.store import disk_errors, fingerprint, read_object, reason, shown, write_text
 from trace_bench.core.yaml_file import read_settings
+from trace_bench.runner import health, report
 from trace_bench.runner.build import plain
 from trace_bench.settings.identity import differences, identity
 from trace_bench.settings.registry import Part
@@ -53,6 +54,14 @@ def belongs(place: Place) -> bool:
     return False
 
 
+def holds_run(place: Place) -> bool:
+    """Whether a run lies in the folder, of whatever settings."""
+    try:
+        return (place.folder / CONFIG).exists()
+    except OSError:  # a name that no folder can have: making it says so
+        return False
+
+
 def claim(place: Place, settings: Settings) -> None:
     """Claims the folder for this run: writes its config."""
     import yaml
@@ -63,12 +72,23 @@ def claim(place: Place, settings: Settings) -> None:
 
 
 def stored_summary(folder: Path) -> dict[str, Any] | None:
-    """The summary of a finished run; None when the run is not finished."""
+    """The summary of a finished run; None when the run is not finished. Raises UserError for one
+    that is damaged, which no later reader needs to fear."""
     path = folder / SUMMARY
     if not path.exists():
         return None
     summary = read_object(path)
-    return summary if summary.get("complete") else None
+    if not summary.get("complete"):
+        return None
+    try:
+        report.closing(summary)
+        report.beside("", summary)
+        health.lost(summary)
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"{path} is damaged ({type(error).__name__}: {error}). {REPAIRS[SUMMARY]}"
+        ) from error
+    return summary
 
 
 LOCK = ".lock"
@@ -83,25 +103,49 @@ def only_writer(folder: Path) -> Iterator[None]:
     except ImportError:  # no such lock on Windows; the folder is then unguarded
         yield
         return
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"run_dir={folder} is a file; a folder is needed. Change `run_dir`.")
-    made = [p for p in (folder, *folder.parents) if not p.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    made = _make(folder)
+    lock, free, mine = folder / LOCK, True, False
+    there = lock.exists()
     try:
-        with (folder / LOCK).open("w") as file:
+        with disk_errors(lock):
+            held = lock.open("w")
+        with held as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                made = []
+                free = False
                 raise UserError(
                     f"another process is writing {folder}. Wait for it, or change `run_dir` or "
                     "`seed`."
                 ) from error
-            file.write(f"{os.getpid()}\n")
-            file.flush()
+            mine = True
+            with disk_errors(lock):
+                file.write(f"{os.getpid()}\n")
+                file.flush()
             yield
     finally:
+        if mine and not there and not (folder / CONFIG).exists():
+            lock.unlink(missing_ok=True)  # also in a folder that was refused
+        _remove_empty(made if free else ())
+
+
+def _make(folder: Path) -> list[Path]:
+    """Makes the folder; those that were missing, the innermost first. Raises UserError for a place
+    that cannot be one, and leaves nothing there then."""
+    made: list[Path] = []
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"run_dir={folder} is a file; a folder is needed. Change `run_dir`.")
+        for missing in reversed([p for p in (folder, *folder.parents) if not p.exists()]):
+            missing.mkdir(exist_ok=True)
+            made.insert(0, missing)
+    except (OSError, ValueError) as error:  # a ValueError: the name has a zero byte
         _remove_empty(made)
+        raise UserError(
+            f"the run folder {shown(folder)} cannot be made: {reason(error)}. Change `run_dir` or "
+            "`runs_root`."
+        ) from error
+    return made
 
 
 def _remove_empty(made: Sequence[Path]) -> None:

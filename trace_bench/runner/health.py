@@ -1,4 +1,5 @@
-"""The health of a run: what was lost, cut off or unreadable, and whether training learned from it.
+"""The health of a run: what was lost, cut off or unreadable, whether training learned from it, and
+whether its tracker has failed.
 
 It is in summary.json under `health` and the last lines of the closing table.
 """
@@ -99,6 +100,8 @@ def lines(health: Mapping[str, Any]) -> list[str]:
             f"the {trials} trials of every task were equal, so they say no more than one "
             "(evaluation.trials, policy.eval_temperature)"
         )
+    if (failure := health.get("tracker")) is not None:
+        found.append(f"the tracker failed ({failure}); the metrics are in metrics.jsonl")
     return found
 
 

@@ -53,6 +53,7 @@ from trace_bench.runner.folder import (
     Place,
     belongs,
     claim,
+    holds_run,
     locate,
     only_writer,
     stored_summary,
@@ -130,23 +131,38 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
     log: Log = log_line if verbose else _silence
     parts = parts_of(settings)
     place = locate(settings, parts)
+    if (found := _finished(parts, place)) is not None:
+        return found
     with few_collections(), only_writer(place.folder), ExitStack() as stack:
         resumed = belongs(place)
         summary = stored_summary(place.folder) if resumed else None
         if summary is not None and (gone := health.lost(summary)):
             log(f"{gone} held-out episodes were lost; they are played again")
         elif summary is not None:
-            _report_again(settings, parts, place, summary, log)
+            summary = _reported_again(settings, parts, place, summary, log)
             return Done(place.folder, summary, stored=True)
         bench = build_bench(settings, parts, place, stack, log)
         check_built(bench, new=not resumed)
+        tracker: Tracker = parts["tracker"].make(bench.context)  # refuses before anything is there
         if not resumed:
             claim(place, settings)
         for line in header(bench):
             log(line)
         stream: TextIO = sys.stderr if verbose else _Nowhere()  # type: ignore[assignment]
-        summary = _execute(bench, stack, Progress(settings.budget, stream=stream), resumed)
+        progress = Progress(settings.budget, stream=stream)
+        summary = _execute(bench, tracker, stack, progress, resumed)
     return Done(place.folder, summary, stored=False)
+
+
+def _finished(parts: Mapping[str, Part], place: Place) -> Done | None:
+    """The run if it is finished and nothing is left to write: it needs no lock then, so that it can
+    be looked at in a read-only folder. None if there is something to do, also for its tracker."""
+    if isinstance(parts["tracker"].declared, AwaitsResult) or not holds_run(place):
+        return None
+    summary = stored_summary(place.folder) if belongs(place) else None
+    if summary is None or health.lost(summary):
+        return None
+    return Done(place.folder, summary, stored=True)
 
 
 @dataclass(frozen=True)
@@ -158,11 +174,13 @@ class _Run:
     evaluation: Evaluation
     progress: Progress
     clock: Clock
-    tracker: Tracker
+    metrics: Metrics
     episodes: Episodes | None  # shared by the method and its yardsticks
 
 
-def _execute(bench: Bench, stack: ExitStack, progress: Progress, resumed: bool) -> dict[str, Any]:
+def _execute(
+    bench: Bench, tracker: Tracker, stack: ExitStack, progress: Progress, resumed: bool
+) -> dict[str, Any]:
     """Runs everything that is not on disk yet and writes the summary."""
     started = time.monotonic()
     folder, settings = bench.place.folder, bench.settings
@@ -178,9 +196,9 @@ def _execute(bench: Bench, stack: ExitStack, progress: Progress, resumed: bool) 
     )
     evaluation = Evaluation(folder, player, wanted(bench), progress=progress, clock=clock)
     stack.enter_context(closing(evaluation))
-    tracker = bench.parts["tracker"].make(bench.context)
+    metrics = Metrics(folder / "metrics.jsonl", tracker, bench.log)
     episodes = Episodes() if yardsticks(bench) else None
-    run = _Run(bench, player, evaluation, progress, clock, tracker, episodes)
+    run = _Run(bench, player, evaluation, progress, clock, metrics, episodes)
     lab = stack.enter_context(closing(_lab(run)))
     if resumed:
         there = lab.ledger.spent
@@ -208,6 +226,10 @@ def _execute(bench: Bench, stack: ExitStack, progress: Progress, resumed: bool) 
     summary = summarize(settings, bench.parts, bench.place, bench.plan, finished)
     write_json(folder / SUMMARY, summary)
     lab.conclude(summary)
+    metrics.close()  # the tracker may fail at its very end, too
+    if metrics.failure != summary["health"]["tracker"]:
+        summary["health"]["tracker"] = metrics.failure
+        write_json(folder / SUMMARY, summary)
     return summary
 
 
@@ -266,8 +288,7 @@ def _lab(run: _Run, yardstick: Yardstick | None = None) -> RunLab:
     folder = bench.place.folder
     trainer = bench.trainer
     if yardstick is None:
-        metrics = Metrics(folder / "metrics.jsonl", run.tracker, bench.log)
-        listeners = Listeners(metrics, run.progress, run.evaluation.checkpoint)
+        listeners = Listeners(run.metrics, run.progress, run.evaluation.checkpoint)
     else:
         folder = folder / yardstick.name
         trainer = bench.parts["trainer"].make(bench.context)
@@ -311,25 +332,31 @@ def _health(run: _Run, lab: RunLab) -> dict[str, Any]:
         "method": lab.episodes.data(),
         "evaluation": evaluation.health().data(),
         **vars(lab.training),
+        "tracker": run.metrics.failure,
         "equal_trials": health.equal_trials([*outcomes["final"]]),
     }
 
 
-def _report_again(
+def _reported_again(
     settings: Settings,
     parts: Mapping[str, Part],
     place: Place,
-    summary: Mapping[str, Any],
+    summary: dict[str, Any],
     log: Log,
-) -> None:
-    """Passes a stored result to a tracker that waits for it."""
+) -> dict[str, Any]:
+    """Passes a stored result to a tracker that waits for it. Returns the summary, with the
+    tracker's failure if it fails."""
     if not isinstance(parts["tracker"].declared, AwaitsResult):
-        return
+        return summary
     facts = {"fingerprint": place.fingerprint, "folder": place.folder, "identity": place.identity}
     tracker: Tracker = parts["tracker"].make(run_context(settings, parts, **facts))
-    if isinstance(tracker, AwaitsResult) and tracker.awaits_result():
-        with closing(Metrics(place.folder / "metrics.jsonl", tracker, log)) as metrics:
-            metrics.conclude(summary)
+    if not (isinstance(tracker, AwaitsResult) and tracker.awaits_result()):
+        return summary
+    with closing(Metrics(place.folder / "metrics.jsonl", tracker, log)) as metrics:
+        metrics.conclude(summary)
+    if metrics.failure is None or "health" not in summary:
+        return summary
+    return {**summary, "health": {**summary["health"], "tracker": metrics.failure}}
 
 
 def _larger(settings: Settings, summary: Mapping[str, Any]) -> str | None:
@@ -343,7 +370,10 @@ def _larger(settings: Settings, summary: Mapping[str, Any]) -> str | None:
     if split is None:
         return None
     other = replace(settings, env=replace(env, train_split=split), run_dir=None)
-    found = stored_summary(locate(other, parts).folder)
+    try:
+        found = stored_summary(locate(other, parts).folder)
+    except UserError as error:  # another run's damage, which this run's result does not share
+        return f"with {split}: {error}"
     if found is None:
         return f"with {split}: not run yet; add env.train_split={split} to the command"
     return report.beside(f"with {split}", found)

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import errno
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -77,11 +78,16 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def resolve(name: str) -> None:
-    """Raises UserError if an image's pins are unavailable or conflict."""
+    """Raises UserError if an image's pins are unavailable, have other hashes, or conflict."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    command += ["--dry-run", "--ignore-installed", "-r"]
     pins = containers() / name / "requirements.txt"
-    _run([*command, "--dry-run", "--ignore-installed", "-r", str(pins)])
-    count = sum(1 for line in pins.read_text().splitlines() if line and line[0] != "#")
+    _run([*command, str(pins), "--no-deps"])
+    with tempfile.TemporaryDirectory() as place:  # with hashes, pip resolves nothing beyond them
+        plain = Path(place) / "requirements.txt"
+        plain.write_text(re.sub(r" \\\n +--hash=\S+", "", pins.read_text()))
+        _run([*command, str(plain)])
+        count = sum(1 for line in plain.read_text().splitlines() if re.match(r"\w", line))
     print(f"{name}: {count} packages resolve", flush=True)
 
 

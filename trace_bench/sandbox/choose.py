@@ -9,7 +9,7 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Ask, InImage, RunContext, Suite
-from trace_bench.sandbox.docker import DockerTransport, Limits, connect, reap
+from trace_bench.sandbox.docker import DockerTransport, Limits, check_image, connect, reap
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.protocol import encode
 from trace_bench.sandbox.suite import remote, sandboxed
@@ -119,6 +119,7 @@ def make_pool(
     arguments = [encode(worker).decode().strip()]
     if kind == "docker":
         client = connect()
+        check_image(client, image)
         reap(client, sandbox.run)
 
         def spawn() -> Transport:

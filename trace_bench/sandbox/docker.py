@@ -47,11 +47,7 @@ class DockerTransport:
                 image, list(arguments), labels={LABEL: run, OWNER: owner()}, **walls(limits)
             )
         except docker.errors.ImageNotFound as error:
-            name = image.split("/")[-1].split(":")[0]
-            raise UserError(
-                f"the image {image} is missing. Build it with `python -m "
-                f"trace_bench.sandbox.build {name}`, or change `sandbox` to process."
-            ) from error
+            raise _missing(image) from error
         except docker.errors.APIError as error:
             raise UserError(f"the engine made no container of {image}: {error}") from error
         try:
@@ -158,13 +154,34 @@ def walls(limits: Limits) -> dict[str, Any]:
     }
 
 
+def check_image(client: Any, image: str) -> None:
+    """Raises UserError if the engine does not have the image."""
+    import docker
+
+    try:
+        client.images.get(image)
+    except docker.errors.ImageNotFound as error:
+        raise _missing(image) from error
+    except docker.errors.APIError as error:  # such as a name that no image can have
+        raise UserError(f"the engine does not know the image {image}: {error}") from error
+
+
+def _missing(image: str) -> UserError:
+    name = image.split("/")[-1].split(":")[0]
+    return UserError(
+        f"the image {image} is missing. Build it with `python -m "
+        f"trace_bench.sandbox.build {name}`, or change `sandbox` to process."
+    )
+
+
 def connect() -> Any:
     """A client of a running engine. Raises UserError that says what is missing and what to do."""
     try:
         import docker
     except ImportError as error:
         raise UserError(
-            "sandbox=docker needs the package `docker`: pip install '.[docker]'."
+            "sandbox=docker needs the package `docker`: pip install '.[docker]', or change "
+            "`sandbox`."
         ) from error
     try:
         client = docker.from_env(timeout=_SECONDS)

@@ -11,6 +11,7 @@ import copy
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,19 +44,25 @@ def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
     import hydra
 
     codes: list[int] = []
+    bugs: list[Exception] = []
     here = os.getpid()
 
     def task(cfg: Any) -> None:
         if os.getpid() != here:  # a launcher's worker: Hydra returns errors, but not `codes`
-            if code := job(checked(_plain(cfg))):
+            if code := _in_worker(lambda: job(checked(_plain(cfg)))):
                 raise UserError(f"the run ended with exit code {code}; its output says why.")
             return
-        codes.append(_report(lambda: job(checked(_plain(cfg)))))
+        try:
+            codes.append(_report(lambda: job(checked(_plain(cfg)))))
+        except Exception as error:  # not for Hydra, nor for the readers of its errors
+            bugs.append(error)
 
     main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
     _offer_entry_points()
     with _readable_errors(), _arguments([_opened(a) for a in argv]):
         main(task)()
+    if bugs:
+        raise bugs[0]
     return max(codes, default=0)
 
 
@@ -152,13 +159,33 @@ _OPTION = re.compile(rf"({'|'.join(ENTRY_POINTS)})\.options\.[^=]+=")
 
 def _opened(override: str) -> str:
     """Adds the `++` that Hydra needs for an option that is in none of our files, such as
-    `env.options.size=40`. Raises UserError for a group set to null, which Hydra cannot read."""
-    group, _, choice = override.partition("=")
-    if choice == "null" and (conf_dir() / group.lstrip("+")).is_dir():
-        raise UserError(
-            f"{override} is not allowed: leave `{group}` out, or name one of its files."
-        )
+    `env.options.size=40`. Raises UserError for what Hydra cannot read or would read as another
+    thing: no setting, a group set to null, a path in the place of a group's file."""
+    key, equals, choice = override.partition("=")
+    group = key.lstrip("+")
+    if equals and not group.strip("~ "):
+        raise UserError(f"{override!r} names no setting; {_FORM}")
+    if equals and group in {p.name for p in conf_dir().iterdir() if p.is_dir()}:
+        if choice == "null":
+            raise UserError(
+                f"{override} is not allowed: leave `{key}` out, or name one of its files."
+            )
+        if choice.startswith("/") or ".." in choice.split("/"):
+            raise UserError(
+                f"{override} is not allowed: `{key}` takes the name of one of its files (your own: "
+                f"--config-dir FOLDER), not a path. Change `{key}`."
+            )
     return f"++{override}" if _OPTION.match(override) else override
+
+
+_FORM = (
+    "allowed: setting=value, such as budget=640. A value with spaces, signs or letters beyond "
+    "a to z needs quotes within the quotes of the shell: \"run_dir='my runs'\"."
+)
+
+
+LAUNCHERS = ("joblib", "submitit_local", "submitit_slurm")
+"""Hydra's launchers that come with the extra `launchers`."""
 
 
 # -- Hydra ------------------------------------------------------------------------------------
@@ -189,8 +216,23 @@ def _report(job: Callable[[], int]) -> int:
         return 2
 
 
+def _in_worker(job: Callable[[], int]) -> int:
+    """Runs a job in a launcher's process. A bug's traceback is printed there; the process that
+    waits receives a line."""
+    try:
+        return job()
+    except UserError:
+        raise
+    except Exception as error:
+        traceback.print_exc()
+        raise UserError(
+            f"the run ended with {type(error).__name__}: {error}; its output says where."
+        ) from None
+
+
 @contextmanager
 def _readable_errors() -> Iterator[None]:
+    import yaml
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
 
@@ -198,15 +240,41 @@ def _readable_errors() -> Iterator[None]:
         yield
     except (HydraException, OmegaConfBaseException) as error:
         raise _translate(error) from error
+    except (yaml.YAMLError, OSError, UnicodeDecodeError, RecursionError) as error:
+        why = " ".join(str(error).split())
+        raise UserError(
+            f"a settings file cannot be read ({why}). Change that file, which lies in the folder "
+            "of --config-dir unless the installation is damaged."
+        ) from error
+    except ValueError as error:
+        if type(error) is not ValueError:  # Hydra's answer to flags that exclude each other
+            raise
+        raise UserError(f"the command line could not be read: {error}") from error
 
 
 def _translate(error: Exception) -> UserError:
     """Hydra's error as one line that names the key and what is allowed."""
+    from hydra.errors import OverrideParseException
+    from omegaconf.errors import InterpolationResolutionError
+
+    if isinstance(error, OverrideParseException):
+        return UserError(f"{error.override!r} cannot be read; {_FORM}")
     missing = getattr(error, "missing_cfg_file", None)
     if missing is not None and "/" in missing:
         group, choice = missing.rsplit("/", 1)
+        if group == "hydra/launcher" and choice in LAUNCHERS:
+            return UserError(
+                f"hydra/launcher={choice} needs a package that is not installed: pip install "
+                "'trace_bench[launchers]', or leave `hydra/launcher` out."
+            )
         return unknown(group, choice, getattr(error, "options", None) or (), group)
     for cause in _chain(error):
+        if isinstance(cause, InterpolationResolutionError):
+            why = str(cause).partition("\n")[0]
+            return UserError(
+                f"the setting `{cause.full_key}` refers to what does not exist ({why}). Change "
+                f"`{cause.full_key}`."
+            )
         node = getattr(cause, "parent_node", None)
         if getattr(cause, "key", None) is not None and isinstance(node, Mapping):
             key = getattr(cause, "full_key", None) or cause.key
@@ -233,7 +301,7 @@ def _keys(node: Mapping[str, Any]) -> list[str]:
 def _plain(cfg: Any) -> dict[str, Any]:
     """The composed settings as plain data, interpolations resolved."""
     from omegaconf import OmegaConf
-    from omegaconf.errors import MissingMandatoryValue
+    from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 
     try:
         data = OmegaConf.to_container(cfg, resolve=True, throw_on_missing=True)
@@ -242,5 +310,7 @@ def _plain(cfg: Any) -> dict[str, Any]:
             f"the setting `{error.full_key}` must be given, e.g. on the command line "
             f"as {error.full_key}=<value>."
         ) from error
+    except OmegaConfBaseException as error:
+        raise _translate(error) from error
     assert isinstance(data, dict)
     return {str(key): value for key, value in data.items() if key != "hydra"}

@@ -61,7 +61,7 @@ class PolicySettings(PartSettings):
     tokens per turn."""
 
     batch: int = field(default=128, metadata=number(1))
-    threads: int = field(default=1, metadata=number(1))
+    threads: int = field(default=1, metadata=number(1, 4096))
     context: int | None = field(default=None, metadata=number(2))
     device: str = "cpu"
     eval_temperature: float = field(default=0.0, metadata=number(0))
@@ -121,7 +121,7 @@ class SandboxSettings:
     seconds, `memory` and `scratch` in MiB, `cpus` in cores, all per container."""
 
     name: Literal["inline", "auto", "process", "docker"]
-    workers: int = field(default=1, metadata=number(1))
+    workers: int = field(default=1, metadata=number(1, 1024))
     deadline: float = field(default=30.0, metadata=number(0.1))
     start: float = field(default=60.0, metadata=number(1))
     retries: int = field(default=2, metadata=number(0))
@@ -141,7 +141,7 @@ class EvaluationSettings:
     `routing`: also compare the router with the oracle on the development tasks."""
 
     split: str = "test"
-    trials: int = field(default=1, metadata=number(1))
+    trials: int = field(default=1, metadata=number(1, 10_000))
     limit: int | None = field(default=None, metadata=number(1))
     retries: int = field(default=1, metadata=number(0))
     yardsticks: bool = True
@@ -165,7 +165,7 @@ class Settings:
     llm: LLMSettings = field(default_factory=LLMSettings)
     protocol: Literal["held_out", "paper"] = "held_out"
     accounting: Literal["strict", "paper"] = "strict"
-    budget: int = field(default=640, metadata=number(0))
+    budget: int = field(default=640, metadata=number(0, 10_000_000))
     seed: int = field(default=0, metadata=number(0))
     checkpoints: tuple[int, ...] | None = field(default=None, metadata=number(0))
     max_lost: float = field(default=0.5, metadata=number(0, 1))

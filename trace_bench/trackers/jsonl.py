@@ -19,6 +19,10 @@ CLOCK_WORDS = ("wall", "second", "seconds", "_s", "time")
 """A metric whose name ends in one of these depends on the machine's speed."""
 
 
+MOST_SAID = 300
+"""Characters of a tracker's error that are kept."""
+
+
 class Silent:
     """`tracker=jsonl`: does nothing beyond metrics.jsonl."""
 
@@ -34,7 +38,8 @@ class Silent:
 
 class Metrics:
     """metrics.jsonl, one line per call of `log`; new lines also go to `tracker`. A failure of the
-    tracker does not stop the run: it is logged once, and the tracker is not called again."""
+    tracker does not stop the run: it is logged once and kept in `failure`, and the tracker is not
+    called again."""
 
     def __init__(self, path: Path, tracker: Tracker, log: Callable[[str], None]) -> None:
         self._lines = Lines(path)
@@ -42,6 +47,7 @@ class Metrics:
         self._lines.existing.clear()
         self._tracker: Tracker | None = tracker
         self._log = log
+        self.failure: str | None = None
 
     def log(self, values: Mapping[str, Any]) -> None:
         key = _key(values)
@@ -58,6 +64,7 @@ class Metrics:
     def close(self) -> None:
         self._lines.close()
         self._forward(lambda tracker: tracker.close())
+        self._tracker = None
 
     def _forward(self, action: Callable[[Tracker], None]) -> None:
         if self._tracker is None:
@@ -65,11 +72,12 @@ class Metrics:
         try:
             action(self._tracker)
         except Exception as error:
-            name = type(self._tracker).__name__
+            why = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_SAID]
+            self.failure = f"{type(self._tracker).__name__}, {why}"
             self._tracker = None
             self._log(
-                f"the tracker failed ({name}, {type(error).__name__}: {error}); the run goes on, "
-                "and its metrics are in metrics.jsonl"
+                f"the tracker failed ({self.failure}); the run goes on, and its metrics are in "
+                "metrics.jsonl"
             )
 
 

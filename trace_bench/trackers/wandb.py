@@ -16,7 +16,7 @@ from trace_bench.core.protocols import RunContext
 
 class WandbTracker:
     """Implements `protocols.Tracker`. `mode`: W&B's offline or online. Raises UserError if the
-    package is not installed."""
+    package is not installed, or if there is no key for `online`."""
 
     def __init__(
         self,
@@ -31,6 +31,11 @@ class WandbTracker:
                 "tracker=wandb needs the package wandb: pip install '.[wandb]', or set "
                 "`tracker` to jsonl."
             ) from error
+        if mode == "online" and not _has_key(wandb):
+            raise UserError(
+                "tracker.mode=online needs a key of W&B, and there is none: set the environment "
+                "variable WANDB_API_KEY, run `wandb login`, or set `tracker.mode` to offline."
+            )
         self._wandb, self._context = wandb, run
         self._project, self._mode = project, mode
         self._started: Any = None
@@ -81,3 +86,12 @@ class WandbTracker:
     def close(self) -> None:
         if self._started is not None:
             self._started.finish()
+
+
+def _has_key(wandb: Any) -> bool:
+    """Whether W&B finds a key or token. A server that does not answer is no reason to refuse: the
+    run goes on without it, and says so."""
+    try:
+        return bool(wandb.login(prompt=False))
+    except wandb.errors.Error:
+        return True

@@ -101,7 +101,7 @@ def fresh(path: str, targets: Iterable[str], rank: int, seed: int) -> dict[str, 
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
-        config = AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise UserError(
             f"cannot read the configuration of {path!r}: {error}. Change the setting `model`."

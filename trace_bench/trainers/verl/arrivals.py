@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines, write_text
 from trace_bench.core.types import Trajectory, trajectory_from_json
 
@@ -27,7 +28,14 @@ class Arrivals:
         self._look()
         there = self._there.get(call, {})
         for index in sorted(wanted & there.keys()):
-            yield index, trajectory_from_json(there.pop(index))
+            try:
+                found = trajectory_from_json(there.pop(index))
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                raise UserError(
+                    f"{self.folder} holds an episode that is none ({call!r}, {index}: {error!r}). "
+                    "Remove the folder and run the same command again."
+                ) from error
+            yield index, found
 
     def _look(self) -> None:
         for path in sorted(self.folder.glob("*.jsonl")):
@@ -39,11 +47,17 @@ class Arrivals:
                 for line in file:
                     if not line.endswith(b"\n"):
                         break  # an incomplete line: still being written
+                    try:
+                        value = json.loads(line)
+                        self._there.setdefault(value["call"], {}).setdefault(
+                            value["index"], value["trajectory"]
+                        )
+                    except (ValueError, LookupError, TypeError, RecursionError) as error:
+                        raise UserError(
+                            f"{path} is corrupt at byte {start} ({error!r}). Remove the file and "
+                            "run the same command again: what it held is played again."
+                        ) from error
                     start += len(line)
-                    value = json.loads(line)
-                    self._there.setdefault(value["call"], {}).setdefault(
-                        value["index"], value["trajectory"]
-                    )
             self._read[path] = start
 
 
@@ -61,7 +75,7 @@ class Steps:
     def of(self, step: int) -> dict[str, Any] | None:
         """A step's metrics; None until they are written."""
         for path in sorted(self.folder.glob("metrics-*.jsonl"), reverse=True):
-            for line in read_lines(path):
+            for line in read_lines(path, {"step": int, "data": dict}):
                 if line["step"] == step and "actor/pg_loss" in line["data"]:
                     return dict(line["data"])
         return None

@@ -84,7 +84,7 @@ def context(run: RunContext) -> int:
 
     from trace_bench.policies.local import context_of
 
-    return context_of(AutoConfig.from_pretrained(run.model), run.context)
+    return context_of(AutoConfig.from_pretrained(run.model, trust_remote_code=False), run.context)
 
 
 def claim(folder: Path, job: TrainingJob, spec: JobSpec, settings: VerlSettings) -> None:

@@ -1,0 +1,171 @@
+"""Every reader of a file of lines gives values or its own error, whatever the lines hold."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pages import ROOT
+from test_readers import BYTES, DEEP, NUMBERS, VALUES
+from toy import ToySuite
+
+import trace_bench
+from trace_bench import show, sweep
+from trace_bench.core.errors import UserError
+from trace_bench.llm.roles import Roles
+from trace_bench.play.record import Player
+from trace_bench.play.suites import Suites
+from trace_bench.policies.scripted import IdlePolicy
+from trace_bench.results.card import export
+from trace_bench.results.places import find
+from trace_bench.results.records import read_records
+from trace_bench.runner.api import Result
+from trace_bench.runner.evaluate import Evaluator
+from trace_bench.runner.lab import Listeners, RunLab
+from trace_bench.runner.ledger import Ledger, read_ledger
+from trace_bench.runner.progress import Progress
+from trace_bench.trackers.jsonl import Metrics, Silent
+from trace_bench.trainers.verl.arrivals import Arrivals, Steps
+
+quick = settings(max_examples=60, deadline=None, derandomize=True)
+
+NAMES = "call index purpose task seed adapter agent version trial score stop error tokens attempt"
+NAMES += " turns malformed trajectory role digest text cut status retract prompt_tokens"
+NAMES += " completion_tokens messages step data folder code overrides format method budget settings"
+FIELDS = NAMES.split()
+TEXTS = ["training", "evaluation", "final", "base", "done", "error", "user", "train/0", "t", "0/0"]
+FIELD = st.sampled_from(TEXTS) | st.integers(0, 3) | VALUES
+TRAJECTORY = st.dictionaries(
+    st.sampled_from([*FIELDS, "tools", "failure"]),
+    FIELD,
+)
+OBJECTS = st.dictionaries(st.sampled_from(FIELDS), FIELD | TRAJECTORY, min_size=1, max_size=14)
+EPISODES = st.fixed_dictionaries(
+    {"call": st.sampled_from(TEXTS), "index": NUMBERS, "trajectory": TRAJECTORY}
+)
+LINES = st.lists(
+    (OBJECTS | EPISODES).map(lambda value: json.dumps(value).encode()) | BYTES | DEEP, max_size=4
+)
+
+
+def lab(folder: Path) -> None:
+    """The files of a lab: ledger, trajectories and metrics."""
+    player = Player(IdlePolicy(), Suites(ToySuite()), 4, 8)
+    listeners = Listeners(Metrics(folder / "metrics.jsonl", Silent(), print), Progress(9))
+    RunLab(
+        folder, seed=0, ledger=Ledger(folder / "ledger.jsonl", 9), player=player,
+        trainer=None, listeners=listeners,  # type: ignore[arg-type]
+    ).close()  # fmt: skip
+
+
+def evaluator(folder: Path) -> None:
+    player = Player(IdlePolicy(), Suites(ToySuite()), 4, 8)
+    kept = folder / "evaluation_trajectories.jsonl"
+    Evaluator(
+        folder / "evaluation.jsonl", player, seed=0, temperature=0.0, retries=0,
+        progress=Progress(9), trajectories=kept,
+    )  # fmt: skip
+
+
+def roles(folder: Path) -> None:
+    found = Roles({}, folder / "llm.jsonl")
+    found.usage()
+    found.close()
+
+
+def arrivals(folder: Path) -> None:
+    for index, trajectory in Arrivals(folder).take("train/0", {0}):
+        assert index == 0 and trajectory.task
+
+
+def result(folder: Path) -> None:
+    for evaluation in (False, True):
+        Result(folder, {}).trajectories(evaluation=evaluation)
+
+
+def listing(folder: Path) -> None:
+    if show.main([str(folder)]) not in (0, 2):
+        raise AssertionError("another exit code")
+
+
+def swept(folder: Path) -> None:
+    assert sweep.sweep(folder / "sweep.jsonl", [], 1, retry=False) == 0
+
+
+def compared(folder: Path) -> None:
+    trace_bench.compare(folder, folder)
+
+
+# module -> what reads its lines, and the file
+READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
+    "runner/ledger.py": [
+        (lambda f: read_ledger(f / "ledger.jsonl"), "ledger.jsonl"),
+        (lambda f: Ledger(f / "ledger.jsonl", 9), "ledger.jsonl"),
+    ],
+    "runner/lab.py": [(lab, "trajectories.jsonl"), (lab, "ledger.jsonl")],
+    "runner/evaluate.py": [
+        (evaluator, "evaluation.jsonl"),
+        (evaluator, "evaluation_trajectories.jsonl"),
+    ],
+    "runner/api.py": [
+        (result, "trajectories.jsonl"),
+        (result, "evaluation_trajectories.jsonl"),
+        (compared, "evaluation.jsonl"),
+    ],
+    "llm/roles.py": [(roles, "llm.jsonl"), (roles, "worker/llm-1.jsonl")],
+    "trackers/jsonl.py": [
+        (lambda f: Metrics(f / "metrics.jsonl", Silent(), print), "metrics.jsonl")
+    ],
+    "trainers/verl/arrivals.py": [
+        (arrivals, "episodes.jsonl"),
+        (lambda f: Steps(f).of(1), "metrics-0.jsonl"),
+    ],
+    "results/records.py": [(lambda f: read_records(f / "records.jsonl"), "records.jsonl")],
+    "results/card.py": [(lambda f: export(f, f / "out"), "evaluation.jsonl")],
+    "results/places.py": [(lambda f: find([f]), "evaluation.jsonl")],
+    "show.py": [(listing, "trajectories.jsonl")],
+    "sweep.py": [(swept, "sweep.jsonl")],
+}
+BEHIND = {
+    "runner/pipeline.py": "the lines that this process has just written",
+    "trainers/verl/episodes.py": "needs verl; the same lines, with the same fields, as arrivals.py",
+}
+
+
+def test_no_reader_is_left_out() -> None:
+    """Every module that calls `read_lines` or `Lines` is in the table, or says why not."""
+    found = set()
+    for path in (ROOT / "trace_bench").rglob("*.py"):
+        calls = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, ast.Call)]
+        names = {c.func.id for c in calls if isinstance(c.func, ast.Name)}
+        if names & {"read_lines", "Lines"}:
+            found.add(str(path.relative_to(ROOT / "trace_bench")))
+    found -= {"core/store.py"}  # test_readers.py
+    assert found <= READERS.keys() | BEHIND.keys()
+
+
+@pytest.mark.parametrize(
+    ("read", "name"),
+    [row for rows in READERS.values() for row in rows],
+    ids=[f"{module}: {name}" for module, rows in READERS.items() for _, name in rows],
+)
+def test_lines_are_values_or_a_typed_error(read: Callable[[Path], Any], name: str) -> None:
+    @quick
+    @given(LINES)
+    def check(lines: list[bytes]) -> None:
+        with TemporaryDirectory() as made:
+            path = Path(made) / name
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(b"\n".join([*lines, b""]))
+            with contextlib.suppress(UserError):
+                read(Path(made))
+
+    check()

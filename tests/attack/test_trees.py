@@ -1,0 +1,307 @@
+"""A folder of runs in which most are damaged or mean harm: each is named and left out, and the
+others go on, in every command that looks at runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from test_folders import MADE_AGAIN, REFUSED, TRAINED, Damage
+
+import trace_bench.show
+from trace_bench.__main__ import main
+from trace_bench.core.run_files import ELSEWHERE
+from trace_bench.core.store import file_hash, fingerprint
+from trace_bench.results.__main__ import COMMANDS
+from trace_bench.results.__main__ import main as results
+from trace_bench.results.records import read_records
+
+Said = pytest.CaptureFixture[str]
+Json = dict[str, Any]
+SETTINGS = (*TRAINED, "evaluation.split=dev", "env.dev_split=test", "checkpoints=[]")
+GONE = object()
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training and the base agent, finished."""
+    place = tmp_path_factory.mktemp("good")
+    assert main([*SETTINGS, f"run_dir={place / 'grpo'}"]) == 0
+    assert main([*SETTINGS, "method=base", f"run_dir={place / 'base'}"]) == 0
+    return place
+
+
+def summary(**values: Any) -> Damage:
+    """A summary with other values, all its hashes as they were."""
+    return lambda folder: rewrite(folder / "summary.json", lambda s: put(s, values))
+
+
+def put(data: Json, values: Json) -> None:
+    for key, value in values.items():
+        inside, _, last = key.rpartition("__")
+        place = data[inside] if inside else data
+        if value is GONE:
+            del place[last]
+        else:
+            place[last] = value
+
+
+def rewrite(path: Path, change: Callable[[Json], None]) -> None:
+    data = json.loads(path.read_text())
+    change(data)
+    path.write_text(json.dumps(data))
+
+
+def settings(**values: Any) -> Damage:
+    """Other settings, and a summary that fits them."""
+
+    def damage(folder: Path) -> None:
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        put(config, values)
+        (folder / "config.yaml").write_text(yaml.safe_dump(config))
+        identity = {key: value for key, value in config.items() if key not in ELSEWHERE}
+        summary(fingerprint=fingerprint(identity))(folder)
+
+    return damage
+
+
+def line(name: str, **values: Any) -> Damage:
+    """Another line of a file (of the trained agent, where a line is of one), and a summary that
+    fits it."""
+
+    def damage(folder: Path) -> None:
+        lines = [json.loads(text) for text in (folder / name).read_text().splitlines()]
+        put(next(found for found in lines if found.get("agent", "final") == "final"), values)
+        texts = [json.dumps(found, separators=(",", ":")) for found in lines]
+        (folder / name).write_text("\n".join([*texts, ""]))
+        rewrite(folder / "summary.json", lambda s: rehash(s, folder))
+
+    return damage
+
+
+def rehash(data: Json, folder: Path) -> None:
+    data["hashes"] = {name: file_hash(folder / name) for name in data["hashes"]}
+
+
+POISONED: dict[str, Damage] = {
+    "the summary is empty but for being complete": lambda folder: (
+        folder / "summary.json"
+    ).write_text('{"complete": true}'),
+    "a budget in words": summary(budget="x"),
+    "a negative budget": summary(budget=-1),
+    "a budget without end": summary(budget=10**400),
+    "a seed in words": summary(seed="x"),
+    "rollouts in a list": summary(rollouts=[]),
+    "rollouts in words": summary(rollouts={"training": "x"}),
+    "a capability that is a number": summary(capabilities=[1]),
+    "capabilities that are a number": summary(capabilities=5),
+    "a capability with a bell": summary(capabilities=["\x07"]),
+    "no adapters": summary(adapters=None),
+    "an adapter that is none": summary(adapters=[None]),
+    "times in a list": summary(wall_s=[1]),
+    "times in words": summary(wall_s={"method": "x"}),
+    "times that are none": summary(wall_s={"method": float("nan")}),
+    "versions that are a number": summary(versions=5),
+    "a commit that is a number": summary(git={"commit": 5, "changed": False}),
+    "a commit without its changes": summary(git={"commit": "abc"}),
+    "a method that is a surrogate": summary(method="\ud800"),
+    "a method that clears the screen": summary(method="\x1b[2Jgrpo"),
+    "a method without end": summary(method="x" * 10**6),
+    "a method that is none": summary(method=None),
+    "marks that are a number": summary(marks=5),
+    "marks with a line end": summary(marks=["a\nb"]),
+    "no hashes": summary(hashes=GONE),
+    "hashes in a list": summary(hashes=[]),
+    "no fingerprint": summary(fingerprint=None),
+    "a routing in words": summary(routing="x"),
+    "a routing without figures": summary(routing={"agreement": 0.5}),
+    "another accounting": summary(accounting="x"),
+    "a curve that is a number": summary(curve=5),
+    "trials in words": settings(evaluation__trials="x"),
+    "trials without end": settings(evaluation__trials=10**30),
+    "no evaluation": settings(evaluation=GONE),
+    "a suite that is a number": settings(env__suite=5),
+    "a split with a bell": settings(evaluation__split="\x07"),
+    "training tasks in words": settings(env__train_tasks="x"),
+    "an accounting that is none": settings(accounting="x"),
+    "a method's settings in words": settings(method="x"),
+    "a success without end": line("evaluation.jsonl", score={"success": 1e308, "similarity": 1}),
+    "a similarity in words": line("evaluation.jsonl", score={"success": 1, "similarity": "x"}),
+    "a similarity without end": line("evaluation.jsonl", score={"success": 1, "similarity": 1e308}),
+    "a score that is a list": line("evaluation.jsonl", score=[1]),
+    "a task that is a list": line("evaluation.jsonl", task=[]),
+    "a stop that is none": line("evaluation.jsonl", stop=None),
+    "a metric without its fields": line("metrics.jsonl", reward=GONE),
+    "a reward in words": line("metrics.jsonl", reward="x"),
+    "an adapter's name with a bell": line("metrics.jsonl", adapter="\x07"),
+    "rollouts of an iteration in words": line("metrics.jsonl", rollouts="x"),
+}
+HARMLESS = ("the times", "times are", "kept", "state", "adapter is", "a trajectory", "trajector")
+"""Damages of files that no table is made from, and of what has no hash."""
+
+
+@pytest.fixture(scope="module")
+def tree(good: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The good runs, and below them a hundred bad ones with other fingerprints."""
+    place = tmp_path_factory.mktemp("tree")
+    shutil.copytree(good, place / "good")
+    bad = place / "bad"
+    for number, damage in enumerate([*POISONED.values(), *damages()]):
+        copy = bad / f"{number:03d}"
+        shutil.copytree(good / "grpo", copy)
+        settings(seed=number + 100)(copy)
+        damage(copy)
+    (bad / "empty").mkdir()
+    (bad / "no settings").mkdir()
+    (bad / "no settings" / "ledger.jsonl").write_text("{}\n")
+    (bad / "a circle").symlink_to(place)
+    (bad / "nowhere").symlink_to(bad / "nowhere")
+    os.mkfifo(bad / "a pipe")
+    deep = bad
+    for _ in range(300):
+        deep = deep / "d"
+    deep.mkdir(parents=True)
+    return place
+
+
+def damages() -> list[Damage]:
+    """Those of test_folders that a table would come to see."""
+    found = {name: row[1] for rows in (REFUSED, MADE_AGAIN) for name, row in rows.items()}
+    return [damage for name, damage in found.items() if not any(h in name for h in HARMLESS)]
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(POISONED) + len(damages()) > 70
+
+
+def test_bad_folders_are_named_and_left_out(tree: Path, tmp_path: Path, capfd: Said) -> None:
+    out = tmp_path / "records.jsonl"
+    assert results(["collect", str(tree), "--out", str(out)]) == 0
+    said = capfd.readouterr().err
+    assert not [c for c in said if c != "\n" and not c.isprintable()]
+    runs = sorted(p.name for p in (tree / "bad").iterdir() if p.name.isdigit())
+    skipped = [text for text in said.splitlines() if text.startswith("skipped: ")]
+    named = {name for name in runs if any(f"{tree / 'bad' / name}" in t for t in skipped)}
+    assert set(runs) - named == set(), "a damaged run is in the tables"
+    assert len(skipped) == len(said.splitlines()) >= len(runs) + 3
+    assert [r.method for r in read_records(out)] == ["base", "grpo"]
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, "regrade"])
+def test_the_others_go_on(
+    command: str, tree: Path, good: Path, tmp_path: Path, capfd: Said
+) -> None:
+    """As they would without the bad ones, whose number is in the captions."""
+    pytest.importorskip("matplotlib", reason="figures need matplotlib, which is not installed")
+    given = ["rule=zero"] if command == "regrade" else []
+    codes = {}
+    for name, place in (("with", tree), ("without", good)):
+        out = tmp_path / name
+        codes[name] = results([command, str(place), *given, "--out", str(out)])
+    said = capfd.readouterr()
+    assert "Traceback" not in said.err
+    if command == "capabilities":  # none of these methods has any
+        assert codes == {"with": 2, "without": 2} and "method.max_capabilities" in said.err
+        return
+    assert codes == {"with": 0, "without": 0}
+    assert texts(tmp_path / "with") == texts(tmp_path / "without")
+
+
+def texts(place: Path) -> dict[str, str]:
+    files = [place] if place.is_file() else [p for p in place.rglob("*") if p.suffix != ".png"]
+    found = {p.name.replace(place.name, ""): p.read_text() for p in files if p.is_file()}
+    return {name: without_count(text) for name, text in found.items() if ".svg" not in name}
+
+
+def without_count(text: str) -> str:
+    head, mark, rest = text.partition(" Run folders that could not be used: ")
+    return head + rest.partition(".")[2] if mark else text
+
+
+def test_each_can_be_shown_or_is_refused_in_a_line(tree: Path, capfd: Said) -> None:
+    shown = refused = 0
+    for folder in sorted((tree / "bad").iterdir()):
+        code = trace_bench.show.main([str(folder)])
+        said = capfd.readouterr()
+        assert code in (0, 2), folder
+        refused += code == 2
+        shown += code == 0
+        if code == 2:
+            assert said.err.startswith("error: ") and said.err.count("\n") == 1, said.err
+        assert not [c for c in said.out + said.err if c != "\n" and not c.isprintable()]
+    assert shown and refused
+
+
+EPISODES: dict[str, Callable[[Json], Any]] = {
+    "no task": lambda t: t.pop("task"),
+    "no score": lambda t: t.pop("score"),
+    "a score that is a list": lambda t: t.update(score=[1]),
+    "a similarity in words": lambda t: t.update(score={"success": True, "similarity": "x"}),
+    "turns that are a number": lambda t: t.update(turns=5),
+    "a turn that is a number": lambda t: t.update(turns=[5]),
+    "a message without a role": lambda t: t["turns"][0].update(reply={"content": "x"}),
+    "a call without a function": lambda t: t["turns"][0].update(
+        reply={"role": "assistant", "content": None, "tool_calls": [{}]}
+    ),
+    "a tool that is a number": lambda t: t.update(tools=[5]),
+    "another stop": lambda t: t.update(stop="x"),
+    "a failure in words": lambda t: t.update(failure="x"),
+    "milestones that are a number": lambda t: t.update(
+        score={"success": True, "similarity": 1.0, "milestones": 5}
+    ),
+    "a surrogate": lambda t: t.update(task="\ud800"),
+    "a task without end": lambda t: t.update(task="x" * 10**6),
+}
+
+
+@pytest.mark.parametrize("name", EPISODES)
+def test_an_episode_is_shown_or_refused_in_a_line(
+    name: str, good: Path, tmp_path: Path, capfd: Said
+) -> None:
+    first = (good / "grpo" / "trajectories.jsonl").read_text().splitlines()[0]
+    data = json.loads(first)
+    EPISODES[name](data["trajectory"])
+    (tmp_path / "trajectories.jsonl").write_text(json.dumps(data) + "\n")
+    task = str(data["trajectory"].get("task", "x"))
+    for typed in ([], [task], [task, "0"]):
+        code = trace_bench.show.main([str(tmp_path), *typed])
+        said = capfd.readouterr()
+        assert code in (0, 2) and "Traceback" not in said.err
+        assert code == 0 or (said.err.startswith("error: ") and said.err.count("\n") == 1)
+
+
+def test_a_damaged_neighbour_does_not_stop_a_finished_run(
+    tmp_path: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line on the run with train_large says what is wrong with that one."""
+    monkeypatch.chdir(tmp_path)
+    quick = [*TRAINED[:-1], "evaluation.limit=1"]
+    assert main([*quick, "env.train_split=train_large"]) == 0
+    (other,) = Path("runs").rglob("summary.json")
+    for content in ("[" * 100_000, "[]", '{"complete": true}', "\0", "{"):
+        other.write_text(content)
+        capsys.readouterr()
+        assert main(quick) == 0
+        said = capsys.readouterr().out.splitlines()
+        assert said[-1].startswith("run: ")
+        assert said[-2].startswith(f"with train_large: {other} ")
+
+
+@pytest.mark.parametrize(
+    "damage", [summary(score=GONE), summary(table=5), summary(health=[]), summary(rollouts="x")]
+)
+def test_a_finished_run_with_a_damaged_summary_is_refused(
+    damage: Damage, good: Path, tmp_path: Path, capsys: Said
+) -> None:
+    shutil.copytree(good / "grpo", tmp_path / "run")
+    damage(tmp_path / "run")
+    assert main([*SETTINGS, f"run_dir={tmp_path / 'run'}"]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[-1].startswith("error: ") and "summary.json is damaged" in said[-1]
+    assert "Remove the file" in said[-1]
