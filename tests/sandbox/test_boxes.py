@@ -18,7 +18,7 @@ from trace_bench.envs.check import check
 from trace_bench.play.rollouts import play
 from trace_bench.policies.scripted import ReferencePolicy
 from trace_bench.sandbox.choose import Sandbox
-from trace_bench.sandbox.docker import LABEL, connect
+from trace_bench.sandbox.engine import LABEL, connect
 from trace_bench.sandbox.generated import untrusted_suite
 from trace_bench.sandbox.suite import SandboxedSuite
 
@@ -140,7 +140,9 @@ def test_no_engine_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
     pytest.importorskip("docker", reason="the Docker SDK is not installed")
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     with pytest.raises(
-        UserError, match=r"no Docker engine answers: install one .* change `sandbox`"
+        UserError,
+        match=r"no Docker engine answers at unix:///nowhere/docker\.sock: install one .* change "
+        "`sandbox`",
     ):
         boxed("docker")
     said: list[str] = []

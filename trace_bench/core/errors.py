@@ -22,6 +22,10 @@ class SourceError(UserError):
     """A generated program cannot be used. The sandbox that it was tried in works."""
 
 
+class EngineError(UserError):
+    """The Docker engine does not answer, or does not do what it was asked."""
+
+
 class EpisodeError(TraceBenchError):
     """One episode failed. `boundary`: the part in which it failed (see `types.Boundary`)."""
 

@@ -278,9 +278,10 @@ class Pool:
             if stray:
                 self.lost.append(f"it sent an unexpected message, or ended: {str(stray)[:100]}")
                 self._retire(worker)
-        fresh = [Worker(self._spawn()) for _ in range(self._size - len(self._workers))]
-        self._workers += fresh
-        for worker in fresh:
+        there = len(self._workers)
+        while len(self._workers) < self._size:
+            self._workers.append(Worker(self._spawn()))  # one by one: a later one may fail
+        for worker in self._workers[there:]:
             self._greet(worker)
 
     def _greet(self, worker: Worker) -> None:

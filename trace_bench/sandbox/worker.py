@@ -33,6 +33,7 @@ from trace_bench.core.protocols import (
 )
 from trace_bench.core.types import Boundary, task_from_json
 from trace_bench.core.version import VERSION
+from trace_bench.sandbox.keeper import keep
 from trace_bench.sandbox.protocol import (
     MAX_LINE,
     PROTOCOL,
@@ -190,6 +191,7 @@ def _sendable(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
+    keep()
     channel = Channel()
     worker = Worker(channel, None)
     start = json.loads(arguments[0])
