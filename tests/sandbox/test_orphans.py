@@ -126,22 +126,54 @@ def test_a_looping_worker_ends_with_its_keeper(place: Path) -> None:
     host.wait()
 
 
-@pytest.mark.docker
-def test_a_looping_container_ends_with_its_host(place: Path) -> None:
-    client = connect()
-    own = {"label": f"{FOLDER}={place}"}
+def running_in(client: Any, place: Path) -> list[str]:
+    """The ids of this harness's containers in which the endless loop has begun."""
+    found = client.containers.list(filters={"label": f"{FOLDER}={place}"})
+    loops = ["test", "-e", "/tmp/loops"]
+    return [c.id for c in found if c.exec_run(loops).exit_code == 0]
 
-    def looping() -> bool:
-        found = client.containers.list(filters=own)
-        return any(c.exec_run(["test", "-e", "/tmp/loops"]).exit_code == 0 for c in found)
 
-    host = start("docker", place)
-    try:
-        wait("the container loops", looping)
+@pytest.fixture
+def hosts(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[bytes]]]:
+    """Starts harnesses with containers, in folders of these names; ends what a test left."""
+    started: dict[str, subprocess.Popen[bytes]] = {}
+
+    def begin(name: str) -> subprocess.Popen[bytes]:
+        started[name] = start("docker", tmp_path / name)
+        return started[name]
+
+    yield begin
+    for name, host in started.items():
         host.kill()
         host.wait()
-        wait("the container has ended", lambda: not client.containers.list(filters=own))
-    finally:
-        host.kill()
-        for left in client.containers.list(all=True, filters=own):
+        own = {"label": f"{FOLDER}={tmp_path / name}"}
+        for left in connect().containers.list(all=True, filters=own):
             left.remove(force=True)
+
+
+@pytest.mark.docker
+def test_a_looping_container_ends_with_its_host(hosts: Any, tmp_path: Path) -> None:
+    client, host = connect(), hosts("one")
+    wait("the container loops", lambda: running_in(client, tmp_path / "one"))
+    host.kill()
+    host.wait()
+    own = {"label": f"{FOLDER}={tmp_path / 'one'}"}
+    wait("the container has ended", lambda: not client.containers.list(filters=own))
+
+
+@pytest.mark.docker
+def test_a_run_with_the_same_settings_elsewhere_keeps_its_containers(
+    hosts: Any, tmp_path: Path
+) -> None:
+    """Both have one fingerprint. The containers of the killed run are removed."""
+    client, first, other = connect(), hosts("dead"), hosts("alive")
+    for name in ("dead", "alive"):
+        wait("the container loops", lambda name=name: running_in(client, tmp_path / name))
+    first.kill()
+    first.wait()
+    kept = running_in(client, tmp_path / "alive")
+    hosts("third")
+    wait("the container loops", lambda: running_in(client, tmp_path / "third"))
+    dead = {"label": f"{FOLDER}={tmp_path / 'dead'}"}
+    assert client.containers.list(all=True, filters=dead) == []
+    assert running_in(client, tmp_path / "alive") == kept and other.poll() is None
