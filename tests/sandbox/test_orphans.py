@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +169,7 @@ def test_a_run_with_the_same_settings_elsewhere_keeps_its_containers(
     """Both have one fingerprint. The containers of the killed run are removed."""
     client, first, other = connect(), hosts("dead"), hosts("alive")
     for name in ("dead", "alive"):
-        wait("the container loops", lambda name=name: running_in(client, tmp_path / name))
+        wait("the container loops", partial(running_in, client, tmp_path / name))
     first.kill()
     first.wait()
     kept = running_in(client, tmp_path / "alive")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
-from trace_bench.core.errors import EpisodeError, TraceBenchError
+from trace_bench.core.errors import EpisodeError, SourceError, TraceBenchError
 from trace_bench.core.limits import Limits
 from trace_bench.core.limits import fault_of as fault_of_value
 from trace_bench.core.protocols import ActsTogether, Env, Suite
@@ -68,9 +68,12 @@ def step_all(suite: Suite, due: Sequence[Due]) -> Sequence[Step | Exception]:
 
 
 def _together(suite: ActsTogether, due: Sequence[Due]) -> Sequence[Step | Exception]:
-    """One result per call, in order, also if the suite raises or returns another number."""
+    """One result per call, in order, also if the suite raises or returns another number. Raises
+    UserError for a sandbox that does not work."""
     try:
         found = list(suite.act(due))
+    except SourceError as error:  # a generated environment that no longer loads
+        return [EpisodeError(Boundary.ENVIRONMENT.value, str(error))] * len(due)
     except TraceBenchError:
         raise
     except Exception as error:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trace_bench.core.errors import SourceError, UserError
+from trace_bench.core.errors import EngineError, SourceError, UserError
 from trace_bench.core.protocols import Suite
 from trace_bench.sandbox.choose import Log, Sandbox, image_name, make_pool
 from trace_bench.sandbox.engine import connect
@@ -32,7 +32,7 @@ def generated_suite(
         return remote(pool, name)
     except UserError as error:
         pool.close()
-        if pool.greeted:
+        if pool.greeted and not isinstance(error, EngineError):
             raise SourceError(str(error)) from error
         raise
 
