@@ -1,6 +1,6 @@
 """Hostile environments without a container: what they send ends in a typed failure of their own
-episode, and the good episode beside it ends well. (tests/sandbox/test_hostile.py has those that
-only a container holds.)"""
+episode, and the good episode beside it ends well. (test_hostile_runs.py plays others in whole runs;
+tests/sandbox/test_hostile.py has those that only a container holds.)"""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ BODIES = {
     "a question for another's episode": ("ask(1, episode=99)\ntime.sleep(9)", "for the episode"),
     "a question with a list as number": ("ask([1])\ntime.sleep(9)", "with the number"),
     "questions without messages": ("ask(1, messages=5)\ntime.sleep(9)", "broke the protocol"),
-    "a flood of questions": ("for n in range(10**6): ask(n)", "questions"),
+    "a flood of questions": ("for n in range(10**6): ask(n)", "questions|no answer within"),
     "questions without end": ("while True: ask(1); time.sleep(0.1)", "no answer within"),
 }
 

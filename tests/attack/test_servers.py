@@ -9,14 +9,17 @@ import threading
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 from servers.scripted import Answer, chat, models, serve
 from toy import ToySuite
 
+from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import AgentSpec, Boundary, StopReason
 from trace_bench.llm.client import Client, Endpoint, LLMError
+from trace_bench.llm.roles import Role, Roles
 from trace_bench.play.rollouts import play
 from trace_bench.policies.openai import OpenAIPolicy
 
@@ -162,3 +165,53 @@ def test_a_lie_is_a_failure_of_the_policy_in_that_episode(answer: Answer, why: s
     assert played.stop is StopReason.ERROR and played.score is None and not played.turns
     assert played.failure is not None and played.failure.boundary is Boundary.POLICY
     assert why in played.failure.error and len(played.failure.error) < 1000
+
+
+# -- servers that fail, against the policy and a model in a role ----------------------------------
+
+
+HELLO = chat("Hello.", "m").body
+FAULTS = {
+    "no choices": Answer({"choices": []}),
+    "no list of them": Answer({"id": "x"}),
+    "choices that are a text": Answer({"choices": "one"}),
+    "a choice of null": Answer({"choices": [None]}),
+    "a message of null": Answer({"choices": [{"message": None}]}),
+    "a content that is a number": chat({"role": "assistant", "content": 7}, "m"),
+    "an error in its place": Answer({"error": {"message": "busy"}}),
+    "400": Answer({"error": {"message": "no such model"}}, 400),
+    "401": Answer({"error": "who are you?"}, 401),
+    "404 as HTML": Answer("<html>not here</html>", 404),
+    "429 for ever": Answer({"error": "later"}, 429),
+    "500 without a body": Answer("", 500),
+    "503 with a long body": Answer("x" * 2_000_000, 503),
+    "a redirect": Answer("", 302, {"Location": "http://127.0.0.1:1/elsewhere"}),
+    "a torn connection": Answer(reset=True),
+    "half an answer": Answer(HELLO, cut=True),
+}
+
+
+@pytest.mark.parametrize("answer", FAULTS.values(), ids=FAULTS)
+def test_a_failing_server_is_a_failure_of_the_policy_or_the_user(
+    answer: Answer, tmp_path: Path
+) -> None:
+    def script(path: str, body: dict[str, Any]) -> Answer:
+        return models("m") if path == "/v1/models" else answer
+
+    world = ToySuite()
+    with serve(script) as server:
+        endpoint = Endpoint((server.url,), retries=1, pause=0.01, deadline=20.0)
+        policy = OpenAIPolicy(endpoint, "m", capacity=2, extra=None)
+        (lost,) = play(policy, world, AgentSpec("m"), world.tasks("train")[:1], [0])
+        policy.close()
+        role = Role(
+            endpoint, model="m", temperature=0.0, seed=0, max_tokens=64, context=1000, tries=1
+        )
+        roles = Roles({"user": role}, tmp_path / "llm.jsonl")
+        with pytest.raises(EpisodeError) as caught:
+            roles.ask("user", [{"role": "user", "content": "Hello?"}])
+        roles.close()
+    assert lost.stop is StopReason.ERROR and lost.score is None
+    assert lost.failure is not None and lost.failure.boundary is Boundary.POLICY
+    assert 0 < len(lost.failure.error) < 1000
+    assert caught.value.boundary == Boundary.USER.value and 0 < len(str(caught.value)) < 1000

@@ -269,3 +269,38 @@ def test_a_capability_that_is_dropped_after_training_is_said_and_listed() -> Non
     assert name == waits and reason.startswith("after training: the reward was 0.00 in calibration")
     assert f"{waits} is dropped: {reason}" in lab.logged
     assert lab.left == 0 and len(lab.trainer.jobs) == 2
+
+
+class ForgettingLab(WritingLab):
+    """Once a capability has been trained, its module is not what it was."""
+
+    def __init__(self, modules: Mapping[str, str], budget: int, forgotten: str, then: str) -> None:
+        super().__init__(modules, budget)
+        self.forgotten, self.then = forgotten, then
+
+    def generated_suite(self, name: str, code: str, given: Mapping[str, Any]) -> Any:
+        if self.hearing and name.startswith(self.forgotten):
+            code += self.then
+        return super().generated_suite(name, code, given)
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        "\nraise RuntimeError('not today')",
+        "\nraise SystemExit(3)",
+        "\ndef make_task(seed):\n    raise RuntimeError('no more tasks')\nEnv = make_task",
+    ],
+    ids=["raises", "exits", "makes nothing"],
+)
+def test_a_module_that_no_longer_works_costs_its_capability(then: str) -> None:
+    bad, good = "recovers_from_errors", "completes_all_parts"
+    lab = ForgettingLab({bad: GOOD, good: GOOD}, 420, bad, then)
+    agent = Trace(TraceSettings(**asdict(SMALL))).fit(BASE, lab.suite.tasks("train"), lab)  # type: ignore[arg-type]
+    lab.suites.close()
+    assert [a.capability for a in agent.adapters] == [good]
+    ((name, reason),) = [
+        (d["name"], d["reason"]) for d in lab.files["capabilities.json"]["dropped"]
+    ]
+    assert name == bad and reason.startswith("after training: the module ")
+    assert f"{bad} is dropped: {reason}" in lab.logged

@@ -12,14 +12,15 @@ import pytest
 from sandboxes import chosen, in_process, in_sandbox
 
 from trace_bench.__main__ import main
-from trace_bench.core.errors import EpisodeError, UserError
+from trace_bench.core.errors import EpisodeError, SourceError, UserError
 from trace_bench.core.types import AgentSpec, Message, Step, Task, to_json
 from trace_bench.envs.check import check
 from trace_bench.play.rollouts import play
-from trace_bench.policies.scripted import ReferencePolicy
+from trace_bench.play.suites import Suites
+from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 from trace_bench.sandbox.choose import Sandbox
-from trace_bench.sandbox.docker import LABEL, connect
-from trace_bench.sandbox.generated import untrusted_suite
+from trace_bench.sandbox.engine import LABEL, connect
+from trace_bench.sandbox.generated import generated_suite, untrusted_suite
 from trace_bench.sandbox.suite import SandboxedSuite
 
 PHONE = chosen("toolsandbox", "embedded")
@@ -140,7 +141,9 @@ def test_no_engine_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
     pytest.importorskip("docker", reason="the Docker SDK is not installed")
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     with pytest.raises(
-        UserError, match=r"no Docker engine answers: install one .* change `sandbox`"
+        UserError,
+        match=r"no Docker engine answers at unix:///nowhere/docker\.sock: install one .* change "
+        "`sandbox`",
     ):
         boxed("docker")
     said: list[str] = []
@@ -219,3 +222,61 @@ def test_bfcl_is_played_in_its_image() -> None:
     assert len(played) == 40
     assert all(t.score is not None and t.score.success for t in played)
     suite.close()
+
+
+ONCE = """
+import os, pathlib
+from trace_bench.core.types import Score, Step, Task
+
+place = pathlib.Path(PLACE)
+place.write_text(place.read_text() + "x")
+if len(place.read_text()) > 1:
+    THEN
+
+class Env:
+    def reset(self, task):
+        return Step(({"role": "user", "content": "hello"},))
+    def step(self, action):
+        if self.bad:
+            os._exit(3)
+        return Step((), done=True, score=Score(1.0, True))
+    def close(self):
+        pass
+
+def make_task(seed):
+    return {"seed": seed}
+
+def reference(data):
+    return []
+
+class Env(Env):
+    def reset(self, task):
+        self.bad = task.data["seed"] == 2
+        return super().reset(task)
+"""
+LATER = {"raises": "raise RuntimeError('once only')", "exits": "os._exit(4)", "hangs": "while 1: 0"}
+
+
+@pytest.mark.parametrize("then", LATER.values(), ids=LATER)
+def test_a_program_that_loads_only_once_loses_its_episodes_not_the_run(
+    then: str, tmp_path: Path
+) -> None:
+    """Its worker ends during the third task; no other worker can load it any more."""
+    place = tmp_path / "loads"
+    place.write_text("")
+    sandbox = Sandbox("process", start=3.0, allow_untrusted=True)
+    source = ONCE.replace("THEN", then)
+    suite: Any = generated_suite("once", source, {"PLACE": str(place)}, sandbox, print, "base")
+    tasks = [suite.synthetic("", seed) for seed in range(4)]
+    idle = IdlePolicy()
+    idle.capacity = 1
+    suites = Suites(suite, {tasks[0].env: suite})
+    played = play(idle, suites, AgentSpec("r"), tasks, range(4), max_turns=3)
+    suite.close()
+    assert [t.score is not None and t.score.success for t in played[:2]] == [True, True]
+    for lost in played[2:]:
+        assert lost.score is None and lost.failure is not None
+        assert "the environment's source is broken" in lost.failure.error
+    assert place.read_text() == "xx", "it is tried once more, and then no more"
+    with pytest.raises(SourceError, match="the environment's source is broken"):
+        suite.synthetic("", 5)

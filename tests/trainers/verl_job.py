@@ -80,7 +80,7 @@ def make_lab(folder: Path, chosen: Settings, validation: Sequence[Task] = ()) ->
         listeners=Listeners(
             Metrics(folder / "metrics.jsonl", Silent(), print), Progress(chosen.budget)
         ),
-        models=Models(make_suite=generated_suites(chosen, "tests")),
+        models=Models(make_suite=generated_suites(chosen, facts(chosen))),
         max_lost=1.0,  # the tests break most of what there is
     )
 

@@ -19,7 +19,11 @@ class UserError(TraceBenchError):
 
 
 class SourceError(UserError):
-    """A generated program cannot be used. The sandbox that it was tried in works."""
+    """A generated program cannot be used (any more). The sandbox that it was tried in works."""
+
+
+class EngineError(UserError):
+    """The Docker engine does not answer, or does not do what it was asked."""
 
 
 class EpisodeError(TraceBenchError):

@@ -547,16 +547,16 @@ class AwaitsResult(Protocol):
 class RunContext:
     """The facts of the run, for a factory with a parameter of this type.
 
-    fingerprint: the run's fingerprint. folder: the run folder. model: the base model's weights, a
-    folder or a hub name; served_model: its name on the servers. batch (live episodes), context
-    (tokens of an episode; None: as the policy decides), threads, device, max_turns, max_tokens: the
-    settings of that name in `policy`. dev_split: the development split. settings: the run's
-    settings as plain data; identity: the data behind the fingerprint. ask: asks the model that
-    plays the simulated user; None if a program plays it. judge: asks the model that judges
-    statements about a conversation; None without one. suite: the run's suite, for a policy.
-    elsewhere: "module:function" that builds the run's suites in another process. at_servers:
-    whether the policy's turns come from servers. clean_up: removes containers that ended processes
-    left behind.
+    fingerprint: the run's fingerprint. folder: the run folder; in another process, a folder in it.
+    model: the base model's weights, a folder or a hub name; served_model: its name on the servers.
+    batch (live episodes), context (tokens of an episode; None: as the policy decides), threads,
+    device, max_turns, max_tokens: the settings of that name in `policy`. dev_split: the development
+    split. settings: the run's settings as plain data; identity: the data behind the fingerprint.
+    ask: asks the model that plays the simulated user; None if a program plays it. judge: asks the
+    model that judges statements about a conversation; None without one. suite: the run's suite, for
+    a policy. elsewhere: "module:function" that builds the run's suites in another process.
+    at_servers: whether the policy's turns come from servers. clean_up: removes containers that
+    ended processes left behind.
     """
 
     fingerprint: str = "unnamed"

@@ -3,7 +3,21 @@ time that grows with its length, whatever a model has written."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+LONGEST_ERROR = 3000  # characters of an exception's text that are kept
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def described(error: BaseException) -> str:
+    """`ValueError: what it says`, without control characters (a terminal obeys them) and lone
+    surrogates; an exception of foreign code may hold anything, or raise when it is asked."""
+    try:
+        said = str(error)
+    except Exception as why:
+        said = f"its text raises {type(why).__name__}"
+    return _CONTROL.sub("\ufffd", f"{type(error).__name__}: {said}"[:LONGEST_ERROR])
 
 
 def between(text: str, start: str, end: str) -> tuple[list[str], str]:

@@ -77,7 +77,10 @@ class Role:
         reply = self.client.ask("/chat/completions", body, server)
         try:
             message = reply["choices"][0]["message"]
-            return str(message.get("content") or message.get("refusal") or ""), reply
+            text = message.get("content") or message.get("refusal") or ""
+            if not isinstance(text, str):
+                raise TypeError
+            return text, reply
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise LLMError(f"the server's answer has no message: {str(reply)[:200]}") from error
 

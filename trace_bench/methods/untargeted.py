@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from trace_bench.core.errors import EpisodeError, UserError
+from trace_bench.core.errors import EpisodeError, SourceError, UserError
 from trace_bench.core.protocols import (
     Lab,
     MethodPlan,
@@ -117,11 +117,13 @@ def _from_files(lab: Lab, folder: str, count: int) -> tuple[Task, ...]:
     kept: list[Task] = []
     faults: list[str] = []
     for seed in range(total):
-        task = seeded(suite, seed)
+        name = f"task {seed}"
         try:
+            task = seeded(suite, seed)
+            name = f"{task.data['scenario']}/{task.data['task']}"
             idle = play(suite, task, (), IDLE)
-        except EpisodeError as error:
-            faults.append(f"{task.data['scenario']}/{task.data['task']}: {error}")
+        except (EpisodeError, SourceError) as error:
+            faults.append(f"{name}: {error}")
             continue
         if idle is not None and idle.similarity < FULL:
             kept.append(task)

@@ -31,7 +31,9 @@ class Faults:
         text = "".join(traceback.format_exception(error))
         with disk_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a" if self._kinds else "w", encoding="utf-8") as file:
+            with self.path.open(
+                "a" if self._kinds else "w", encoding="utf-8", errors="replace"
+            ) as file:
                 file.write(f"{task.id}, lost at the boundary {boundary}:\n{text}\n")
         self._kinds.add(kind)
 

@@ -26,6 +26,7 @@ from trace_bench.core.protocols import (
     TurnRequest,
     Wakes,
 )
+from trace_bench.core.text import described
 from trace_bench.core.types import (
     AdapterRef,
     AgentSpec,
@@ -262,7 +263,7 @@ class _Playing:
             elif isinstance(error, UserError):
                 raise error  # a setup error: no episode can be routed
             else:
-                self._fail(episode, Boundary.POLICY, f"{type(error).__name__}: {error}")
+                self._fail(episode, Boundary.POLICY, described(error))
         for future in [f for f in self.thinking if f.done()]:
             self._stepped(self.thinking.pop(future), future.result())
 
@@ -352,7 +353,7 @@ class _Playing:
             boundary = Boundary(error.boundary)
         if self.faults is not None and isinstance(error, Exception):
             self.faults.note(episode.task, boundary, error)
-        text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+        text = error if isinstance(error, str) else described(error)
         self._finish(episode, StopReason.ERROR, None, Failure(boundary, text))
 
     def _finish(

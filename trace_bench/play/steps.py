@@ -7,11 +7,11 @@ from dataclasses import replace
 from enum import Enum, auto
 from typing import Any
 
-from trace_bench.core.errors import EpisodeError, TraceBenchError
+from trace_bench.core.errors import EpisodeError, SourceError, TraceBenchError
 from trace_bench.core.limits import Limits
 from trace_bench.core.limits import fault_of as fault_of_value
 from trace_bench.core.protocols import ActsTogether, Env, Suite
-from trace_bench.core.text import without_surrogates
+from trace_bench.core.text import described, without_surrogates
 from trace_bench.core.types import (
     ROLES,
     Boundary,
@@ -56,6 +56,8 @@ def step_one(env: Env, what: Task | Message) -> Step | Exception:
         return env.reset(what) if isinstance(what, Task) else env.step(what)
     except Exception as error:
         return error
+    except SystemExit as error:  # only the person at the keyboard ends the program
+        return EpisodeError(Boundary.ENVIRONMENT.value, described(error))
 
 
 def step_all(suite: Suite, due: Sequence[Due]) -> Sequence[Step | Exception]:
@@ -68,9 +70,12 @@ def step_all(suite: Suite, due: Sequence[Due]) -> Sequence[Step | Exception]:
 
 
 def _together(suite: ActsTogether, due: Sequence[Due]) -> Sequence[Step | Exception]:
-    """One result per call, in order, also if the suite raises or returns another number."""
+    """One result per call, in order, also if the suite raises or returns another number. Raises
+    UserError for a sandbox that does not work."""
     try:
         found = list(suite.act(due))
+    except SourceError as error:  # a generated environment that no longer loads
+        return [EpisodeError(Boundary.ENVIRONMENT.value, str(error))] * len(due)
     except TraceBenchError:
         raise
     except Exception as error:
@@ -156,7 +161,7 @@ def fault_of_score(score: Any) -> str | None:
     if not isinstance(score, Score):
         return f"expected a trace_bench.Score, got {type(score).__name__}"
     value = score.similarity
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= 1:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not _is_share(value):
         return f"similarity must be a number from 0 to 1, got {_shown(value)}"
     if not isinstance(score.success, bool):
         return f"success must be True or False, got {_shown(score.success)}"
@@ -172,6 +177,12 @@ def fault_of_score(score: Any) -> str | None:
         if fault is not None:
             return f"details and milestones must be JSON-safe: {fault}"
     return None
+
+
+def _is_share(value: float) -> bool:
+    """Whether it is from 0 to 1; asked of the number, since a subclass may compare otherwise."""
+    kind = float if isinstance(value, float) else int
+    return bool(kind.__ge__(value, 0) and kind.__le__(value, 1))  # type: ignore[operator]
 
 
 def _shown(value: Any) -> str:

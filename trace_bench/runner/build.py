@@ -79,12 +79,12 @@ def plain(settings: Settings) -> dict[str, Any]:
 
 def make_suite(settings: Settings, parts: Parts, run: RunContext, log: Log = log_line) -> Suite:
     """The run's suite, with its episodes in the chosen sandbox; containers are labelled with the
-    run's fingerprint. Raises UserError."""
+    run's fingerprint and folder. Raises UserError."""
     where = Where(settings.env.python, settings.env.image)
-    return suite_in(parts["env"], run, make_sandbox(settings, run.fingerprint), where, log)
+    return suite_in(parts["env"], run, make_sandbox(settings, run), where, log)
 
 
-def make_sandbox(settings: Settings, fingerprint: str) -> Sandbox:
+def make_sandbox(settings: Settings, run: RunContext) -> Sandbox:
     """Where environments run."""
     how = settings.sandbox
     return Sandbox(
@@ -96,13 +96,14 @@ def make_sandbox(settings: Settings, fingerprint: str) -> Sandbox:
         limits=Limits(how.memory, how.cpus, how.processes, how.scratch),
         allow_untrusted=how.allow_untrusted,
         tag=how.tag,
-        run=fingerprint,
+        run=run.fingerprint,
+        folder=str(run.folder.absolute()),
     )
 
 
-def generated_suites(settings: Settings, fingerprint: str, log: Log = log_line) -> MakeSuite:
+def generated_suites(settings: Settings, run: RunContext, log: Log = log_line) -> MakeSuite:
     """A function that builds sandboxed suites from source code. Repeated log lines appear once."""
-    sandbox = make_sandbox(settings, fingerprint)
+    sandbox = make_sandbox(settings, run)
     logged: set[str] = set()
 
     def once(text: str) -> None:

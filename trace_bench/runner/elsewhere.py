@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,14 +32,14 @@ def suites_elsewhere(
 ) -> Suites:
     """The run's suites, from its settings as plain data. The cost of models in roles is written to
     the file `llm`; `sources`: those of generated suites (`protocols.Source`)."""
-    checked, run = parse(settings), f"{run}-{os.getpid()}"  # the containers of others stay
+    checked = parse(settings)
     parts = parts_of(checked)
     played, roles = models_in_roles(checked), make_roles(checked, llm)
     ask = roles.ask if "user" in played else None
     judge = roles.ask if "judge" in played else None
-    context = run_context(checked, parts, fingerprint=run, ask=ask, judge=judge)
+    context = run_context(checked, parts, fingerprint=run, folder=llm.parent, ask=ask, judge=judge)
     suites = Suites(make_suite(checked, parts, context))
-    make = generated_suites(checked, run)
+    make = generated_suites(checked, context)
     for source in (Source(**s) for s in sources):
         made = make(source.name, source.text, source.given, source.image)
         suites.add(generated_key(source.name), made)
@@ -50,15 +50,13 @@ def clean_up(settings: Settings) -> None:
     """Removes containers of ended processes: verl kills its workers, which then close nothing."""
     if settings.sandbox.name not in ("docker", "auto"):
         return
-    from trace_bench.sandbox.docker import connect, reap
+    from trace_bench.sandbox.engine import connect, reap
 
-    try:
-        client = connect()
-    except UserError:
-        return  # no engine, so nothing of it is left either
-    try:
-        for _ in range(_LINGER):  # Ray's processes take a moment to end
-            reap(client, "")
-            time.sleep(1.0)
-    finally:
-        client.close()
+    with contextlib.suppress(UserError):  # without an engine nothing of it is left either
+        client = connect(settings.sandbox.start)
+        try:
+            for _ in range(_LINGER):  # Ray's processes take a moment to end
+                reap(client)
+                time.sleep(1.0)
+        finally:
+            client.close()

@@ -303,7 +303,7 @@ def _lab(run: _Run, yardstick: Yardstick | None = None) -> RunLab:
         player=run.player if yardstick is None else _apart(run.player),
         trainer=trainer,
         listeners=listeners,
-        models=Models(bench.roles, generated_suites(settings, bench.place.fingerprint, bench.log)),
+        models=Models(bench.roles, generated_suites(settings, bench.context, bench.log)),
         episodes=run.episodes,
         max_lost=settings.max_lost,
     )

@@ -27,8 +27,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.errors import UserError, unknown
-from trace_bench.sandbox.docker import connect
+from trace_bench.core.errors import EngineError, UserError, unknown
+from trace_bench.sandbox.engine import asked, connect
 from trace_bench.sandbox.protocol import code_hash
 
 DEFAULT_BASE, OWN_BASE = "python:3.11-slim-bookworm", "trace-bench/python:3.11"
@@ -97,10 +97,12 @@ def base_image(client: Any, wanted: str) -> str:
 
     name = OWN_BASE if wanted == "debootstrap" else wanted
     try:
-        client.images.get(name)
+        with asked(client, f"look for the image {name}"):
+            client.images.get(name)
         return name
-    except docker.errors.ImageNotFound:
-        pass
+    except EngineError as error:
+        if not isinstance(error.__cause__, docker.errors.ImageNotFound):
+            raise
     if wanted == "debootstrap":
         print(f"making {name} with containers/base.sh (debootstrap)", flush=True)
         made = subprocess.run([containers() / "base.sh", name], capture_output=True, text=True)
@@ -109,19 +111,18 @@ def base_image(client: Any, wanted: str) -> str:
         return name
     print(f"pulling {name}", flush=True)
     try:
-        client.images.pull(name)
-    except docker.errors.APIError as error:
+        with asked(client, f"pull the image {name}"):
+            client.images.pull(name)
+    except EngineError as error:
         raise UserError(
-            f"the image {name} is not here and cannot be pulled ({error}). Name another one with "
-            "--base, or use --base debootstrap to make one from Debian packages."
+            f"the image {name} is not here and cannot be pulled ({error.__cause__}). Name another "
+            "one with --base, or use --base debootstrap to make one from Debian packages."
         ) from error
     return name
 
 
 def build(client: Any, name: str, base: str, tag: str) -> str:
     """Builds trace-bench/NAME:TAG and returns that name."""
-    import docker
-
     if sys.version_info[:2] != (3, 11):
         found = ".".join(map(str, sys.version_info[:2]))
         raise UserError(f"images hold Python 3.11 and are put together with it; this is {found}.")
@@ -130,7 +131,7 @@ def build(client: Any, name: str, base: str, tag: str) -> str:
         try:
             context = assemble(Path(place), name)
             print(f"building {image} from {base}", flush=True)
-            with context.open("rb") as file:
+            with context.open("rb") as file, asked(client, f"build {image}"):
                 client.images.build(
                     fileobj=file,
                     custom_context=True,
@@ -147,15 +148,25 @@ def build(client: Any, name: str, base: str, tag: str) -> str:
                     "or set TMPDIR to another disk."
                 ) from error
             raise
-        except docker.errors.BuildError as error:
-            lines = [str(line.get("stream", line.get("error", ""))) for line in error.build_log]
-            raise UserError(f"{image} was not built: {_last(''.join(lines))}") from error
-        except docker.errors.APIError as error:
-            hint = " Free some space (docker system prune)." if "no space" in str(error) else ""
-            raise UserError(f"{image} was not built: {error}.{hint}") from error
-    size = client.images.get(image).attrs["Size"] / 2**20
+        except EngineError as error:
+            raise _not_built(image, error) from error
+    with asked(client, f"describe {image}"):
+        size = client.images.get(image).attrs["Size"] / 2**20
     print(f"built {image}, {size:.0f} MiB, code {code_hash()}", flush=True)
     return image
+
+
+def _not_built(image: str, error: EngineError) -> UserError:
+    import docker
+
+    why = error.__cause__
+    if isinstance(why, docker.errors.BuildError):
+        lines = [str(line.get("stream", line.get("error", ""))) for line in why.build_log]
+        return UserError(f"{image} was not built: {_last(''.join(lines))}")
+    if isinstance(why, docker.errors.APIError):
+        hint = " Free some space (docker system prune)." if "no space" in str(why) else ""
+        return UserError(f"{image} was not built: {why}.{hint}")
+    return error
 
 
 def assemble(place: Path, name: str) -> Path:

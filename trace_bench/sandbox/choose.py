@@ -9,7 +9,8 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Ask, InImage, RunContext, Suite
-from trace_bench.sandbox.docker import DockerTransport, Limits, check_image, connect, reap
+from trace_bench.sandbox.docker import DockerTransport, Limits, check_image
+from trace_bench.sandbox.engine import FOLDER, LABEL, OWNER, connect, owner, reap
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.protocol import encode
 from trace_bench.sandbox.suite import remote, sandboxed
@@ -21,7 +22,8 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Sandbox:
-    """The settings of `sandbox`, and the run that owns the containers."""
+    """The settings of `sandbox`, and the run that owns the containers: its fingerprint and its
+    folder."""
 
     name: str = "inline"  # auto, docker, process, inline
     workers: int = 1
@@ -32,6 +34,7 @@ class Sandbox:
     allow_untrusted: bool = False
     tag: str = "latest"
     run: str = "unnamed"
+    folder: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,7 @@ class Where:
 def suite_in(part: Part, run: RunContext, sandbox: Sandbox, where: Where, log: Log) -> Suite:
     """The suite, with its episodes in the chosen sandbox. `auto` logs its choice. Raises
     UserError."""
-    kind = resolve(sandbox.name, log)
+    kind = resolve(sandbox, log)
     if kind == "inline":
         made: Suite = part.make(run)
         return made
@@ -92,12 +95,12 @@ def image_name(image: str, sandbox: Sandbox) -> str:
     return f"trace-bench/{image}:{sandbox.tag}"
 
 
-def resolve(name: str, log: Log) -> str:
+def resolve(sandbox: Sandbox, log: Log) -> str:
     """Resolves `auto` to docker or inline; other names are unchanged."""
-    if name != "auto":
-        return name
+    if sandbox.name != "auto":
+        return sandbox.name
     try:
-        connect().close()
+        connect(sandbox.start).close()
     except UserError as error:
         log(f"sandbox=auto: environments run in this process, since {error}")
         return "inline"
@@ -118,12 +121,13 @@ def make_pool(
     spawn: Callable[[], Transport]
     arguments = [encode(worker).decode().strip()]
     if kind == "docker":
-        client = connect()
+        client = connect(sandbox.start)
         check_image(client, image)
-        reap(client, sandbox.run)
+        reap(client)
+        labels = {LABEL: sandbox.run, FOLDER: sandbox.folder, OWNER: owner()}
 
         def spawn() -> Transport:
-            return DockerTransport(client, image, arguments, sandbox.run, sandbox.limits)
+            return DockerTransport(client, image, arguments, labels, sandbox.limits)
     else:
 
         def spawn() -> Transport:

@@ -6,10 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trace_bench.core.errors import SourceError, UserError
+from trace_bench.core.errors import EngineError, SourceError, UserError
 from trace_bench.core.protocols import Suite
 from trace_bench.sandbox.choose import Log, Sandbox, image_name, make_pool
-from trace_bench.sandbox.docker import connect
+from trace_bench.sandbox.engine import connect
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.suite import remote
 
@@ -32,7 +32,7 @@ def generated_suite(
         return remote(pool, name)
     except UserError as error:
         pool.close()
-        if pool.greeted:
+        if pool.greeted and not isinstance(error, EngineError):
             raise SourceError(str(error)) from error
         raise
 
@@ -46,7 +46,7 @@ def _pool(
 ) -> Pool:
     kind = sandbox.name
     if kind == "auto":
-        connect().close()  # raises UserError if no engine answers
+        connect(sandbox.start).close()  # raises UserError if no engine answers
         kind = "docker"
     if kind != "docker":
         if not sandbox.allow_untrusted:

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from trace_bench.core.errors import EpisodeError, UserError
+from trace_bench.core.errors import EpisodeError, SourceError, UserError
 from trace_bench.core.protocols import Ask
 from trace_bench.sandbox.channel import Lost, Worker
 from trace_bench.sandbox.protocol import (
@@ -83,6 +83,7 @@ class Pool:
         self._count = 0
         self._threads: ThreadPoolExecutor | None = None
         self.greeted = False  # a worker has started: later errors are not the sandbox's
+        self._broken: SourceError | None = None  # a worker could not load the source
         self.lost: list[str] = []  # why workers were replaced, for diagnosis
 
     def episode(self) -> Episode:
@@ -100,7 +101,7 @@ class Pool:
 
     def act(self, calls: Sequence[tuple[Episode, dict[str, Any]]]) -> list[Result]:
         """One result per call, in order. Failures of a worker are results; raises UserError only if
-        no worker can be started."""
+        no worker can be started, and SourceError if one cannot load its program text."""
         results: dict[int, Result] = {}
         alone = self._round(calls, range(len(calls)), results)
         while alone:
@@ -110,12 +111,14 @@ class Pool:
         return [results[i] for i in range(len(calls))]
 
     def query(self, call: dict[str, Any]) -> Any:
-        """Calls the suite itself, not an episode, and returns its answer."""
+        """Calls the suite itself, not an episode, and returns its answer. Raises UserError, and
+        SourceError for a suite that is a program text."""
+        kind = UserError if self._source is None else SourceError
         (result,) = self.act([(self.episode(), call)])
         if isinstance(result, EpisodeError):
-            raise UserError(f"the environment's worker does not answer: {result}")
+            raise kind(f"the environment's worker does not answer: {result}")
         if "value" not in result:
-            raise UserError(f"the environment refused {call['do']}: {result.get('error', result)}")
+            raise kind(f"the environment refused {call['do']}: {result.get('error', result)}")
         return result["value"]
 
     def close(self) -> None:
@@ -278,9 +281,12 @@ class Pool:
             if stray:
                 self.lost.append(f"it sent an unexpected message, or ended: {str(stray)[:100]}")
                 self._retire(worker)
-        fresh = [Worker(self._spawn()) for _ in range(self._size - len(self._workers))]
-        self._workers += fresh
-        for worker in fresh:
+        if self._broken is not None:
+            raise self._broken
+        there = len(self._workers)
+        while len(self._workers) < self._size:
+            self._workers.append(Worker(self._spawn()))  # one by one: a later one may fail
+        for worker in self._workers[there:]:
             self._greet(worker)
 
     def _greet(self, worker: Worker) -> None:
@@ -298,13 +304,20 @@ class Pool:
             )
         self.greeted = True
         if self._source is not None:
-            try:
-                worker.send({"id": 0, **self._source}, time.monotonic() + self._deadline)
-            except Lost as error:
-                raise UserError(f"the environment's source was not accepted: {error}") from error
-            loaded = self._first(worker)
-            if "error" in loaded:
-                raise UserError(f"the environment's source is broken: {loaded['error']}")
+            self._load(worker, self._source)
+
+    def _load(self, worker: Worker, source: Mapping[str, Any]) -> None:
+        """Gives the worker its program text. Raises SourceError, also from every later call of the
+        pool: a text that one worker could load and another could not is not to be trusted."""
+        try:
+            worker.send({"id": 0, **source}, time.monotonic() + self._deadline)
+            error = self._first(worker).get("error")
+        except (Lost, UserError) as lost:
+            error = f"it was not accepted: {lost}"
+        if error is not None:
+            self._retire(worker)
+            self._broken = SourceError(f"the environment's source is broken: {error}")
+            raise self._broken
 
     def _first(self, worker: Worker) -> dict[str, Any]:
         deadline = time.monotonic() + self._start

@@ -215,7 +215,8 @@ def code_hash() -> str:
     environments."""
     package = Path(__file__).resolve().parents[1]
     files = [*package.glob("core/*.py"), *package.glob("envs/**/*.py")]
-    files += [package / "sandbox" / name for name in ("protocol.py", "worker.py", "suite.py")]
+    sandbox = ("protocol.py", "worker.py", "keeper.py", "suite.py")
+    files += [package / "sandbox" / name for name in sandbox]
     files += package.glob("envs/**/*.json")
     digest = hashlib.sha256()
     for path in sorted(files):

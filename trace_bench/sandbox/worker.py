@@ -31,8 +31,10 @@ from trace_bench.core.protocols import (
     Suite,
     Synthesizes,
 )
+from trace_bench.core.text import described
 from trace_bench.core.types import Boundary, task_from_json
 from trace_bench.core.version import VERSION
+from trace_bench.sandbox.keeper import keep
 from trace_bench.sandbox.protocol import (
     MAX_LINE,
     PROTOCOL,
@@ -140,8 +142,8 @@ class Worker:
             return self._do(call.get("episode"), call, self.tools)
         except EpisodeError as error:
             return {"error": str(error)[:2000], "boundary": error.boundary}
-        except Exception as error:
-            return {"error": f"{type(error).__name__}: {error}"[:2000]}
+        except (Exception, SystemExit) as error:
+            return {"error": described(error)[:2000]}
 
     def _do(self, episode: Any, call: Mapping[str, Any], known: dict[str, bool]) -> dict[str, Any]:
         """The call's result; `known`: the tools that the host has."""
@@ -178,7 +180,7 @@ class Worker:
             if env is not None:
                 env.close()
         except Exception as error:
-            print(f"close: {type(error).__name__}: {error}", file=sys.stderr)
+            print(f"close: {described(error)}", file=sys.stderr)
 
 
 def _sendable(result: dict[str, Any]) -> dict[str, Any]:
@@ -191,6 +193,7 @@ def _sendable(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
+    keep()
     channel = Channel()
     worker = Worker(channel, None)
     start = json.loads(arguments[0])
@@ -198,8 +201,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if "factory" in start:
             worker.suite = _made(start, worker)
-    except Exception as error:
-        greeting["error"] = f"{type(error).__name__}: {error}"
+    except (Exception, SystemExit) as error:
+        greeting["error"] = described(error)
     channel.send(greeting)
     if "factory" not in start:
         worker.suite = _from_source(channel, start)
@@ -231,8 +234,8 @@ def _from_source(channel: Channel, start: Mapping[str, Any]) -> Any:
         exec(compile(message["source"], "<environment>", "exec"), space)
         generated = start["kind"] == "generated"
         suite = GeneratedSuite(start["name"], space) if generated else space["suite"]()
-    except Exception as error:
-        channel.send({"id": message.get("id"), "error": f"{type(error).__name__}: {error}"})
+    except (Exception, SystemExit) as error:
+        channel.send({"id": message.get("id"), "error": described(error)})
         return None
     channel.send({"id": message["id"], "results": []})
     return suite

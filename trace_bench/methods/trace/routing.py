@@ -23,7 +23,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trace_bench.core.errors import UserError
+from trace_bench.core.errors import SourceError, UserError
 from trace_bench.core.protocols import Lab
 from trace_bench.methods.trace.settings import RoutingSettings
 from trace_bench.methods.trace.synthesis.draw import first_step, read_opening
@@ -101,9 +101,9 @@ def _own(lab: Lab, trained: Trained, settings: RoutingSettings) -> list[Example]
     for task in tasks[: settings.route_examples]:
         try:
             first = first_step(lab.suite_of(task), task)
-        except UserError:
-            raise  # such as a sandbox that cannot be started
         except Exception as error:
+            if isinstance(error, UserError) and not isinstance(error, SourceError):
+                raise  # such as a sandbox that cannot be started
             lab.log(f"no example for the router from {task.id}: {type(error).__name__}: {error}")
             continue
         if (fault := fault_of(first)) is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from trace_bench.core.errors import EpisodeError, UserError
+from trace_bench.core.errors import EngineError, EpisodeError, UserError
 from trace_bench.core.protocols import HasReference, Suite
 from trace_bench.core.types import Task, Tool, to_json
 from trace_bench.envs.check import first_fault
@@ -44,6 +44,8 @@ def examine(
             or _twin(suite, twin, tasks[:CONFORMING])
             or _floors(suite, twin, tasks, settings)
         )
+    except EngineError:
+        raise
     except (UserError, EpisodeError) as error:
         return [f"the module failed: {error}"]
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trace_bench.core.errors import EpisodeError
+from trace_bench.core.errors import EpisodeError, SourceError
 from trace_bench.core.protocols import HasReference, Suite
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Task
@@ -60,7 +60,7 @@ def after_training(
         for suite in (trained, fresh):
             if high := floors.too_high(floors.measure(suite, _sample(made), settings)):
                 return high[0]
-    except EpisodeError as error:
+    except (EpisodeError, SourceError) as error:
         return f"the module failed: {error}"
     return jump(made, heard, settings)
 

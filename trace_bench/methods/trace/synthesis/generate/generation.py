@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from trace_bench.core.errors import EpisodeError, SourceError, UserError
+from trace_bench.core.errors import EngineError, EpisodeError, SourceError, UserError
 from trace_bench.core.protocols import Lab, Suite
 from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Tool, Trajectory
 from trace_bench.llm.client import LLMError
@@ -214,6 +214,8 @@ class Generation:
                 else:
                     kept.append(task)
             acting = audit.acting(suite, [*kept, *_draw(suite, seeds.calibration)])
+        except EngineError:
+            raise
         except UserError as error:
             raise SourceError(str(error)) from error
         if len(kept) < count:
@@ -239,8 +241,12 @@ class Generation:
     def _fault(self, env: str) -> str | None:
         made, heard = self.accepted[env], self.heard.get(env, [])
         used = self.lab.suite_of(made.tasks[0])
-        with self._fresh(f"{made.name}'", made.code) as fresh:
-            why = audit.after_training(made, used, fresh, heard, self.settings)
+        why: str | None
+        try:
+            with self._fresh(f"{made.name}'", made.code) as fresh:
+                why = audit.after_training(made, used, fresh, heard, self.settings)
+        except SourceError as error:
+            why = str(error)
         if why is not None:
             self._drop(made.capability, f"after training: {why}")
         return why
@@ -268,5 +274,7 @@ def _draw(suite: Suite, seeds: Sequence[int]) -> list[Task]:
     """Tasks by seed. Raises SourceError when the module cannot make one."""
     try:
         return [seeded(suite, seed) for seed in seeds]
+    except EngineError:
+        raise
     except UserError as error:
         raise SourceError(str(error)) from error
