@@ -52,11 +52,14 @@ def when(ready: Callable[[], bool], then: Callable[[], object], limit: float = 2
     threading.Thread(target=wait, daemon=True).start()
 
 
-def faulty(folder: Path, chosen: Settings, share: float, count: int) -> tuple[RunLab, list[Task]]:
-    """A lab with a world that raises in that share of its episodes; the fourth task may hang."""
+def faulty(
+    folder: Path, chosen: Settings, share: float, count: int, reward: float | None = None
+) -> tuple[RunLab, list[Task]]:
+    """A lab with a world that raises in that share of its episodes; the fourth task may hang.
+    `reward`: of every episode that ends."""
     lab = jobs.make_lab(folder, chosen)
     text = (HERE / "verl_faults.txt").read_text()
-    suite: Any = lab.generated_suite("faults", text, {"FAILING": share})
+    suite: Any = lab.generated_suite("faults", text, {"FAILING": share, "REWARD": reward})
     return lab, [suite.synthetic("", seed) for seed in range(count)]
 
 
@@ -98,22 +101,38 @@ def test_environments_break_and_hang_and_a_worker_is_killed(tmp_path: Path) -> N
     assert Steps(tmp_path / "adapters/faults/verl").starts() == 2
 
 
-def test_an_iteration_of_which_nothing_is_left(tmp_path: Path) -> None:
-    """Every episode fails: all are counted, nothing is learned, and training goes on."""
+@pytest.mark.parametrize(
+    ("share", "reward", "why"),
+    [
+        (1.0, None, "every episode was lost"),
+        (0.0, 2 / 3, "in every group all rewards were equal (mean reward: 0.667)"),
+    ],
+)
+def test_a_training_without_a_lesson_makes_no_adapter(
+    tmp_path: Path, share: float, reward: float | None, why: str, capsys: Any
+) -> None:
+    """Every episode fails, or all earn the same: all are counted, and training goes on, but no step
+    has a gradient. In float32 the mean of eight times 2/3 is another number."""
     chosen = jobs.settings(
         "budget=32",
-        "trainer.group_size=4",
+        "trainer.groups=2",
         "sandbox=process",
         "sandbox.allow_untrusted=true",
     )
-    lab, tasks = faulty(tmp_path, chosen, 1.0, 3)
-    agent = lab.trainer.train(jobs.job("faults", chosen, tasks), lab)
+    lab, tasks = faulty(tmp_path, chosen, share, 3, reward)
+    job = jobs.job("faults", chosen, tasks)
+    assert lab.trainer.train(job, lab) is job.agent
     lab.close()
     assert jobs.once_each(tmp_path) == {f"train/faults/iter{i:04d}": 16 for i in range(2)}
     found = jobs.metrics(tmp_path)
-    assert [m["failures"] for m in found] == [16, 16]
-    assert [m["grad_norm"] for m in found] == [0.0, 0.0]
-    assert Path(agent.adapters[-1].path, "adapter_model.safetensors").exists()
+    assert [m["failures"] for m in found] == [16 * share] * 2
+    assert [(m["grad_norm"], m["steps"]) for m in found] == [(0.0, 0)] * 2
+    assert f"faults: no optimizer step, so there is no adapter: {why}" in capsys.readouterr().err
+    ends = [m for m in read_lines(tmp_path / "metrics.jsonl") if m["phase"] == "trained"]
+    assert [m["adapter"] for m in ends] == [None]
+    assert vars(lab.training) | {"apart": None} == {
+        "groups": 4, "constant": 4, "steps": 0, "apart": None, "alarms": 0
+    }  # fmt: skip
 
 
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:

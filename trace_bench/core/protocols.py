@@ -7,8 +7,8 @@ the part is built, such as its container image, is a protocol on the class.
     environments   Env (ScoresAlone), Suite (HasReference, Synthesizes, AsksUser, ActsTogether,
                    Describes, Closes; on the class: InImage, ListsTasksHere, LargerSplits,
                    TypicalLengths)
-    policies       Policy (Wakes, KnowsTask, CountsUsage, RanksLabels; on the class: Scripted,
-                   AtServers), Router
+    policies       Policy (Wakes, ReadsPrompts, TriesTurns, KnowsTask, CountsUsage, RanksLabels;
+                   on the class: Scripted, AtServers), Router
     trainers       Trainer (PlansTraining, Preflight, NeedsMachines, FineTunes)
     methods        Method (PlansItself), Lab
     trackers       Tracker (AwaitsResult)
@@ -234,6 +234,16 @@ class ReadsPrompts(Protocol):
     context: int
 
     def first_prompt(self, messages: Sequence[Message], tools: Sequence[Tool]) -> int: ...
+
+
+@runtime_checkable
+class TriesTurns(Protocol):
+    """A policy that can be asked for one turn before anything is played; with it, a run whose
+    servers cannot work is refused at its start. The turn is no rollout, and its episode is
+    forgotten. Returns what was asked, as a line of text; raises UserError if no turn can be had.
+    """
+
+    def try_turn(self, request: TurnRequest) -> str: ...
 
 
 @runtime_checkable

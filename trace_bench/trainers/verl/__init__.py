@@ -12,7 +12,8 @@
     episodes.py  runs our episodes in verl's workers
     tokens.py    the policy of these episodes, over verl's token servers
     export.py    converts checkpoints to adapters in PEFT's format
-    engine.py    the learning rate's decay
+    estimator.py the advantages, as trainer=local computes them
+    engine.py    the learning rate's decay, the number of optimizer steps
     cpu/         verl's missing parts for machines without a GPU
 
 Nothing here is imported unless `trainer=verl` is chosen.

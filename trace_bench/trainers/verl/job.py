@@ -17,9 +17,6 @@ from trace_bench.trainers.schedule import task_of_group
 from trace_bench.trainers.settings import VerlSettings, full_iterations
 from trace_bench.trainers.verl.spec import TRAIN, VALIDATION, JobSpec, row
 
-ELSEWHERE = ("ray_address", "stall", "restarts", "deadline", "workers")
-"""Settings that do not change what is trained."""
-
 
 def spec_of(job: TrainingJob, lab: Lab, settings: VerlSettings, run: RunContext) -> JobSpec:
     """The job description for verl's processes."""
@@ -90,10 +87,8 @@ def context(run: RunContext) -> int:
 def claim(folder: Path, job: TrainingJob, spec: JobSpec, settings: VerlSettings) -> None:
     """Claims the folder of an adapter's versions for this job. Raises UserError if it belongs to
     another job."""
-    recipe = dataclasses.asdict(settings)
-    for key in ELSEWHERE:
-        del recipe[key]
-    data = {**to_json(spec), "settings": recipe, "tasks": [t.id for t in job.tasks]}
+    own = {"settings": settings.trained(), "tasks": [t.id for t in job.tasks]}
+    data = {**to_json(spec), **own}
     for key in ("deadline", "trainer", "suites"):
         del data[key]
     data |= {"model": Path(spec.model).name, "agent": job.agent.version}  # folders may move

@@ -28,6 +28,16 @@ CPU_ROLLOUT = "trace_bench"
 NOTHING = -1
 """The adapter version that marks a placeholder for an episode that cannot be trained on."""
 
+ESTIMATOR = "trace_bench"
+"""The estimator of advantages, by its name in verl's settings (estimator.py)."""
+
+STEPS = "trace_bench_steps_max"
+"""The metric with the number of an iteration's optimizer steps that had a gradient. verl reduces a
+metric of this name by its largest value: it is counted up from step to step."""
+
+MISMATCH = tuple(f"trace_bench/logprob_difference_{name}" for name in ("mean", "max", "kl"))
+"""The metrics with the fields of `grpo.Mismatch`."""
+
 TRAIN, VALIDATION = "train", "validation"
 
 

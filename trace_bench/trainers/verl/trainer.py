@@ -14,20 +14,31 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, OnEpisode, RunContext, TrainingJob
 from trace_bench.core.store import read_json, write_json
 from trace_bench.core.types import AgentSpec, Purpose, Trajectory
-from trace_bench.trainers.record import check_job, check_turns, of_rollouts, reward_of
+from trace_bench.trainers.record import (
+    check_finite,
+    check_job,
+    check_turns,
+    conclude,
+    of_rollouts,
+    of_sampler,
+    reward_of,
+)
 from trace_bench.trainers.schedule import curve_caveat
 from trace_bench.trainers.settings import VerlSettings, full_iterations
 from trace_bench.trainers.verl.arrivals import Arrivals, Steps
 from trace_bench.trainers.verl.job import claim, described, lora, prepare, spec_of, task_of
 from trace_bench.trainers.verl.preflight import machines, preflight
 from trace_bench.trainers.verl.process import Process
-from trace_bench.trainers.verl.spec import JobSpec
+from trace_bench.trainers.verl.spec import MISMATCH, STEPS, JobSpec
+
+if TYPE_CHECKING:
+    from trace_bench.trainers.grpo import Advantages, Mismatch
 
 _POLL = 0.2  # seconds between checks for new files
 
@@ -65,7 +76,8 @@ class VerlTrainer:
         return machines(self.settings, billions)
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
-        """Returns the job's agent with one more adapter, named `<job.name>@<version>`.
+        """Returns the job's agent with one more adapter, named `<job.name>@<version>`; the agent
+        itself if no optimizer step had a gradient.
 
         Raises UserError if the job's rollouts are too few for one iteration, for settings that verl
         refuses, and if the folder holds a job of the same name with other settings; VerlFailed if
@@ -93,38 +105,36 @@ class _Training:
     def run(self, context: RunContext) -> AgentSpec:
         claim(self.adapters, self.job, self.spec, self.settings)
         if (self.adapters / "finished.json").exists():
-            self.again()
+            records = self.again()
         else:
             split = context.dev_split
             wanted = self.lab.suite.tasks(split) if self.settings.validate_every else ()
             prepare(self.folder, self.job, self.spec, self.settings, wanted)
             try:
-                self.go_on()
+                records = self.go_on()
             finally:
                 context.clean_up()
-        spec, n = self.spec, self.spec.iterations
-        spent = n * spec.groups * spec.group_size
-        unspent = self.job.rollouts - spent
-        self.lab.metric(phase="trained", adapter=spec.version(n), unspent=unspent)
-        self.lab.log(f"{spec.name}: {n} iterations, {spent} rollouts, {unspent} unspent")
-        return self.agent(n)
+        return conclude(self.job, self.lab, records, self.agent(self.spec.iterations))
 
     def agent(self, iteration: int) -> AgentSpec:
         return self.spec.acting(iteration, self.adapters)
 
     # -- a finished job -------------------------------------------------------------------------
 
-    def again(self) -> None:
-        """Repeats the calls of a finished job; all are answered from disk."""
+    def again(self) -> list[dict[str, Any]]:
+        """Repeats the calls of a finished job, all of which are answered from disk; returns the
+        metrics of its iterations."""
         records = read_json(self.adapters / "finished.json")
         for iteration, record in enumerate(records):
             self.rollouts(iteration, _refuse)
             self.publish(iteration, record)
+        return records
 
     # -- an unfinished job ----------------------------------------------------------------------
 
-    def go_on(self) -> None:
-        """Starts or resumes verl and follows it until the job is done."""
+    def go_on(self) -> list[dict[str, Any]]:
+        """Starts or resumes verl and follows it until the job is done; returns the metrics of its
+        iterations."""
         arrivals = Arrivals(self.folder / "episodes")
         steps = Steps(self.folder)
         records: list[dict[str, Any]] = []
@@ -144,6 +154,7 @@ class _Training:
             process.stop()
         write_json(self.adapters / "finished.json", records)
         self.tidy()
+        return records
 
     def waiting(self, iteration: int, arrivals: Arrivals, process: Process) -> Any:
         """A PlayElsewhere that collects an iteration's episodes as verl's workers write them."""
@@ -227,6 +238,8 @@ class _Training:
         rewards = torch.tensor([reward_of(t, self.job.reward) for t in played])
         group = torch.arange(len(played)) // self.spec.group_size
         found = group_advantages(rewards, group, normalize_std=self.settings.normalize_std)
+        where = f"{self.job.name}, iteration {iteration}"
+        check_finite(where, verl.get(METRICS["grad_norm"]))
         return {
             "phase": "training",
             "adapter": self.spec.version(iteration + 1),
@@ -235,7 +248,9 @@ class _Training:
             **of_rollouts(played, self.job.reward, found),
             "learning_rate": self.settings.learning_rate * self.spec.rate(iteration),
             "tokens": sum(t.tokens for t in played),
+            "steps": steps_of(verl, found),
             **{ours: verl.get(theirs) for ours, theirs in METRICS.items()},
+            **of_sampler(where, mismatch_of(verl), self.settings.mismatch, self.lab),
             **{key: value for key, value in verl.items() if key.startswith("val-core/")},
         }
 
@@ -259,13 +274,27 @@ def reported(step: int, steps: Steps, process: Process) -> dict[str, Any] | None
     return {} if found is None and step <= process.resumed else found
 
 
+def steps_of(verl: Mapping[str, Any], found: Advantages) -> int | None:
+    """How many of an iteration's optimizer steps had a gradient. None: verl's metrics are lost, and
+    some group had an advantage."""
+    if (counted := verl.get(f"actor/{STEPS}")) is not None:
+        return round(counted)
+    return None if bool(found.trained.any()) else 0
+
+
+def mismatch_of(verl: Mapping[str, Any]) -> Mismatch | None:
+    """What `steps.StepTrainer` measured; None if it compared nothing."""
+    from trace_bench.trainers.grpo import Mismatch
+
+    values = [verl.get(name) for name in MISMATCH]
+    return None if None in values else Mismatch(*map(float, values))  # type: ignore[arg-type]
+
+
 METRICS = {
     "loss": "actor/pg_loss",
     "clip_share": "actor/pg_clipfrac",
     "kl": "actor/ppo_kl",
     "grad_norm": "actor/grad_norm",
-    "logprob_difference_mean": "trace_bench/logprob_difference_mean",
-    "logprob_difference_max": "trace_bench/logprob_difference_max",
     "seconds": "timing_s/step",
     "seconds_rollouts": "timing_s/gen",
     "seconds_update": "timing_s/update_actor",
