@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import psutil
 import pytest
 import verl_job as jobs
 
+from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import Task
 from trace_bench.runner.lab import RunLab
@@ -133,6 +135,56 @@ def test_a_training_without_a_lesson_makes_no_adapter(
     assert vars(lab.training) | {"apart": None} == {
         "groups": 4, "constant": 4, "steps": 0, "apart": None, "alarms": 0
     }  # fmt: skip
+
+
+def test_lost_episodes_are_played_again_as_if_nothing_was_learned_from_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The world goes in the second iteration: the run stops. It is started with the loss allowed,
+    and cut off when verl has learned from it and saved that; then as at first, in a world that is
+    whole again."""
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    flag, folder = tmp_path / "flag", tmp_path / "run"
+    world = ["env=custom", "env.factory=verl_outage:Outage", f"env.options.flag={flag}"]
+    chosen = jobs.settings("budget=48", "trainer.groups=2", *world)
+    ledger, call = folder / "ledger.jsonl", "train/grpo/iter{:04d}"
+
+    def start(max_lost: float, stop_at: int | None = None) -> Any:
+        lab = jobs.make_lab(folder, chosen, max_lost=max_lost)
+
+        def checkpoint(agent: Any) -> None:
+            if stop_at is not None and agent.adapters[-1].name == f"grpo@{stop_at:04d}":
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(lab, "checkpoint", checkpoint)
+        try:
+            tasks = list(lab.suite.tasks("train"))[:8]
+            return lab, lab.trainer.train(jobs.job("grpo", chosen, tasks), lab)
+        finally:
+            lab.close()
+
+    flag.write_text("16")
+    with pytest.raises(UserError, match=r"iter0001: 9 of 16 episodes .* plays the lost episodes"):
+        start(0.5)
+    flag.write_text("0")
+    with pytest.raises(KeyboardInterrupt):
+        start(1.0, stop_at=2)
+    lost = [x for x in read_lines(ledger) if x["error"]]
+    assert {x["call"] for x in lost} == {call.format(1)} and len(lost) == 16
+    before = [x for x in read_lines(ledger) if not x["error"]]
+    flag.unlink()
+    lab, agent = start(0.5)
+    assert agent.adapters[-1].name == "grpo@0003"
+    assert jobs.once_each(folder) == {call.format(i): 16 for i in range(3)}
+    after = read_lines(ledger)
+    assert after[:16] == before and not any(x["error"] for x in after)
+    last = {m["adapter"]: m for m in jobs.metrics(folder)}
+    assert [m["failures"] for m in last.values()] == [0, 0, 0]
+    assert sum(m["steps"] for m in last.values()) == 2 * sum(
+        m["constant_share"] < 1 for m in last.values()
+    )
+    assert lab.training.steps and lab.training.groups == 6
 
 
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:

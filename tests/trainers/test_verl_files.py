@@ -9,8 +9,10 @@ import pytest
 import torch
 from models import save_model
 from toy import ToySuite, toy_task
+from verl_job import spec
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.store import read_lines
 from trace_bench.core.types import AdapterRef, AgentSpec, to_json
 from trace_bench.play.rollouts import play
 from trace_bench.policies.engine.lora import read_adapter
@@ -21,6 +23,7 @@ from trace_bench.trainers.settings import LINEAR, VerlSettings
 from trace_bench.trainers.verl.arrivals import Arrivals, Steps
 from trace_bench.trainers.verl.export import export
 from trace_bench.trainers.verl.process import Process, VerlFailed
+from trace_bench.trainers.verl.rewind import rewind
 from trace_bench.trainers.verl.trainer import reported
 
 
@@ -80,6 +83,45 @@ def test_a_file_of_verl_that_a_kill_left_empty(tmp_path: Path) -> None:
     latest.write_text("")
     steps.repair()
     assert not latest.exists() and steps.saved() == 0
+
+
+def lines(path: Path, *values: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(value) + "\n" for value in values))
+
+
+def test_a_job_goes_back_to_the_start_of_an_iteration(tmp_path: Path) -> None:
+    """verl has learned from what was left of the second iteration, saved that, and gone on."""
+
+    def episode(call: str, index: int, failed: bool = False) -> dict[str, object]:
+        failure = {"boundary": "environment", "error": "gone"} if failed else None
+        return {"call": call, "index": index, "trajectory": {"failure": failure}}
+
+    job, folder = spec(), tmp_path / "grpo/verl"
+    one, two, three = (job.call(i) for i in range(3))
+    kept = [episode(one, 0, failed=True), episode(two, 0), episode(two, 1, failed=True)]
+    gone = [episode(two, 2, failed=True), episode(three, 0), episode(three, 1, failed=True)]
+    lines(folder / "episodes/a.jsonl", *kept, *gone)
+    lines(folder / "episodes/b.jsonl", gone[2])
+    lines(folder / "validation/a.jsonl", *(episode(job.validation(n), 0) for n in (1, 2)))
+    lines(folder / "metrics-000.jsonl", *({"step": n, "data": {}} for n in (1, 2)))
+    latest = folder / "checkpoints/latest_checkpointed_iteration.txt"
+    for step in (1, 2, 3):
+        lines(folder / f"checkpoints/global_step_{step}/data.pt")
+        lines(tmp_path / f"grpo/{step:04d}/adapter_config.json")
+    latest.write_text("2")
+    for expected in (3, 0):  # what was cut off is completed by the same call
+        assert rewind(folder, job, 1, {2, 3}) == expected
+        assert latest.read_text() == "1" and Steps(folder).saved() == 1
+        assert [p.name for p in folder.glob("checkpoints/global*")] == ["global_step_1"]
+        assert [p.name for p in tmp_path.glob("grpo/0*")] == ["0001"]
+        assert read_lines(folder / "episodes/a.jsonl") == kept
+        assert read_lines(folder / "episodes/b.jsonl") == []
+        assert [x["step"] for x in read_lines(folder / "metrics-000.jsonl")] == [1]
+        assert len(read_lines(folder / "validation/a.jsonl")) == 1
+    assert rewind(folder, job, 0, {0}) == 2
+    assert not latest.exists() and Steps(folder).saved() == 0
+    assert read_lines(folder / "episodes/a.jsonl") == []
 
 
 def test_starts_are_numbered_by_what_is_there(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ the part is built, such as its container image, is a protocol on the class.
                    TypicalLengths)
     policies       Policy (Wakes, ReadsPrompts, TriesTurns, KnowsTask, CountsUsage, RanksLabels;
                    on the class: Scripted, AtServers), Router
-    trainers       Trainer (PlansTraining, Preflight, NeedsMachines, FineTunes)
+    trainers       Trainer (PlansTraining, Preflight, NeedsMachines, FineTunes; of what plays its
+                   episodes elsewhere: TakesBack)
     methods        Method (PlansItself), Lab
     trackers       Tracker (AwaitsResult)
 
@@ -456,6 +457,16 @@ OnEpisode = Callable[[int, Trajectory], None]
 
 PlayElsewhere = Callable[[Sequence[int], OnEpisode], None]
 """Runs the episodes with these indices in other processes, and reports each as it ends."""
+
+
+@runtime_checkable
+class TakesBack(Protocol):
+    """A `PlayElsewhere` that can go back to before its call, so that lost episodes are played again
+    after too many of them have stopped the run. `missing`: the indices of which the run has no
+    episode, once it has taken back the lost ones; what is kept elsewhere of their failures, and
+    whatever was learned from the call, must be forgotten. May be called twice for the same call."""
+
+    def take_back(self, missing: Sequence[int]) -> None: ...
 
 
 Hear = Callable[[Sequence[Task], Sequence[Trajectory]], None]

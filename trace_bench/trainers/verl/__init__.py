@@ -4,6 +4,7 @@
     job.py       the job's folder, which it prepares
     process.py   runs verl as a process group: watches and restarts it
     arrivals.py  reads what verl's processes write: episodes, metrics, checkpoints
+    rewind.py    takes a job back to the start of an iteration
     preflight.py checks before the first rollout
     spec.py      the job description that verl's processes read
     compose.py   converts our settings to verl's

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from trace_bench.core.store import read_lines, write_text
 from trace_bench.core.types import Trajectory, trajectory_from_json
 
 LATEST = "latest_checkpointed_iteration.txt"
+EPISODE_FIELDS: dict[str, type] = {"call": str, "index": int, "trajectory": dict}
+METRIC_FIELDS: dict[str, type] = {"step": int, "data": dict}
 
 
 class Arrivals:
@@ -21,6 +24,11 @@ class Arrivals:
         self.folder = folder
         self._read: dict[Path, int] = {}
         self._there: dict[str, dict[int, Mapping[str, Any]]] = {}
+
+    def forget(self) -> None:
+        """Reads everything anew."""
+        self._read.clear()
+        self._there.clear()
 
     def take(self, call: str, wanted: set[int]) -> Iterator[tuple[int, Trajectory]]:
         """The wanted episodes that have arrived, by index; each is returned once."""
@@ -70,10 +78,22 @@ class Steps:
         """Repairs the file that names the last checkpoint. verl does not replace it atomically, so
         a kill may leave it empty, and verl would not start. Then it is set to the last complete
         checkpoint (the one whose dataloader state, written last, exists) or removed."""
-        if not self._latest.exists() or self.saved():
-            return
-        whole = self._latest.parent.glob("global_step_*/data.pt")
-        steps = [int(path.parent.name.rpartition("_")[2]) for path in whole]
+        if self._latest.exists() and not self.saved():
+            self._name_last(self._complete())
+
+    def back_to(self, most: int) -> None:
+        """Makes the last checkpoint after at most so many steps the last one of all."""
+        if self.saved() > most:
+            self._name_last([step for step in self._complete() if step <= most])
+        for place in self._latest.parent.glob("global_step_*"):
+            if step_of(place) > most:
+                shutil.rmtree(place)
+
+    def _complete(self) -> list[int]:
+        """The steps of the complete checkpoints, in no order."""
+        return [step_of(path.parent) for path in self._latest.parent.glob("global_step_*/data.pt")]
+
+    def _name_last(self, steps: Sequence[int]) -> None:
         if steps:
             write_text(self._latest, str(max(steps)))
         else:
@@ -89,3 +109,8 @@ class Steps:
             return int(self._latest.read_text())
         except (FileNotFoundError, ValueError):  # absent, or being written
             return 0
+
+
+def step_of(checkpoint: Path) -> int:
+    """The number of steps after which verl saved a checkpoint, from the name of its folder."""
+    return int(checkpoint.name.rpartition("_")[2])

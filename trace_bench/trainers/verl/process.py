@@ -42,6 +42,11 @@ class Process:
     _child: subprocess.Popen[bytes] | None = None
     _progress: float = field(default_factory=time.monotonic)
 
+    @property
+    def started(self) -> bool:
+        """Whether verl was started, and not stopped since."""
+        return self._child is not None
+
     def start(self) -> None:
         """Starts verl; its output goes to verl.log."""
         variables = environment(read_spec(self.folder), self.settings, self.folder, self.attempt)

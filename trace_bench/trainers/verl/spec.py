@@ -77,6 +77,10 @@ class JobSpec:
         iteration, within = divmod(group, self.groups)
         return self.call(iteration), within * self.group_size + member
 
+    def validation(self, step: int) -> str:
+        """The name of verl's own validation after so many iterations."""
+        return f"validate/{self.name}/{step:04d}"
+
     def episode_seed(self, call: str, index: int) -> int:
         """The seed of the episode's random stream, the same as in `Lab.rollouts`."""
         return stable_seed(self.seed, call, index)

@@ -3,7 +3,8 @@ of its workers in the ledger as they arrive, iteration by iteration.
 
 Differences from trainer=local: all iterations have the same size (rollouts left over at the end of
 the budget stay unspent), groups in which all rewards are equal stay in the loss's denominator with
-an advantage of zero, and there is no early stopping.
+an advantage of zero, and there is no early stopping. Of an iteration that lost too many of its
+episodes the next start plays the lost ones again (rewind.py).
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ from trace_bench.trainers.record import (
 )
 from trace_bench.trainers.schedule import curve_caveat
 from trace_bench.trainers.settings import VerlSettings, full_iterations
-from trace_bench.trainers.verl.arrivals import Arrivals, Steps
+from trace_bench.trainers.verl.arrivals import Arrivals, Steps, step_of
 from trace_bench.trainers.verl.job import claim, described, lora, prepare, spec_of, task_of
 from trace_bench.trainers.verl.preflight import machines, preflight
 from trace_bench.trainers.verl.process import Process
+from trace_bench.trainers.verl.rewind import rewind
 from trace_bench.trainers.verl.spec import MISMATCH, STEPS, JobSpec
 
 if TYPE_CHECKING:
@@ -140,11 +142,9 @@ class _Training:
         records: list[dict[str, Any]] = []
         process = Process(self.folder, self.settings, self.lab.log, steps.starts())
         process.resumed = steps.saved()
-        if process.resumed < self.spec.iterations:
-            process.start()
         try:
             for iteration in range(self.spec.iterations):
-                played = self.rollouts(iteration, self.waiting(iteration, arrivals, process))
+                played = self.rollouts(iteration, _Elsewhere(self, iteration, arrivals, process))
                 verl = self.wait(process, partial(reported, iteration + 1, steps, process))
                 self.fetch(iteration + 1, process)
                 records.append(self.record(iteration, played, verl))
@@ -156,23 +156,6 @@ class _Training:
         self.tidy()
         return records
 
-    def waiting(self, iteration: int, arrivals: Arrivals, process: Process) -> Any:
-        """A PlayElsewhere that collects an iteration's episodes as verl's workers write them."""
-        call = self.spec.call(iteration)
-
-        def by(which: Sequence[int], ended: OnEpisode) -> None:
-            left = set(which)
-            process.progress()  # the time until now was spent here, for instance on an evaluation
-            while left:
-                for index, trajectory in arrivals.take(call, left):
-                    left.discard(index)
-                    process.progress()
-                    ended(index, trajectory)
-                if left:
-                    self.pause(process)
-
-        return by
-
     def wait(self, process: Process, ready: Callable[[], Any]) -> Any:
         """Polls `ready` until it returns something other than None; returns that."""
         process.progress()
@@ -181,7 +164,10 @@ class _Training:
         return value
 
     def pause(self, process: Process) -> None:
-        """Waits a moment. Raises VerlFailed if verl can produce nothing more."""
+        """Waits a moment for verl, which is started when something is first waited for. Raises
+        VerlFailed if verl can produce nothing more."""
+        if not process.started and Steps(self.folder).saved() < self.spec.iterations:
+            process.start()
         process.watch()
         time.sleep(_POLL)
 
@@ -220,7 +206,7 @@ class _Training:
             if int(old.name) < version:
                 shutil.rmtree(old)
         for old in checkpoints.glob("global_step_*"):  # verl needs only the last one
-            if int(old.name.rpartition("_")[2]) < version:
+            if step_of(old) < version:
                 shutil.rmtree(old)
 
     def saved(self, version: int) -> bool:
@@ -265,6 +251,43 @@ class _Training:
         the run's trajectories."""
         for name in ("checkpoints", "episodes", "start"):
             shutil.rmtree(self.folder / name, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """Collects an iteration's episodes as verl's workers write them: `protocols.PlayElsewhere` and
+    `TakesBack`."""
+
+    training: _Training
+    iteration: int
+    arrivals: Arrivals
+    process: Process
+
+    def __call__(self, which: Sequence[int], ended: OnEpisode) -> None:
+        left, call = set(which), self.training.spec.call(self.iteration)
+        self.process.progress()  # the time until now was spent here, for instance on an evaluation
+        while left:
+            for index, trajectory in self.arrivals.take(call, left):
+                left.discard(index)
+                self.process.progress()
+                ended(index, trajectory)
+            if left:
+                self.training.pause(self.process)
+
+    def take_back(self, missing: Sequence[int]) -> None:
+        """Takes verl back to before the iteration."""
+        training, process = self.training, self.process
+        process.stop()
+        dropped = rewind(training.folder, training.spec, self.iteration, missing)
+        self.arrivals.forget()
+        process.resumed = Steps(training.folder).saved()
+        text = f"{training.spec.name}: back to the start of iteration {self.iteration}"
+        if dropped:
+            text += (
+                f"; {dropped} episodes of later iterations, which are in no ledger, are forgotten: "
+                "their agent had learned from what was left of this one"
+            )
+        training.lab.log(text)
 
 
 def reported(step: int, steps: Steps, process: Process) -> dict[str, Any] | None:
