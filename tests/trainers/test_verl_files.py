@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from trace_bench.policies.scripted import RandomPolicy
 from trace_bench.trainers.adapters import fresh, insert, restart, write_adapter
 from trace_bench.trainers.settings import LINEAR, VerlSettings
 from trace_bench.trainers.verl.arrivals import Arrivals, Steps
+from trace_bench.trainers.verl.collector import Collector
 from trace_bench.trainers.verl.export import export
 from trace_bench.trainers.verl.process import Process, VerlFailed
 from trace_bench.trainers.verl.rewind import rewind
@@ -161,6 +163,69 @@ def test_both_trainers_start_from_the_same_adapter(tmp_path: Path, model: Path) 
     write_adapter(tmp_path / "verl", fresh(str(model), LINEAR, 4, 11), lora, str(model))
     for name in ("adapter_model.safetensors", "adapter_config.json"):
         assert (tmp_path / "local" / name).read_bytes() == (tmp_path / "verl" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[1]", "not a JSON object"),
+        ('{"call": "c", "index": "0", "trajectory": {}}', "no 'index', which must be int"),
+        ('{"call": "c", "index": 0}', "no 'trajectory', which must be dict"),
+        ('{"call": "c", "index": 0, "trajectory": {"turns": 1}}', "no trajectory, KeyError"),
+        ("\x00\x00", "Expecting value"),
+    ],
+)
+def test_a_damaged_episode_of_a_worker_is_named(tmp_path: Path, text: str, why: str) -> None:
+    """Not the line that is still being written."""
+    path = tmp_path / "verl/episodes/a.jsonl"
+    path.parent.mkdir(parents=True)
+    fine = json.dumps({"call": "b", "index": 0, "trajectory": {}})
+    path.write_text(f"{fine}\n{text}")
+    arrivals = Arrivals(path.parent)
+    assert list(arrivals.take("c", {0})) == [] and arrivals.known("b") == {0}
+    path.write_text(f"{fine}\n{text}\n{fine}\n")
+    with pytest.raises(UserError, match=why) as caught:
+        list(arrivals.take("c", {0}))
+    assert f"{path}, line 2 is corrupt" in str(caught.value)
+    assert "Remove it and run the same command again" in str(caught.value)
+
+
+def test_damaged_metrics_and_checkpoints_are_named(tmp_path: Path, model: Path) -> None:
+    steps = Steps(tmp_path / "verl")
+    lines(steps.folder / "metrics-000.jsonl", {"step": 1, "data": 5})
+    with pytest.raises(
+        UserError, match=r"metrics-000\.jsonl, line 1 .*the metrics of that step are"
+    ):
+        steps.of(1)
+    lora = {"rank": 4, "alpha": 8.0, "target_modules": LINEAR}
+    for step in (1, 2):
+        lines(steps.folder / f"checkpoints/global_step_{step}/data.pt")
+    place = steps.folder / "checkpoints/global_step_2"
+    lines(place / "actor/model_world_size_1_rank_0.pt", "no tensors")
+    with pytest.raises(UserError, match=rf"Remove the folder {place} .* the checkpoint before"):
+        export(place, tmp_path / "out", lora, str(model))
+    (place.parent / "latest_checkpointed_iteration.txt").write_text("2")
+    shutil.rmtree(place)
+    steps.repair()
+    assert steps.saved() == 1
+
+
+def test_episodes_that_the_ledger_has_and_verl_has_not(tmp_path: Path) -> None:
+    """verl would play others, and learn from those."""
+    job = spec(groups=1, group_size=2)
+    job.write(tmp_path)
+    process = Process(tmp_path, VerlSettings(), print)
+    collector = Collector(job, tmp_path, 0, Arrivals(tmp_path / "episodes"), process)
+    line = {"call": job.call(0), "index": 1, "trajectory": {}}
+    lines(tmp_path / "episodes/a.jsonl", line)
+    collector.check_kept({1})
+    with pytest.raises(UserError, match=r"lacks 1 of the 2 episodes of 'train/grpo/iter0000' that"):
+        collector.check_kept({0, 1})
+    with pytest.raises(UserError, match="lacks 1 of the 1 episodes"):
+        collector([1], lambda index, trajectory: None)
+    lines(tmp_path / "checkpoints/global_step_1/data.pt")
+    (tmp_path / "checkpoints/latest_checkpointed_iteration.txt").write_text("1")
+    collector.check_kept({0, 1})
 
 
 def test_a_step_of_which_nothing_was_said(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
     trainer.py   in the run's process: starts verl, keeps the ledger
     job.py       the job's folder, which it prepares
     process.py   runs verl as a process group: watches and restarts it
+    collector.py collects an iteration's episodes for the ledger
     arrivals.py  reads what verl's processes write: episodes, metrics, checkpoints
     rewind.py    takes a job back to the start of an iteration
     preflight.py checks before the first rollout

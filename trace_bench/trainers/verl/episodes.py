@@ -25,6 +25,7 @@ from verl.experimental.agent_loop.agent_loop import (
     AgentLoopOutput,
 )
 
+from trace_bench.core.run_files import EPISODE
 from trace_bench.core.store import Lines, read_lines
 from trace_bench.core.types import Task, Trajectory, task_from_json, trajectory_from_json
 from trace_bench.play.record import Batch, Player
@@ -252,7 +253,7 @@ def known_episodes(
     wanted = {spec.call(i) for i in range(first, spec.iterations)}
     known: dict[str, dict[int, Mapping[str, Any]]] = {}
     for path in sorted(folder.glob("*.jsonl")):
-        for line in read_lines(path):
+        for line in read_lines(path, EPISODE):
             if line["call"] in wanted:
                 known.setdefault(line["call"], {}).setdefault(line["index"], line["trajectory"])
     return known

@@ -10,7 +10,7 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, RunContext, TrainingJob
-from trace_bench.core.store import fingerprint, write_text
+from trace_bench.core.store import fingerprint, read_bytes, write_text
 from trace_bench.core.types import AgentSpec, Task, to_json
 from trace_bench.play.suites import generated_key
 from trace_bench.trainers.schedule import task_of_group
@@ -93,7 +93,7 @@ def claim(folder: Path, job: TrainingJob, spec: JobSpec, settings: VerlSettings)
         del data[key]
     data |= {"model": Path(spec.model).name, "agent": job.agent.version}  # folders may move
     digest, path = fingerprint({**data, "job seed": job.seed}), folder / "job"
-    if path.exists() and path.read_text() != digest:
+    if path.exists() and read_bytes(path) != digest.encode():
         raise UserError(
             f"{path} belongs to a training job with other settings, tasks or seed. Change the "
             "setting `run_dir`, or remove the folder."

@@ -20,6 +20,7 @@ from trace_bench.trainers.verl.launch import REFUSED
 from trace_bench.trainers.verl.preflight import refusal
 from trace_bench.trainers.verl.spec import read_spec
 
+_POLL = 0.2  # seconds between checks for new files
 _LATE = 60.0  # seconds after verl's end within which its files must have arrived
 _GRACE = 20.0  # seconds between asking processes to end and killing them
 
@@ -74,6 +75,14 @@ class Process:
     def progress(self) -> None:
         """Reports progress: restarts the clock for `trainer.stall`."""
         self._progress = time.monotonic()
+
+    def pause(self) -> None:
+        """Waits a moment for verl, which is started when something is first waited for. Raises as
+        `watch` does."""
+        if not self.started and Steps(self.folder).saved() < read_spec(self.folder).iterations:
+            self.start()
+        self.watch()
+        time.sleep(_POLL)
 
     def watch(self) -> None:
         """Restarts verl if it has crashed or stalled. Raises UserError for settings that it

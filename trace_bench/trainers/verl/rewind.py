@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.store import Lines
-from trace_bench.trainers.verl.arrivals import EPISODE_FIELDS, METRIC_FIELDS, Steps
+from trace_bench.core.run_files import EPISODE
+from trace_bench.core.store import Lines, Needs
+from trace_bench.trainers.verl.arrivals import OF_STEP, Steps
 from trace_bench.trainers.verl.spec import JobSpec
 
 
@@ -35,16 +36,14 @@ def rewind(folder: Path, spec: JobSpec, iteration: int, missing: Collection[int]
         failed = line["trajectory"].get("failure") is not None
         return line["call"] == here and line["index"] in gone and failed
 
-    _drop(folder.glob("metrics-*.jsonl"), METRIC_FIELDS, lambda line: line["step"] > iteration)
-    _drop(folder.glob("validation/*.jsonl"), EPISODE_FIELDS, lambda line: line["call"] in shown)
+    _drop(folder.glob("metrics-*.jsonl"), OF_STEP, lambda line: line["step"] > iteration)
+    _drop(folder.glob("validation/*.jsonl"), EPISODE, lambda line: line["call"] in shown)
     episodes = sorted(folder.glob("episodes/*.jsonl"))
-    _drop(episodes, EPISODE_FIELDS, lost)
-    return _drop(episodes, EPISODE_FIELDS, lambda line: line["call"] in later)
+    _drop(episodes, EPISODE, lost)
+    return _drop(episodes, EPISODE, lambda line: line["call"] in later)
 
 
-def _drop(
-    paths: Iterable[Path], needs: dict[str, type], unwanted: Callable[[dict[str, Any]], bool]
-) -> int:
+def _drop(paths: Iterable[Path], needs: Needs, unwanted: Callable[[dict[str, Any]], bool]) -> int:
     """Removes the unwanted lines of these files; returns how many."""
     count = 0
     for path in paths:

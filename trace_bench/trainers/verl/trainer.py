@@ -10,7 +10,6 @@ episodes the next start plays the lost ones again (rewind.py).
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, OnEpisode, RunContext, TrainingJob
-from trace_bench.core.store import read_json, write_json
+from trace_bench.core.store import read_json, repair, write_json
 from trace_bench.core.types import AgentSpec, Purpose, Trajectory
 from trace_bench.trainers.record import (
     check_finite,
@@ -33,16 +32,14 @@ from trace_bench.trainers.record import (
 from trace_bench.trainers.schedule import curve_caveat
 from trace_bench.trainers.settings import VerlSettings, full_iterations
 from trace_bench.trainers.verl.arrivals import Arrivals, Steps, step_of
+from trace_bench.trainers.verl.collector import Collector
 from trace_bench.trainers.verl.job import claim, described, lora, prepare, spec_of, task_of
 from trace_bench.trainers.verl.preflight import machines, preflight
 from trace_bench.trainers.verl.process import Process
-from trace_bench.trainers.verl.rewind import rewind
 from trace_bench.trainers.verl.spec import MISMATCH, STEPS, JobSpec
 
 if TYPE_CHECKING:
     from trace_bench.trainers.grpo import Advantages, Mismatch
-
-_POLL = 0.2  # seconds between checks for new files
 
 
 class VerlTrainer:
@@ -126,11 +123,21 @@ class _Training:
     def again(self) -> list[dict[str, Any]]:
         """Repeats the calls of a finished job, all of which are answered from disk; returns the
         metrics of its iterations."""
-        records = read_json(self.adapters / "finished.json")
+        records = self.finished()
         for iteration, record in enumerate(records):
             self.rollouts(iteration, _refuse)
             self.publish(iteration, record)
         return records
+
+    def finished(self) -> list[dict[str, Any]]:
+        """The metrics of a finished job's iterations. Raises UserError if they are damaged."""
+        path = self.adapters / "finished.json"
+        records = read_json(path)
+        n = self.spec.iterations
+        whole = isinstance(records, list) and len(records) == n
+        if not whole or not all(isinstance(r, dict) and r.keys() >= FIELDS for r in records):
+            raise UserError(f"{path} has not the metrics of {n} iterations. {repair(path)}")
+        return list(records)
 
     # -- an unfinished job ----------------------------------------------------------------------
 
@@ -141,10 +148,13 @@ class _Training:
         steps = Steps(self.folder)
         records: list[dict[str, Any]] = []
         process = Process(self.folder, self.settings, self.lab.log, steps.starts())
+        steps.repair()
         process.resumed = steps.saved()
         try:
             for iteration in range(self.spec.iterations):
-                played = self.rollouts(iteration, _Elsewhere(self, iteration, arrivals, process))
+                collector = Collector(self.spec, self.folder, iteration, arrivals, process)
+                played = self.rollouts(iteration, collector)
+                collector.check_kept(range(len(played)))
                 verl = self.wait(process, partial(reported, iteration + 1, steps, process))
                 self.fetch(iteration + 1, process)
                 records.append(self.record(iteration, played, verl))
@@ -160,16 +170,8 @@ class _Training:
         """Polls `ready` until it returns something other than None; returns that."""
         process.progress()
         while (value := ready()) is None:
-            self.pause(process)
+            process.pause()
         return value
-
-    def pause(self, process: Process) -> None:
-        """Waits a moment for verl, which is started when something is first waited for. Raises
-        VerlFailed if verl can produce nothing more."""
-        if not process.started and Steps(self.folder).saved() < self.spec.iterations:
-            process.start()
-        process.watch()
-        time.sleep(_POLL)
 
     def rollouts(self, iteration: int, by: Any) -> list[Trajectory]:
         """The iteration's episodes, run by verl's workers and recorded in the ledger."""
@@ -253,43 +255,6 @@ class _Training:
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
 
-@dataclass(frozen=True)
-class _Elsewhere:
-    """Collects an iteration's episodes as verl's workers write them: `protocols.PlayElsewhere` and
-    `TakesBack`."""
-
-    training: _Training
-    iteration: int
-    arrivals: Arrivals
-    process: Process
-
-    def __call__(self, which: Sequence[int], ended: OnEpisode) -> None:
-        left, call = set(which), self.training.spec.call(self.iteration)
-        self.process.progress()  # the time until now was spent here, for instance on an evaluation
-        while left:
-            for index, trajectory in self.arrivals.take(call, left):
-                left.discard(index)
-                self.process.progress()
-                ended(index, trajectory)
-            if left:
-                self.training.pause(self.process)
-
-    def take_back(self, missing: Sequence[int]) -> None:
-        """Takes verl back to before the iteration."""
-        training, process = self.training, self.process
-        process.stop()
-        dropped = rewind(training.folder, training.spec, self.iteration, missing)
-        self.arrivals.forget()
-        process.resumed = Steps(training.folder).saved()
-        text = f"{training.spec.name}: back to the start of iteration {self.iteration}"
-        if dropped:
-            text += (
-                f"; {dropped} episodes of later iterations, which are in no ledger, are forgotten: "
-                "their agent had learned from what was left of this one"
-            )
-        training.lab.log(text)
-
-
 def reported(step: int, steps: Steps, process: Process) -> dict[str, Any] | None:
     """verl's metrics of a step; None until they are written. They never are if verl was killed
     between saving a checkpoint and writing them: then the result is empty."""
@@ -312,6 +277,9 @@ def mismatch_of(verl: Mapping[str, Any]) -> Mismatch | None:
     values = [verl.get(name) for name in MISMATCH]
     return None if None in values else Mismatch(*map(float, values))  # type: ignore[arg-type]
 
+
+FIELDS = {"phase", "spent", "reward", "constant_share"}
+"""What the metrics of every iteration have."""
 
 METRICS = {
     "loss": "actor/pg_loss",
