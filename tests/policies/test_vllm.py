@@ -185,4 +185,4 @@ def test_labels_get_their_probabilities(url: str) -> None:
 
 def test_an_unknown_model_is_named(url: str) -> None:
     with pytest.raises(UserError, match="'large'; allowed: tiny"):
-        OpenAIPolicy(Endpoint((url,)), "large", capacity=1, extra=None)
+        OpenAIPolicy(Endpoint((url,)), "large", capacity=1, extra=None).load(AgentSpec("large"))
