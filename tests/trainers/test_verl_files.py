@@ -20,13 +20,16 @@ from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.local import backend_of, load_model
 from trace_bench.policies.scripted import RandomPolicy
 from trace_bench.trainers.adapters import fresh, insert, restart, write_adapter
+from trace_bench.trainers.grpo import Mismatch, group_advantages
+from trace_bench.trainers.record import check_finite, stepped
 from trace_bench.trainers.settings import LINEAR, VerlSettings
 from trace_bench.trainers.verl.arrivals import Arrivals, Steps
 from trace_bench.trainers.verl.collector import Collector
 from trace_bench.trainers.verl.export import export
 from trace_bench.trainers.verl.process import Process, VerlFailed
 from trace_bench.trainers.verl.rewind import rewind
-from trace_bench.trainers.verl.trainer import reported
+from trace_bench.trainers.verl.spec import MISMATCH
+from trace_bench.trainers.verl.trainer import mismatch_of, reported, steps_of
 
 
 @pytest.fixture(scope="module")
@@ -226,6 +229,23 @@ def test_episodes_that_the_ledger_has_and_verl_has_not(tmp_path: Path) -> None:
     lines(tmp_path / "checkpoints/global_step_1/data.pt")
     (tmp_path / "checkpoints/latest_checkpointed_iteration.txt").write_text("1")
     collector.check_kept({0, 1})
+
+
+def test_what_verl_says_of_its_steps() -> None:
+    rewards = torch.tensor([0.0, 1.0, 0.5, 0.5])
+    lesson = group_advantages(rewards, torch.tensor([0, 0, 1, 1]))
+    none = group_advantages(rewards, torch.tensor([0, 1, 2, 2]))
+    assert steps_of({"actor/trace_bench_steps_max": 2.0}, lesson) == 2
+    assert steps_of({"actor/trace_bench_steps_max": 0.0}, lesson) == 0
+    assert steps_of({}, none) == 0, "verl was killed before it could say so"
+    assert steps_of({}, lesson) is None
+    assert stepped([{"steps": 0}, {"steps": None}]) and not stepped([{"steps": 0}])
+    said = dict(zip(MISMATCH, (0.5, 2.0, 0.25), strict=True))
+    assert mismatch_of(said) == Mismatch(0.5, 2.0, 0.25) and mismatch_of({}) is None
+    check_finite("here", 0.5)
+    check_finite("here", None)
+    with pytest.raises(UserError, match=r"here: loss or gradient .* `trainer\.learning_rate`"):
+        check_finite("here", float("nan"))
 
 
 def test_a_step_of_which_nothing_was_said(tmp_path: Path) -> None:
