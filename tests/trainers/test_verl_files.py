@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -229,6 +231,21 @@ def test_episodes_that_the_ledger_has_and_verl_has_not(tmp_path: Path) -> None:
     lines(tmp_path / "checkpoints/global_step_1/data.pt")
     (tmp_path / "checkpoints/latest_checkpointed_iteration.txt").write_text("1")
     collector.check_kept({0, 1})
+
+
+def test_a_checkpoint_that_verl_cannot_read_is_named(tmp_path: Path) -> None:
+    """verl is a process that fails, once."""
+    process = Process(tmp_path, VerlSettings(restarts=0), print)
+    for saved in (0, 3):
+        if saved:
+            lines(tmp_path / f"checkpoints/global_step_{saved}/data.pt")
+            (tmp_path / "checkpoints/latest_checkpointed_iteration.txt").write_text(str(saved))
+        process._child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"])
+        process._child.wait()
+        with pytest.raises(VerlFailed, match=r"(?s)exit code 1.* last checkpoint\.") as caught:
+            process.watch()
+        named = str(tmp_path / "checkpoints/global_step_3") in str(caught.value)
+        assert named is bool(saved)
 
 
 def test_what_verl_says_of_its_steps() -> None:

@@ -129,6 +129,10 @@ class Steps:
     def _latest(self) -> Path:
         return self.folder / "checkpoints" / LATEST
 
+    def checkpoint(self, step: int) -> Path:
+        """The folder of the checkpoint after so many steps."""
+        return self._latest.parent / f"global_step_{step}"
+
     def saved(self) -> int:
         """The step of the last complete checkpoint; 0 if there is none."""
         try:

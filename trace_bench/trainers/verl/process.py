@@ -104,7 +104,8 @@ class Process:
         if self.restarted >= self.settings.restarts:
             raise VerlFailed(
                 f"verl stopped ({why}) and was started {self.restarted + 1} times. The end of "
-                f"{self.log}:\n{self.tail(25)}\nThe same command goes on from its last checkpoint."
+                f"{self.log}:\n{self.tail(25)}\nThe same command goes on from its last "
+                f"checkpoint.{self.before()}"
             )
         self.attempt += 1
         self.restarted += 1
@@ -131,6 +132,17 @@ class Process:
             except subprocess.TimeoutExpired:
                 continue
         child.wait()
+
+    def before(self) -> str:
+        """How to go on from an earlier checkpoint, as the end of a message; empty without one."""
+        steps = Steps(self.folder)
+        if not steps.saved():
+            return ""
+        place = steps.checkpoint(steps.saved())
+        return (
+            f" If that is what cannot be read, remove {place}: it then goes on from the one "
+            "before, or from the start, with the episodes that are stored."
+        )
 
     def tail(self, lines: int) -> str:
         try:

@@ -203,7 +203,7 @@ class _Training:
         steps = Steps(self.folder)
         self.wait(process, lambda: steps.saved() >= version or None)
         checkpoints = self.folder / "checkpoints"
-        export(checkpoints / f"global_step_{version}", target, lora(self.settings), self.spec.model)
+        export(steps.checkpoint(version), target, lora(self.settings), self.spec.model)
         for old in sorted(self.adapters.glob("[0-9]*")):
             if int(old.name) < version:
                 shutil.rmtree(old)
