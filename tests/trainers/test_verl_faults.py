@@ -40,7 +40,7 @@ def _title(process: psutil.Process) -> str:
         return ""
 
 
-def when(ready: Callable[[], bool], then: Callable[[], object], limit: float = 200.0) -> None:
+def when(ready: Callable[[], bool], then: Callable[[], object], limit: float = 600.0) -> None:
     """Does it once in the background, as soon as it is time."""
 
     def wait() -> None:
@@ -195,7 +195,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     command += ["evaluation.limit=4", f"run_dir={folder}"]
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        end = time.monotonic() + 200
+        end = time.monotonic() + 600
         while len(read_lines(folder / "ledger.jsonl")) < 40:
             assert time.monotonic() < end and first.poll() is None
             time.sleep(0.05)
