@@ -120,6 +120,24 @@ def test_it_learns_what_it_is_shown_and_spends_nothing(tmp_path: Path, trainer: 
     assert any("no rollout is spent, 640 stay" in text for text in place.notes["logged"])
 
 
+def test_its_steps_are_counted_and_without_one_there_is_no_adapter(
+    tmp_path: Path, trainer: Any
+) -> None:
+    from trace_bench.trainers.resume import State
+
+    place = lab(tmp_path / "one", trainer)
+    assert sft(demonstrations=4).fit(BASE, [], place).adapters
+    assert [(m["phase"], m["steps"]) for m in place.notes["metrics"]] == [("fine-tuning", 1)]
+    still = lab(tmp_path / "none", trainer)
+    tuning = Tuning(BASE, still, trainer, sft().settings)
+    record = {"loss": 1.0, "grad_norm": 0.0, "steps": 0, "tokens": 9}
+    state = State(tuning._identity(), 1, finished=True, records=[record])
+    state.save(tuning.folder, tuning.learner, None)  # type: ignore[arg-type]
+    (tuning.folder / "0001").symlink_to(tmp_path / "one/adapters/sft/0001")
+    assert tuning.run() is BASE
+    assert any("no step had a gradient" in text for text in still.notes["logged"])
+
+
 def test_a_killed_tuning_ends_like_an_undisturbed_one(tmp_path: Path, trainer: Any) -> None:
     class Cut(Tuning):
         left = 2

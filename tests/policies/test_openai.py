@@ -250,7 +250,7 @@ def test_exact_tokens_are_kept_only_while_the_server_repeats_them() -> None:
 
 def test_a_server_that_is_not_there_is_named() -> None:
     with pytest.raises(UserError, match=r"127\.0\.0\.1:1/v1 does not answer.*policy\.base_url"):
-        policy("http://127.0.0.1:1/v1")
+        policy("http://127.0.0.1:1/v1").load(AgentSpec("m"))
 
 
 def test_a_wrong_key_points_to_its_setting() -> None:
@@ -258,7 +258,7 @@ def test_a_wrong_key_points_to_its_setting() -> None:
         serve(lambda path, body: Answer({}, 401)) as server,
         pytest.raises(UserError, match=r"policy\.key_env"),
     ):
-        policy(server.url)
+        policy(server.url).load(AgentSpec("m"))
 
 
 def test_a_server_without_a_list_of_models_will_do() -> None:

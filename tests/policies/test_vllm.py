@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from sandboxes import in_process as suite
 from servers.vllm import VARIABLE, serve
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory, agent_from_json
 from trace_bench.llm.client import Endpoint
 from trace_bench.play.rollouts import play
@@ -160,8 +162,6 @@ def test_an_adapter_that_the_server_cannot_read_is_said(url: str, tmp_path: Path
 
 
 def test_a_prompt_beyond_the_context_is_a_stop_and_not_a_failure(url: str) -> None:
-    from trace_bench.core.protocols import TurnRequest
-
     acting = policy(url)
     long = ({"role": "user", "content": "word " * 3000},)
     acting.submit([TurnRequest(0, long)])
@@ -172,6 +172,22 @@ def test_a_prompt_beyond_the_context_is_a_stop_and_not_a_failure(url: str) -> No
     (reply,) = acting.collect()
     acting.close()
     assert reply.turn is not None and not reply.context_full
+
+
+def test_it_is_asked_for_one_turn_beforehand(url: str) -> None:
+    """Its tools reach the prompt; a prompt that is too long is refused in its own words."""
+    acting = policy(url)
+    step = (
+        suite("toolsandbox", "embedded")
+        .make()
+        .reset(suite("toolsandbox", "embedded").tasks("train")[0])
+    )
+    request = TurnRequest(-1, step.messages, step.tools)
+    assert acting.try_turn(request).endswith(" tools: 2 requests, no rollout")
+    long = replace(request, messages=({"role": "user", "content": "word " * 3000},))
+    with pytest.raises(UserError, match=r"no room for the first prompt .*1024 tokens"):
+        acting.try_turn(long)
+    acting.close()
 
 
 def test_labels_get_their_probabilities(url: str) -> None:
@@ -185,4 +201,4 @@ def test_labels_get_their_probabilities(url: str) -> None:
 
 def test_an_unknown_model_is_named(url: str) -> None:
     with pytest.raises(UserError, match="'large'; allowed: tiny"):
-        OpenAIPolicy(Endpoint((url,)), "large", capacity=1, extra=None)
+        OpenAIPolicy(Endpoint((url,)), "large", capacity=1, extra=None).load(AgentSpec("large"))

@@ -124,6 +124,7 @@ def test_phases_add_up_and_servers_are_looked_at() -> None:
     assert numbers["base evaluation"] == numbers["final evaluation"] == "387"
     assert numbers["training"] == "320" and numbers["in all, at most"] == str(2 * 387 + 320)
     assert "nothing is missing" in text
+    assert "one turn at each of 1 server(s), up to 2 requests and no rollout" in text
     gone = ["policy=openai", "policy.base_url=http://127.0.0.1:1/v1", "model.name=tiny"]
     text = described(compose(["method=base", *gone, "policy.key_env=NO_SUCH_VARIABLE"]))
     assert "the environment variable NO_SUCH_VARIABLE is empty" in text

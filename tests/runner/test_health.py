@@ -41,10 +41,18 @@ def test_rollouts_and_evaluation_are_counted_alike() -> None:
 def test_training_is_summed_over_its_iterations() -> None:
     found = health.Training()
     found.log({"phase": "prompt", "steps": 5})
-    assert vars(found) == {"groups": None, "constant": None, "steps": None}
+    nothing = {"groups": None, "constant": None, "steps": None, "apart": None, "alarms": 0}
+    assert vars(found) == nothing
     found.log({"phase": "training", "groups": 4, "constant_share": 0.75, "steps": 2})
     found.log({"phase": "training", "groups": 3, "constant_share": 1 / 3, "steps": 0})
-    assert vars(found) == {"groups": 7, "constant": 4, "steps": 2}
+    assert vars(found) == nothing | {"groups": 7, "constant": 4, "steps": 2}
+    apart = {"phase": "training", "logprob_alarm": None, "logprob_difference_mean": None}
+    found.log(apart)
+    found.log(apart | {"logprob_alarm": True, "logprob_difference_mean": 0.25})
+    found.log(apart | {"logprob_alarm": False, "logprob_difference_mean": 0.01})
+    assert (found.apart, found.alarms) == (0.25, 1)
+    found.log({"phase": "fine-tuning", "steps": 1})
+    assert found.steps == 3
 
 
 def test_the_lines_say_what_there_is() -> None:
@@ -60,6 +68,17 @@ def test_the_lines_say_what_there_is() -> None:
         "the 3 trials of every task were equal, so they say no more than one (evaluation.trials, "
         "policy.eval_temperature)",
     ]
+
+
+def test_a_sampler_that_is_not_the_trained_policy_is_in_the_lines() -> None:
+    still = health.Episodes(episodes=8).data()
+    training = {"groups": None, "constant": None, "steps": 2, "apart": 0.125, "alarms": 3}
+    found = {"method": still, "evaluation": still, **training, "equal_trials": None}
+    assert health.lines(found)[0].endswith(
+        "; 2 optimizer steps; sampler and trainer too far apart in 3 iterations (by up to 0.125 in "
+        "log-probability on average, trainer.mismatch)"
+    )
+    assert health.lines(found | {"alarms": 0})[0].endswith("; 2 optimizer steps")
 
 
 def outcome(trial: int, tokens: int = 3) -> Outcome:

@@ -3,6 +3,7 @@ plays the lost episodes again."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from test_lab import make as make_lab
 from toy import ToyEnv, ToySuite, toy_task
 
 from trace_bench.core.errors import EpisodeError, UserError
-from trace_bench.core.store import read_lines
+from trace_bench.core.protocols import OnEpisode, TakesBack
+from trace_bench.core.store import read_lines, stable_seed
 from trace_bench.core.types import Boundary, Failure, Purpose, Step, Task
 from trace_bench.play.faults import MOST, Faults
+from trace_bench.play.record import Batch
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.losses import check, counts
 
@@ -116,6 +119,41 @@ def test_what_trainers_elsewhere_have_lost_is_not_played_again(tmp_path: Path) -
     tasks = [toy_task(i) for i in range(8)]
     with pytest.raises(UserError, match=r"5 of 8 .* change the setting `run_dir`"):
         lab.rollouts("one", BASE, tasks, purpose=Purpose.TRAINING, by=lambda which, ended: None)
+
+
+class Elsewhere:
+    """Plays the toy world's episodes for the lab, as another process does; `desks` of them are
+    broken. Keeps what it was asked to take back."""
+
+    def __init__(self, folder: Path, desks: set[int]) -> None:
+        self.lab, self.taken = make(folder, desks), list[list[int]]()
+
+    def __call__(self, which: Sequence[int], ended: OnEpisode) -> None:
+        tasks = tuple(toy_task(i) for i in which)
+        seeds = tuple(stable_seed(self.lab.seed, "one", i) for i in which)
+        for i, t in zip(which, self.lab._player.play(Batch(BASE, tasks, seeds)), strict=True):
+            ended(i, t)
+
+    def take_back(self, missing: Sequence[int]) -> None:
+        self.taken.append(list(missing))
+
+
+def test_a_trainer_elsewhere_that_goes_back_plays_them_again(tmp_path: Path) -> None:
+    def trained(lab: RunLab, by: Elsewhere) -> int:
+        tasks = [toy_task(i) for i in range(8)]
+        played = lab.rollouts("one", BASE, tasks, purpose=Purpose.TRAINING, by=by)
+        return sum(t.score is None for t in played)
+
+    by = Elsewhere(tmp_path / "other", {1, 2, 3, 4, 5})
+    assert isinstance(by, TakesBack)
+    with pytest.raises(UserError, match=r"5 of 8 .* it plays the lost episodes again"):
+        trained(make(tmp_path / "run"), by)
+    assert by.taken == []
+    by = Elsewhere(tmp_path / "again", set())
+    assert trained(make(tmp_path / "run"), by) == 0
+    assert by.taken == [[1, 2, 3, 4, 5, 6, 7]], "6 and 7 had not been heard of"
+    lines = read_lines(tmp_path / "run/ledger.jsonl")
+    assert sorted(x["index"] for x in lines) == list(range(8))
 
 
 @pytest.mark.parametrize(

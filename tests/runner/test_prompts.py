@@ -12,11 +12,12 @@ from models import save_model
 from toy import ToyEnv, ToySuite, toy_task
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.store import write_json
 from trace_bench.core.types import Step, Task
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.scripted import ReferencePolicy
-from trace_bench.runner.prompts import LOOKED_AT, check_prompts
+from trace_bench.runner.prompts import LOOKED_AT, NO_TASK, check_prompts, try_turn
 from trace_bench.runner.summary import selected_capabilities
 
 TASKS = [toy_task(i) for i in range(40)]
@@ -82,6 +83,40 @@ def test_what_cannot_be_told_is_left_to_the_run(model: Path) -> None:
     assert check_prompts(policy, Broken(), TASKS) is None
     assert check_prompts(policy, Unfinished(), TASKS) is None
     assert check_prompts(ReferencePolicy(ToySuite()), ToySuite(), TASKS) is None
+
+
+class Asked(ReferencePolicy):
+    """Can be asked beforehand, and keeps what it was asked."""
+
+    def try_turn(self, request: TurnRequest) -> str:
+        self.request = request
+        return "asked"
+
+
+def test_the_first_turn_is_asked_for_with_the_shortest_prompt() -> None:
+    def asked(suite: ToySuite) -> TurnRequest:
+        policy = Asked(suite)
+        assert try_turn(policy, suite, TASKS, temperature=0.5, max_tokens=7) == "asked"
+        return policy.request
+
+    found = asked(ToySuite())
+    steps = [ToyEnv().reset(task) for task in TASKS[:: len(TASKS) // LOOKED_AT]]
+    assert found.messages == min((s.messages for s in steps), key=lambda m: len(m[1]["content"]))
+    assert (len(found.tools), found.temperature, found.max_tokens) == (1, 0.5, 7)
+
+    class Asking(ToySuite):
+        def asks_user(self) -> bool:
+            return True
+
+    class Broken(ToySuite):
+        def make(self) -> Any:
+            raise OSError("no desk")
+
+    for suite in (Asking(), Broken()):
+        found = asked(suite)
+        assert found.messages == (NO_TASK,) and found.tools == ()
+    plain = ReferencePolicy(ToySuite())
+    assert try_turn(plain, ToySuite(), TASKS, temperature=0.0, max_tokens=7) is None
 
 
 def test_controls_that_nobody_trained_are_no_capabilities(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers.scripted import Answer, models, serve
+from servers.scripted import Answer, chat, models, serve
 
 from trace_bench.__main__ import main
 
@@ -110,9 +110,14 @@ def test_no_key_gets_into_anything_that_a_run_writes(
     key = "sk-planted-5551234567"
     monkeypatch.setenv("SOME_KEY", key)
 
+    tried: list[str] = []
+
     def script(path: str, body: dict[str, Any]) -> Answer:
         if path == "/v1/models":
             return models("m")
+        tried.append(path)
+        if len(tried) == 1:  # the turn before the first episode
+            return chat("Hello.", "m")
         return Answer({"error": f"{key} may not do this"}, 403)
 
     with serve(script) as server:

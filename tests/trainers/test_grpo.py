@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_bench.trainers.grpo import group_advantages, policy_loss, token_weights
+from trace_bench.trainers.grpo import group_advantages, mismatch, policy_loss, token_weights
 
 NAN = float("nan")
 
@@ -27,6 +27,16 @@ def test_advantages_by_hand() -> None:
     assert found.values.tolist() == pytest.approx([-a, -a, a, a, -b, 0, b], abs=1e-6)
     assert found.trained.all()
     assert (found.groups, found.constant, found.failed) == (2, 0, 0)
+
+
+def test_how_far_sampler_and_trainer_are_apart_by_hand() -> None:
+    found = mismatch(torch.tensor([-1.0, -2.0]), torch.tensor([-1.0, -1.5]))
+    assert found is not None
+    assert (found.mean, found.max) == (0.25, 0.5)
+    assert found.kl == pytest.approx((math.exp(0.5) - 1 - 0.5) / 2)
+    assert mismatch(torch.tensor([]), torch.tensor([])) is None
+    far = mismatch(torch.tensor([-200.0]), torch.tensor([-0.5]))
+    assert far is not None and math.isfinite(far.kl)
 
 
 def test_without_the_deviation() -> None:

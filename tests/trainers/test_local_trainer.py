@@ -223,6 +223,22 @@ def test_without_an_optimizer_step_there_is_no_adapter(
     assert (last["phase"], last["adapter"]) == ("trained", None)
 
 
+def test_a_sampler_that_is_another_policy_is_an_alarm(model, tmp_path, capsys) -> None:
+    """The limit may change when a job goes on; what is trained does not depend on it."""
+    agent, (first, _) = train(tmp_path, model, 24)
+    assert first["logprob_alarm"] is False and 0 <= first["logprob_difference_kl"] < 1e-8
+    assert "warning" not in capsys.readouterr().err
+    strict = replace(SETTINGS, mismatch=0.0)
+    assert train(tmp_path, model, 24, strict)[0] == agent
+    lab = make_lab(tmp_path / "strict", model, 24, strict)
+    lab.trainer.train(job(model, 24), lab)
+    lab.close()
+    said = capsys.readouterr().err
+    assert "warning: letters, iteration 0: sampler and trainer differ by" in said
+    assert "more than trainer.mismatch=0:" in said
+    assert lab.training.alarms == 2 and lab.training.apart
+
+
 def test_a_single_step_makes_an_adapter() -> None:
     still = {"steps": 0, "reward": 0.5, "constant_share": 1.0}
     assert why_untrained([still]) == "in every group all rewards were equal (mean reward: 0.5)"

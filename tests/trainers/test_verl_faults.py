@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ import psutil
 import pytest
 import verl_job as jobs
 
+from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import Task
 from trace_bench.runner.lab import RunLab
@@ -38,7 +40,7 @@ def _title(process: psutil.Process) -> str:
         return ""
 
 
-def when(ready: Callable[[], bool], then: Callable[[], object], limit: float = 200.0) -> None:
+def when(ready: Callable[[], bool], then: Callable[[], object], limit: float = 600.0) -> None:
     """Does it once in the background, as soon as it is time."""
 
     def wait() -> None:
@@ -52,11 +54,14 @@ def when(ready: Callable[[], bool], then: Callable[[], object], limit: float = 2
     threading.Thread(target=wait, daemon=True).start()
 
 
-def faulty(folder: Path, chosen: Settings, share: float, count: int) -> tuple[RunLab, list[Task]]:
-    """A lab with a world that raises in that share of its episodes; the fourth task may hang."""
+def faulty(
+    folder: Path, chosen: Settings, share: float, count: int, reward: float | None = None
+) -> tuple[RunLab, list[Task]]:
+    """A lab with a world that raises in that share of its episodes; the fourth task may hang.
+    `reward`: of every episode that ends."""
     lab = jobs.make_lab(folder, chosen)
     text = (HERE / "verl_faults.txt").read_text()
-    suite: Any = lab.generated_suite("faults", text, {"FAILING": share})
+    suite: Any = lab.generated_suite("faults", text, {"FAILING": share, "REWARD": reward})
     return lab, [suite.synthetic("", seed) for seed in range(count)]
 
 
@@ -98,22 +103,88 @@ def test_environments_break_and_hang_and_a_worker_is_killed(tmp_path: Path) -> N
     assert Steps(tmp_path / "adapters/faults/verl").starts() == 2
 
 
-def test_an_iteration_of_which_nothing_is_left(tmp_path: Path) -> None:
-    """Every episode fails: all are counted, nothing is learned, and training goes on."""
+@pytest.mark.parametrize(
+    ("share", "reward", "why"),
+    [
+        (1.0, None, "every episode was lost"),
+        (0.0, 2 / 3, "in every group all rewards were equal (mean reward: 0.667)"),
+    ],
+)
+def test_a_training_without_a_lesson_makes_no_adapter(
+    tmp_path: Path, share: float, reward: float | None, why: str, capsys: Any
+) -> None:
+    """Every episode fails, or all earn the same: all are counted, and training goes on, but no step
+    has a gradient. In float32 the mean of eight times 2/3 is another number."""
     chosen = jobs.settings(
         "budget=32",
-        "trainer.group_size=4",
+        "trainer.groups=2",
         "sandbox=process",
         "sandbox.allow_untrusted=true",
     )
-    lab, tasks = faulty(tmp_path, chosen, 1.0, 3)
-    agent = lab.trainer.train(jobs.job("faults", chosen, tasks), lab)
+    lab, tasks = faulty(tmp_path, chosen, share, 3, reward)
+    job = jobs.job("faults", chosen, tasks)
+    assert lab.trainer.train(job, lab) is job.agent
     lab.close()
     assert jobs.once_each(tmp_path) == {f"train/faults/iter{i:04d}": 16 for i in range(2)}
     found = jobs.metrics(tmp_path)
-    assert [m["failures"] for m in found] == [16, 16]
-    assert [m["grad_norm"] for m in found] == [0.0, 0.0]
-    assert Path(agent.adapters[-1].path, "adapter_model.safetensors").exists()
+    assert [m["failures"] for m in found] == [16 * share] * 2
+    assert [(m["grad_norm"], m["steps"]) for m in found] == [(0.0, 0)] * 2
+    assert f"faults: no optimizer step, so there is no adapter: {why}" in capsys.readouterr().err
+    ends = [m for m in read_lines(tmp_path / "metrics.jsonl") if m["phase"] == "trained"]
+    assert [m["adapter"] for m in ends] == [None]
+    assert vars(lab.training) | {"apart": None} == {
+        "groups": 4, "constant": 4, "steps": 0, "apart": None, "alarms": 0
+    }  # fmt: skip
+
+
+def test_lost_episodes_are_played_again_as_if_nothing_was_learned_from_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The world goes in the second iteration: the run stops. It is started with the loss allowed,
+    and cut off when verl has learned from it and saved that; then as at first, in a world that is
+    whole again."""
+    monkeypatch.syspath_prepend(str(HERE))
+    monkeypatch.setenv("PYTHONPATH", f"{HERE}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    flag, folder = tmp_path / "flag", tmp_path / "run"
+    world = ["env=custom", "env.factory=verl_outage:Outage", f"env.options.flag={flag}"]
+    chosen = jobs.settings("budget=48", "trainer.groups=2", *world)
+    ledger, call = folder / "ledger.jsonl", "train/grpo/iter{:04d}"
+
+    def start(max_lost: float, stop_at: int | None = None) -> Any:
+        lab = jobs.make_lab(folder, chosen, max_lost=max_lost)
+
+        def checkpoint(agent: Any) -> None:
+            if stop_at is not None and agent.adapters[-1].name == f"grpo@{stop_at:04d}":
+                raise KeyboardInterrupt
+
+        monkeypatch.setattr(lab, "checkpoint", checkpoint)
+        try:
+            tasks = list(lab.suite.tasks("train"))[:8]
+            return lab, lab.trainer.train(jobs.job("grpo", chosen, tasks), lab)
+        finally:
+            lab.close()
+
+    flag.write_text("16")
+    with pytest.raises(UserError, match=r"iter0001: 9 of 16 episodes .* plays the lost episodes"):
+        start(0.5)
+    flag.write_text("0")
+    with pytest.raises(KeyboardInterrupt):
+        start(1.0, stop_at=2)
+    lost = [x for x in read_lines(ledger) if x["error"]]
+    assert {x["call"] for x in lost} == {call.format(1)} and len(lost) == 16
+    before = [x for x in read_lines(ledger) if not x["error"]]
+    flag.unlink()
+    lab, agent = start(0.5)
+    assert agent.adapters[-1].name == "grpo@0003"
+    assert jobs.once_each(folder) == {call.format(i): 16 for i in range(3)}
+    after = read_lines(ledger)
+    assert after[:16] == before and not any(x["error"] for x in after)
+    last = {m["adapter"]: m for m in jobs.metrics(folder)}
+    assert [m["failures"] for m in last.values()] == [0, 0, 0]
+    assert sum(m["steps"] for m in last.values()) == 2 * sum(
+        m["constant_share"] < 1 for m in last.values()
+    )
+    assert lab.training.steps and lab.training.groups == 6
 
 
 def test_a_killed_run_goes_on(tmp_path: Path) -> None:
@@ -124,7 +195,7 @@ def test_a_killed_run_goes_on(tmp_path: Path) -> None:
     command += ["evaluation.limit=4", f"run_dir={folder}"]
     first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
-        end = time.monotonic() + 200
+        end = time.monotonic() + 600
         while len(read_lines(folder / "ledger.jsonl")) < 40:
             assert time.monotonic() < end and first.poll() is None
             time.sleep(0.05)

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 from models import save_model
 from toy import ToySuite, toy_task
+from verl_job import spec
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.store import read_lines
 from trace_bench.core.types import AdapterRef, AgentSpec, to_json
 from trace_bench.play.rollouts import play
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.local import backend_of, load_model
 from trace_bench.policies.scripted import RandomPolicy
 from trace_bench.trainers.adapters import fresh, insert, restart, write_adapter
+from trace_bench.trainers.grpo import Mismatch, group_advantages
+from trace_bench.trainers.record import check_finite, stepped
 from trace_bench.trainers.settings import LINEAR, VerlSettings
 from trace_bench.trainers.verl.arrivals import Arrivals, Steps
+from trace_bench.trainers.verl.collector import Collector
 from trace_bench.trainers.verl.export import export
 from trace_bench.trainers.verl.process import Process, VerlFailed
-from trace_bench.trainers.verl.trainer import reported
+from trace_bench.trainers.verl.rewind import rewind
+from trace_bench.trainers.verl.spec import MISMATCH
+from trace_bench.trainers.verl.trainer import mismatch_of, reported, steps_of
 
 
 @pytest.fixture(scope="module")
@@ -82,6 +92,45 @@ def test_a_file_of_verl_that_a_kill_left_empty(tmp_path: Path) -> None:
     assert not latest.exists() and steps.saved() == 0
 
 
+def lines(path: Path, *values: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(value) + "\n" for value in values))
+
+
+def test_a_job_goes_back_to_the_start_of_an_iteration(tmp_path: Path) -> None:
+    """verl has learned from what was left of the second iteration, saved that, and gone on."""
+
+    def episode(call: str, index: int, failed: bool = False) -> dict[str, object]:
+        failure = {"boundary": "environment", "error": "gone"} if failed else None
+        return {"call": call, "index": index, "trajectory": {"failure": failure}}
+
+    job, folder = spec(), tmp_path / "grpo/verl"
+    one, two, three = (job.call(i) for i in range(3))
+    kept = [episode(one, 0, failed=True), episode(two, 0), episode(two, 1, failed=True)]
+    gone = [episode(two, 2, failed=True), episode(three, 0), episode(three, 1, failed=True)]
+    lines(folder / "episodes/a.jsonl", *kept, *gone)
+    lines(folder / "episodes/b.jsonl", gone[2])
+    lines(folder / "validation/a.jsonl", *(episode(job.validation(n), 0) for n in (1, 2)))
+    lines(folder / "metrics-000.jsonl", *({"step": n, "data": {}} for n in (1, 2)))
+    latest = folder / "checkpoints/latest_checkpointed_iteration.txt"
+    for step in (1, 2, 3):
+        lines(folder / f"checkpoints/global_step_{step}/data.pt")
+        lines(tmp_path / f"grpo/{step:04d}/adapter_config.json")
+    latest.write_text("2")
+    for expected in (3, 0):  # what was cut off is completed by the same call
+        assert rewind(folder, job, 1, {2, 3}) == expected
+        assert latest.read_text() == "1" and Steps(folder).saved() == 1
+        assert [p.name for p in folder.glob("checkpoints/global*")] == ["global_step_1"]
+        assert [p.name for p in tmp_path.glob("grpo/0*")] == ["0001"]
+        assert read_lines(folder / "episodes/a.jsonl") == kept
+        assert read_lines(folder / "episodes/b.jsonl") == []
+        assert [x["step"] for x in read_lines(folder / "metrics-000.jsonl")] == [1]
+        assert len(read_lines(folder / "validation/a.jsonl")) == 1
+    assert rewind(folder, job, 0, {0}) == 2
+    assert not latest.exists() and Steps(folder).saved() == 0
+    assert read_lines(folder / "episodes/a.jsonl") == []
+
+
 def test_starts_are_numbered_by_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "metrics-001.jsonl").write_text("")
     assert Steps(tmp_path).starts() == 2
@@ -119,6 +168,101 @@ def test_both_trainers_start_from_the_same_adapter(tmp_path: Path, model: Path) 
     write_adapter(tmp_path / "verl", fresh(str(model), LINEAR, 4, 11), lora, str(model))
     for name in ("adapter_model.safetensors", "adapter_config.json"):
         assert (tmp_path / "local" / name).read_bytes() == (tmp_path / "verl" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("[1]", "not a JSON object"),
+        ('{"call": "c", "index": "0", "trajectory": {}}', "no 'index', which must be int"),
+        ('{"call": "c", "index": 0}', "no 'trajectory', which must be dict"),
+        ('{"call": "c", "index": 0, "trajectory": {"turns": 1}}', "no trajectory, KeyError"),
+        ("\x00\x00", "Expecting value"),
+    ],
+)
+def test_a_damaged_episode_of_a_worker_is_named(tmp_path: Path, text: str, why: str) -> None:
+    """Not the line that is still being written."""
+    path = tmp_path / "verl/episodes/a.jsonl"
+    path.parent.mkdir(parents=True)
+    fine = json.dumps({"call": "b", "index": 0, "trajectory": {}})
+    path.write_text(f"{fine}\n{text}")
+    arrivals = Arrivals(path.parent)
+    assert list(arrivals.take("c", {0})) == [] and arrivals.known("b") == {0}
+    path.write_text(f"{fine}\n{text}\n{fine}\n")
+    with pytest.raises(UserError, match=why) as caught:
+        list(arrivals.take("c", {0}))
+    assert f"{path}, line 2 is corrupt" in str(caught.value)
+    assert "Remove it and run the same command again" in str(caught.value)
+
+
+def test_damaged_metrics_and_checkpoints_are_named(tmp_path: Path, model: Path) -> None:
+    steps = Steps(tmp_path / "verl")
+    lines(steps.folder / "metrics-000.jsonl", {"step": 1, "data": 5})
+    with pytest.raises(
+        UserError, match=r"metrics-000\.jsonl, line 1 .*the metrics of that step are"
+    ):
+        steps.of(1)
+    lora = {"rank": 4, "alpha": 8.0, "target_modules": LINEAR}
+    for step in (1, 2):
+        lines(steps.folder / f"checkpoints/global_step_{step}/data.pt")
+    place = steps.folder / "checkpoints/global_step_2"
+    lines(place / "actor/model_world_size_1_rank_0.pt", "no tensors")
+    with pytest.raises(UserError, match=rf"Remove the folder {place} .* the checkpoint before"):
+        export(place, tmp_path / "out", lora, str(model))
+    (place.parent / "latest_checkpointed_iteration.txt").write_text("2")
+    shutil.rmtree(place)
+    steps.repair()
+    assert steps.saved() == 1
+
+
+def test_episodes_that_the_ledger_has_and_verl_has_not(tmp_path: Path) -> None:
+    """verl would play others, and learn from those."""
+    job = spec(groups=1, group_size=2)
+    job.write(tmp_path)
+    process = Process(tmp_path, VerlSettings(), print)
+    collector = Collector(job, tmp_path, 0, Arrivals(tmp_path / "episodes"), process)
+    line = {"call": job.call(0), "index": 1, "trajectory": {}}
+    lines(tmp_path / "episodes/a.jsonl", line)
+    collector.check_kept({1})
+    with pytest.raises(UserError, match=r"lacks 1 of the 2 episodes of 'train/grpo/iter0000' that"):
+        collector.check_kept({0, 1})
+    with pytest.raises(UserError, match="lacks 1 of the 1 episodes"):
+        collector([1], lambda index, trajectory: None)
+    lines(tmp_path / "checkpoints/global_step_1/data.pt")
+    (tmp_path / "checkpoints/latest_checkpointed_iteration.txt").write_text("1")
+    collector.check_kept({0, 1})
+
+
+def test_a_checkpoint_that_verl_cannot_read_is_named(tmp_path: Path) -> None:
+    """verl is a process that fails, once."""
+    process = Process(tmp_path, VerlSettings(restarts=0), print)
+    for saved in (0, 3):
+        if saved:
+            lines(tmp_path / f"checkpoints/global_step_{saved}/data.pt")
+            (tmp_path / "checkpoints/latest_checkpointed_iteration.txt").write_text(str(saved))
+        process._child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(1)"])
+        process._child.wait()
+        with pytest.raises(VerlFailed, match=r"(?s)exit code 1.* last checkpoint\.") as caught:
+            process.watch()
+        named = str(tmp_path / "checkpoints/global_step_3") in str(caught.value)
+        assert named is bool(saved)
+
+
+def test_what_verl_says_of_its_steps() -> None:
+    rewards = torch.tensor([0.0, 1.0, 0.5, 0.5])
+    lesson = group_advantages(rewards, torch.tensor([0, 0, 1, 1]))
+    none = group_advantages(rewards, torch.tensor([0, 1, 2, 2]))
+    assert steps_of({"actor/trace_bench_steps_max": 2.0}, lesson) == 2
+    assert steps_of({"actor/trace_bench_steps_max": 0.0}, lesson) == 0
+    assert steps_of({}, none) == 0, "verl was killed before it could say so"
+    assert steps_of({}, lesson) is None
+    assert stepped([{"steps": 0}, {"steps": None}]) and not stepped([{"steps": 0}])
+    said = dict(zip(MISMATCH, (0.5, 2.0, 0.25), strict=True))
+    assert mismatch_of(said) == Mismatch(0.5, 2.0, 0.25) and mismatch_of({}) is None
+    check_finite("here", 0.5)
+    check_finite("here", None)
+    with pytest.raises(UserError, match=r"here: loss or gradient .* `trainer\.learning_rate`"):
+        check_finite("here", float("nan"))
 
 
 def test_a_step_of_which_nothing_was_said(tmp_path: Path) -> None:

@@ -42,7 +42,34 @@ def test_advantages(verl: Any, seed: int, normalize: bool) -> None:
         values[:, None].clone(), mask, group.numpy(), norm_adv_by_std_in_grpo=normalize
     )
     torch.testing.assert_close(ours.values.double(), theirs[:, 0], rtol=0.0, atol=1e-6)
-    assert ours.constant >= 3, "the constant groups teach nothing here and are 0 there"
+    assert ours.constant >= 3 and not ours.values[~ours.trained].any()
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_what_verl_is_given_is_what_is_checked_here(verl: Any, normalize: bool) -> None:
+    """Our estimator in verl's place, on float32 rewards at each row's last token; also for groups
+    of equal rewards, of which verl's own makes an advantage, and for a row that pads the batch."""
+    from trace_bench.trainers.verl import estimator
+    from trace_bench.trainers.verl.spec import ESTIMATOR
+
+    estimator.register()
+    drawn = torch.tensor([2 / 3] * 8 + [0.1] * 8 + [0.0, 1.0] * 4 + [0.0])
+    uid = np.array(["a"] * 8 + ["b"] * 8 + ["c"] * 8 + ["pad"], dtype=object)
+    mask = (torch.arange(6) < 1 + torch.arange(25)[:, None] % 6).float()
+    mask[-1] = 0.0
+    last = (mask.sum(-1).long() - 1).clamp(min=0)
+    rewards = torch.zeros(25, 6).scatter(1, last[:, None], drawn[:, None])
+    config = {"norm_adv_by_std_in_grpo": normalize}
+    ours, returns = verl.get_adv_estimator_fn(ESTIMATOR)(
+        token_level_rewards=rewards, response_mask=mask, index=uid, config=config
+    )
+    theirs, _ = verl.compute_grpo_outcome_advantage(
+        rewards.clone(), mask, uid, norm_adv_by_std_in_grpo=normalize
+    )
+    assert ours is returns and ours.dtype == torch.float32
+    assert not ours[:16].any() and not ours[-1].any()
+    assert theirs[:16].abs().max() > (0.05 if normalize else 1e-9)
+    torch.testing.assert_close(ours[16:24], theirs[16:24], rtol=0.0, atol=1e-6)
 
 
 def test_lost_episodes_leave_the_group_as_if_they_had_not_been(verl: Any) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
@@ -22,7 +25,7 @@ from trace_bench.trainers.schedule import task_of_group
 from trace_bench.trainers.settings import TrainerSettings, VerlSettings, full_iterations
 from trace_bench.trainers.verl.compose import environment, overrides
 from trace_bench.trainers.verl.job import spec_of
-from trace_bench.trainers.verl.preflight import preflight
+from trace_bench.trainers.verl.preflight import VALUE_HEAD, preflight
 from trace_bench.trainers.verl.spec import read_spec
 
 INSTALLED = {d.metadata["Name"] for d in metadata.distributions()}
@@ -170,6 +173,52 @@ def test_refusals(
     monkeypatch.setattr(metadata, "version", version)
     with pytest.raises(UserError, match=said.replace("(", r"\(")):
         preflight(spec(), VerlSettings(**{"device": "cpu", **settings}))
+
+
+@pytest.mark.parametrize(
+    ("version", "place", "refused"),
+    [
+        ("1.16.0", None, True),
+        ("1.12.0", "experimental/ppo/__init__.py", False),
+        ("0.26.0", "__init__.py", False),
+    ],
+)
+def test_a_trl_that_verl_cannot_import(
+    tmp_path: Path, version: str, place: str | None, refused: bool
+) -> None:
+    """Found by its files, in a process that has them in its path, and never imported."""
+    for file in ("__init__.py", "experimental/__init__.py", "experimental/ppo/__init__.py"):
+        path = tmp_path / "trl" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("raise RuntimeError('imported')\n")
+    if place is None:
+        (tmp_path / "trl/experimental/ppo/__init__.py").unlink()
+    else:
+        with (tmp_path / "trl" / place).open("a") as file_:
+            file_.write(f"from .modeling_value_head import {VALUE_HEAD}\n")
+    info = tmp_path / f"trl-{version}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: trl\nVersion: {version}\n")
+    program = (
+        "import sys\n"
+        "from trace_bench.trainers.settings import VerlSettings\n"
+        "from trace_bench.trainers.verl.preflight import CHECKS\n"
+        "from trace_bench.core.errors import UserError\n"
+        "(check,) = [c for c in CHECKS if c.__name__ == '_trl']\n"
+        "try:\n    check(VerlSettings())\nexcept UserError as error:\n    print(error)\n"
+        "assert not {'trl', 'torch', 'verl'} & set(sys.modules)\n"
+    )
+    paths = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONPATH": paths},
+    )
+    said = f"trl {version} is installed, which has no {VALUE_HEAD}; verl 0.9.1 imports"
+    assert done.stdout.startswith(said) if refused else done.stdout == ""
+    assert not refused or "pip uninstall trl" in done.stdout
 
 
 def test_a_dead_cluster_and_an_unknown_module(

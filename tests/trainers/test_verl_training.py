@@ -80,6 +80,8 @@ def test_sampler_and_trainer_agree(trained: Trained) -> None:
     assert len(found) == ITERATIONS
     for line in found:
         assert line["logprob_difference_mean"] < 1e-5
+        assert 0 <= line["logprob_difference_kl"] < 1e-8 and line["logprob_alarm"] is False
+        assert line["steps"] == (0 if line["constant_share"] == 1.0 else 2)  # of two epochs
         assert line["failures"] == line["inexact"] == 0
         assert 0 <= line["constant_share"] <= 1 and 0 <= line["clip_share"] <= 1
         assert line["reward"] is not None and line["grad_norm"] is not None

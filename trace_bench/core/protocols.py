@@ -7,9 +7,10 @@ the part is built, such as its container image, is a protocol on the class.
     environments   Env (ScoresAlone), Suite (HasReference, Synthesizes, AsksUser, ActsTogether,
                    Describes, Closes; on the class: InImage, ListsTasksHere, LargerSplits,
                    TypicalLengths, Tagged)
-    policies       Policy (Wakes, KnowsTask, CountsUsage, RanksLabels; on the class: Scripted,
-                   AtServers), Router
-    trainers       Trainer (PlansTraining, Preflight, NeedsMachines, FineTunes)
+    policies       Policy (Wakes, ReadsPrompts, TriesTurns, KnowsTask, CountsUsage, RanksLabels;
+                   on the class: Scripted, AtServers), Router
+    trainers       Trainer (PlansTraining, Preflight, NeedsMachines, FineTunes; of what plays its
+                   episodes elsewhere: TakesBack)
     methods        Method (PlansItself), Lab
     trackers       Tracker (AwaitsResult)
 
@@ -245,6 +246,16 @@ class ReadsPrompts(Protocol):
 
 
 @runtime_checkable
+class TriesTurns(Protocol):
+    """A policy that can be asked for one turn before anything is played; with it, a run whose
+    servers cannot work is refused at its start. The turn is no rollout, and its episode is
+    forgotten. Returns what was asked, as a line of text; raises UserError if no turn can be had.
+    """
+
+    def try_turn(self, request: TurnRequest) -> str: ...
+
+
+@runtime_checkable
 class KnowsTask(Protocol):
     """A policy that is given each episode's task, as a scripted policy needs."""
 
@@ -454,6 +465,16 @@ OnEpisode = Callable[[int, Trajectory], None]
 
 PlayElsewhere = Callable[[Sequence[int], OnEpisode], None]
 """Runs the episodes with these indices in other processes, and reports each as it ends."""
+
+
+@runtime_checkable
+class TakesBack(Protocol):
+    """A `PlayElsewhere` that can go back to before its call, so that lost episodes are played again
+    after too many of them have stopped the run. `missing`: the indices of which the run has no
+    episode, once it has taken back the lost ones; what is kept elsewhere of their failures, and
+    whatever was learned from the call, must be forgotten. May be called twice for the same call."""
+
+    def take_back(self, missing: Sequence[int]) -> None: ...
 
 
 Hear = Callable[[Sequence[Task], Sequence[Trajectory]], None]

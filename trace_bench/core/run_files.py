@@ -44,10 +44,19 @@ REPAIRS = {
     "timing.json": f"{_WRITTEN_AGAIN}, without the wall times of earlier attempts.",
     TASKS: f"{_WRITTEN_AGAIN}.",
     SUMMARY: f"{_WRITTEN_AGAIN} from the other files.",
+    "adapters/*/finished.json": "It has the metrics of a finished training, as metrics.jsonl has "
+    "them line by line (phase training). Restore it from a copy, or change the setting `run_dir`.",
+    "verl/episodes/*.jsonl": "The line is of an episode that a process of verl played. Remove it "
+    "and run the same command again: the episode is played again, unless the ledger has it.",
+    "verl/validation/*.jsonl": "The line is of an episode of verl's own validation, which nothing "
+    "else needs. Remove it and run the same command again.",
+    "verl/metrics-*.jsonl": "Remove that line and run the same command again: the metrics of that "
+    "step are left out, or written again if verl repeats it.",
     "agent.json": f"Remove the file and {SUMMARY} beside it, and run the same command again: both "
     "are written again.",
 }
-"""What to do about a damaged file: each can be made again from the others."""
+"""What to do about a damaged file, by the end of its path, where * stands for any name: each of the
+run's own can be made again from the others."""
 
 EPISODE = {"call": str, "index": int, "trajectory": dict}
 """The fields of a line of trajectories.jsonl and evaluation_trajectories.jsonl."""

@@ -125,14 +125,14 @@ def read_json(path: Path) -> Any:
     except FileNotFoundError as error:
         raise UserError(f"{path} does not exist. Check the setting `run_dir`.") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not JSON ({error}). {_repair(path)}") from error
+        raise UserError(f"{path} is not JSON ({error}). {repair(path)}") from error
 
 
 def read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises UserError if it holds anything else."""
     value = read_json(path)
     if not isinstance(value, dict):
-        raise UserError(f"{path} holds {type(value).__name__}, no JSON object. {_repair(path)}")
+        raise UserError(f"{path} holds {type(value).__name__}, no JSON object. {repair(path)}")
     return value
 
 
@@ -143,12 +143,12 @@ def read_bytes(path: Path) -> bytes:
     try:
         with os.fdopen(os.open(path, waiting_for_nobody), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise UserError(f"{path} is no plain file. {_repair(path)}")
+                raise UserError(f"{path} is no plain file. {repair(path)}")
             return file.read()
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {reason(error)}. {_repair(path)}") from error
+        raise UserError(f"{path} cannot be read: {reason(error)}. {repair(path)}") from error
 
 
 Needs = Mapping[str, type]
@@ -176,7 +176,7 @@ class Lines:
         if not self.path.exists():
             return
         if not self.path.is_file():
-            raise UserError(f"{self.path} is no plain file. {_repair(self.path)}")
+            raise UserError(f"{self.path} is no plain file. {repair(self.path)}")
         with disk_errors(self.path):
             found = self.path.open("rb+")
         with found as file:
@@ -184,7 +184,7 @@ class Lines:
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
                     break
-                yield _parse(line, self.path, number, self._needs)
+                yield parse_line(line, self.path, number, self._needs)
                 good += len(line)
             if file.seek(0, os.SEEK_END) > good:
                 file.truncate(good)
@@ -209,7 +209,7 @@ class Lines:
             try:
                 with self.path.open("rb") as old, temporary.open("wb") as new:
                     for number, line in enumerate(old, start=1):
-                        if not unwanted(_parse(line, self.path, number, self._needs)):
+                        if not unwanted(parse_line(line, self.path, number, self._needs)):
                             new.write(line)
                     new.flush()
                     os.fsync(new.fileno())
@@ -236,13 +236,28 @@ def file_hash(path: Path) -> str | None:
     return hashlib.sha256(read_bytes(path)).hexdigest() if path.exists() else None
 
 
+def parse_line(line: bytes, path: Path, number: int, needs: Needs = NOTHING) -> dict[str, Any]:
+    """The object in a line of a JSONL file, the `number`-th from 1. Raises UserError for a broken
+    line or one without the fields `needs`."""
+    try:
+        value = json.loads(line)
+        if not isinstance(value, dict):
+            raise ValueError("not a JSON object")
+        for name, kind in needs.items():
+            if not isinstance(value.get(name), kind):
+                raise ValueError(f"no {name!r}, which must be {kind.__name__}")
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, number, f"{error}: {line[:60]!r}") from error
+    return value
+
+
 def read_lines(path: Path, needs: Needs = NOTHING) -> list[dict[str, Any]]:
     """All complete lines of a JSONL file, read-only (a torn last line is left out). Raises
     UserError for a broken line or one without the fields `needs`."""
     if not path.exists():
         return []
     whole = read_bytes(path).split(b"\n")[:-1]
-    return [_parse(line, path, n, needs) for n, line in enumerate(whole, start=1)]
+    return [parse_line(line, path, n, needs) for n, line in enumerate(whole, start=1)]
 
 
 def _write_all(file: IO[bytes], data: bytes) -> None:
@@ -257,23 +272,12 @@ def _write_all(file: IO[bytes], data: bytes) -> None:
         raise
 
 
-def _parse(line: bytes, path: Path, number: int, needs: Needs) -> dict[str, Any]:
-    try:
-        value = json.loads(line)
-        if not isinstance(value, dict):
-            raise ValueError("not a JSON object")
-        for name, kind in needs.items():
-            if not isinstance(value.get(name), kind):
-                raise ValueError(f"no {name!r}, which must be {kind.__name__}")
-    except (ValueError, RecursionError) as error:
-        raise damaged(path, number, f"{error}: {line[:60]!r}") from error
-    return value
-
-
 def damaged(path: Path, number: int, why: str) -> UserError:
     """The UserError for a damaged line of a file, with what makes its content again."""
-    return UserError(f"{path}, line {number} is corrupt ({why}). {_repair(path)}")
+    return UserError(f"{path}, line {number} is corrupt ({why}). {repair(path)}")
 
 
-def _repair(path: Path) -> str:
-    return REPAIRS.get(path.name, "Restore it from a copy, or name another place.")
+def repair(path: Path) -> str:
+    """What to do about a damaged file, as the end of a message."""
+    known = (text for place, text in REPAIRS.items() if path.match(place))
+    return next(known, "Restore it from a copy, or name another place.")

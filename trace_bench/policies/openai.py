@@ -36,7 +36,9 @@ from trace_bench.llm.client import (
 from trace_bench.policies.chat import parse_text
 from trace_bench.policies.served import Servers
 from trace_bench.policies.token_checks import check_ids, check_logprobs
+from trace_bench.policies.trial import ContextFull, try_servers
 
+CHAT = "/chat/completions"
 # Without these, vLLM takes its values from the model's generation_config.json.
 PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 PROBATION = 60.0  # seconds until a server that did not answer is tried again
@@ -74,9 +76,9 @@ class _Open:
 
 
 class OpenAIPolicy:
-    """Implements `protocols.Policy`. `model`: the base model's name on the servers; `extra`:
-    further fields of every request. Raises UserError if a server does not answer or does not have
-    the model."""
+    """Implements `protocols.Policy` and `TriesTurns`. `model`: the base model's name on the
+    servers; `extra`: further fields of every request. No server is asked before `try_turn` or
+    `load`, which raise UserError if one does not answer or does not have the model."""
 
     repeatable = False  # a server's answers depend on its other load
     at_servers = True  # `protocols.AtServers`
@@ -88,11 +90,7 @@ class OpenAIPolicy:
         self.model = model
         self._extra = dict(extra or {})
         self._client = Client(endpoint)
-        try:
-            self.servers = Servers(self._client, model)
-        except Exception:
-            self._client.close()
-            raise
+        self.servers = Servers(self._client, model)
         self._open: dict[int, _Open] = {}
         self._load = [0] * len(endpoint.urls)  # live episodes of each server
         self._silent: dict[int, float] = {}  # servers that do not answer -> since when
@@ -107,6 +105,11 @@ class OpenAIPolicy:
 
     def load(self, agent: AgentSpec) -> None:
         self.servers.load(agent.adapters)
+
+    def try_turn(self, request: TurnRequest) -> str:
+        """`protocols.TriesTurns`: at every server, as in an episode. Raises UserError."""
+        self.servers.greet()
+        return try_servers(self._client.endpoint.urls, self.model, self._alone, request)
 
     def submit(self, requests: Sequence[TurnRequest]) -> None:
         for request in requests:
@@ -157,7 +160,7 @@ class OpenAIPolicy:
         server returns no log-probabilities."""
         body = {**self._common(self.model, 0.0, 1), "messages": list(messages)}
         body |= {"logprobs": True, "top_logprobs": TOP}
-        reply = self._client.ask("/chat/completions", body, self._choose())
+        reply = self._client.ask(CHAT, body, self._choose())
         try:
             top = reply["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
         except (KeyError, IndexError, TypeError):
@@ -173,14 +176,39 @@ class OpenAIPolicy:
     # -- one turn -----------------------------------------------------------------------------
 
     def _submit(self, request: TurnRequest) -> None:
-        episode = self._open.get(request.episode)
-        if episode is None:
-            server = self._choose()
-            episode = _Open(server, request.adapter, request.tools)
-            self._open[request.episode] = episode
-            self._load[server] += 1
+        episode = self._open.get(request.episode) or self._begin(request, self._choose())
         episode.history += self.servers.readable(request.messages)
         self._send(request, episode, None if episode.tight else request.max_tokens)
+
+    def _begin(self, request: TurnRequest, server: int) -> _Open:
+        episode = _Open(server, request.adapter, request.tools)
+        self._open[request.episode] = episode
+        self._load[server] += 1
+        return episode
+
+    def _alone(self, server: int, request: TurnRequest) -> Turn:
+        """The only turn of an episode at this server (`trial.OneTurn`)."""
+        episode = self._begin(request, server)
+        episode.history += self.servers.readable(request.messages)
+        try:
+            return self._turn(request, self._answer(request, episode))
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise Unreadable(f"{type(error).__name__}: {error}") from error
+        finally:
+            self.release(request.episode)
+
+    def _answer(self, request: TurnRequest, episode: _Open) -> dict[str, Any]:
+        """A server's answer, also where its context has no room for a whole turn."""
+        for most in (request.max_tokens, None):
+            try:
+                body = self._body(request, episode, most)
+                return self._client.ask(CHAT, body, episode.server)
+            except LLMError as error:
+                if not context_is_full(error):
+                    raise
+                if most is None or not self.servers.vllm:
+                    raise ContextFull(str(error), error.status) from error
+        raise AssertionError("the last attempt returns or raises")
 
     def _choose(self) -> int:
         """The server with the fewest live episodes. A server that does not answer gets none at
@@ -195,6 +223,11 @@ class OpenAIPolicy:
         return min(range(len(self._load)), key=rank)
 
     def _send(self, request: TurnRequest, episode: _Open, most: int | None) -> None:
+        future = self._client.start(CHAT, self._body(request, episode, most), episode.server)
+        self._under_way[request.episode] = future
+        future.add_done_callback(lambda f: self._ready.put((request, f)))
+
+    def _body(self, request: TurnRequest, episode: _Open, most: int | None) -> dict[str, Any]:
         name = self.servers.name_of(episode.adapter)
         body = {**self._common(name, request.temperature, most), "messages": episode.history}
         body["seed"] = stable_seed("turn", request.seed, episode.turns) % 2**31
@@ -202,9 +235,7 @@ class OpenAIPolicy:
             body["tools"] = list(episode.tools)
         if self.servers.vllm:
             body |= {"logprobs": True, "return_token_ids": True}
-        future = self._client.start("/chat/completions", body, episode.server)
-        self._under_way[request.episode] = future
-        future.add_done_callback(lambda f: self._ready.put((request, f)))
+        return body
 
     def _common(self, name: str, temperature: float, most: int | None) -> dict[str, Any]:
         body: dict[str, Any] = {"model": name, "temperature": temperature, "top_p": 1.0}
@@ -259,7 +290,7 @@ class OpenAIPolicy:
         # A server may report a base model under another name (a dated one), but not an adapter.
         if episode.adapter is not None and reply.get("model", wanted) != wanted:
             raise ValueError(f"{reply['model']!r} answered where {wanted!r} was asked")
-        choice = reply["choices"][0]
+        choice = first_choice(reply)
         if fault := fault_of(choice["message"], MESSAGE):
             raise Unreadable(f"its message cannot be used: {fault}")
         message, malformed = read_message(choice["message"], episode.turns)
@@ -320,6 +351,16 @@ def served(settings: OpenAISettings, run: RunContext) -> OpenAIPolicy:
     )
     extra = check_extra(settings.extra, "policy.extra")
     return OpenAIPolicy(endpoint, run.served_model, capacity=run.batch, extra=extra)
+
+
+def first_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The first choice of a chat completion. Raises Unreadable for any other answer."""
+    choices = reply.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        said = str(reply.get("text") or json.dumps(reply, ensure_ascii=False))
+        raise Unreadable(f"it is no chat completion: {said[:200]!r}")
+    found: Mapping[str, Any] = choices[0]
+    return found
 
 
 def read_message(message: Mapping[str, Any], turn: int) -> tuple[Message, str | None]:

@@ -29,8 +29,7 @@ _REPEATS = 3  # probes of the base model, to measure how much its answers vary
 
 
 class Servers:
-    """All servers of one endpoint. Raises UserError if one does not answer or does not have the
-    model."""
+    """All servers of one endpoint, which are asked who they are when that is first needed."""
 
     def __init__(self, client: Client, model: str) -> None:
         self._client, self._model = client, model
@@ -41,8 +40,20 @@ class Servers:
         self._base: dict[int, list[float]] = {}  # the base model's log-probabilities for the probe
         self._noise: dict[int, float] = {}  # and how much they vary between requests
         self._probed: dict[tuple[int, str], list[float]] = {}  # the adapters' log-probabilities
-        kinds = [self._greet(i) for i in range(len(self._urls))]
-        self.vllm = all(kinds)
+        self._vllm: bool | None = None
+
+    @property
+    def vllm(self) -> bool:
+        """Whether all servers are vLLM. Raises UserError as `greet` does."""
+        return self.greet()
+
+    def greet(self) -> bool:
+        """Asks all servers, once, for their models; returns whether all are vLLM. Raises UserError
+        if one does not answer or does not have the model."""
+        if self._vllm is None:
+            kinds = [self._greet(server) for server in range(len(self._urls))]
+            self._vllm = all(kinds)
+        return self._vllm
 
     def name_of(self, adapter: str | None) -> str:
         """The model name to request."""
@@ -55,7 +66,9 @@ class Servers:
     def load(self, adapters: Sequence[AdapterRef]) -> None:
         """Makes these adapters available on every server and unloads all others.
 
-        Raises UserError if a server refuses an adapter or does not use its weights."""
+        Raises UserError if a server does not answer, does not have the model, refuses an adapter or
+        does not use its weights."""
+        self.greet()
         wanted = {a.name: a for a in adapters}
         for name, path in list(self._paths.items()):
             if name in wanted and wanted[name].path != path:

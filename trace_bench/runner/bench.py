@@ -37,7 +37,7 @@ from trace_bench.runner.build import (
 )
 from trace_bench.runner.evaluation import Wanted
 from trace_bench.runner.folder import Place
-from trace_bench.runner.prompts import check_prompts
+from trace_bench.runner.prompts import check_prompts, try_turn
 from trace_bench.settings.identity import model_path
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import Settings
@@ -106,10 +106,27 @@ def check_built(bench: Bench, new: bool) -> None:
     """Raises UserError for errors that only the built parts can show. Slow checks are made for a
     `new` run only."""
     check_needs(bench.plan, bench.parts, bench.suite, bench.trainer, bench.policy)
-    if new and (warning := check_prompts(bench.policy, bench.suite, wanted(bench).tasks)):
-        bench.log(warning)
+    if new:
+        _check_turns(bench)
     if bench.plan.trains and isinstance(bench.trainer, Preflight):
         bench.trainer.preflight(new)
+
+
+def _check_turns(bench: Bench) -> None:
+    """Logs what is found out before the first episode about its prompt and its first turn."""
+    tasks, policy = wanted(bench).tasks, bench.settings.policy
+    found = (
+        check_prompts(bench.policy, bench.suite, tasks),
+        try_turn(
+            bench.policy,
+            bench.suite,
+            tasks,
+            temperature=policy.eval_temperature,
+            max_tokens=policy.max_tokens,
+        ),
+    )
+    for line in filter(None, found):
+        bench.log(line)
 
 
 def wanted(bench: Bench) -> Wanted:

@@ -200,6 +200,11 @@ def _requests(f: Forecast, rollouts: int) -> list[str]:
             f"agent: at most {rollouts * f.settings.policy.max_turns} turns (the suite does not "
             "say how long its episodes are)"
         )
+    if (servers := _agents_servers(f)) is not None:
+        lines.append(
+            f"before the first episode: one turn at each of {servers} server(s), up to "
+            f"{2 * servers} requests and no rollout"
+        )
     for name, role in f.settings.llm.roles.items():
         if role.by == "endpoint" and questions.get(name):
             asked = questions[name] * (1 if name == "user" else role.tries)
@@ -213,6 +218,12 @@ def _requests(f: Forecast, rollouts: int) -> list[str]:
         routed = sum(p.rollouts for p in f.phases if p.name in chosen)
         lines.append(f"router: up to {routed} requests to the agent's base model, a token each")
     return lines
+
+
+def _agents_servers(f: Forecast) -> int | None:
+    """How many servers generate the agent's turns; None if it is not at servers."""
+    policy = f.parts["policy"]
+    return len(policy.options["base_url"] or ()) if policy.at_servers else None
 
 
 def _machines(f: Forecast) -> list[str]:

@@ -52,21 +52,32 @@ class Episodes:
         return {**vars(self), "lost": dict(sorted(self.lost.items()))}
 
 
+PHASES = ("training", "fine-tuning")
+"""The phases whose lines of metrics are about training."""
+
+
 @dataclass
 class Training:
     """Sums over the metrics of training iterations: groups of rollouts, those of them without an
-    advantage, optimizer steps. None: no trainer has said so."""
+    advantage, optimizer steps. None: no trainer has said so. `apart`: the largest of the
+    iterations' mean differences between sampler and trainer, in log-probability; `alarms`: the
+    iterations in which it was more than the trainer allows."""
 
     groups: int | None = None
     constant: int | None = None
     steps: int | None = None
+    apart: float | None = None
+    alarms: int = 0
 
     def log(self, values: Mapping[str, Any]) -> None:
-        """Adds one line of metrics with `groups`, `constant_share` (of the groups) or `steps`;
-        lines of another phase than "training" are left out."""
-        if values.get("phase") != "training":
+        """Adds one line of metrics with `groups`, `constant_share` (of the groups), `steps`,
+        `logprob_difference_mean` or `logprob_alarm`; lines of other phases are left out."""
+        if values.get("phase") not in PHASES:
             return
         groups, share, steps = (values.get(k) for k in ("groups", "constant_share", "steps"))
+        if (apart := values.get("logprob_difference_mean")) is not None:
+            self.apart = max(self.apart or 0.0, apart)
+        self.alarms += bool(values.get("logprob_alarm"))
         if groups is not None and share is not None:
             self.groups = (self.groups or 0) + groups
             self.constant = (self.constant or 0) + round(share * groups)
@@ -94,6 +105,11 @@ def lines(health: Mapping[str, Any]) -> list[str]:
         out[0] += f"; {health['constant']} of {health['groups']} groups without an advantage"
     if health["steps"] is not None:
         out[0] += f"; {health['steps']} optimizer steps"
+    if alarms := health.get("alarms"):
+        out[0] += (
+            f"; sampler and trainer too far apart in {alarms} iterations (by up to "
+            f"{health['apart']:.3g} in log-probability on average, trainer.mismatch)"
+        )
     found = [f"health, {text}" for text in out]
     if (trials := health["equal_trials"]) is not None:
         found.append(

@@ -22,7 +22,15 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trace_bench.core.errors import BudgetExceeded, UserError
-from trace_bench.core.protocols import Hear, PlayElsewhere, Source, Suite, Tracker, Trainer
+from trace_bench.core.protocols import (
+    Hear,
+    PlayElsewhere,
+    Source,
+    Suite,
+    TakesBack,
+    Tracker,
+    Trainer,
+)
 from trace_bench.core.run_files import EPISODE, OWN, REPAIRS
 from trace_bench.core.store import Lines, stable_seed, write_json, write_text
 from trace_bench.core.types import (
@@ -146,8 +154,7 @@ class RunLab:
         seeds = tuple(stable_seed(self.seed, call, i) for i in range(len(tasks)))
         way = None if route is None else tuple(route)
         batch = Batch(agent, tuple(tasks), seeds, temperature, way)
-        if by is None:
-            self._take_back(call, batch)
+        self._take_back(call, batch, by)
         there = self._answered(call, batch, purpose)
         self._check_lost(call, batch, there, by)
         if len(there) < len(batch):
@@ -268,15 +275,19 @@ class RunLab:
             )
         return charge
 
-    def _take_back(self, call: str, batch: Batch) -> None:
-        """Forgets the stored lost episodes of a call that lost too many. The ledger comes first: a
-        trajectory without its line is found again at the next start."""
+    def _take_back(self, call: str, batch: Batch, by: PlayElsewhere | None) -> None:
+        """Forgets the stored lost episodes of a call that lost too many. The trajectories come
+        last: as long as they are there, a start that was cut off is repeated by the next one."""
+        if not _goes_back(by):
+            return
         stored = self._stored.get(call, {})
         lost = [i for i, line in stored.items() if i < len(batch) and _is_lost(batch, i, line)]
         if not too_many(len(lost), len(batch), self._max_lost):
             return
-        self.ledger.take_back(call, lost)
         gone = frozenset(lost)
+        if isinstance(by, TakesBack):
+            by.take_back([i for i in range(len(batch)) if i in gone or i not in stored])
+        self.ledger.take_back(call, lost)
         self._trajectories.drop(lambda line: line["call"] == call and line["index"] in gone)
         for index in lost:
             del stored[index]
@@ -287,7 +298,7 @@ class RunLab:
     ) -> None:
         """Raises UserError if too many episodes of the call are lost."""
         lost = [_cause(t) for i, t in there.items() if counts(batch.tasks[i], t.failure)]
-        remedy = AGAIN if by is None else NOT_AGAIN
+        remedy = AGAIN if _goes_back(by) else NOT_AGAIN
         check(call, lost, len(batch), self._max_lost, self._player.faults, remedy)
 
     def _answered(self, call: str, batch: Batch, purpose: Purpose) -> dict[int, Trajectory]:
@@ -370,6 +381,11 @@ class RunLab:
             f"episode {index} is {found.task} by {found.agent}, and this version would run "
             f"{expected}. Change the setting `run_dir`, or remove the folder."
         )
+
+
+def _goes_back(by: PlayElsewhere | None) -> bool:
+    """Whether the lost episodes of a call can be played again at the next start."""
+    return by is None or isinstance(by, TakesBack)
 
 
 def _is_lost(batch: Batch, index: int, line: Mapping[str, Any]) -> bool:

@@ -83,6 +83,27 @@ def token_weights(lengths: Tensor, aggregate: str = "trajectory") -> Tensor:
 
 
 @dataclass(frozen=True)
+class Mismatch:
+    """The difference between the log-probabilities of sampler and trainer for the same tokens and
+    weights: mean and largest absolute value, and an estimate of KL(sampler, trainer), the mean of
+    exp(d) - 1 - d with d = trainer - sampler (J. Schulman, "Approximating KL divergence", k3)."""
+
+    mean: float
+    max: float
+    kl: float
+
+
+def mismatch(sampler: Tensor, trainer: Tensor) -> Mismatch | None:
+    """Both [tokens]; None if there are none."""
+    if not sampler.numel():
+        return None
+    difference = trainer - sampler
+    apart, bounded = difference.abs(), difference.clamp(-20.0, 20.0)
+    kl = (bounded.expm1() - bounded).mean()
+    return Mismatch(float(apart.mean()), float(apart.max()), float(kl))
+
+
+@dataclass(frozen=True)
 class Loss:
     """`loss` carries the gradient; the rest is detached. `clipped` is the share of tokens whose
     loss is clipped, `kl` the mean over tokens of old - new log-probabilities."""

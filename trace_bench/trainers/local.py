@@ -8,8 +8,6 @@ number of threads). The schedule spans the job's whole share of the budget.
 
 from __future__ import annotations
 
-import dataclasses
-import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,12 +19,14 @@ from trace_bench.core.protocols import Lab, RunContext, TrainingJob
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Task, Trajectory
 from trace_bench.trainers.record import (
+    check_finite,
     check_job,
     check_turns,
+    conclude,
     exact,
     of_rollouts,
+    of_sampler,
     reward_of,
-    why_untrained,
 )
 from trace_bench.trainers.schedule import Schedule, curve_caveat, plan, task_of_group
 from trace_bench.trainers.settings import GPU, TrainerSettings
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
     from trace_bench.trainers.update import Steps
 
 __all__ = ["LocalTrainer", "TrainerSettings"]
-
-_MISMATCH = 0.01  # mean sampler-trainer difference of log-probabilities above which to warn
 
 
 class LocalTrainer:
@@ -127,18 +125,7 @@ class _Training:
             self.go_on(state)
         if state.iteration < len(self.schedule.groups):
             self.lab.log(f"{self.job.name}: nothing is left to learn, training stops early")
-        unspent = self.job.rollouts - self.spent(state.iteration)
-        untrained = why_untrained(state.records)
-        adapter = None if untrained else self.version(state.iteration)
-        self.lab.metric(phase="trained", adapter=adapter, unspent=unspent)
-        self.lab.log(
-            f"{self.job.name}: {state.iteration} iterations, {self.spent(state.iteration)} "
-            f"rollouts, {unspent} unspent"
-        )
-        if untrained:
-            self.lab.log(f"{self.job.name}: no optimizer step, so there is no adapter: {untrained}")
-            return self.job.agent
-        return self.agent(state.iteration)
+        return conclude(self.job, self.lab, state.records, self.agent(state.iteration))
 
     def go_on(self, state: State) -> None:
         """Runs all remaining iterations."""
@@ -198,6 +185,9 @@ class _Training:
     def version(self, iteration: int) -> str:
         return f"{self.job.name}@{iteration:04d}"
 
+    def where(self, iteration: int) -> str:
+        return f"{self.job.name}, iteration {iteration}"
+
     def agent(self, iteration: int) -> AgentSpec:
         """The agent for an iteration's rollouts; after the last iteration, the result."""
         if iteration == 0:
@@ -243,7 +233,7 @@ class _Training:
                 "rollouts": self.job.rollouts,
                 "seed": self.job.seed,
                 "reward": self.job.reward,
-                "settings": dataclasses.asdict(self.settings),
+                "settings": self.settings.trained(),
             }
         )
 
@@ -273,17 +263,7 @@ class _Training:
         sequences = [sequence_of(t) for t in trajectories]
         seed = stable_seed(self.job.seed, "update", iteration)
         steps = update(learner, optimizer, sequences, found, self.settings, seed)
-        where = f"{self.job.name}, iteration {iteration}"
-        if not math.isfinite(steps.grad_norm):
-            raise UserError(
-                f"{where}: loss or gradient is not finite, training diverged. Lower the setting "
-                "`trainer.learning_rate`."
-            )
-        if steps.difference_mean is not None and steps.difference_mean > _MISMATCH:
-            self.lab.log(
-                f"{where}: sampler and trainer differ by {steps.difference_mean:.3f} in "
-                "log-probability on average"
-            )
+        check_finite(self.where(iteration), steps.grad_norm)
         return self.record(iteration, trajectories, found, steps, rate)
 
     def record(
@@ -301,8 +281,6 @@ class _Training:
             "clip_share": steps.clipped / max(steps.weight, 1),
             "kl": steps.kl / max(steps.weight, 1),
             "grad_norm": steps.grad_norm / n,
-            "logprob_difference_mean": steps.difference_mean,
-            "logprob_difference_max": steps.difference_max,
             "tokens_per_s": round(steps.tokens / max(steps.seconds, 1e-9), 1),
         }
         return {
@@ -315,4 +293,5 @@ class _Training:
             "steps": steps.steps,
             "tokens": steps.tokens,
             **(trained if steps.steps else dict.fromkeys(trained)),
+            **of_sampler(self.where(iteration), steps.mismatch, self.settings.mismatch, self.lab),
         }

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import TraceBenchError, UserError, unknown
-from trace_bench.core.protocols import TrainingJob
-from trace_bench.core.types import Trajectory
+from trace_bench.core.protocols import Lab, TrainingJob
+from trace_bench.core.types import AgentSpec, Trajectory
 
 if TYPE_CHECKING:
-    from trace_bench.trainers.grpo import Advantages
+    from trace_bench.trainers.grpo import Advantages, Mismatch
 
 REWARDS = ("similarity", "success")
 
@@ -51,11 +52,34 @@ def check_turns(trajectory: Trajectory, adapter: str | None) -> None:
         raise TraceBenchError(f"{trajectory.task}: the first turn has no prompt tokens")
 
 
+def conclude(
+    job: TrainingJob, lab: Lab, records: Sequence[Mapping[str, Any]], trained: AgentSpec
+) -> AgentSpec:
+    """Reports the end of a job whose iterations have these `records` and returns its agent:
+    `trained`, whose last adapter is the new one, or the job's own if nothing was learned."""
+    spent = records[-1]["spent"] if records else 0
+    unspent = job.rollouts - spent
+    untrained = why_untrained(records)
+    adapter = None if untrained else trained.adapters[-1].name
+    lab.metric(phase="trained", adapter=adapter, unspent=unspent)
+    lab.log(f"{job.name}: {len(records)} iterations, {spent} rollouts, {unspent} unspent")
+    if untrained is None:
+        return trained
+    lab.log(f"{job.name}: no optimizer step, so there is no adapter: {untrained}")
+    return job.agent
+
+
+def stepped(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether any of these lines of metrics has an optimizer step. Where their number is not known
+    (None), there was one."""
+    return any(record.get("steps") != 0 for record in records)
+
+
 def why_untrained(records: Sequence[Mapping[str, Any]]) -> str | None:
     """Why a job whose iterations have these `records` took no optimizer step; None if it did."""
     if not records:
         return "its rollouts pay for no iteration"
-    if any(record["steps"] for record in records):
+    if stepped(records):
         return None
     if all(record["reward"] is None for record in records):
         return "every episode was lost"
@@ -69,6 +93,34 @@ def _spread(records: Sequence[Mapping[str, Any]]) -> list[float]:
     """The lowest and the highest mean reward of the iterations; one number if they are equal."""
     means = [record["reward"] for record in records if record["reward"] is not None]
     return sorted({min(means), max(means)})
+
+
+def check_finite(where: str, norm: float | None) -> None:
+    """Raises UserError if the norm of a gradient is known and not finite."""
+    if norm is not None and not math.isfinite(norm):
+        raise UserError(
+            f"{where}: loss or gradient is not finite, training diverged. Lower the setting "
+            "`trainer.learning_rate`."
+        )
+
+
+def of_sampler(where: str, found: Mismatch | None, limit: float, lab: Lab) -> dict[str, Any]:
+    """How far the log-probabilities of sampler and trainer are apart before an iteration's first
+    step, as metrics (None: nothing was compared). Above `limit`, the setting `trainer.mismatch`,
+    that is an alarm: a line of the log, and in the run's health."""
+    alarm = found is not None and not found.mean <= limit  # NaN is one too
+    if found is not None and alarm:
+        lab.log(
+            f"warning: {where}: sampler and trainer differ by {found.mean:.3g} in log-probability "
+            f"on average (up to {found.max:.3g}), more than trainer.mismatch={limit:g}: the "
+            "rollouts are not from the policy that is trained"
+        )
+    return {
+        "logprob_difference_mean": found and found.mean,
+        "logprob_difference_max": found and found.max,
+        "logprob_difference_kl": found and found.kl,
+        "logprob_alarm": None if found is None else alarm,
+    }
 
 
 def of_rollouts(

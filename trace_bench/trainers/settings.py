@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from trace_bench.core.checked import PLACE, number
 from trace_bench.core.errors import UserError
@@ -37,6 +38,13 @@ class Recipe:
     weight_decay: float = field(default=0.0, metadata=number(0))
     max_grad_norm: float = field(default=1.0, metadata=number(0))
     batch_tokens: int = field(default=16384, metadata=number(1))  # in one forward pass
+    # The mean difference between the sampler's and the trainer's log-probabilities that is an alarm
+    mismatch: float = field(default=0.01, metadata=number(0) | PLACE)
+
+    def trained(self) -> dict[str, Any]:
+        """The settings that decide what is trained: those of a job's identity, as plain data."""
+        fields = [f for f in dataclasses.fields(self) if f.metadata.get("identity", True)]
+        return {f.name: getattr(self, f.name) for f in fields}
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class VerlSettings(Recipe):
     `gpu_memory`: the share of a GPU's memory for vLLM. `offload`: keep weights and optimizer in
     host memory between uses. `flash_attention`: on GPUs, use packed sequences with the package
     flash-attn instead of padded ones with torch. `verl`: further settings of verl, in Hydra's
-    notation."""
+    notation. `mismatch` is larger than with trainer=local: vLLM samples in bfloat16."""
 
     device: Literal["cuda", "cpu"] = "cuda"
     nnodes: int = field(default=1, metadata=number(1))
@@ -78,6 +86,7 @@ class VerlSettings(Recipe):
     offload: bool = False
     flash_attention: bool = False
     verl: tuple[str, ...] = ()
+    mismatch: float = field(default=0.05, metadata=number(0) | PLACE)
 
 
 def full_iterations(rollouts: int, settings: VerlSettings, name: str) -> tuple[int, int]:

@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 
 from trace_bench.core.store import stable_seed
-from trace_bench.trainers.grpo import Advantages, policy_loss, token_weights
+from trace_bench.trainers.grpo import (
+    Advantages,
+    Mismatch,
+    mismatch,
+    policy_loss,
+    token_weights,
+)
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.settings import TrainerSettings
 from trace_bench.trainers.tree import Tokens, build
@@ -29,8 +35,7 @@ class Steps:
     kl: float = 0.0
     weight: int = 0  # number of sampled tokens in `clipped` and `kl`
     grad_norm: float = 0.0
-    difference_mean: float | None = None  # before the first step, while the weights are equal
-    difference_max: float | None = None
+    mismatch: Mismatch | None = None  # before the first step, while the weights are equal
     tokens: int = 0  # of the trajectories trained on, including prompts, counted once per epoch
     seconds: float = 0.0
 
@@ -90,7 +95,7 @@ def _step(
     spread = advantages.repeat_interleave(lengths).to(learner.device)
     old = torch.from_numpy(np.concatenate([b.logprobs for b in batch])).to(learner.device)
     optimizer.zero_grad(set_to_none=True)
-    differences: list[Tensor] = []
+    first: list[Tensor] = []  # the log-probabilities before the first step
     done = 0
     for part in _parts(batch, settings.batch_tokens):
         count = sum(len(b.sampled) for b in part)
@@ -112,15 +117,14 @@ def _step(
         steps.kl += float(loss.kl) * count
         steps.weight += count
         if steps.steps == 0:
-            differences.append((new.detach() - old[here]).abs())
+            first.append(new.detach())
     norm = float(torch.nn.utils.clip_grad_norm_(learner.parameters, settings.max_grad_norm))
     if not math.isfinite(steps.loss):
         norm = math.nan
     if math.isfinite(norm):
         optimizer.step()
-    if differences:
-        every = torch.cat(differences)
-        steps.difference_mean, steps.difference_max = float(every.mean()), float(every.max())
+    if first:
+        steps.mismatch = mismatch(old, torch.cat(first))
     steps.steps += 1
     steps.grad_norm += norm
     steps.tokens += sum(len(b.ids) for b in batch)

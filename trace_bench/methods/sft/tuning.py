@@ -14,6 +14,7 @@ from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.methods.sft.data import Conversation, own, read
 from trace_bench.methods.sft.settings import SftSettings
+from trace_bench.trainers.record import stepped
 
 if TYPE_CHECKING:
     from trace_bench.policies.chat import Chat
@@ -35,6 +36,7 @@ class Tuning:
         self.folder = lab.folder / "adapters" / "sft"
 
     def run(self) -> AgentSpec:
+        """The agent with the adapter; the base agent if no step had a gradient."""
         from trace_bench.trainers.adapters import write_adapter
         from trace_bench.trainers.resume import State, restore
 
@@ -62,6 +64,9 @@ class Tuning:
             f"sft: {state.iteration} steps on {tokens:,} tokens of demonstrations; no rollout is "
             f"spent, {self.lab.budget_left()} stay"
         )
+        if not stepped(state.records):
+            self.lab.log("sft: no step had a gradient, so there is no adapter")
+            return self.base
         name = f"sft@{state.iteration:04d}"
         adapter = AdapterRef(name, str(self.folder / f"{state.iteration:04d}"))
         return dataclasses.replace(
@@ -122,7 +127,8 @@ class Tuning:
         if value != value or norm != norm:
             raise UserError("sft: the loss is not finite. Lower `method.learning_rate`.")
         optimizer.step()
-        return {"loss": value, "grad_norm": norm, "tokens": sum(len(s.ids) for s in batch)}
+        tokens = sum(len(s.ids) for s in batch)
+        return {"loss": value, "grad_norm": norm, "steps": int(norm > 0), "tokens": tokens}
 
     def _identity(self) -> str:
         return fingerprint(
@@ -131,7 +137,7 @@ class Tuning:
                 "agent": self.base.version,
                 "seed": self.seed,
                 "settings": dataclasses.asdict(self.settings),
-                "trainer": dataclasses.asdict(self.trainer),
+                "trainer": self.trainer.trained(),
             }
         )
 

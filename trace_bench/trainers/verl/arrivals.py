@@ -2,44 +2,52 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.errors import UserError
-from trace_bench.core.store import read_lines, write_text
+from trace_bench.core.run_files import EPISODE
+from trace_bench.core.store import damaged, parse_line, read_lines, write_text
 from trace_bench.core.types import Trajectory, trajectory_from_json
 
 LATEST = "latest_checkpointed_iteration.txt"
+OF_STEP = {"step": int, "data": dict}
+"""The fields of a line of verl's metrics."""
 
 
 class Arrivals:
     """Reads episodes from files to which several processes append concurrently. If an episode
-    occurs twice (two processes, one of them killed), the first one found counts."""
+    occurs twice (two processes, one of them killed), the first one found counts. Raises UserError
+    for a line that none of them wrote."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._read: dict[Path, int] = {}
-        self._there: dict[str, dict[int, Mapping[str, Any]]] = {}
+        self._read: dict[Path, tuple[int, int]] = {}  # bytes and lines of each file
+        self._there: dict[str, dict[int, _Line]] = {}
+        self._known: dict[str, set[int]] = {}
+
+    def forget(self) -> None:
+        """Reads everything anew."""
+        for kept in (self._read, self._there, self._known):
+            kept.clear()
+
+    def known(self, call: str) -> frozenset[int]:
+        """The indices of a call's episodes that are in the files."""
+        self._look()
+        return frozenset(self._known.get(call, ()))
 
     def take(self, call: str, wanted: set[int]) -> Iterator[tuple[int, Trajectory]]:
         """The wanted episodes that have arrived, by index; each is returned once."""
         self._look()
         there = self._there.get(call, {})
         for index in sorted(wanted & there.keys()):
-            try:
-                found = trajectory_from_json(there.pop(index))
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
-                raise UserError(
-                    f"{self.folder} holds an episode that is none ({call!r}, {index}: {error!r}). "
-                    "Remove the folder and run the same command again."
-                ) from error
-            yield index, found
+            yield index, there.pop(index).trajectory()
 
     def _look(self) -> None:
         for path in sorted(self.folder.glob("*.jsonl")):
-            start = self._read.get(path, 0)
+            start, number = self._read.get(path, (0, 0))
             if path.stat().st_size == start:
                 continue
             with path.open("rb") as file:
@@ -47,18 +55,29 @@ class Arrivals:
                 for line in file:
                     if not line.endswith(b"\n"):
                         break  # an incomplete line: still being written
-                    try:
-                        value = json.loads(line)
-                        self._there.setdefault(value["call"], {}).setdefault(
-                            value["index"], value["trajectory"]
-                        )
-                    except (ValueError, LookupError, TypeError, RecursionError) as error:
-                        raise UserError(
-                            f"{path} is corrupt at byte {start} ({error!r}). Remove the file and "
-                            "run the same command again: what it held is played again."
-                        ) from error
-                    start += len(line)
-            self._read[path] = start
+                    start, number = start + len(line), number + 1
+                    value = parse_line(line, path, number, EPISODE)
+                    call, index = value["call"], value["index"]
+                    self._known.setdefault(call, set()).add(index)
+                    found = _Line(path, number, value["trajectory"])
+                    self._there.setdefault(call, {}).setdefault(index, found)
+            self._read[path] = start, number
+
+
+@dataclass(frozen=True)
+class _Line:
+    """An episode as plain data, and where it was read."""
+
+    path: Path
+    number: int
+    data: Mapping[str, Any]
+
+    def trajectory(self) -> Trajectory:
+        try:
+            return trajectory_from_json(self.data)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            why = f"no trajectory, {type(error).__name__}: {error}"
+            raise damaged(self.path, self.number, why) from error
 
 
 class Steps:
@@ -75,19 +94,32 @@ class Steps:
     def of(self, step: int) -> dict[str, Any] | None:
         """A step's metrics; None until they are written."""
         for path in sorted(self.folder.glob("metrics-*.jsonl"), reverse=True):
-            for line in read_lines(path, {"step": int, "data": dict}):
+            for line in read_lines(path, OF_STEP):
                 if line["step"] == step and "actor/pg_loss" in line["data"]:
                     return dict(line["data"])
         return None
 
     def repair(self) -> None:
         """Repairs the file that names the last checkpoint. verl does not replace it atomically, so
-        a kill may leave it empty, and verl would not start. Then it is set to the last complete
-        checkpoint (the one whose dataloader state, written last, exists) or removed."""
-        if not self._latest.exists() or self.saved():
-            return
-        whole = self._latest.parent.glob("global_step_*/data.pt")
-        steps = [int(path.parent.name.rpartition("_")[2]) for path in whole]
+        a kill may leave it empty, and verl would not start; or the checkpoint was removed because
+        it was damaged. Then it is set to the last complete checkpoint (the one whose dataloader
+        state, written last, exists) or removed."""
+        if self._latest.exists() and self.saved() not in (complete := self._complete()):
+            self._name_last(complete)
+
+    def back_to(self, most: int) -> None:
+        """Makes the last checkpoint after at most so many steps the last one of all."""
+        if self.saved() > most:
+            self._name_last([step for step in self._complete() if step <= most])
+        for place in self._latest.parent.glob("global_step_*"):
+            if step_of(place) > most:
+                shutil.rmtree(place)
+
+    def _complete(self) -> list[int]:
+        """The steps of the complete checkpoints, in no order."""
+        return [step_of(path.parent) for path in self._latest.parent.glob("global_step_*/data.pt")]
+
+    def _name_last(self, steps: Sequence[int]) -> None:
         if steps:
             write_text(self._latest, str(max(steps)))
         else:
@@ -97,9 +129,18 @@ class Steps:
     def _latest(self) -> Path:
         return self.folder / "checkpoints" / LATEST
 
+    def checkpoint(self, step: int) -> Path:
+        """The folder of the checkpoint after so many steps."""
+        return self._latest.parent / f"global_step_{step}"
+
     def saved(self) -> int:
         """The step of the last complete checkpoint; 0 if there is none."""
         try:
             return int(self._latest.read_text())
         except (FileNotFoundError, ValueError):  # absent, or being written
             return 0
+
+
+def step_of(checkpoint: Path) -> int:
+    """The number of steps after which verl saved a checkpoint, from the name of its folder."""
+    return int(checkpoint.name.rpartition("_")[2])

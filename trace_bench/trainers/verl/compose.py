@@ -10,7 +10,7 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.trainers.settings import VerlSettings
-from trace_bench.trainers.verl.spec import CPU_ROLLOUT, JOB_VARIABLE, JobSpec
+from trace_bench.trainers.verl.spec import CPU_ROLLOUT, ESTIMATOR, JOB_VARIABLE, JobSpec
 
 AGGREGATE = {"trajectory": "seq-mean-token-mean", "token": "token-mean"}
 _NO_DUAL_CLIP = 1e9  # verl always applies the dual clip; this bound is never reached
@@ -130,7 +130,7 @@ def _instantiated(config: Any) -> None:
 def _recipe(spec: JobSpec, s: VerlSettings) -> dict[str, Any]:
     actor, batch = "actor_rollout_ref.actor", spec.groups
     return {
-        "algorithm.adv_estimator": "grpo",
+        "algorithm.adv_estimator": ESTIMATOR,
         "algorithm.norm_adv_by_std_in_grpo": s.normalize_std,
         "algorithm.use_kl_in_reward": False,
         "data.train_batch_size": batch,

@@ -73,7 +73,7 @@ class EpisodeLoop(AgentLoopBase):
             call, place = spec.place(index, int(row["session_id"]))
             iteration = step - 1
         else:
-            call, place, iteration = f"validate/{spec.name}/{step:04d}", index, step
+            call, place, iteration = spec.validation(step), index, step
         task = task_from_json(json.loads(info["task"]))
         answer: asyncio.Future[Trajectory] = asyncio.get_running_loop().create_future()
         player.ask(Ask(call, place, iteration, task, sampling_params["temperature"], answer))

@@ -42,13 +42,23 @@ def whole(folder: Path) -> dict[str, Tensor]:
             f"{folder} has the shards of ranks {sorted(shards)}, of {sorted(sizes)} ranks in all. "
             "Checkpoints must be on storage that all machines share: change the setting `run_dir`."
         )
-    # These files are this run's own; torch cannot read sharded tensors without pickle.
     with _no_mesh_warnings():
-        states = [
-            torch.load(shards[rank], map_location="cpu", weights_only=False)
-            for rank in sorted(shards)
-        ]
+        states = [_loaded(shards[rank]) for rank in sorted(shards)]
     return {name: _joined([state[name] for state in states]) for name in states[0]}
+
+
+def _loaded(shard: Path) -> Mapping[str, Any]:
+    """A rank's part of a checkpoint. Raises UserError if it cannot be read."""
+    try:
+        # These files are this run's own; torch cannot read sharded tensors without pickle.
+        state: Mapping[str, Any] = torch.load(shard, map_location="cpu", weights_only=False)
+        return state
+    except Exception as error:  # torch documents no errors for a damaged file
+        raise UserError(
+            f"{shard} cannot be read ({type(error).__name__}: {error}). Remove the folder "
+            f"{shard.parent.parent} and run the same command again: the training goes on from the "
+            "checkpoint before, with the episodes that are stored."
+        ) from error
 
 
 @contextmanager

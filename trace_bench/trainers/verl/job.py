@@ -10,15 +10,12 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, RunContext, TrainingJob
-from trace_bench.core.store import fingerprint, write_text
+from trace_bench.core.store import fingerprint, read_bytes, write_text
 from trace_bench.core.types import AgentSpec, Task, to_json
 from trace_bench.play.suites import generated_key
 from trace_bench.trainers.schedule import task_of_group
 from trace_bench.trainers.settings import VerlSettings, full_iterations
 from trace_bench.trainers.verl.spec import TRAIN, VALIDATION, JobSpec, row
-
-ELSEWHERE = ("ray_address", "stall", "restarts", "deadline", "workers")
-"""Settings that do not change what is trained."""
 
 
 def spec_of(job: TrainingJob, lab: Lab, settings: VerlSettings, run: RunContext) -> JobSpec:
@@ -90,15 +87,13 @@ def context(run: RunContext) -> int:
 def claim(folder: Path, job: TrainingJob, spec: JobSpec, settings: VerlSettings) -> None:
     """Claims the folder of an adapter's versions for this job. Raises UserError if it belongs to
     another job."""
-    recipe = dataclasses.asdict(settings)
-    for key in ELSEWHERE:
-        del recipe[key]
-    data = {**to_json(spec), "settings": recipe, "tasks": [t.id for t in job.tasks]}
+    own = {"settings": settings.trained(), "tasks": [t.id for t in job.tasks]}
+    data = {**to_json(spec), **own}
     for key in ("deadline", "trainer", "suites"):
         del data[key]
     data |= {"model": Path(spec.model).name, "agent": job.agent.version}  # folders may move
     digest, path = fingerprint({**data, "job seed": job.seed}), folder / "job"
-    if path.exists() and path.read_text() != digest:
+    if path.exists() and read_bytes(path) != digest.encode():
         raise UserError(
             f"{path} belongs to a training job with other settings, tasks or seed. Change the "
             "setting `run_dir`, or remove the folder."

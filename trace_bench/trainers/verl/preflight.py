@@ -1,4 +1,4 @@
-"""Checks before the first rollout. Nothing here imports verl."""
+"""Checks before the first rollout. Nothing here imports verl, nor what verl imports."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import subprocess
 import sys
 import tempfile
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from trace_bench.core.errors import UserError
-from trace_bench.trainers.adapters import fresh
 from trace_bench.trainers.settings import GPU, VerlSettings
 from trace_bench.trainers.verl.launch import REFUSED
 from trace_bench.trainers.verl.spec import JobSpec
 
 VERL = "0.9.1"
 TRANSFORMERS = ((5, 5, 3), (5, 11, 0))
+VALUE_HEAD = "AutoModelForCausalLMWithValueHead"
+_TRL_PPO = "experimental/ppo/__init__.py"
 _INSTALL = "pip install 'trace_bench[verl]'"
 
 
@@ -25,6 +27,8 @@ def preflight(spec: JobSpec, settings: VerlSettings, *, whole: bool = True) -> N
     `whole`: also let verl check its settings, which takes as long as importing it."""
     for check in CHECKS:
         check(settings)
+    from trace_bench.trainers.adapters import fresh
+
     fresh(spec.model, settings.target_modules, settings.rank, 0)
     if not whole:
         return
@@ -65,6 +69,27 @@ def _packages(settings: VerlSettings) -> None:
             "trainer.device=cuda samples with vLLM, which is not installed: pip install "
             "'verl[vllm]', or set trainer.device=cpu."
         )
+
+
+def _trl(settings: VerlSettings) -> None:
+    """Raises UserError for a trl without its class with a value head, which trl 1.16 has no more.
+    Where a trl is installed, verl imports that class when it builds the model, which is minutes
+    after the start."""
+    if (spec := find_spec("trl")) is None:  # finds the package, and does not import it
+        return
+    homes = [Path(place) for place in spec.submodule_search_locations or ()]
+    files = [home / part for home in homes for part in ("__init__.py", _TRL_PPO)]
+    if any(VALUE_HEAD in file.read_text(errors="replace") for file in files if file.is_file()):
+        return
+    try:
+        found = metadata.version("trl")
+    except metadata.PackageNotFoundError:
+        found = f"in {homes[0]}" if homes else "without a version"
+    raise UserError(
+        f"trl {found} is installed, which has no {VALUE_HEAD}; verl {VERL} imports that if there "
+        "is a trl, and fails. Nothing here needs trl: `pip uninstall trl`, or pip install "
+        "'trl==0.27.0'."
+    )
 
 
 def _shape(settings: VerlSettings) -> None:
@@ -126,7 +151,7 @@ def _reachable(address: str) -> None:
         ) from error
 
 
-CHECKS = (_packages, _shape, _machines)
+CHECKS = (_packages, _trl, _shape, _machines)
 """Checks that need the settings alone."""
 
 

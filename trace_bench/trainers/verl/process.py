@@ -20,6 +20,7 @@ from trace_bench.trainers.verl.launch import REFUSED
 from trace_bench.trainers.verl.preflight import refusal
 from trace_bench.trainers.verl.spec import read_spec
 
+_POLL = 0.2  # seconds between checks for new files
 _LATE = 60.0  # seconds after verl's end within which its files must have arrived
 _GRACE = 20.0  # seconds between asking processes to end and killing them
 
@@ -41,6 +42,11 @@ class Process:
     resumed: int = 0  # iterations that were done when verl was last started
     _child: subprocess.Popen[bytes] | None = None
     _progress: float = field(default_factory=time.monotonic)
+
+    @property
+    def started(self) -> bool:
+        """Whether verl was started, and not stopped since."""
+        return self._child is not None
 
     def start(self) -> None:
         """Starts verl; its output goes to verl.log."""
@@ -70,6 +76,14 @@ class Process:
         """Reports progress: restarts the clock for `trainer.stall`."""
         self._progress = time.monotonic()
 
+    def pause(self) -> None:
+        """Waits a moment for verl, which is started when something is first waited for. Raises as
+        `watch` does."""
+        if not self.started and Steps(self.folder).saved() < read_spec(self.folder).iterations:
+            self.start()
+        self.watch()
+        time.sleep(_POLL)
+
     def watch(self) -> None:
         """Restarts verl if it has crashed or stalled. Raises UserError for settings that it
         refuses, and VerlFailed if it was restarted too often or ended without producing everything
@@ -90,7 +104,8 @@ class Process:
         if self.restarted >= self.settings.restarts:
             raise VerlFailed(
                 f"verl stopped ({why}) and was started {self.restarted + 1} times. The end of "
-                f"{self.log}:\n{self.tail(25)}\nThe same command goes on from its last checkpoint."
+                f"{self.log}:\n{self.tail(25)}\nThe same command goes on from its last "
+                f"checkpoint.{self.before()}"
             )
         self.attempt += 1
         self.restarted += 1
@@ -117,6 +132,17 @@ class Process:
             except subprocess.TimeoutExpired:
                 continue
         child.wait()
+
+    def before(self) -> str:
+        """How to go on from an earlier checkpoint, as the end of a message; empty without one."""
+        steps = Steps(self.folder)
+        if not steps.saved():
+            return ""
+        place = steps.checkpoint(steps.saved())
+        return (
+            f" If that is what cannot be read, remove {place}: it then goes on from the one "
+            "before, or from the start, with the episodes that are stored."
+        )
 
     def tail(self, lines: int) -> str:
         try:

@@ -28,6 +28,16 @@ CPU_ROLLOUT = "trace_bench"
 NOTHING = -1
 """The adapter version that marks a placeholder for an episode that cannot be trained on."""
 
+ESTIMATOR = "trace_bench"
+"""The estimator of advantages, by its name in verl's settings (estimator.py)."""
+
+STEPS = "trace_bench_steps_max"
+"""The metric with the number of an iteration's optimizer steps that had a gradient. verl reduces a
+metric of this name by its largest value: it is counted up from step to step."""
+
+MISMATCH = tuple(f"trace_bench/logprob_difference_{name}" for name in ("mean", "max", "kl"))
+"""The metrics with the fields of `grpo.Mismatch`."""
+
 TRAIN, VALIDATION = "train", "validation"
 
 
@@ -66,6 +76,10 @@ class JobSpec:
         """(call, index) of an episode."""
         iteration, within = divmod(group, self.groups)
         return self.call(iteration), within * self.group_size + member
+
+    def validation(self, step: int) -> str:
+        """The name of verl's own validation after so many iterations."""
+        return f"validate/{self.name}/{step:04d}"
 
     def episode_seed(self, call: str, index: int) -> int:
         """The seed of the episode's random stream, the same as in `Lab.rollouts`."""

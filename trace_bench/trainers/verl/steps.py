@@ -1,5 +1,6 @@
-"""verl's synchronous trainer, extended: it also logs the difference between sampler and trainer,
-polls for an iteration's episodes more often, and stops when they can no longer arrive."""
+"""verl's synchronous trainer, extended: it uses this project's advantages, also logs the difference
+between sampler and trainer, polls for an iteration's episodes more often, and stops when they can
+no longer arrive."""
 
 from __future__ import annotations
 
@@ -18,7 +19,9 @@ from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 
-from trace_bench.trainers.verl.spec import NOTHING
+from trace_bench.trainers.grpo import mismatch
+from trace_bench.trainers.verl import estimator
+from trace_bench.trainers.verl.spec import MISMATCH, NOTHING
 
 _POLL = 0.05  # seconds; verl's own 2 s are as long as a small model's step
 _LEFTOVERS = 60.0  # seconds until Ray has removed what a killed run left behind
@@ -100,10 +103,9 @@ class StepTrainer(PPOTrainerSync):
             keys=batch.keys, partition_id=batch.partition_id, select_fields=fields
         ).to_padded_tensor()
         mask = data["response_mask"].bool()
-        apart = (data["rollout_log_probs"] - data["old_log_probs"]).abs()[mask]
-        if apart.numel():
-            metrics["trace_bench/logprob_difference_mean"] = apart.mean().item()
-            metrics["trace_bench/logprob_difference_max"] = apart.max().item()
+        found = mismatch(data["rollout_log_probs"][mask], data["old_log_probs"][mask])
+        if found is not None:
+            metrics.update(zip(MISMATCH, (found.mean, found.max, found.kl), strict=True))
         return batch
 
 
@@ -152,6 +154,7 @@ class Runner:
             from trace_bench.trainers.verl.cpu.plugin import register_rollout
 
             register_rollout()
+        estimator.register()
         config.transfer_queue.enable = True
         pprint(OmegaConf.to_container(config, resolve=True))
         OmegaConf.resolve(config)

@@ -3,33 +3,43 @@ of its workers in the ledger as they arrive, iteration by iteration.
 
 Differences from trainer=local: all iterations have the same size (rollouts left over at the end of
 the budget stay unspent), groups in which all rewards are equal stay in the loss's denominator with
-an advantage of zero, and there is no early stopping.
+an advantage of zero, and there is no early stopping. Of an iteration that lost too many of its
+episodes the next start plays the lost ones again (rewind.py).
 """
 
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, OnEpisode, RunContext, TrainingJob
-from trace_bench.core.store import read_json, write_json
+from trace_bench.core.store import read_json, repair, write_json
 from trace_bench.core.types import AgentSpec, Purpose, Trajectory
-from trace_bench.trainers.record import check_job, check_turns, of_rollouts, reward_of
+from trace_bench.trainers.record import (
+    check_finite,
+    check_job,
+    check_turns,
+    conclude,
+    of_rollouts,
+    of_sampler,
+    reward_of,
+)
 from trace_bench.trainers.schedule import curve_caveat
 from trace_bench.trainers.settings import VerlSettings, full_iterations
-from trace_bench.trainers.verl.arrivals import Arrivals, Steps
+from trace_bench.trainers.verl.arrivals import Arrivals, Steps, step_of
+from trace_bench.trainers.verl.collector import Collector
 from trace_bench.trainers.verl.job import claim, described, lora, prepare, spec_of, task_of
 from trace_bench.trainers.verl.preflight import machines, preflight
 from trace_bench.trainers.verl.process import Process
-from trace_bench.trainers.verl.spec import JobSpec
+from trace_bench.trainers.verl.spec import MISMATCH, STEPS, JobSpec
 
-_POLL = 0.2  # seconds between checks for new files
+if TYPE_CHECKING:
+    from trace_bench.trainers.grpo import Advantages, Mismatch
 
 
 class VerlTrainer:
@@ -65,7 +75,8 @@ class VerlTrainer:
         return machines(self.settings, billions)
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
-        """Returns the job's agent with one more adapter, named `<job.name>@<version>`.
+        """Returns the job's agent with one more adapter, named `<job.name>@<version>`; the agent
+        itself if no optimizer step had a gradient.
 
         Raises UserError if the job's rollouts are too few for one iteration, for settings that verl
         refuses, and if the folder holds a job of the same name with other settings; VerlFailed if
@@ -93,48 +104,57 @@ class _Training:
     def run(self, context: RunContext) -> AgentSpec:
         claim(self.adapters, self.job, self.spec, self.settings)
         if (self.adapters / "finished.json").exists():
-            self.again()
+            records = self.again()
         else:
             split = context.dev_split
             wanted = self.lab.suite.tasks(split) if self.settings.validate_every else ()
             prepare(self.folder, self.job, self.spec, self.settings, wanted)
             try:
-                self.go_on()
+                records = self.go_on()
             finally:
                 context.clean_up()
-        spec, n = self.spec, self.spec.iterations
-        spent = n * spec.groups * spec.group_size
-        unspent = self.job.rollouts - spent
-        self.lab.metric(phase="trained", adapter=spec.version(n), unspent=unspent)
-        self.lab.log(f"{spec.name}: {n} iterations, {spent} rollouts, {unspent} unspent")
-        return self.agent(n)
+        return conclude(self.job, self.lab, records, self.agent(self.spec.iterations))
 
     def agent(self, iteration: int) -> AgentSpec:
         return self.spec.acting(iteration, self.adapters)
 
     # -- a finished job -------------------------------------------------------------------------
 
-    def again(self) -> None:
-        """Repeats the calls of a finished job; all are answered from disk."""
-        records = read_json(self.adapters / "finished.json")
+    def again(self) -> list[dict[str, Any]]:
+        """Repeats the calls of a finished job, all of which are answered from disk; returns the
+        metrics of its iterations."""
+        records = self.finished()
         for iteration, record in enumerate(records):
             self.rollouts(iteration, _refuse)
             self.publish(iteration, record)
+        return records
+
+    def finished(self) -> list[dict[str, Any]]:
+        """The metrics of a finished job's iterations. Raises UserError if they are damaged."""
+        path = self.adapters / "finished.json"
+        records = read_json(path)
+        n = self.spec.iterations
+        whole = isinstance(records, list) and len(records) == n
+        if not whole or not all(isinstance(r, dict) and r.keys() >= FIELDS for r in records):
+            raise UserError(f"{path} has not the metrics of {n} iterations. {repair(path)}")
+        return list(records)
 
     # -- an unfinished job ----------------------------------------------------------------------
 
-    def go_on(self) -> None:
-        """Starts or resumes verl and follows it until the job is done."""
+    def go_on(self) -> list[dict[str, Any]]:
+        """Starts or resumes verl and follows it until the job is done; returns the metrics of its
+        iterations."""
         arrivals = Arrivals(self.folder / "episodes")
         steps = Steps(self.folder)
         records: list[dict[str, Any]] = []
         process = Process(self.folder, self.settings, self.lab.log, steps.starts())
+        steps.repair()
         process.resumed = steps.saved()
-        if process.resumed < self.spec.iterations:
-            process.start()
         try:
             for iteration in range(self.spec.iterations):
-                played = self.rollouts(iteration, self.waiting(iteration, arrivals, process))
+                collector = Collector(self.spec, self.folder, iteration, arrivals, process)
+                played = self.rollouts(iteration, collector)
+                collector.check_kept(range(len(played)))
                 verl = self.wait(process, partial(reported, iteration + 1, steps, process))
                 self.fetch(iteration + 1, process)
                 records.append(self.record(iteration, played, verl))
@@ -144,35 +164,14 @@ class _Training:
             process.stop()
         write_json(self.adapters / "finished.json", records)
         self.tidy()
-
-    def waiting(self, iteration: int, arrivals: Arrivals, process: Process) -> Any:
-        """A PlayElsewhere that collects an iteration's episodes as verl's workers write them."""
-        call = self.spec.call(iteration)
-
-        def by(which: Sequence[int], ended: OnEpisode) -> None:
-            left = set(which)
-            process.progress()  # the time until now was spent here, for instance on an evaluation
-            while left:
-                for index, trajectory in arrivals.take(call, left):
-                    left.discard(index)
-                    process.progress()
-                    ended(index, trajectory)
-                if left:
-                    self.pause(process)
-
-        return by
+        return records
 
     def wait(self, process: Process, ready: Callable[[], Any]) -> Any:
         """Polls `ready` until it returns something other than None; returns that."""
         process.progress()
         while (value := ready()) is None:
-            self.pause(process)
+            process.pause()
         return value
-
-    def pause(self, process: Process) -> None:
-        """Waits a moment. Raises VerlFailed if verl can produce nothing more."""
-        process.watch()
-        time.sleep(_POLL)
 
     def rollouts(self, iteration: int, by: Any) -> list[Trajectory]:
         """The iteration's episodes, run by verl's workers and recorded in the ledger."""
@@ -204,12 +203,12 @@ class _Training:
         steps = Steps(self.folder)
         self.wait(process, lambda: steps.saved() >= version or None)
         checkpoints = self.folder / "checkpoints"
-        export(checkpoints / f"global_step_{version}", target, lora(self.settings), self.spec.model)
+        export(steps.checkpoint(version), target, lora(self.settings), self.spec.model)
         for old in sorted(self.adapters.glob("[0-9]*")):
             if int(old.name) < version:
                 shutil.rmtree(old)
         for old in checkpoints.glob("global_step_*"):  # verl needs only the last one
-            if int(old.name.rpartition("_")[2]) < version:
+            if step_of(old) < version:
                 shutil.rmtree(old)
 
     def saved(self, version: int) -> bool:
@@ -227,6 +226,8 @@ class _Training:
         rewards = torch.tensor([reward_of(t, self.job.reward) for t in played])
         group = torch.arange(len(played)) // self.spec.group_size
         found = group_advantages(rewards, group, normalize_std=self.settings.normalize_std)
+        where = f"{self.job.name}, iteration {iteration}"
+        check_finite(where, verl.get(METRICS["grad_norm"]))
         return {
             "phase": "training",
             "adapter": self.spec.version(iteration + 1),
@@ -235,7 +236,9 @@ class _Training:
             **of_rollouts(played, self.job.reward, found),
             "learning_rate": self.settings.learning_rate * self.spec.rate(iteration),
             "tokens": sum(t.tokens for t in played),
+            "steps": steps_of(verl, found),
             **{ours: verl.get(theirs) for ours, theirs in METRICS.items()},
+            **of_sampler(where, mismatch_of(verl), self.settings.mismatch, self.lab),
             **{key: value for key, value in verl.items() if key.startswith("val-core/")},
         }
 
@@ -259,13 +262,30 @@ def reported(step: int, steps: Steps, process: Process) -> dict[str, Any] | None
     return {} if found is None and step <= process.resumed else found
 
 
+def steps_of(verl: Mapping[str, Any], found: Advantages) -> int | None:
+    """How many of an iteration's optimizer steps had a gradient. None: verl's metrics are lost, and
+    some group had an advantage."""
+    if (counted := verl.get(f"actor/{STEPS}")) is not None:
+        return round(counted)
+    return None if bool(found.trained.any()) else 0
+
+
+def mismatch_of(verl: Mapping[str, Any]) -> Mismatch | None:
+    """What `steps.StepTrainer` measured; None if it compared nothing."""
+    from trace_bench.trainers.grpo import Mismatch
+
+    values = [verl.get(name) for name in MISMATCH]
+    return None if None in values else Mismatch(*map(float, values))  # type: ignore[arg-type]
+
+
+FIELDS = {"phase", "spent", "reward", "constant_share"}
+"""What the metrics of every iteration have."""
+
 METRICS = {
     "loss": "actor/pg_loss",
     "clip_share": "actor/pg_clipfrac",
     "kl": "actor/ppo_kl",
     "grad_norm": "actor/grad_norm",
-    "logprob_difference_mean": "trace_bench/logprob_difference_mean",
-    "logprob_difference_max": "trace_bench/logprob_difference_max",
     "seconds": "timing_s/step",
     "seconds_rollouts": "timing_s/gen",
     "seconds_update": "timing_s/update_actor",
