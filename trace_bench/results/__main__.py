@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.store import write_text
+from trace_bench.core.store import remove_leftovers, write_text
 from trace_bench.results import details, rules, search, tables
 from trace_bench.results.compare import cells, check_comparable
 from trace_bench.results.places import Found, find
@@ -43,6 +43,8 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("places", nargs="*")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args(arguments)
+    remove_leftovers(given.out.parent.glob(".*.tmp"))
+    remove_leftovers(given.out.glob(".*.tmp"))
     try:
         written = _carry_out(given.command, given.places, given.out)
     except UserError as error:

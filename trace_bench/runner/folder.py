@@ -12,7 +12,7 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import CONFIG, ELSEWHERE, SUMMARY
-from trace_bench.core.store import fingerprint, read_object, write_text
+from trace_bench.core.store import fingerprint, read_object, remove_leftovers, write_text
 from trace_bench.core.yaml_file import read_settings
 from trace_bench.runner.build import plain
 from trace_bench.settings.identity import differences, identity
@@ -99,6 +99,7 @@ def only_writer(folder: Path) -> Iterator[None]:
                 ) from error
             file.write(f"{os.getpid()}\n")
             file.flush()
+            remove_leftovers(folder.rglob(".*.tmp"))
             yield
     finally:
         _remove_empty(made)
