@@ -8,14 +8,17 @@ the command lines. Finished and failed runs are logged in <runs root>/sweeps/<na
 from __future__ import annotations
 
 import argparse
+import ctypes
 import itertools
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +29,7 @@ from trace_bench.runner.progress import duration
 from trace_bench.settings.compose import compose_all
 from trace_bench.settings.identity import parts_of
 
+_PR_SET_PDEATHSIG = 1
 KEYS = (
     "program", "command", "method", "metric", "parameters",
     "name", "description", "project", "entity",
@@ -179,12 +183,28 @@ def sweep(path: Path, runs: Sequence[Member], jobs: int, retry: bool) -> int:
 
 
 def _run(member: Member) -> tuple[int, str]:
-    """Exit code and the last line of stderr of a run in a process of its own."""
+    """Exit code and the last line of stderr of a run in a process of its own. On Linux it ends with
+    this process, or the same command would find its folder taken by a run that nobody waits for."""
     place = [] if member.config_dir is None else ["--config-dir", str(member.config_dir)]
     command = [sys.executable, "-m", "trace_bench", *place, *member.overrides]
-    ended = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    ended = subprocess.run(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_with_parent(),
+    )
     lines = ended.stderr.strip().splitlines()
     return ended.returncode, lines[-1] if ended.returncode and lines else ""
+
+
+def _with_parent() -> Callable[[], object] | None:
+    """What a new process calls before it becomes the run. The signal comes when the thread ends
+    that started it, and that thread waits for the run."""
+    if not sys.platform.startswith("linux"):
+        return None
+    control = ctypes.CDLL(None).prctl  # found here: a new process must not wait for locks
+    return partial(control, _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def _outcome(member: Member, code: int, error: str) -> str:

@@ -11,9 +11,10 @@ import errno
 import hashlib
 import json
 import os
+import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 from types import MappingProxyType
@@ -75,19 +76,45 @@ def shown(path: Path) -> str:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replaces a file atomically: readers see the old or the new content, never a part."""
+    """As `write_bytes`, in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Replaces a file atomically: readers see the old or the new content, never a part. Raises
+    UserError if the disk is full."""
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write(text)
+            with temporary.open("wb") as file:
+                file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+
+
+def remove_leftovers(files: Iterable[Path]) -> None:
+    """Removes those of the files that a killed program of this machine has left half written, where
+    that is allowed: nothing reads them."""
+    for path in files:
+        name = re.fullmatch(r"\..+\.(\d{1,10})\.tmp", path.name)
+        if name is not None and not _runs(int(name[1])):
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def write_json(path: Path, value: Any) -> None:

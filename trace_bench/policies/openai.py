@@ -366,7 +366,10 @@ def first_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
 def read_message(message: Mapping[str, Any], turn: int) -> tuple[Message, str | None]:
     """The assistant message from a server's response, and why a tool call in it could not be
     parsed (None: no error). Calls that the server left in the text are parsed too."""
-    content = str(message.get("content") or "").strip()
+    content = message.get("content") or ""
+    if not isinstance(content, str):
+        raise TypeError(f"the message's content is {type(content).__name__}, not a text")
+    content = content.strip()
     calls = message.get("tool_calls") or []
     if not calls:
         return parse_text(content, turn)

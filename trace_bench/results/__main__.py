@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.store import write_text
+from trace_bench.core.store import remove_leftovers, write_text
 from trace_bench.core.text import visible
 from trace_bench.results import details, rules, search, tables
 from trace_bench.results.compare import cells, check_comparable
@@ -54,6 +54,9 @@ def main(arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     if given.out is None and given.command != "compare":
         parser.error("the following arguments are required: --out")
+    if given.out is not None:
+        remove_leftovers(given.out.parent.glob(f".{given.out.name}.*.tmp"))
+        remove_leftovers(given.out.glob(".*.tmp"))
     try:
         if given.command == "compare":
             return _compare(given.places, given.out)

@@ -3,12 +3,13 @@ and sizes that stay legible in a printed column."""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.store import disk_errors
+from trace_bench.core.store import write_bytes
 from trace_bench.results.compare import Cell, cells
 from trace_bench.results.records import Record, training_tasks
 from trace_bench.results.statistics import Interval, wilson_interval
@@ -51,11 +52,16 @@ def _pyplot() -> Any:
 
 def _save(figure: Any, path: Path) -> list[Path]:
     """PNG and SVG, without a date in them: the same records give the same files."""
-    out = [path.with_suffix(".png"), path.with_suffix(".svg")]
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(out[0], bbox_inches="tight", metadata={"Software": None})
-        figure.savefig(out[1], bbox_inches="tight", metadata={"Date": None, "Creator": None})
+    without: dict[str, dict[str, None]] = {
+        "png": {"Software": None},
+        "svg": {"Date": None, "Creator": None},
+    }
+    out = []
+    for kind, metadata in without.items():
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=kind, bbox_inches="tight", metadata=metadata)
+        out.append(path.with_suffix(f".{kind}"))
+        write_bytes(out[-1], drawn.getvalue())
     return out
 
 

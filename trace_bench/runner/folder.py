@@ -12,7 +12,15 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import CONFIG, ELSEWHERE, REPAIRS, SUMMARY
-from trace_bench.core.store import disk_errors, fingerprint, read_object, reason, shown, write_text
+from trace_bench.core.store import (
+    disk_errors,
+    fingerprint,
+    read_object,
+    reason,
+    remove_leftovers,
+    shown,
+    write_text,
+)
 from trace_bench.core.yaml_file import read_settings
 from trace_bench.runner import health, report
 from trace_bench.runner.build import plain
@@ -122,6 +130,7 @@ def only_writer(folder: Path) -> Iterator[None]:
             with disk_errors(lock):
                 file.write(f"{os.getpid()}\n")
                 file.flush()
+            remove_leftovers(folder.rglob(".*.tmp"))
             yield
     finally:
         if mine and not there and not (folder / CONFIG).exists():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.store import disk_errors, stable_seed, write_text
+from trace_bench.core.store import stable_seed, write_bytes, write_text
 
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
@@ -155,15 +154,3 @@ def write_adapter(
     write_bytes(building / WEIGHTS, save(plain, metadata={"format": "pt"}))
     shutil.rmtree(folder, ignore_errors=True)  # the same version, from an interrupted iteration
     building.rename(folder)
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Replaces a file atomically. Raises UserError if the disk is full."""
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.tmp")
-        with temporary.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)

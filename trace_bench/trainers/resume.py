@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.store import write_bytes
 from trace_bench.core.types import AdapterRef
 from trace_bench.policies.engine.lora import read_weights
-from trace_bench.trainers.adapters import restart, write_bytes
+from trace_bench.trainers.adapters import restart
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.settings import TrainerSettings
 

@@ -1,0 +1,142 @@
+"""Programs that are killed while they write: the same command again ends with the same bytes, and
+nothing half-made is left. `tests/bench/kills.py` kills whole runs at random moments."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trace_bench.__main__ import main
+
+pytestmark = pytest.mark.slow
+
+# Runs a module and kills it in place of the Nth time that it puts a file or folder whose name
+# contains PART in its place (or copies one there).
+KILLER = """
+import os, runpy, shutil, signal, sys
+
+part, most, module = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+sys.argv = [module, *sys.argv[4:]]
+count = 0
+
+def counted(real):
+    def call(source, target, *more, **named):
+        global count
+        count += part in str(target)
+        if count == most:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(source, target, *more, **named)
+    return call
+
+os.replace, os.rename = counted(os.replace), counted(os.rename)
+shutil.copyfile = counted(shutil.copyfile)
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
+SCRIPTED = ("method=base", "policy=reference", "evaluation.limit=4")
+TRAINED = (
+    "method=grpo", "budget=16", "checkpoints=[]", "trainer.groups=2", "trainer.group_size=4",
+    "evaluation.limit=2", "policy.max_turns=4", "policy.max_tokens=32", "env.train_tasks=4",
+)  # fmt: skip
+TIMES = ("timing.json", "metrics.jsonl", "summary.json", "state.pt", ".lock")  # they hold times
+
+
+def killed(part: str, most: int, *command: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", KILLER, part, str(most), *command], capture_output=True, text=True
+    )
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+
+
+def again(*command: str) -> None:
+    ended = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True)
+    assert ended.returncode == 0, ended.stderr
+
+
+def files(place: Path) -> dict[str, bytes]:
+    """Everything that lies there, by its name, but for what holds times."""
+    found = [p for p in place.rglob("*") if p.is_file() and p.name not in TIMES]
+    own = str(place).encode()
+    return {str(p.relative_to(place)): p.read_bytes().replace(own, b"HERE") for p in found}
+
+
+def hidden(place: Path) -> list[Path]:
+    return [p for p in place.rglob(".*") if p.name != ".lock"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    assert main([*SCRIPTED, f"run_dir={folder}"]) == 0
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("part", "most"), [("record", 1), ("record", 3), ("drops", 1), ("card", 1), ("out", 99)]
+)
+def test_an_export_that_is_killed(part: str, most: int, run: Path, tmp_path: Path) -> None:
+    again("trace_bench.results", "export", str(run), "--out", str(tmp_path / "whole"))
+    out = tmp_path / "cut" / "out"
+    out.parent.mkdir()
+    command = ("trace_bench.results", "export", str(run), "--out", str(out))
+    if most < 99:
+        killed(part, most, *command)
+        assert not out.exists(), "a bundle is whole or not there"
+    again(*command)
+    assert files(out) == files(tmp_path / "whole") and hidden(out.parent) == []
+
+
+@pytest.mark.parametrize(("part", "most"), [(".md", 1), (".csv", 2), (".png", 1), (".svg", 1)])
+def test_tables_that_are_killed(part: str, most: int, run: Path, tmp_path: Path) -> None:
+    again("trace_bench.results", "tables", str(run), "--out", str(tmp_path / "whole"))
+    command = ("trace_bench.results", "tables", str(run), "--out", str(tmp_path / "cut"))
+    killed(part, most, *command)
+    again(*command)
+    assert files(tmp_path / "cut") == files(tmp_path / "whole")
+    assert hidden(tmp_path / "cut") == []
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    assert main([*TRAINED, f"run_dir={folder}"]) == 0
+    return folder
+
+
+def test_an_adapter_that_is_killed_while_it_is_saved(trained: Path, tmp_path: Path) -> None:
+    """Killed five times in a row: within the adapter, at its end, and in the state beside it."""
+    folder = tmp_path / "run"
+    for part in ("adapter_model", "adapter_config", "0001", "state.pt", "0002"):
+        killed(part, 1, "trace_bench", *TRAINED, f"run_dir={folder}")
+    again("trace_bench", *TRAINED, f"run_dir={folder}")
+    assert files(folder) == files(trained) and hidden(folder) == []
+
+
+def test_a_sweep_that_is_killed(tmp_path: Path) -> None:
+    """Its runs end with it; the same command then finds every folder free and finishes."""
+    parameters = {
+        "method": {"value": "base"},
+        "policy": {"values": ["idle", "reference"]},
+        "evaluation.limit": {"value": 4},
+    }
+    file = tmp_path / "small.yaml"
+    sweep = {"program": "trace_bench", "method": "grid", "parameters": parameters}
+    file.write_text(yaml.safe_dump(sweep, sort_keys=False))
+
+    def command(name: str) -> list[str]:
+        return ["trace_bench.sweep", str(file), "--jobs", "2", "--runs-root", str(tmp_path / name)]
+
+    again(*command("whole"))
+    for signs in ("config.yaml", "evaluation.jsonl", "summary.json"):
+        process = subprocess.Popen([sys.executable, "-m", *command("cut")], stdout=subprocess.PIPE)
+        while process.poll() is None and not list((tmp_path / "cut").rglob(signs)):
+            pass
+        process.kill()
+        process.communicate()
+    again(*command("cut"))
+    assert files(tmp_path / "cut") == files(tmp_path / "whole")
+    assert hidden(tmp_path / "cut") == []
