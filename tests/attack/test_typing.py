@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from servers.scripted import chat, serve
 
 import trace_bench.check
 import trace_bench.results.__main__
@@ -307,6 +308,34 @@ def test_a_result_is_not_written_where_a_file_lies(place: Path, capsys: Said) ->
         results = COMMANDS["results"]
         assert results([command, run, "--out", "plain.txt/out"]) == 2
         one_line(capsys.readouterr().err, ["plain.txt/out", "--out"])
+
+
+def test_a_device_of_another_build_is_refused_before_anything_is_played(
+    place: Path, capsys: Said
+) -> None:
+    """A run, not a plan of one: `policy.device=cuda` with a PyTorch for CPUs."""
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has CUDA")
+    before = everything(place)
+    for typed in (["method=base"], ["method=grpo", "budget=64"], ["method=trace"]):
+        assert main([*typed, "policy.device=cuda"]) == 2
+        one_line(capsys.readouterr().err, ["policy.device=cuda", "allowed: cpu", "`policy.device`"])
+    assert everything(place) == before
+
+
+def test_a_reflector_of_no_use_ends_in_a_line(capsys: Said) -> None:
+    """A server that always answers something else. The rollouts are there for the next start."""
+    small = ["method=gepa", "budget=24", "method.minibatch=2", "method.validation=2"]
+    small += ["method.failures=2", "evaluation.limit=1", "checkpoints=[]", "env.train_tasks=8"]
+    small += ["policy.max_turns=2", "policy.max_tokens=8", "run_dir=run"]
+    with serve(lambda path, body: chat("I refuse.")) as server:
+        role = ["llm.reflector.by=endpoint", f"llm.reflector.base_url={server.url}"]
+        assert main([*small, *role, "llm.reflector.model=m"]) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    one_line(said.splitlines(True)[-1], ["2 proposals failed", "no usable answer", "llm.reflector"])
 
 
 @pytest.mark.docker

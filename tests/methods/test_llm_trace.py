@@ -14,7 +14,7 @@ import pytest
 from servers.scripted import Answer, Server, chat, serve
 from writer import BAD, FOUND, GOOD, Writer, block
 
-from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.errors import UserError
 from trace_bench.runner.pipeline import run
 from trace_bench.settings.compose import compose
 
@@ -274,5 +274,5 @@ def test_gepa_stops_when_its_reflector_fails_again_and_again(tmp_path: Path) -> 
     with serve(lambda path, body: chat("I refuse.")) as server:
         role = ["llm.reflector.by=endpoint", f"llm.shared.base_url={server.url}"]
         made = compose([*small, *role, "llm.shared.model=reflector", "method.failures=2"])
-        with pytest.raises(TraceBenchError, match=r"\d proposals failed one after the other"):
+        with pytest.raises(UserError, match=r"\d proposals failed one after .*`llm.reflector`"):
             run(made)

@@ -134,7 +134,7 @@ def test_every_choice_of_every_group_composes(tmp_path: Path) -> None:
         ("model=hf", ["model.path", "must be given"]),
         ("policy=idle", ["policy=idle is scripted", "method=trace"]),
         ("env.train_split=test", ["protocol=held_out", "env.train_split=test", "protocol=paper"]),
-        ("budget", ["cannot be read", "budget"]),
+        ("budget", ["cannot be read", "setting=value"]),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(

@@ -7,9 +7,10 @@
     --dry-run    build nothing: check that the pins of each image resolve (needs no Docker; takes
                  some minutes for `verl`)
 
-Packages are gathered on this machine by pip, for the Python 3.11 of the image, from the pins in
-containers/NAME/requirements.txt, and copied into the image with the project's environments: nothing
-is downloaded or run while the image is built.
+Packages are gathered on this machine by pip, for the Python 3.11 of the image, from the exact and
+hashed pins in containers/NAME/requirements.txt (files for Linux on x86-64 and ARM; those of `verl`
+are exact without hashes), and copied into the image with the project's environments: nothing is
+downloaded or run while the image is built.
 """
 
 from __future__ import annotations

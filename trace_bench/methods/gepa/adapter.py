@@ -130,13 +130,14 @@ class Adapter:
         self.failed += 1
         self.trouble = f"{type(error).__name__}: {error}"
         if self.failed >= self.settings.failures:
-            self._stop(
-                TraceBenchError(
-                    f"method=gepa: {self.failed} proposals failed one after the other, the last "
-                    f"with {self.trouble}"
-                ),
-                error,
+            why = (
+                f"method=gepa: {self.failed} proposals failed one after the other, the last with "
+                f"{self.trouble}"
             )
+            if isinstance(error, LLMError):  # the model's failure, not one of this program
+                hint = "Change `llm.reflector`, or raise `method.failures`."
+                self._stop(UserError(f"{why}. {hint}"), error)
+            self._stop(TraceBenchError(why), error)
         self.lab.log(f"a proposal failed: {self.trouble}")
         return dict(candidate)
 

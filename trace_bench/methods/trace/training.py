@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, zip_longest
 from typing import Final
 
-from trace_bench.core.errors import TraceBenchError
+from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, TrainingJob
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Task
@@ -109,8 +109,9 @@ def _new(base: AgentSpec, agent: AgentSpec, job: str) -> AdapterRef:
     """The adapter that a trainer added."""
     new = [a for a in agent.adapters if a not in base.adapters]
     if len(new) != 1:
-        raise TraceBenchError(
-            f"the trainer returned {len(new)} new adapters for {job!r}; one is expected"
+        raise UserError(
+            f"the trainer returned {len(new)} new adapters for {job!r}; one is expected. Change "
+            "`trainer`."
         )
     return new[0]
 

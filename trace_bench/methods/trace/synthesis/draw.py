@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import HasReference, Suite, Synthesizes
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Score, Step, Task
@@ -112,7 +112,7 @@ def draw(suite: Suite, capability: str, count: int, mix: Mix, seed: int, label: 
     "calibration/1"): different labels give different tasks, the same label the same ones. A
     generator that makes no contrast cases gives none.
 
-    Raises TraceBenchError naming the last defect when more seeds are refused than accepted.
+    Raises UserError naming the last defect when more seeds are refused than accepted.
     """
     source = generator(suite)
     want = {True: round(count * mix.contrast), False: count - round(count * mix.contrast)}
@@ -143,7 +143,7 @@ def draw(suite: Suite, capability: str, count: int, mix: Mix, seed: int, label: 
                 break
     tasks = kept[False] + kept[True]
     if len(tasks) < count:
-        raise TraceBenchError(
+        raise UserError(
             f"only {len(tasks)} of {count} synthetic tasks of {capability} "
             f"({want[True]} contrast cases) could be made; refused by the self-test: {refused} "
             f"({last or 'none'}). Lower `method.synthetic_tasks` if the generator has no more."
