@@ -3,11 +3,10 @@
     .venv/bin/python tests/tau2_scores.py CHECKOUT PYTHON [RELEASE] [DOMAIN ...] [some=N]
 
 CHECKOUT is a checkout of github.com/sierra-research/tau2-bench, PYTHON an interpreter with its
-packages (3.12; an editable install of the checkout does), RELEASE the tasks: v0.2 (default; commit
-377cecf) or v1.0 (tag v1.0.1). `some=N`: every N-th task only. Every task is played by our suite in
-the ways of `WAYS`; then the
-benchmark's environment makes the same calls, its evaluator gives its reward, and the two verdicts
-and the failed calls are compared. Assertions in natural language are left out on both sides. Exit
+packages (3.12), RELEASE the tasks: v0.2 (default; commit 377cecf) or v1.0 (tag v1.0.1). `some=N`:
+every N-th task only. Every task is played by our suite in the ways of `WAYS`; then the benchmark's
+environment makes the same calls, its evaluator gives its reward, and the two verdicts and the
+agent's failed calls are compared. Assertions in natural language are left out on both sides. Exit
 status 1 if anything differs.
 """
 
@@ -309,6 +308,8 @@ def main(arguments: Sequence[str]) -> int:
         return compare(Path(arguments[1]), Path(arguments[2]))
     here = Path(__file__).resolve()
     sys.path[:0] = [str(here.parent), str(here.parents[1])]
+    if len(arguments) < 2:
+        sys.exit(__doc__)
     checkout, python, *more = arguments
     every = [int(word.removeprefix("some=")) for word in more if word.startswith("some=")]
     releases = [word for word in more if word.startswith("v")]

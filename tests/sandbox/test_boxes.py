@@ -202,7 +202,7 @@ def test_what_a_killed_program_left_is_removed_by_the_next(tmp_path: Path) -> No
 @pytest.mark.parametrize("domain", ["airline", "telecom"])
 def test_a_benchmark_with_pins_of_its_own_is_played_in_its_image(domain: str) -> None:
     suite: Any = in_sandbox(chosen("tau2", domain), Sandbox("docker", run="test-tau2"))
-    assert suite.about()["data"].startswith("inspect-evals 0.26.0, tasks ")
+    assert suite.about()["data"].startswith("tasks v0.2 of sierra-research/tau2-bench 377cecf")
     tasks = suite.tasks("test")[:6]
     played = play(
         ReferencePolicy(suite), suite, AgentSpec("r"), tasks, range(len(tasks)), max_turns=100
