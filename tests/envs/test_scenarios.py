@@ -192,7 +192,7 @@ def test_what_the_splits_do_share_is_what_the_readme_says() -> None:
     assert names(test, 0) & names(large, -1) == {"Todd"} and not names(test, -1) & names(large, 0)
     readme = " ".join((Path(__file__).parents[2] / "README.md").read_text().split())
     assert (
-        "All 122 clauses of the test split occur in `train_large`, 51 of them in `train`" in readme
+        "all 122 clauses of the test split occur in `train_large`, 51 of them in `train`" in readme
     )
 
 
