@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
@@ -16,6 +17,7 @@ from trace_bench.methods.trace.settings import SynthesisSettings
 from trace_bench.methods.trace.synthesis.draw import opening, self_test
 from trace_bench.methods.trace.synthesis.generate.accept import TOO_CLOSE, examine
 from trace_bench.methods.trace.synthesis.generate.leaks import Leaks, quoted, texts_of
+from trace_bench.methods.trace.synthesis.generate.prompt import again
 from trace_bench.methods.trace.synthesis.generate.restrictions import violations
 from trace_bench.methods.trace.synthesis.generate.seeds import RANGE, Seeds
 from trace_bench.sandbox.choose import Sandbox
@@ -123,6 +125,13 @@ def test_words_of_a_held_out_task_are_found() -> None:
     assert verdict(leaking(f"Mind {entity}.")) == [TOO_CLOSE]
     # The objection goes back to the author, who must not learn what is held out.
     assert not [e for e in leaks.entities if e in TOO_CLOSE] and leaks.found([TOO_CLOSE]) == []
+    # Words that stand only in the tasks that the program makes get the same answer, word for word.
+    joined = code.replace(json.dumps(long), f"' '.join({long.split()!r})")
+    assert leaks.found(quoted(code)) and not leaks.found(quoted(joined))
+    problems = verdict(joined)
+    assert problems == [TOO_CLOSE]
+    asked = again([], joined, problems)[-1]["content"]
+    assert TOO_CLOSE in asked and leaks.found([asked]) == []
 
 
 @pytest.mark.parametrize("run", [0, 7])
