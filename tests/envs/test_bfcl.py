@@ -168,7 +168,10 @@ def test_the_commands_of_the_page_are_understood() -> None:
             assert check_command([*words[3:], "limit=2"]) == 0
         else:
             assert main([*words[3:], "dry_run=true"]) in (0, 1), line  # 1: no server is there
-    assert bfcl_data.INSTALL.replace("pip", ".venv/bin/pip") in (ROOT / "README.md").read_text()
+    assert (
+        bfcl_data.INSTALL.replace("pip", ".venv/bin/pip")
+        in (ROOT / "docs" / "benchmarks.md").read_text()
+    )
 
 
 # -- the contract, here and in a process of its own -----------------------------------------------
