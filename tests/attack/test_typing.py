@@ -19,7 +19,7 @@ Said = pytest.CaptureFixture[str]
 QUICK = ("method=base", "policy=idle", "evaluation.limit=1")
 LONG = "x" * 300
 
-FILES = {
+FILES: dict[str, str | bytes] = {
     "plain.txt": "hello",
     "refuses_import.py": "raise RuntimeError('no\\nluck')\n",
     "ends_the_process.py": "import sys\n\nsys.exit(3)\n",
