@@ -20,7 +20,7 @@ MOVED = (
 )  # fmt: skip
 """Packages whose interfaces have changed before, or that compute results."""
 UNHASHED = ("verl",)
-"""Exact versions only: training code of the project's own choice, which runs nobody else's."""
+"""Exact versions only, so far."""
 IMAGES = sorted((ROOT / "containers").glob("*/requirements.txt"))
 PIN = re.compile(
     r"([A-Za-z0-9][\w.-]*)(?:\[[\w,-]+\])?==([\w.+!]+)((?: --hash=sha256:[0-9a-f]{64})*)"

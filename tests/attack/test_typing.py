@@ -335,7 +335,7 @@ def test_a_reflector_of_no_use_ends_in_a_line(capsys: Said) -> None:
         assert main([*small, *role, "llm.reflector.model=m"]) == 2
     said = capsys.readouterr().err
     assert "Traceback" not in said
-    one_line(said.splitlines(True)[-1], ["2 proposals failed", "no usable answer", "llm.reflector"])
+    one_line(said.splitlines(True)[-1], ["proposals failed", "no usable answer", "`llm.reflector`"])
 
 
 @pytest.mark.docker

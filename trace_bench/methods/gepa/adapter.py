@@ -136,7 +136,7 @@ class Adapter:
             )
             if isinstance(error, LLMError):  # the model's failure, not one of this program
                 hint = "Change `llm.reflector`, or raise `method.failures`."
-                self._stop(UserError(f"{why}. {hint}"), error)
+                self._stop(UserError(f"{why.rstrip('.')}. {hint}"), error)
             self._stop(TraceBenchError(why), error)
         self.lab.log(f"a proposal failed: {self.trouble}")
         return dict(candidate)
