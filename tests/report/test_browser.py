@@ -68,7 +68,7 @@ def rows(page: Any) -> list[str]:
 
 def test_the_overview_compares_the_runs(page: Any) -> None:
     text = page.inner_text("main")
-    assert "2 runs" in text and "trace, budget 160" in text and "method.name" in text
+    assert "2 runs" in text and "trace, budget 160" in text and "method.analysis_share" in text
     page.locator("figure .chart").first.scroll_into_view_if_needed()
     page.wait_for_selector(".chart .main-svg")
     page.get_by_role("link", name="trace, budget 160").first.click()

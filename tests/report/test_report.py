@@ -10,7 +10,7 @@ import pytest
 from reading import HOSTILE, played, poisoned, unpacked
 
 from trace_bench.report.__main__ import main
-from trace_bench.results.statistics import paired_difference
+from trace_bench.results.two import compare_two, the_run
 
 
 @pytest.fixture(scope="module")
@@ -62,9 +62,11 @@ def test_two_runs_are_compared_task_by_task(runs: Path, tmp_path: Path) -> None:
     page = report([runs / "reference", runs / "random"], tmp_path / "r.html")
     [pair] = unpacked(page, "index")["pairs"]
     left, right = (outcomes(runs / name, "final") for name in ("reference", "random"))
-    wanted = paired_difference(right, left)
-    assert pair["found"]["value"] == wanted.value < 0
-    assert [pair["found"]["low"], pair["found"]["high"]] == [wanted.low, wanted.high]
+    gap = sum(right[t] - left[t] for t in left) / len(left)
+    found = pair["found"]
+    assert found["value"] == pytest.approx(gap) and found["low"] < gap < found["high"] < 0
+    said = compare_two(the_run(runs / "random"), the_run(runs / "reference"))
+    assert f"{gap:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]" in said
     assert ["policy.name", "reference", "random"] in pair["differ"]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from trace_bench.core.types import to_json
 from trace_bench.report.runs import Run
-from trace_bench.results.statistics import paired_difference
+from trace_bench.results.compare import Cell, difference
 
 MOST = 60
 
@@ -27,7 +27,7 @@ def differences(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], str]:
 
 def _pair(runs: Sequence[Run], left: int, right: int) -> dict[str, Any]:
     one, other = runs[left], runs[right]
-    keys = sorted(one.settings.keys() | other.settings.keys())
+    keys = dict.fromkeys([*one.settings, *other.settings])
     differ = [
         [key, one.settings.get(key), other.settings.get(key)]
         for key in keys
@@ -36,13 +36,11 @@ def _pair(runs: Sequence[Run], left: int, right: int) -> dict[str, Any]:
     pair: dict[str, Any] = {"left": left, "right": right, "differ": differ}
     if one.record.tasks != other.record.tasks:
         return pair | {"why": "they were evaluated on different tasks"}
-    both = [
-        (str(i), a, b)
-        for i, (a, b) in enumerate(zip(one.record.success, other.record.success, strict=True))
-        if a is not None and b is not None
-    ]
+    scores = zip(one.record.success, other.record.success, strict=True)
+    both = sum(a is not None and b is not None for a, b in scores)
     if not both:
         return pair | {"why": "no task has a score in both"}
-    found = paired_difference({i: b for i, _, b in both}, {i: a for i, a, _ in both})
-    dropped = len(one.record.success) - len(both)
-    return pair | {"found": {**to_json(found), "dropped": dropped}}
+    cells = [Cell(r.record.method, r.record.budget, (r.record,)) for r in (other, one)]
+    found = difference(*cells)
+    figures = {**to_json(found.interval), "p_value": found.p, "n": both}
+    return pair | {"found": {**figures, "dropped": len(one.record.success) - both}}

@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.run_files import CONFIG, ELSEWHERE, SUMMARY, TASKS
+from trace_bench.core.run_files import SUMMARY, TASKS
 from trace_bench.core.store import read_lines, read_object
-from trace_bench.core.yaml_file import read_settings
 from trace_bench.results.places import run_folders
-from trace_bench.results.records import Record
+from trace_bench.results.records import Record, flat_settings
 from trace_bench.results.rules import DEFAULT, counted
 
 Row = Mapping[str, Any]
@@ -22,7 +21,7 @@ Row = Mapping[str, Any]
 @dataclass(frozen=True)
 class Run:
     """A finished run. `name` tells it from the others in the report; `settings` are flat, without
-    those that do not change what a run computes."""
+    those in which runs may differ anyway."""
 
     folder: Path
     name: str
@@ -59,7 +58,8 @@ def find(places: Sequence[Path]) -> Found:
 
 def _run(folder: Path, record: Record) -> Run:
     name = f"{record.method}, budget {record.budget}, seed {record.seed}"
-    settings = dict(_flat(read_settings(folder / CONFIG)))
+    own = {"method": record.method, "budget": record.budget, "seed": record.seed}
+    settings = {**own, **flat_settings(record)}
     return Run(folder, name, record, read_object(folder / SUMMARY), settings)
 
 
@@ -69,17 +69,6 @@ def _told_apart(runs: Sequence[Run]) -> Iterator[Run]:
     for run in runs:
         mark = f" ({run.record.fingerprint})" if often[run.name] > 1 else ""
         yield replace(run, name=run.name + mark)
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in settings.items():
-        name = f"{prefix}{key}"
-        if name in ELSEWHERE:
-            continue
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{name}.")
-        else:
-            yield name, value
 
 
 def tasks(run: Run) -> dict[str, Any]:
