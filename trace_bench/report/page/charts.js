@@ -34,7 +34,9 @@ export function chart(caption, series, own, height = 300) {
   const seen = new IntersectionObserver((entries) => {
     if (!entries.some((e) => e.isIntersecting)) return;
     seen.disconnect();
-    plotly().then((P) => P.newPlot(place, series, layout({ height, ...own }), config));
+    // The library is large: what is there already is painted before it is run.
+    setTimeout(() => plotly().then((P) =>
+      P.newPlot(place, series, layout({ height, ...own }), config)), 50);
   });
   seen.observe(place);
   return el("figure", {}, place, el("figcaption", {}, caption));

@@ -39,6 +39,7 @@ async function show() {
   main.replaceChildren(...content.flat(Infinity).filter(Boolean));
   document.documentElement.dataset.view = state.view ?? "";
   window.scrollTo(0, 0);
+  performance.mark("shown");
 }
 
 function navigation(index, state) {
