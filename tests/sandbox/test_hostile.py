@@ -210,7 +210,7 @@ def test_there_is_no_network(listener: tuple[int, list[bytes]]) -> None:
 
 def test_no_process_of_the_host_can_be_traced_or_signalled() -> None:
     for do in ("syscall(libc.ptrace, 16, {pid}, 0, 0)", "os.kill({pid}, 0)"):
-        outcome = try_it(f"said = attempt(lambda: {do.format(pid=os.getppid())})")
+        outcome = try_it(f"said = attempt(lambda: {do.format(pid=os.getpid())})")
         assert outcome.said is not None and "No such process" in outcome.said
     everyone = try_it("said = attempt(lambda: os.kill(-1, signal.SIGKILL))")
     assert everyone.said is not None and "No such process" in everyone.said
