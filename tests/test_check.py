@@ -28,7 +28,7 @@ def test_a_sandbox_is_checked_the_same_way(capsys: pytest.CaptureFixture[str]) -
         (["limit=many"], "limit=many is no number of tasks"),
         (["limit=0"], "limit=0 is no number of tasks"),
         (["env.factory=nowhere:suite"], "the module nowhere cannot be imported"),
-        (["verbose"], "could not be read"),
+        (["verbose"], "cannot be read"),
     ],
 )
 def test_wrong_input_is_one_line(

@@ -24,6 +24,7 @@ from trace_bench.llm.roles import Roles
 from trace_bench.play.record import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy
+from trace_bench.report.talks import Talks
 from trace_bench.results.card import export
 from trace_bench.results.places import find
 from trace_bench.results.records import read_records
@@ -130,12 +131,18 @@ READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
     ],
     "results/records.py": [(lambda f: read_records(f / "records.jsonl"), "records.jsonl")],
     "results/card.py": [(lambda f: export(f, f / "out"), "evaluation.jsonl")],
+    "report/talks.py": [
+        (lambda f: Talks().add(f / "trajectories.jsonl"), "trajectories.jsonl"),
+    ],
     "results/places.py": [(lambda f: find([f]), "evaluation.jsonl")],
     "show.py": [(listing, "trajectories.jsonl")],
     "sweep.py": [(swept, "sweep.jsonl")],
 }
 BEHIND = {
     "runner/pipeline.py": "the lines that this process has just written",
+    "report/runs.py": "files that results/runs.py has checked against the summary's hashes",
+    "results/formats/episodes.py": "files that the export has checked against these hashes",
+    "trainers/verl/rewind.py": "the same lines, with the same fields, as arrivals.py",
     "trainers/verl/episodes.py": "needs verl; the same lines, with the same fields, as arrivals.py",
 }
 

@@ -29,7 +29,8 @@ def connect(seconds: float = SECONDS) -> Any:
         import docker
     except ImportError as error:
         raise UserError(
-            "sandbox=docker needs the package `docker`: pip install '.[docker]'."
+            "sandbox=docker needs the package `docker`: pip install '.[docker]', or change "
+            "`sandbox`."
         ) from error
     try:
         client = docker.from_env(timeout=seconds)
