@@ -27,14 +27,14 @@ SMALL = [
     *("budget=384", "method.minimum_training=48", "method.synthetic_tasks=24"),
     *("method.calibration_groups=2", "method.calibration_share=0.2", "method.route_examples=32"),
     *("checkpoints=[]", "evaluation.limit=16", "evaluation.yardsticks=false"),
-    *("sandbox=process", "sandbox.allow_untrusted=true", "sandbox.deadline=6", "sandbox.retries=0"),
+    *("sandbox=process", "sandbox.allow_untrusted=true", "sandbox.deadline=20", "sandbox.retries=0"),
 ]
 Fault = Callable[[str, dict[str, Any]], Answer | None]
 
 
 def settings(server: Server, folder: Path, *more: str) -> Any:
     roles = [f"llm.{role}.model={role}" for role in ("analyst", "generator", "judge")]
-    roles += [f"llm.{role}.deadline=10" for role in ("analyst", "generator", "judge")]
+    roles += [f"llm.{role}.deadline=30" for role in ("analyst", "generator", "judge")]
     where = ["llm=endpoint", f"llm.shared.base_url={server.url}", "llm.shared.model=any"]
     return compose([*SMALL, *WIDE, *where, *roles, f"run_dir={folder}", *more])
 
