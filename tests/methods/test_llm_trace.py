@@ -27,7 +27,12 @@ SMALL = [
     *("budget=384", "method.minimum_training=48", "method.synthetic_tasks=24"),
     *("method.calibration_groups=2", "method.calibration_share=0.2", "method.route_examples=32"),
     *("checkpoints=[]", "evaluation.limit=16", "evaluation.yardsticks=false"),
-    *("sandbox=process", "sandbox.allow_untrusted=true", "sandbox.deadline=20", "sandbox.retries=0"),
+    *(
+        "sandbox=process",
+        "sandbox.allow_untrusted=true",
+        "sandbox.deadline=20",
+        "sandbox.retries=0",
+    ),
 ]
 Fault = Callable[[str, dict[str, Any]], Answer | None]
 
