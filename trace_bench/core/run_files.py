@@ -5,7 +5,7 @@ from __future__ import annotations
 CONFIG = "config.yaml"
 SUMMARY = "summary.json"
 TASKS = "tasks.json"
-"""What each held-out task needs, {task id: [words]}, for readers (a suite that has `Tags`)."""
+"""What each held-out task needs, {task id: [words]}, for readers (of a `Tagged` suite)."""
 FAULTS = "failures.txt"
 """Tracebacks of exceptions that ended episodes."""
 
@@ -42,7 +42,8 @@ REPAIRS = {
     "metrics.jsonl": f"{_WRITTEN_AGAIN} from the stored rollouts.",
     "llm.jsonl": "Remove that line and run the same command again: the model is asked again.",
     "timing.json": f"{_WRITTEN_AGAIN}, without the wall times of earlier attempts.",
-    TASKS: f"{_WRITTEN_AGAIN}.",
+    TASKS: f"Remove the file and {SUMMARY} beside it, and run the same command again: both are "
+    "written again.",
     SUMMARY: f"{_WRITTEN_AGAIN} from the other files.",
     "adapters/*/finished.json": "It has the metrics of a finished training, as metrics.jsonl has "
     "them line by line (phase training). Restore it from a copy, or change the setting `run_dir`.",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ STANDARD = "Rollout Cards, arXiv 2605.12131"
 FILES = (
     "config.yaml", "summary.json", "ledger.jsonl", "trajectories.jsonl", "evaluation.jsonl",
     "evaluation_trajectories.jsonl", "curve.jsonl", "metrics.jsonl", "capabilities.json",
-    "agent.json",
+    "agent.json", "tasks.json",
 )  # fmt: skip
 SUMMARY_KEYS = (
     "method", "env", "suite", "split", "train_split", "protocol", "accounting", "budget", "seed",
@@ -43,8 +44,18 @@ SUMMARY_KEYS = (
 
 
 def export(folder: Path, out: Path) -> list[Path]:
-    """Writes the bundle of a finished run; it appears whole or not at all. UserError for a folder
-    that is unfinished, edited or damaged, and for a place that is taken."""
+    """Writes the bundle of a finished run. Raises UserError as `bundle` does."""
+    with bundle(folder, out) as (building, kept):
+        (building / "record").mkdir()
+        _fill(building, folder, kept)
+    return sorted(p for p in out.rglob("*") if p.is_file())
+
+
+@contextmanager
+def bundle(folder: Path, out: Path) -> Iterator[tuple[Path, list[str]]]:
+    """A folder to write a finished run in, and the names of the run's files. It gets the name `out`
+    when all is in it, or is removed. UserError for a run that is unfinished, edited or damaged, and
+    for a place that is taken or cannot be written."""
     try:
         kept = _checked(folder)
         with disk_errors(out):
@@ -55,8 +66,8 @@ def export(folder: Path, out: Path) -> list[Path]:
         with disk_errors(out):
             shutil.rmtree(building, ignore_errors=True)
             try:
-                (building / "record").mkdir(parents=True)
-                _fill(building, folder, kept)
+                building.mkdir(parents=True)
+                yield building, kept
                 building.rename(out)
             except BaseException:
                 shutil.rmtree(building, ignore_errors=True)
@@ -65,7 +76,6 @@ def export(folder: Path, out: Path) -> list[Path]:
         raise UserError(
             f"{shown(folder)}: damaged ({type(error).__name__}: {str(error)[:200]})"
         ) from error
-    return sorted(p for p in out.rglob("*") if p.is_file())
 
 
 def _checked(folder: Path) -> list[str]:
