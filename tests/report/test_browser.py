@@ -78,6 +78,15 @@ def test_the_overview_compares_the_runs(page: Any) -> None:
         assert heading in text
 
 
+def test_no_two_marks_of_an_axis_are_labelled_alike(page: Any) -> None:
+    show(page, "view=run&run=0")
+    for chart in page.locator("figure .chart").all():
+        chart.scroll_into_view_if_needed()
+        chart.locator(".main-svg").first.wait_for()
+        labels = chart.locator(".xtick text").all_text_contents()
+        assert len(labels) > 1 and len(labels) == len(set(labels)), labels
+
+
 def test_tasks_are_sorted_filtered_and_searched(page: Any) -> None:
     show(page, "view=tasks&left=0/base&right=0/final")
     assert len(rows(page)) == 24

@@ -20,7 +20,7 @@ function layout(own) {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { color: value("--text"), size: 13 },
     margin: { l: 10, r: 15, t: 10, b: 40 },
-    legend: { orientation: "h", y: -0.25 },
+    legend: { orientation: "h", y: -0.35 },
     ...own,
     xaxis: { ...axis, ...own.xaxis }, yaxis: { ...axis, ...own.yaxis },
   };

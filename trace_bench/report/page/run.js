@@ -59,6 +59,7 @@ function curves(s, training) {
       x: own.map((_, j) => j + 1), y: own.map((r) => r.reward),
       line: { color: colour(i), dash: dash(i) }, marker: { symbol: symbol(i), size: 7 } };
   });
+  const most = Math.max(0, ...series.map((line) => line.x.length));
   const dev = (s.curve ?? []).filter((c) => c.success !== undefined && c.interval);
   const points = dev.length ? [{ type: "scatter", mode: "lines+markers", name: "dev split",
     x: dev.map((c) => c.rollouts), y: dev.map((c) => c.success), line: { color: colour(0) },
@@ -67,7 +68,8 @@ function curves(s, training) {
   if (!series.length && !points.length) return null;
   return section("Curves",
     series.length ? chart("Mean reward of the rollouts of each training iteration, by adapter.",
-      series, { xaxis: { title: { text: "iteration" }, tickformat: "d", rangemode: "tozero" },
+      series, { xaxis: { title: { text: "iteration" }, tick0: 0,
+        dtick: Math.max(1, Math.ceil(most / 10)), rangemode: "tozero" },
         yaxis: { title: { text: "mean reward" }, rangemode: "tozero" }, showlegend: true }) : null,
     points.length ? chart("Success on the development split over charged rollouts, with 95 % " +
       `intervals.${s.curve_caveat ? ` Note: ${s.curve_caveat}.` : ""}`, points,
@@ -79,6 +81,7 @@ function budget(s) {
   const spent = Object.entries(s.rollouts).filter(([name]) => name !== "evaluation");
   const series = spent.map(([name, count], i) => ({ type: "bar", orientation: "h", name,
     y: ["rollouts"], x: [count], text: [`${name} ${count}`], textposition: "inside",
+    insidetextanchor: "middle",
     marker: { color: colour(i), pattern: { shape: pattern(i), fillmode: "overlay",
       fgcolor: "rgba(255,255,255,.5)" } } }));
   const turns = s.llm?.turns ?? {};
