@@ -74,7 +74,7 @@ def _told_apart(runs: Sequence[Run]) -> Iterator[Run]:
 def tasks(run: Run) -> dict[str, Any]:
     """The held-out tasks: {ids, tags: [[str]], agents: {agent: columns}}. A column holds a value
     per task in the order of ids: success and similarity (means over trials, null where every trial
-    was lost), adapters (names of those that acted), stops, errors."""
+    was lost), adapters (names of those that acted), errors."""
     lines = read_lines(run.folder / "evaluation.jsonl")
     by_agent: dict[str, list[Row]] = {}
     for line in lines:
@@ -95,9 +95,7 @@ def _columns(lines: Sequence[Row], ids: Sequence[str]) -> dict[str, list[Any]]:
         "success": [_mean(trials, "success") for trials in own],
         "similarity": [_mean(trials, "similarity") for trials in own],
         "adapters": [sorted({o["adapter"] or "base model" for o in trials}) for trials in own],
-        "stops": [sorted({o["stop"] for o in trials}) for trials in own],
         "errors": [sorted({o["error"] for o in trials if o["error"]}) for trials in own],
-        "tokens": [sum(o["tokens"] for o in trials) for trials in own],
     }
 
 

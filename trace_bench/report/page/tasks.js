@@ -29,7 +29,7 @@ export async function compared(left, right) {
   return one.tasks.ids.map((id, i) => [id, i, place.get(id)]).filter(([, , j]) => j !== undefined)
     .map(([id, i, j]) => ({ id, tags: one.tasks.tags[i], left: was.success[i],
       right: is.success[j], leftSimilarity: was.similarity[i], rightSimilarity: is.similarity[j],
-      adapter: is.adapters[j].join(", "), stop: is.stops[j].join(", "),
+      adapter: is.adapters[j].join(", "),
       error: [...was.errors[i], ...is.errors[j]].join("; "),
       status: status(was.success[i], is.success[j]) }));
 }
