@@ -60,12 +60,12 @@ TEXTS: dict[str, tuple[Callable[[str], Any], Callable[[int], str], int]] = {
 
 
 def seconds(reader: Callable[[str], Any], text: str) -> float:
-    """The best of three."""
+    """The processor's, the best of three."""
     took = []
     for _ in range(3):
-        began = time.perf_counter()
+        began = time.thread_time()
         reader(text)
-        took.append(time.perf_counter() - began)
+        took.append(time.thread_time() - began)
     return min(took)
 
 

@@ -130,13 +130,14 @@ def test_a_storm_of_429_with_many_requests_ends_well() -> None:
 def test_no_more_requests_at_once_than_allowed() -> None:
     now, most = 0, 0
     lock = threading.Lock()
+    four = threading.Barrier(4, timeout=60)
 
     def script(path: str, body: dict[str, Any]) -> Answer:
         nonlocal now, most
         with lock:
             now += 1
             most = max(most, now)
-        time.sleep(0.02)
+        four.wait()
         with lock:
             now -= 1
         return chat("ok")

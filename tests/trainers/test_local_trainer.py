@@ -14,7 +14,7 @@ from letters import SETTINGS, LettersSuite, job, make_lab, task
 from models import save_model
 
 from trace_bench.core.errors import TraceBenchError, UserError
-from trace_bench.core.store import read_lines
+from trace_bench.core.store import read_lines, remove_leftovers
 from trace_bench.core.types import AgentSpec
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.trackers.jsonl import CLOCK_WORDS
@@ -124,6 +124,7 @@ def test_killed_at_any_moment_it_ends_the_same(model, tmp_path) -> None:
             break
         kills += 1
     assert kills >= 3
+    remove_leftovers(folder.rglob(".*.tmp"))  # as a run does when it starts
     assert everything(folder) == everything(tmp_path / "whole")
 
 
