@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Everything in results/records and results/embedded again: results/make.sh FOLDER [JOBS]
+# Everything in results/records, results/embedded and results/paper again: results/make.sh FOLDER [JOBS]
 # The runs lie in FOLDER, one subfolder a sweep; whatever is finished there is not run again.
 # `python` must be one that has trace_bench with its plots: pip install -e '.[plots]'.
 set -euo pipefail
@@ -18,19 +18,19 @@ record() {
     python -m trace_bench.results collect "$place/$name/runs" --out "$here/records/$name.jsonl"
 }
 
-# table COMMAND RECORDS...: tables and figures from committed records.
+# table COMMAND OUT RECORDS...: tables and figures from committed records.
 table() {
-    local command=$1
-    shift
-    (cd "$here/records" && python -m trace_bench.results "$command" "$@" --out ../embedded)
+    local command=$1 out=$2
+    shift 2
+    (cd "$here/records" && python -m trace_bench.results "$command" "$@" --out "../$out")
 }
 
 record search search_prompt_only search_gepa search_trainer search_sft
 record rollout_scaling rollout_scaling
 record training_tasks training_tasks
 record capabilities capabilities
-table search search.jsonl
-table tables rollout_scaling.jsonl
-table paper rollout_scaling.jsonl
-table map training_tasks.jsonl rollout_scaling.jsonl
-table capabilities capabilities.jsonl
+table search embedded search.jsonl
+table tables embedded rollout_scaling.jsonl
+table paper paper rollout_scaling.jsonl
+table map embedded training_tasks.jsonl rollout_scaling.jsonl
+table capabilities embedded capabilities.jsonl

@@ -1,6 +1,6 @@
 """How large a report is and how long a browser takes to show it.
 
-    python tests/bench/report.py RUN [RUN ...] [--starts 5]
+    python tests/bench/report.py RUN [RUN ...] [--starts 5] [--plotly FILE]
 
 Prints the file's size, the time to write it, and the time from opening it in Chromium until its
 text and until its first chart are there (minimum, median and maximum over fresh pages of one
@@ -32,10 +32,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--starts", type=int, default=5)
+    parser.add_argument("--plotly", type=Path, help="as for the report")
     given = parser.parse_args()
     began = time.perf_counter()
     found = find(given.runs)
-    page = build(found, 60_000_000).html
+    page = build(found, 60_000_000, given.plotly).html
     seconds = time.perf_counter() - began
     print(f"{len(found.runs)} runs: {len(page) / 1e6:.1f} MB in {seconds:.1f} s")
     text, chart = [], []

@@ -2,6 +2,7 @@
 one figure, a table of what comes out.
 
     python tests/bench/verl_and_local.py --seeds 0 1 2 --budget 640 --out results/verl
+    python tests/bench/verl_and_local.py --redraw      # the figure again from the curves there
 
 Needs verl (`pip install -e '.[verl,plots]'`); about two minutes a seed on two cores.
 """
@@ -16,7 +17,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from trace_bench.core.store import read_json, read_lines
+from trace_bench.results import drawing
+from trace_bench.results.plots import running
 from trace_bench.results.statistics import paired_difference
 
 TRAINERS = {
@@ -31,7 +36,12 @@ def main() -> None:
     parser.add_argument("--budget", type=int, default=640)
     parser.add_argument("--runs", type=Path, default=Path("runs/verl_and_local"))
     parser.add_argument("--out", type=Path, default=Path("results/verl"))
+    parser.add_argument("--redraw", action="store_true", help="the figure from the curves in --out")
     given = parser.parse_args()
+    kept = given.out / "verl_and_local.json"
+    if given.redraw:
+        figure(read_json(kept), given.budget, given.out / "verl_and_local")
+        return
     folders = {
         (name, seed): run(given.runs / f"{name}-{seed}", name, seed, given.budget)
         for seed in given.seeds
@@ -41,10 +51,9 @@ def main() -> None:
     text = table(folders, given.seeds, given.budget)
     print(text)
     (given.out / "verl_and_local.md").write_text(text)
-    (given.out / "verl_and_local.json").write_text(
-        json.dumps({f"{n}-{s}": curve(f) for (n, s), f in folders.items()}, indent=1) + "\n"
-    )
-    figure(folders, given.seeds, given.out / "verl_and_local")
+    curves = {f"{n}-{s}": curve(f) for (n, s), f in folders.items()}
+    kept.write_text(json.dumps(curves, indent=1) + "\n")
+    figure(curves, given.budget, given.out / "verl_and_local")
 
 
 def run(folder: Path, name: str, seed: int, budget: int) -> Path:
@@ -100,33 +109,25 @@ def _late(values: list[float]) -> float:
     return _mean(values[-max(1, len(values) // 4) :])
 
 
-def figure(folders: dict[tuple[str, int], Path], seeds: list[int], path: Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    pyplot.rcParams["svg.hashsalt"] = "trace_bench"
-    fig, axes = pyplot.subplots(1, len(seeds), figsize=(3.2 * len(seeds), 2.8), sharey=True)
-    for ax, seed in zip([axes] if len(seeds) == 1 else axes, seeds, strict=True):
-        for name, colour, style in (("local", "#0072B2", "-"), ("verl", "#D55E00", "--")):
-            points = curve(folders[name, seed])
-            ax.plot(
-                [m["spent"] for m in points],
-                [m["reward"] for m in points],
-                style,
-                color=colour,
-                label=f"trainer={name}",
-            )
-        ax.set_title(f"seed {seed}")
-        ax.set_xlabel("training rollouts")
-    first = axes if len(seeds) == 1 else axes[0]
-    first.set_ylabel("mean reward of an iteration")
-    handles, labels = first.get_legend_handles_labels()
-    fig.legend(handles, labels, frameon=False, ncols=2, loc="upper center")
-    fig.tight_layout(rect=(0, 0, 1, 0.92))
-    for ending in ("svg", "png"):
-        fig.savefig(path.with_suffix(f".{ending}"), dpi=150)
+def figure(curves: dict[str, list[dict[str, Any]]], budget: int, path: Path) -> None:
+    """Mean and range over seeds of the training reward, a line a trainer."""
+    drawn, ((axes,),) = drawing.panels(1, 1, (5.4, 3.6))
+    for name, colour, dashes in (("local", "#0072B2", "-"), ("verl", "#D55E00", "--")):
+        own = [c for key, c in curves.items() if key.rpartition("-")[0] == name]
+        least = min(len(c) for c in own)
+        values = np.array([running([m["reward"] for m in c[:least]]) for c in own])
+        x = [m["spent"] for m in own[0][:least]]
+        band = (values.min(0).tolist(), values.mean(0).tolist(), values.max(0).tolist())
+        drawing.curve(axes, x, *band, colour, dashes, f"trainer {name}")
+    axes.set_xlabel("rollouts")
+    axes.set_ylabel("mean reward")
+    axes.set_ylim(0, 1.05)
+    axes.legend(loc="lower right")
+    caption = (
+        f"GRPO on the embedded phone world, {budget} rollouts. Lines are means over {len(own)} "
+        "seeds of running means over 8 iterations; bands are the range over seeds."
+    )
+    drawing.finish(drawn, "The same training by two trainers", caption, path)
 
 
 if __name__ == "__main__":

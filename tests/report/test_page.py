@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -138,3 +141,18 @@ def test_an_unfinished_run_is_named_and_the_others_are_shown(
     assert "not finished" in capsys.readouterr().err
     index = unpacked(page, "index")
     assert len(index["runs"]) == 1 and "not finished" in index["skipped"][0]
+
+
+def test_another_build_of_the_charting_library_can_be_used(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "plotly-basic.min.js"
+    own.write_text("/**\n* plotly.js\n* Licensed under the MIT license\n*/\nlet a = 1;\n")
+    page = report([runs / "random"], tmp_path / "r.html", "--plotly", str(own))
+    found = re.search('id="data-plotly">([^<]*)<', page)
+    assert found and gzip.decompress(base64.b64decode(found[1])) == own.read_bytes()
+    for wrong, why in ((tmp_path / "none.js", "cannot be read"), (runs, "cannot be read"),
+                       (Path(__file__), "is no build of plotly.js")):  # fmt: skip
+        given = [str(runs / "random"), "--out", str(tmp_path / "s.html"), "--plotly", str(wrong)]
+        assert main(given) == 2
+        assert why in capsys.readouterr().err and not (tmp_path / "s.html").exists()

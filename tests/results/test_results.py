@@ -447,7 +447,7 @@ def test_bad_places_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "no finished run" in capsys.readouterr().err
 
 
-EMBEDDED = Path(__file__).resolve().parents[2] / "results" / "embedded"
+RESULTS = Path(__file__).resolve().parents[2] / "results"
 
 
 @pytest.mark.slow
@@ -455,12 +455,42 @@ def test_the_committed_tables_are_made_again_from_the_committed_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the commands of results/make.sh, to the byte (pictures depend on matplotlib's version)."""
-    script = (EMBEDDED.parent / "make.sh").read_text().splitlines()
+    script = (RESULTS / "make.sh").read_text().splitlines()
     commands = [line.split()[1:] for line in script if line.startswith("table ")]
-    monkeypatch.chdir(EMBEDDED.parent / "records")
-    for command in commands:
-        assert main([*command, "--out", str(tmp_path)]) == 0
-    texts = [p for p in EMBEDDED.iterdir() if p.suffix in (".csv", ".md", ".tex")]
-    assert len(texts) > 60
-    other = [p.name for p in texts if p.read_bytes() != (tmp_path / p.name).read_bytes()]
-    assert not other
+    monkeypatch.chdir(RESULTS / "records")
+    for command, out, *records in commands:
+        assert main([command, *records, "--out", str(tmp_path / out)]) == 0
+    places = [p for out in ("embedded", "paper") for p in (RESULTS / out).iterdir()]
+    assert {p.name for p in places} == {p.name for p in tmp_path.glob("*/*")}
+    texts = [p for p in places if p.suffix in (".csv", ".md", ".tex")]
+    made = [tmp_path / p.relative_to(RESULTS) for p in texts]
+    assert not [a for a, b in zip(texts, made, strict=True) if a.read_bytes() != b.read_bytes()]
+
+
+def texts_of(path: Path) -> str:
+    """What an SVG that keeps its letters as comments says."""
+    return "\n".join(re.findall(r"<!-- (.*?) -->", path.read_text()))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "embedded/rollout_scaling",
+        "embedded/training_tasks",
+        "embedded/capabilities",
+        "embedded/learning_curves",
+        "paper/paper_tau2",
+        "paper/paper_rollout_scaling",
+    ],
+)
+def test_a_committed_figure_is_read_without_its_page(name: str) -> None:
+    """A title in words, what the intervals are, names of methods instead of keys; ours and the
+    paper's never together."""
+    said = texts_of(RESULTS / f"{name}.svg")
+    place, _, about = name.partition("/")
+    assert "_" not in said and ("interval" in said or "bands hold" in said)
+    assert ("reported in arXiv" in said) == (place == "paper")
+    assert ("Suite toolsandbox/embedded" in said) == (place == "embedded")
+    if place == "embedded" and about != "learning_curves":
+        for bound in ("reference solutions 1.00", "idle agent 0.20", "random agent 0.19"):
+            assert bound in said

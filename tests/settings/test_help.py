@@ -8,7 +8,7 @@ import pytest
 
 from trace_bench.__main__ import main
 from trace_bench.settings.compose import conf_dir
-from trace_bench.settings.help import entries
+from trace_bench.settings.help import descriptions, entries, keys, whole_names
 
 GROUPS = sorted(p for p in conf_dir().iterdir() if p.is_dir())
 
@@ -47,6 +47,36 @@ def test_every_choice_is_described(group: Path, capsys: pytest.CaptureFixture[st
     listed = described(said(capsys, "--help", group.name))
     assert {p.stem for p in group.glob("*.yaml")} <= listed.keys()
     assert all(len(about) > 15 for about in listed.values())
+
+
+def test_every_key_in_conf_has_a_description() -> None:
+    """A key without a comment: write one beside it, in one of the files that have it."""
+    told = descriptions(conf_dir())
+    assert len(told) > 200
+    assert not [name for name, about in told.items() if len(about) < 5]
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda p: p.name)
+def test_the_help_of_a_group_has_every_key(group: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = said(capsys, "--help", group.name)
+    assert max(map(len, text.splitlines())) <= 100
+    for path in group.glob("*.yaml"):
+        for entry in whole_names(path, conf_dir()):
+            if entry.name.startswith(f"{group.name}."):
+                assert f"    {entry.name}" in text, f"{path.name} sets {entry.name}"
+    assert "as above: ," not in text
+
+
+def test_a_comment_is_that_of_its_key(tmp_path: Path) -> None:
+    path = tmp_path / "own.yaml"
+    path.write_text(
+        "# What it is for.\n\nname: own\nsize: 3       # of it, in\n              # metres\n"
+        "# Its colour,\n# by name\nhue:\n  dark: null    # or a text\n\n# A heading.\n\nlast: 1\n"
+    )
+    assert [(e.name, e.comment) for e in keys(path)] == [
+        ("name", ""), ("size", "of it, in metres"), ("hue", "Its colour, by name"),
+        ("hue.dark", "or a text"), ("last", ""),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("asked", [["--help", "method=trace"], ["method=trace", "-h"]])

@@ -37,12 +37,18 @@ def main(arguments: Sequence[str]) -> int:
         help=f"leave out conversations of training, the last runs' first, beyond this size "
         f"({LIMIT_MB})",
     )
+    parser.add_argument(
+        "--plotly",
+        type=Path,
+        metavar="FILE",
+        help="another build of plotly.js, such as plotly-basic.min.js (that of the Python package)",
+    )
     given = parser.parse_args(arguments)
     try:
         found = find(given.places)
         for text in found.skipped:
             print(visible(f"skipped: {text}"), file=sys.stderr)
-        made = build(found, int(given.limit_mb * 1e6))
+        made = build(found, int(given.limit_mb * 1e6), given.plotly)
         write_text(given.out, made.html)
     except UserError as error:
         print(visible(f"error: {error}"), file=sys.stderr)

@@ -36,7 +36,7 @@ from trace_bench.results.places import Found, find
 from trace_bench.results.records import as_line, training_tasks
 from trace_bench.results.style import style
 from trace_bench.results.table import Table
-from trace_bench.results.tables import describe
+from trace_bench.results.tables import describe, readable
 from trace_bench.results.two import compare_places
 
 
@@ -106,9 +106,9 @@ def _carry_out(given: argparse.Namespace) -> list[Path]:
         rules.check_coverage(found.records, given.coverage)
     chosen = "tables" if command == "regrade" else command
     if chosen in DRAWING:
-        from trace_bench.results import plots
+        from trace_bench.results import drawing
 
-        plots.check_installed()
+        drawing.check_installed()
     return COMMANDS[chosen](found, given.out)
 
 
@@ -139,10 +139,10 @@ def make_tables(found: Found, out: Path) -> list[Path]:
         details.cost(grouped, caption),
     ]
     written = _write([t for t in made if t is not None], out)
-    written += plots.rollout_scaling(grouped, _title(caption), out / "rollout_scaling")
+    written += plots.rollout_scaling(grouped, readable(found.records), out / "rollout_scaling")
     if any(r.training for r in found.records):
         curves = out / "learning_curves"
-        written += plots.learning_curves(found.records, _title(caption), curves)
+        written += plots.learning_curves(found.records, curves)
     return written
 
 
@@ -162,7 +162,8 @@ def make_map(found: Found, out: Path) -> list[Path]:
     check_comparable([*sized, *level], free=("env.train_tasks", "env.train_split"))
     caption = describe(sized, found.skipped)
     written = _write([tables.by_training_tasks(sized, level, caption)], out)
-    return written + plots.by_training_tasks(sized, level, _title(caption), out / "training_tasks")
+    about = readable(sized)
+    return written + plots.by_training_tasks(sized, level, about, out / "training_tasks")
 
 
 def make_capabilities(found: Found, out: Path) -> list[Path]:
@@ -174,7 +175,7 @@ def make_capabilities(found: Found, out: Path) -> list[Path]:
     check_comparable(records, free=("method.max_capabilities",))
     caption = describe(records, found.skipped)
     written = _write([tables.by_capabilities(records, caption)], out)
-    return written + plots.by_capabilities(records, _title(caption), out / "capabilities")
+    return written + plots.by_capabilities(records, readable(records), out / "capabilities")
 
 
 def make_search(found: Found, out: Path) -> list[Path]:
@@ -183,18 +184,13 @@ def make_search(found: Found, out: Path) -> list[Path]:
 
 
 def paper(found: Found, out: Path) -> list[Path]:
-    from trace_bench.results import plots
+    from trace_bench.results import paper_plots
     from trace_bench.results.paper import paper_tables, reported
 
     written = _write(paper_tables(found.records, found.skipped), out)
     scaling = reported()["toolsandbox"]["rollouts"]
-    measured = cells(found.records)
-    written += plots.paper_scaling(scaling, measured, out / "paper_rollout_scaling")
-    return written + plots.paper_tau2({**reported()["tau2"], "tasks": 164}, out / "paper_tau2")
-
-
-def _title(caption: str) -> str:
-    return caption.split(". ")[0]
+    written += paper_plots.toolsandbox(scaling, out / "paper_rollout_scaling")
+    return written + paper_plots.tau2(reported()["tau2"], 164, out / "paper_tau2")
 
 
 def _write(made: Sequence[Table], out: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""How results show methods: their order, colours and markers, from style.json beside this file."""
+"""How results show methods: order, names, colours, markers, from style.json beside this file."""
 
 from __future__ import annotations
 
@@ -20,12 +20,17 @@ class Style:
     focus: str
     level: tuple[str, ...]
     order: tuple[str, ...]
+    labels: Mapping[str, str]
     colours: Mapping[str, str]
     markers: Mapping[str, str]
 
     def place(self, method: str) -> tuple[int, str]:
         """Where a method stands in tables."""
         return (self.order.index(method) if method in self.order else len(self.order), method)
+
+    def label(self, method: str) -> str:
+        """A method's name in a figure."""
+        return self.labels.get(method, method.replace("_", " "))
 
     def colour(self, method: str) -> str:
         return self.colours.get(method, OTHER)
@@ -43,6 +48,7 @@ def style() -> Style:
         data["focus"],
         tuple(data["level"]),
         tuple(m["name"] for m in methods),
+        {m["name"]: m["label"] for m in methods},
         {m["name"]: m["colour"] for m in methods},
         {m["name"]: m["marker"] for m in methods},
     )

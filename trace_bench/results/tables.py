@@ -42,6 +42,18 @@ def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
     return f"{text} {shown}"
 
 
+def readable(records: Sequence[Record]) -> str:
+    """What was run, in words for the caption of a figure."""
+    first = records[0].settings
+    trials = int(first.get("evaluation.trials", 1))
+    trained = "the reported tasks" if first["protocol"] == "paper" else "other tasks"
+    return (
+        f"Suite {first['env.name']}/{first['env.suite']}, {len(records[0].success)} tasks of its "
+        f"{first['evaluation.split']} split, methods trained on {trained}, {_seeds(records)}, "
+        f"{many(trials, 'trial')}"
+    )
+
+
 def _seeds(records: Sequence[Record]) -> str:
     """How many seeds a cell has; two numbers where not all have the same."""
     low, high = _seed_counts(records)

@@ -1,8 +1,8 @@
 """`--help`: what can be set, told by the comments of the files in conf/.
 
 --help               the groups with their choices, and the settings of a run
---help GROUP         every choice of a group, with what it is
---help GROUP=CHOICE  the settings of a choice
+--help GROUP         every choice of a group and every setting of each, with what it is
+--help GROUP=CHOICE  the file of a choice
 --help KEY           a setting of the run
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def text(about: str | None, conf: Path) -> str:
         return _overview(groups, settings)
     group, _, choice = about.partition("=")
     if group in groups and not choice:
-        return _group(group, groups[group])
+        return _group(group, groups[group], descriptions(conf))
     if group in groups:
         return _choice(group, choice, groups[group])
     if group in settings:
@@ -64,19 +64,62 @@ def text(about: str | None, conf: Path) -> str:
 
 
 def entries(path: Path) -> Iterator[Entry]:
-    """The keys at the top of a settings file, in order. A key's comment is the block above it, or
-    what stands in its line."""
+    """The keys at the top of a settings file, in order."""
+    return (entry for entry in keys(path) if "." not in entry.name)
+
+
+def keys(path: Path) -> list[Entry]:
+    """Every key of a settings file, in order, those below others with dots: "evaluation.trials". A
+    key's comment is what stands in its line, and goes on right below, or the block right above it.
+    What Hydra reads for itself is left out."""
+    found: list[Entry] = []
     above: list[str] = []
+    within: list[str] = []
+    column = -1  # of the comment beside the key just read
     for line in path.read_text(encoding="utf-8").splitlines():
-        if line.startswith("#"):
-            above.append(line.lstrip("# ").rstrip())
-        elif found := re.match(r"([a-z_]+):\s*([^#]*)(?:#\s*(.*))?$", line):
-            name, value, beside = found[1], found[2].strip(), found[3] or ""
-            if name not in ("defaults", "hydra"):
-                yield Entry(name, value, " ".join(above) or beside)
-            above = []
-        elif not line.strip():
-            above = []
+        text = line.lstrip()
+        if text.startswith("#") and len(line) - len(text) == column:
+            found[-1] = replace(found[-1], comment=f"{found[-1].comment} {text.lstrip('# ')}")
+        elif text.startswith("#"):
+            above.append(text.lstrip("# ").rstrip())
+        elif key := re.match(r"( *)([a-zA-Z_]+):\s*([^#]*)(?:#\s*(.*))?$", line):
+            within = [*within[: len(key[1]) // 2], key[2]]
+            comment = key[4] or " ".join(above)
+            found.append(Entry(".".join(within), key[3].strip(), comment))
+            above, column = [], line.find("#")
+        elif not text:
+            above, column = [], -1
+    return [e for e in found if e.name.partition(".")[0] not in ("defaults", "hydra")]
+
+
+def descriptions(conf: Path) -> dict[str, str]:
+    """What every setting is, by its whole name ("env.domain"). It is told once: a key without a
+    comment has that of its name in another file of conf, or of a key of the group that is called
+    the same ("llm.judge.seed": that of "llm.user.seed")."""
+    every = [e for path in sorted(conf.rglob("*.yaml")) for e in whole_names(path, conf)]
+    told: dict[str, str] = {}
+    alike: dict[tuple[str, str], str] = {}
+    for entry in every:
+        if entry.comment and entry.name not in told:
+            told[entry.name] = entry.comment
+            alike.setdefault(_group_and_key(entry.name), entry.comment)
+    return {e.name: told.get(e.name) or alike.get(_group_and_key(e.name), "") for e in every}
+
+
+def _group_and_key(name: str) -> tuple[str, str]:
+    return name.partition(".")[0], name.rpartition(".")[2]
+
+
+def whole_names(path: Path, conf: Path) -> Iterator[Entry]:
+    """The keys of a file as they are set on the command line. Heads that only name a group are left
+    out, and the name of a part, which the choice sets."""
+    text = path.read_text(encoding="utf-8")
+    own = path.parent == conf or text.startswith("# @package _global_")
+    heads = {p.name for p in conf.iterdir() if p.is_dir()}
+    for entry in keys(path):
+        name = entry.name if own else f"{path.parent.name}.{entry.name}"
+        if name not in heads and not (name.endswith(".name") and name.count(".") == 1):
+            yield Entry(name, entry.value, entry.comment)
 
 
 def _overview(groups: Mapping[str, Path], settings: Mapping[str, Entry]) -> str:
@@ -101,13 +144,27 @@ def _choices(group: str, folder: Path) -> list[str]:
     return sorted({p.stem for p in folder.glob("*.yaml")} | set(others))
 
 
-def _group(group: str, folder: Path) -> str:
+def _group(group: str, folder: Path, told: Mapping[str, str]) -> str:
+    """Every choice, and below it its settings. One that an earlier choice has, too, is described
+    there."""
     lines = [f"{group}=..."]
+    shown: set[str] = set()
     for name in _choices(group, folder):
         path = folder / f"{name}.yaml"
         about = _first(_header(path)) if path.exists() else _package(group, name)
-        lines += _item(name, about)
-    return "\n".join([*lines, "", f"--help {group}=CHOICE shows the settings of one."])
+        lines += ["", *_item(name, about)]
+        every = whole_names(path, folder.parent) if path.exists() else ()
+        own = [e for e in every if e.name.startswith(f"{group}.")]
+        for entry in own:
+            if entry.name not in shown:
+                lines += _item(f"  {entry.name}={entry.value}".rstrip("="), told[entry.name])
+        again = [e.name.partition(".")[2] for e in own if e.name in shown]
+        lines += textwrap.wrap(
+            f"as above: {', '.join(again)}", WIDTH, initial_indent=" " * 4,
+            subsequent_indent=" " * 6, break_on_hyphens=False,
+        ) if again else []  # fmt: skip
+        shown |= {e.name for e in own}
+    return "\n".join([*lines, "", f"--help {group}=CHOICE shows the file of one."])
 
 
 def _package(group: str, name: str) -> str:

@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata, resources
+from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
@@ -37,10 +38,11 @@ class Made:
     left_out: tuple[str, ...]
 
 
-def build(found: Found, limit: int) -> Made:
+def build(found: Found, limit: int, plotly: Path | None = None) -> Made:
     """The report of these runs, in at most about `limit` bytes if leaving out conversations of
-    training can achieve that. UserError without the charting library."""
-    blocks = {"plotly": _packed(_plotly())}
+    training can achieve that. The charts are drawn by the build of plotly.js in the file `plotly`,
+    or by the one in the Python package. UserError without either."""
+    blocks = {"plotly": _packed(_plotly() if plotly is None else _other(plotly))}
     talks, left_out = [Talks() for _ in found.runs], []
     for number, (run, own) in enumerate(zip(found.runs, talks, strict=True)):
         try:
@@ -121,6 +123,20 @@ def _plotly() -> bytes:
     if not path.is_file():
         raise UserError(f"plotly {version} has no plotly.min.js; install plotly>=6,<7")
     return path.read_bytes()
+
+
+def _other(path: Path) -> bytes:
+    """A build of plotly.js, which says in its first lines that it is one."""
+    try:
+        code = path.read_bytes()
+    except OSError as error:
+        raise UserError(f"--plotly {path} cannot be read: {error.strerror}.") from error
+    if b"plotly.js" not in code[:500] or b"MIT" not in code[:500]:
+        raise UserError(
+            f"--plotly {path} is no build of plotly.js: its first lines hold neither its name nor "
+            "its licence. Give a file such as plotly-basic.min.js, or leave --plotly out."
+        )
+    return code
 
 
 def _json(value: Any) -> str:

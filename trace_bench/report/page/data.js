@@ -2,10 +2,17 @@
 
 const unpacked = new Map();
 
+function decoded(packed) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(packed);
+  const letters = atob(packed), bytes = new Uint8Array(letters.length);
+  for (let i = 0; i < letters.length; i += 1) bytes[i] = letters.charCodeAt(i);
+  return bytes;
+}
+
 async function text(name) {
   const node = document.getElementById("data-" + name);
   if (node === null) throw new Error("this report has no part " + name);
-  const bytes = Uint8Array.from(atob(node.textContent), (c) => c.charCodeAt(0));
+  const bytes = decoded(node.textContent);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).text();
 }
