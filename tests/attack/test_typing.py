@@ -185,7 +185,7 @@ REFUSED: dict[str, tuple[Sequence[str], Sequence[str]]] = {
         ["method=base", "evaluation.limit=1", "model=hf", "model.path=plain.txt"],
         ["plain.txt", "causal language model", "`model`"],
     ),
-    "no agent": (["method=saved", "method.agent=/nope"], ["/nope", "agent.json", "method.agent"]),
+    "no agent": (["method=base", "agent=/nope"], ["/nope", "agent.json", "`agent`"]),
     "W&B without a key": (
         [*QUICK, "tracker=wandb", "tracker.mode=online"], ["WANDB_API_KEY", "`tracker.mode`"],
     ),

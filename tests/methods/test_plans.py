@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import pytest
 from named import PLAYING, QUICK, method
 from trace_lab import BASE, MemoryLab, ScriptedTrainer
 
+from trace_bench.core.beginning import Beginning
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
     FineTunes,
@@ -19,8 +19,8 @@ from trace_bench.core.protocols import (
     RanksLabels,
     Synthesizes,
 )
-from trace_bench.core.store import write_json
 from trace_bench.core.types import CHARGED, AdapterRef, AgentSpec, Purpose
+from trace_bench.runner.beginning import with_beginning
 from trace_bench.trainers.local import LocalTrainer
 from trace_bench.trainers.settings import TrainerSettings
 
@@ -185,10 +185,12 @@ def test_every_table_says_where_the_environments_come_from() -> None:
     ]  # fmt: skip
 
 
-def test_base_and_saved_learn_nothing(tmp_path: Path) -> None:
+def test_base_learns_nothing() -> None:
     assert plan("base", 0) == MethodPlan(learns=False)
-    stored = AgentSpec("m", "v", "", (AdapterRef("a", "x"),), {"kind": "zero_shot", "skills": []})
-    write_json(tmp_path / "agent.json", stored)
-    saved = method("saved", agent=str(tmp_path))
-    found = saved.plan(PlannedRun(0, 64, ScriptedTrainer()))
+
+
+def test_the_router_of_a_beginning_is_planned_for() -> None:
+    router = {"kind": "zero_shot", "skills": []}
+    begun = Beginning(AgentSpec("m", "v", "", (AdapterRef("a", "x"),), router), ())
+    found = with_beginning(plan("base", 0), begun)
     assert found == MethodPlan(adapters=1, routed=True, learns=False)

@@ -116,6 +116,17 @@ def test_an_adapter_that_is_killed_while_it_is_saved(trained: Path, tmp_path: Pa
     assert files(folder) == files(trained) and hidden(folder) == []
 
 
+def test_a_run_that_is_killed_while_it_takes_over_an_agent(trained: Path, tmp_path: Path) -> None:
+    """Killed within the copy of the adapter, at its end, in what it cost, and in the training."""
+    begun = (*TRAINED, f"agent={trained}")
+    again("trace_bench", *begun, f"run_dir={tmp_path / 'whole'}")
+    folder = tmp_path / "run"
+    for part, most in (("adapter_model", 1), ("0002", 1), ("beginning.json", 1), ("state.pt", 1)):
+        killed(part, most, "trace_bench", *begun, f"run_dir={folder}")
+    again("trace_bench", *begun, f"run_dir={folder}")
+    assert files(folder) == files(tmp_path / "whole") and hidden(folder) == []
+
+
 def test_a_sweep_that_is_killed(tmp_path: Path) -> None:
     """Its runs end with it; the same command then finds every folder free and finishes."""
     parameters = {

@@ -333,3 +333,17 @@ def test_a_second_job_starts_from_the_base_model(model, tmp_path) -> None:
 def test_settings_are_frozen_and_light() -> None:
     with pytest.raises(AttributeError):
         TrainerSettings().rank = 3  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("rank", "alpha"), [(4, 8.0), (8, 8.0), (6, 24.0)])
+def test_training_begins_with_what_an_adapter_computes(model, tmp_path, rank, alpha) -> None:
+    """Also in an adapter of a larger rank and another scale: the same log-probabilities, and a
+    first step that can use the whole rank."""
+    agent, _ = train(tmp_path / "first", model, 36)
+    settings = replace(SETTINGS, rank=rank, alpha=alpha)
+    begun, metrics = train(tmp_path / "second", model, 24, settings, name="more", agent=agent)
+    assert metrics[0]["logprob_difference_max"] < 1e-4 and metrics[0]["steps"]
+    assert [a.name for a in begun.adapters] == ["more@0002"]
+    assert begun.version == f"{agent.version}+more@0002"
+    first = [e for e in read_lines(tmp_path / "second" / "ledger.jsonl") if "iter0000" in e["call"]]
+    assert {e["adapter"] for e in first} == {agent.adapters[0].name}

@@ -15,12 +15,16 @@ def read_agent(path: Path) -> AgentSpec:
     """The agent in a file. An adapter that lies in the folder of the file is the one meant, so that
     a copied run uses its own; else the one where the file says. Raises UserError."""
     try:
-        agent = agent_from_json(read_object(path))
-        adapters = tuple(replace(a, path=_place(a.path, path.parent)) for a in agent.adapters)
+        return placed(agent_from_json(read_object(path)), path.parent)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
             f"{path} holds no agent ({type(error).__name__}: {error}). {REPAIRS['agent.json']}"
         ) from error
+
+
+def placed(agent: AgentSpec, folder: Path) -> AgentSpec:
+    """The agent with the adapters that lie in the folder, where they do."""
+    adapters = tuple(replace(a, path=_place(a.path, folder)) for a in agent.adapters)
     return replace(agent, adapters=adapters)
 
 

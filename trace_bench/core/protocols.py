@@ -9,8 +9,8 @@ the part is built, such as its container image, is a protocol on the class.
                    TypicalLengths, Tagged)
     policies       Policy (Wakes, ReadsPrompts, TriesTurns, KnowsTask, CountsUsage, RanksLabels;
                    on the class: Scripted, AtServers), Router
-    trainers       Trainer (PlansTraining, Preflight, NeedsMachines, FineTunes; of what plays its
-                   episodes elsewhere: TakesBack)
+    trainers       Trainer (PlansTraining, ContinuesAdapters, Preflight, NeedsMachines, FineTunes;
+                   of what plays its episodes elsewhere: TakesBack)
     methods        Method (PlansItself), Lab
     trackers       Tracker (AwaitsResult)
 
@@ -28,6 +28,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from trace_bench.core.types import (
     CHARGED,
+    AdapterRef,
     AgentSpec,
     Message,
     Purpose,
@@ -343,6 +344,16 @@ class PlansTraining(Protocol):
 
 
 @runtime_checkable
+class ContinuesAdapters(Protocol):
+    """A trainer that trains on from the only adapter of a job's agent: it acts in the first
+    iteration, and the new adapter starts as a copy of it and replaces it. Without this ability no
+    agent with an adapter can be trained on. Raises UserError for an adapter that its settings
+    cannot hold."""
+
+    def check_start(self, start: AdapterRef) -> None: ...
+
+
+@runtime_checkable
 class Preflight(Protocol):
     """A trainer that checks its installation and settings before the first rollout; slow checks
     only for a `new` run. Raises UserError."""
@@ -435,10 +446,10 @@ class MethodPlan:
     it trains. questions: the most questions to models, by role. routed: whether every episode of
     its agent first asks the base model to choose an adapter. learns: False for a method whose
     rollouts do not change the agent; it may then run with a scripted policy, and its curve has no
-    points. trains: whether it uses the trainer. caveat: why a point of its curve differs from a run
-    with that smaller budget. marks: remarks that every table must show beside this run.
-    yardsticks: see `Yardstick`.
-    """
+    points. trains: whether it uses the trainer. demonstrations: the most of them that it learns
+    from, which cost no rollouts and are named with what it cost. caveat: why a point of its curve
+    differs from a run with that smaller budget. marks: remarks that every table must show beside
+    this run. yardsticks: see `Yardstick`."""
 
     phases: tuple[Phase, ...] = ()
     needs: tuple[Need, ...] = ()
@@ -447,6 +458,7 @@ class MethodPlan:
     routed: bool = False
     learns: bool = True
     trains: bool = False
+    demonstrations: int = 0
     caveat: str | None = None
     marks: tuple[str, ...] = ()
     yardsticks: tuple[Yardstick, ...] = ()

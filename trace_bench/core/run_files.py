@@ -4,20 +4,26 @@ from __future__ import annotations
 
 CONFIG = "config.yaml"
 SUMMARY = "summary.json"
+AGENT = "agent.json"
+BEGINNING = "beginning.json"
+"""The agent that the run began with (the setting `agent`), and what was spent on it."""
 TASKS = "tasks.json"
 """What each held-out task needs, {task id: [words]}, for readers (of a `Tagged` suite)."""
 FAULTS = "failures.txt"
 """Tracebacks of exceptions that ended episodes."""
 
-ELSEWHERE = ("run_dir", "runs_root", "tracker", "experiment", "sandbox", "dry_run", "max_lost")
+ELSEWHERE = (
+    "run_dir", "runs_root", "tracker", "experiment", "sandbox", "dry_run", "max_lost", "agent",
+)  # fmt: skip
 """Keys of config.yaml that do not change what a run computes (where it is written, its name, where
-its environments run, when it stops). They are not part of its identity."""
+its environments run, when it stops, where the agent lay that it began with). They are not part of
+its identity; the content of that agent is, under the key `beginning`."""
 
 FLOORS = ("idle", "random", "reference")
 """The scripted policies that every run evaluates: two lower bounds and an upper bound."""
 
 OWN = (
-    CONFIG, SUMMARY, TASKS, "agent.json", "timing.json", "ledger.jsonl", "trajectories.jsonl",
+    CONFIG, SUMMARY, TASKS, AGENT, BEGINNING, "timing.json", "ledger.jsonl", "trajectories.jsonl",
     "evaluation.jsonl", "evaluation_trajectories.jsonl", "curve.jsonl", "routing.jsonl",
     "metrics.jsonl", "llm.jsonl", FAULTS,
 )  # fmt: skip
@@ -53,7 +59,8 @@ REPAIRS = {
     "else needs. Remove it and run the same command again.",
     "verl/metrics-*.jsonl": "Remove that line and run the same command again: the metrics of that "
     "step are left out, or written again if verl repeats it.",
-    "agent.json": f"Remove the file and {SUMMARY} beside it, and run the same command again: both "
+    BEGINNING: f"{_WRITTEN_AGAIN} from the agent that the setting `agent` names.",
+    AGENT: f"Remove the file and {SUMMARY} beside it, and run the same command again: both "
     "are written again.",
 }
 """What to do about a damaged file, by the end of its path, where * stands for any name: each of the

@@ -42,7 +42,8 @@ class PromptOnly:
         if not lines:
             lab.log("no capability above the thresholds: the base agent is returned")
             return base
-        return replace(base, version=f"prompt-{len(lines)}", prompt="\n".join(lines))
+        prompt = "\n".join(filter(None, [base.prompt, *lines]))
+        return replace(base, version=f"prompt-{len(lines)}", prompt=prompt)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         """The whole budget is analysis. UserError when it is too small."""

@@ -25,12 +25,14 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import remove_leftovers, write_text
 from trace_bench.core.text import visible
 from trace_bench.results import details, rules, search, tables
+from trace_bench.results.beginnings import by_total
 from trace_bench.results.compare import cells, check_comparable
 from trace_bench.results.places import Found, find
 from trace_bench.results.records import as_line, training_tasks
@@ -104,6 +106,7 @@ def _carry_out(given: argparse.Namespace) -> list[Path]:
         )
     if command != "collect":
         rules.check_coverage(found.records, given.coverage)
+        found = replace(found, records=by_total(found.records))
     chosen = "tables" if command == "regrade" else command
     if chosen in DRAWING:
         from trace_bench.results import drawing

@@ -46,6 +46,8 @@ def check(record: Record) -> None:
         _mapping("git", record.git)
         _names("git", [record.git.get("commit")])
         _require("git", "changed" in record.git, record.git)
+    if record.beginning is not None:
+        _beginning(_mapping("beginning", record.beginning))
     if record.routing is not None:
         _routing(_mapping("routing", record.routing))
     _require("curve", isinstance(record.curve, Sequence), record.curve)
@@ -87,6 +89,18 @@ def _drops(drops: Mapping[str, Any]) -> None:
             _counts("drops", value.values())
         else:
             _counts("drops", [value])
+
+
+def _beginning(beginning: Mapping[str, Any]) -> None:
+    _names("beginning", [beginning["sha256"]])
+    _counts("beginning", [beginning["demonstrations"]])
+    _counts("beginning", [] if beginning["rollouts"] is None else [beginning["rollouts"]])
+    _require("beginning", isinstance(beginning["runs"], Sequence), beginning["runs"])
+    for run in beginning["runs"]:
+        _names("beginning", [_mapping("beginning", run)["method"], run["fingerprint"]])
+        _counts("beginning", [run["demonstrations"]])
+        if run["rollouts"] is not None:
+            _counts("beginning", _mapping("beginning", run["rollouts"]).values())
 
 
 def _routing(routing: Mapping[str, Any]) -> None:

@@ -137,7 +137,7 @@ def cost(found: Mapping[tuple[str, int], Cell], caption: str) -> Table:
                 method,
                 f"{budget}",
                 *(f"{mean([r.rollouts.get(p, 0) for r in records]):.0f}" for p in purposes),
-                f"{budget - mean([r.spent for r in records]):.0f}",
+                f"{budget - mean([r.total for r in records]):.0f}",
                 f"{mean([r.tokens for r in records]) / 1000:.0f}",
                 f"{sum(phases.values()):.1f}",
                 f"{whole - sum(phases.values()):.1f}",

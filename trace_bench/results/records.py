@@ -56,12 +56,26 @@ class Record:
     git: Mapping[str, Any] | None = None
     fingerprint: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)  # the suite's own facts
+    beginning: Mapping[str, Any] | None = None  # what the run began with, as in summary.json
     format: int = FORMAT
 
     @property
     def spent(self) -> int:
-        """Rollouts charged to the budget."""
+        """Rollouts charged to this run's own budget."""
         return charged(self.rollouts, self.settings.get("accounting", "strict"))
+
+    @property
+    def before(self) -> int | None:
+        """Rollouts that were spent on the agent with which the run began; None if unknown."""
+        if self.beginning is None:
+            return 0
+        found: int | None = self.beginning["rollouts"]
+        return found
+
+    @property
+    def total(self) -> int:
+        """Rollouts charged in this run and before it, where that is known."""
+        return self.spent + (self.before or 0)
 
     @property
     def coverage(self) -> float:
@@ -114,6 +128,8 @@ def as_line(record: Record) -> str:
     line = dataclasses.asdict(record)
     if not record.about:
         del line["about"]  # as in records from before there were any
+    if record.beginning is None:
+        del line["beginning"]
     for name in ("success", "base"):
         line[name] = [int(v) if v is not None and v == int(v) else v for v in line[name]]
     return json.dumps(line, sort_keys=True, separators=(",", ":")) + "\n"

@@ -27,6 +27,7 @@ from trace_bench.results.rules import DEFAULT, counted, drops
 FREE = (
     *ELSEWHERE, "method", "budget", "seed", "checkpoints", "evaluation.yardsticks",
     "evaluation.joint",  # its name in older runs
+    "beginning",  # its cost is counted (beginnings.py)
 )  # fmt: skip
 CHECKED = ("metrics.jsonl", "capabilities.json")  # also read here; older runs have no hash of them
 _TOKENS = re.compile(rb'"tokens":(\d+)')
@@ -75,6 +76,7 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         git=summary["git"],
         fingerprint=summary["fingerprint"],
         about=summary.get("suite_data", {}),
+        beginning=summary.get("beginning"),
     )
     check(record)
     return record

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from trace_bench.results import facts
+from trace_bench.results import beginnings, facts
 from trace_bench.results.compare import (
     Cell,
     Difference,
@@ -35,6 +35,7 @@ def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
     )
     if about := facts.line(records[0].about, facts.models(first)):
         text += f" About the suite: {about}."
+    text += beginnings.caption(records)
     low, _ = _seed_counts(records)
     shown = can_show(len(records[0].success), low, int(trials), repeats_of(records))
     if skipped:
@@ -144,12 +145,13 @@ def comparison(found: Mapping[tuple[str, int], Cell], budget: int, caption: str)
     rows = []
     for method, cell in at.items():
         records = cell.records
-        spent = sum(r.spent for r in records) / len(records)
+        spent = sum(r.total for r in records) / len(records)
+        before = sum(r.before or 0 for r in records) / len(records)
         rows.append(
             (
                 method,
                 f"{len(records)}",
-                f"{spent:.0f}",
+                f"{spent:.0f}" + (f" ({before:.0f} before)" if before else ""),
                 _cell(cell),
                 f"{sum(r.similarity for r in records) / len(records):.3f}",
                 *_difference(against_control.get(method), corrected.get(f"{method}/{control}")),
@@ -207,6 +209,9 @@ def _against(at: Mapping[str, Cell], control: str) -> dict[str, Difference]:
     evaluated itself."""
     if control not in at and control != style().control:
         return {}
+    runs = [record for cell in at.values() for record in cell.records]
+    if control not in at and beginnings.began_apart(runs):
+        return {}  # the runs' own base agents are not one agent
     return {
         m: difference(cell, at[control] if control in at else base_of(cell))
         for m, cell in at.items()

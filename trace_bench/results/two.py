@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trace_bench.core.errors import UserError
+from trace_bench.results.beginnings import began_with
 from trace_bench.results.compare import Cell, Difference, base_of, difference
 from trace_bench.results.places import find
 from trace_bench.results.records import Record, flat_settings
@@ -59,7 +60,11 @@ def _check_tasks(a: Record, b: Record) -> None:
 
 def _settings(a: Record, b: Record) -> list[str]:
     one, two = (
-        {"method": r.method, "budget": r.budget, "seed": r.seed, "rule": r.rule, **flat_settings(r)}
+        {
+            **{"method": r.method, "begins with": began_with(r) or "the bare model"},
+            **{"budget": r.budget, "seed": r.seed, "rule": r.rule},
+            **flat_settings(r),
+        }
         for r in (a, b)
     )
     absent = "not a setting of it"

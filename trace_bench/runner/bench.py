@@ -22,6 +22,7 @@ from trace_bench.core.types import Task
 from trace_bench.llm.roles import Roles
 from trace_bench.play.suites import about_of, tasks_of
 from trace_bench.runner import elsewhere
+from trace_bench.runner.beginning import beginning_of, check_beginning
 from trace_bench.runner.build import (
     Log,
     check_needs,
@@ -89,6 +90,13 @@ def build_bench(
     check_splits(settings, suite, plan)
     check_sandbox(settings, plan)
     check_needs(plan, parts, suite, trainer)
+    check_beginning(
+        beginning_of(settings),
+        plan,
+        trainer,
+        scripted=parts["policy"].scripted,
+        weights=place.identity["model"]["sha256"],
+    )
     checkpoints(settings, plan)
     context = replace(context, suite=suite)
     policy: Policy = stack.enter_context(closing(parts["policy"].make(context)))

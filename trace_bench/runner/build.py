@@ -29,6 +29,7 @@ from trace_bench.core.types import CHARGED, Task, to_json
 from trace_bench.llm.client import Endpoint, check_extra, check_urls, read_key
 from trace_bench.llm.roles import Role, Roles
 from trace_bench.play.suites import splits_of, tasks_of
+from trace_bench.runner.beginning import beginning_of, with_beginning
 from trace_bench.runner.lab import MakeSuite
 from trace_bench.sandbox.choose import Sandbox, Where, suite_in
 from trace_bench.sandbox.docker import Limits
@@ -154,7 +155,12 @@ def models_in_roles(settings: Settings) -> frozenset[str]:
 
 
 def plan_of(settings: Settings, method: Method, trainer: Trainer, tasks: int) -> MethodPlan:
-    """The method's plan for so many training tasks. Raises UserError if the budget is too small."""
+    """The method's plan for so many training tasks, with the agent that it begins with. Raises
+    UserError if the budget is too small."""
+    return with_beginning(_planned(settings, method, trainer, tasks), beginning_of(settings))
+
+
+def _planned(settings: Settings, method: Method, trainer: Trainer, tasks: int) -> MethodPlan:
     run = PlannedRun(
         budget=settings.budget,
         tasks=tasks,

@@ -21,7 +21,7 @@ from trace_bench.runner.clock import Clock
 from trace_bench.runner.evaluate import Evaluator
 from trace_bench.runner.outcomes import Known, Outcome, Plan
 from trace_bench.runner.progress import Progress
-from trace_bench.runner.routing import Routing, only, routing
+from trace_bench.runner.routing import Routing, acts_alike, choices_of, only, routing
 
 
 @dataclass(frozen=True)
@@ -102,15 +102,19 @@ class Evaluation:
         with self._clock.phase("final evaluation"):
             self._trained("final", base, agent, keep=True)
 
-    def adapters(self, agent: AgentSpec) -> None:
-        """Evaluates every adapter alone on every held-out task, if the agent has a choice."""
+    def adapters(self, base: AgentSpec, agent: AgentSpec) -> None:
+        """Evaluates every adapter alone on every held-out task, if the agent has a choice; and the
+        model without any, if the router may choose that."""
         if not agent.adapters or (len(agent.adapters) == 1 and agent.router is None):
             return
         with self._clock.phase("evaluation of every adapter"):
-            choices: dict[str | None, Sequence[Outcome]] = {None: self.outcomes["base"]}
-            for adapter in agent.adapters:
-                spec, label = only(agent, adapter.name), f"adapter:{adapter.name}"
-                choices[adapter.name] = self._held_out.evaluate(label, spec, self._plan)
+            choices: dict[str | None, Sequence[Outcome]] = {}
+            for name in choices_of(agent):
+                spec, label = only(agent, name), f"adapter:{name or 'none'}"
+                if acts_alike(spec, base):
+                    choices[name] = self.outcomes["base"]
+                else:
+                    choices[name] = self._held_out.evaluate(label, spec, self._plan)
             self.routed = routing(choices, self.outcomes["final"])
 
     def router(self, base: AgentSpec, agent: AgentSpec) -> None:
@@ -125,12 +129,12 @@ class Evaluation:
             return
         plan = self._dev_plan()
         with self._clock.phase("evaluation of routing"):
-            choices: dict[str | None, Sequence[Outcome]] = {
-                None: self._routing.evaluate("base", base, plan)
-            }
-            for adapter in agent.adapters:
-                spec = only(agent, adapter.name)
-                choices[adapter.name] = self._routing.evaluate(adapter.name, spec, plan)
+            choices: dict[str | None, Sequence[Outcome]] = {}
+            for name in choices_of(agent):
+                spec = only(agent, name)
+                alike = acts_alike(spec, base)
+                label = "base" if alike else name or "none"
+                choices[name] = self._routing.evaluate(label, base if alike else spec, plan)
             self.validated = routing(choices, self._routing.evaluate("routed", agent, plan))
 
     def yardstick(self, yardstick: Yardstick, base: AgentSpec, agent: AgentSpec) -> None:
@@ -168,7 +172,7 @@ class Evaluation:
     def _trained(self, label: str, base: AgentSpec, agent: AgentSpec, keep: bool = False) -> None:
         """Evaluates a trained agent on the held-out tasks; an unchanged agent gets the base agent's
         outcomes."""
-        if not agent.adapters and (agent.model, agent.prompt) == (base.model, base.prompt):
+        if acts_alike(agent, base):
             self.outcomes[label] = self._held_out.copy(label, self.outcomes["base"])
         else:
             self.outcomes[label] = self._held_out.evaluate(label, agent, self._plan, keep=keep)

@@ -18,6 +18,7 @@ def header(bench: Bench) -> list[str]:
         f"{len(held_out.tasks)} held-out tasks ({settings.evaluation.split}{trials}), "
         f"protocol {settings.protocol}",
         f"agent: {acting_model(bench)}, policy={parts['policy'].label}{trained}",
+        *([f"begins with: {settings.agent}"] if settings.agent else []),
         f"budget: {settings.budget} rollouts, seed {settings.seed}",
         f"folder: {bench.place.folder}",
     ]

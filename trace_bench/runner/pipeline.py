@@ -25,13 +25,14 @@ from trace_bench.core.protocols import (
     Tracker,
     Yardstick,
 )
-from trace_bench.core.run_files import FAULTS, FLOORS, SUMMARY
+from trace_bench.core.run_files import AGENT, FAULTS, FLOORS, SUMMARY
 from trace_bench.core.store import read_lines, write_json
 from trace_bench.core.types import CHARGED, AgentSpec, Task
 from trace_bench.play.faults import Faults
 from trace_bench.play.record import Episodes, Player
 from trace_bench.play.suites import Suites, about_of
 from trace_bench.runner import health, report
+from trace_bench.runner.beginning import base_agent, beginning_of
 from trace_bench.runner.bench import (
     Bench,
     acting_model,
@@ -203,7 +204,8 @@ def _execute(
     if resumed:
         there = lab.ledger.spent
         progress.log(f"resuming {folder}: {there} of {settings.budget} rollouts are there")
-    base = AgentSpec(model=acting_model(bench))
+    beginning = beginning_of(settings)
+    base = base_agent(acting_model(bench), beginning, folder)
     agent = _phases(run, lab, base)
     trained = {y.name: _yardstick(run, y, base) for y in yardsticks(bench)}
     clock.add("total", time.monotonic() - started)
@@ -221,6 +223,7 @@ def _execute(
         about=about_of(bench.suite),
         llm=_costs(run, lab),
         health=_health(run, lab),
+        before=None if beginning is None else beginning.runs,
         known_bad=frozenset(t.id for t in wanted(bench).tasks if t.data.get("known_bad")),
     )
     summary = summarize(settings, bench.parts, bench.place, bench.plan, finished)
@@ -244,11 +247,11 @@ def _phases(run: _Run, lab: RunLab, base: AgentSpec) -> AgentSpec:
         lab.checkpoint(base)
         agent = _fitted(bench.method, bench.parts["method"].label, base, bench.train, lab)
         evaluation.checkpoint(lab.spent, agent, bench.settings.budget + 1)
-        write_json(bench.place.folder / "agent.json", agent)
+        write_json(bench.place.folder / AGENT, agent)
     for purpose, seconds in lab.seconds.items():
         run.clock.add(f"method/{purpose} rollouts", seconds)
     evaluation.final(base, agent)
-    evaluation.adapters(agent)
+    evaluation.adapters(base, agent)
     evaluation.router(base, agent)
     return agent
 

@@ -145,6 +145,8 @@ def closing(summary: Mapping[str, Any], columns: int = WIDE) -> str:
     if summary["accounting"] == "paper":
         title += " (accounting=paper: analysis and calibration are not counted)"
     lines = ["", table(summary["table"], title, columns), ""]
+    if (beginning := summary.get("beginning")) is not None:
+        lines.append(_beginning(beginning, _spent(summary)))
     if (without := summary.get("without_known_bad")) is not None:
         lines.append(_without(summary["method"], summary["learns"], without))
     if about := facts.line(summary.get("suite_data", {}), summary.get("models", {})):
@@ -182,6 +184,18 @@ def closing(summary: Mapping[str, Any], columns: int = WIDE) -> str:
         "browser: python -m trace_bench.report"
     )
     return "\n".join(lines)
+
+
+def _beginning(beginning: Mapping[str, Any], own: int) -> str:
+    """What the agent cost that the run began with, and all of it together, as one line."""
+    before = beginning["rollouts"]
+    if before is None:
+        return "began with an agent of unknown cost, so its rollouts compare with no other run's"
+    known = f", {before} + {own} = {before + own} rollouts in all"
+    taught = beginning["demonstrations"]
+    shown = f", {taught} demonstrations" if taught else ""
+    made = " > ".join(str(run["method"]) for run in beginning["runs"]) or "the bare model"
+    return f"began with the agent of {made} ({before} rollouts{shown}){known}"
 
 
 def _without(method: str, learns: bool, figures: Mapping[str, Any]) -> str:
@@ -229,7 +243,10 @@ def beside(name: str, summary: Mapping[str, Any]) -> str:
     text = f"{name}: success {figures['success']:.3f} [{low:.3f}, {high:.3f}]"
     if change is not None:
         text += f", vs base {change['value']:+.3f} (p {p_value(change['p_value'])})"
-    return f"{text}, {_spent(summary)} of {summary['budget']} rollouts of its own"
+    text += f", {_spent(summary)} of {summary['budget']} rollouts of its own"
+    if (beginning := summary.get("beginning")) is not None and beginning["rollouts"] is not None:
+        text += f" after {beginning['rollouts']} of what it began with"
+    return text
 
 
 def _spent(summary: Mapping[str, Any]) -> int:

@@ -46,10 +46,23 @@ def routing(choices: Mapping[str | None, Sequence[Outcome]], final: Sequence[Out
     )
 
 
-def only(agent: AgentSpec, adapter: str) -> AgentSpec:
-    """The agent with one adapter for all tasks."""
+def choices_of(agent: AgentSpec) -> list[str | None]:
+    """What its router chooses among: its adapters and, unless the router names one to play
+    otherwise, the base model (None)."""
+    without = () if (agent.router or {}).get("otherwise") else (None,)
+    return [*without, *(a.name for a in agent.adapters)]
+
+
+def acts_alike(one: AgentSpec, two: AgentSpec) -> bool:
+    """Whether two agents do the same, whatever their versions."""
+    return replace(one, version="") == replace(two, version="")
+
+
+def only(agent: AgentSpec, adapter: str | None) -> AgentSpec:
+    """The agent with one adapter for all tasks; None: without any."""
     kept = tuple(a for a in agent.adapters if a.name == adapter)
-    return replace(agent, version=f"{agent.version}/{adapter}", adapters=kept, router=None)
+    version = f"{agent.version}/{adapter or 'none'}"
+    return replace(agent, version=version, adapters=kept, router=None)
 
 
 def _rank(outcome: Outcome) -> tuple[float, float]:

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.beginning import Runs, totals
 from trace_bench.core.protocols import MethodPlan
 from trace_bench.core.run_files import FLOORS, HASHED
 from trace_bench.core.store import file_hash, read_json
@@ -42,7 +43,8 @@ class Finished:
     """The results of a run. `outcomes`: by agent; `rollouts`: episodes by purpose; `yardsticks`:
     title and rollouts by purpose of each; `seconds`: wall time by phase; `about`: the suite's own
     facts; `llm`: requests to models, and malformed tool calls; `health`: what was lost or
-    cut off. `known_bad`: held-out tasks whose scoring is known to be wrong, by their data."""
+    cut off. `before`: the runs that made the agent which the run began with; None for the bare
+    model. `known_bad`: held-out tasks whose scoring is known to be wrong, by their data."""
 
     agent: AgentSpec
     outcomes: Mapping[str, Sequence[Outcome]]
@@ -55,6 +57,7 @@ class Finished:
     about: Mapping[str, Any]
     llm: Mapping[str, Any]
     health: Mapping[str, Any]
+    before: Runs | None = None
     known_bad: frozenset[str] = frozenset()
 
 
@@ -86,6 +89,8 @@ def summarize(
         "seed": settings.seed,
         "budget": settings.budget,
         "rollouts": dict(run.rollouts),
+        "demonstrations": plan.demonstrations,
+        "beginning": _beginning(settings, place, run),
         "yardsticks": {name: dict(found) for name, found in run.yardsticks.items()},
         "score": report.score(final),
         "base_score": report.score(base),
@@ -107,6 +112,15 @@ def summarize(
         "fingerprint": place.fingerprint,
         "hashes": {name: file_hash(place.folder / name) for name in HASHED},
     }
+
+
+def _beginning(settings: Settings, place: Place, run: Finished) -> dict[str, Any] | None:
+    """The agent that the run began with: its hash, the runs that made it, and what they spent,
+    counted as this run counts (None: unknown)."""
+    if run.before is None:
+        return None
+    own = {"sha256": place.identity["beginning"]["sha256"], "runs": list(run.before)}
+    return {**own, **totals(run.before, settings.accounting)}
 
 
 def _without_known_bad(run: Finished) -> dict[str, Any]:

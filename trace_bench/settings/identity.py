@@ -6,12 +6,11 @@ Settings whose field has `metadata={"identity": False}` (addresses, deadlines) a
 from __future__ import annotations
 
 import dataclasses
-import functools
-import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.beginning import hash_of, read_beginning
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.run_files import ELSEWHERE
 from trace_bench.core.types import to_json
@@ -48,6 +47,8 @@ def identity(settings: Settings, parts: Mapping[str, Part]) -> dict[str, Any]:
     data["llm"] = {name: _of_role(role) for name, role in settings.llm.roles.items()}
     path = None if parts["policy"].scripted else model_path(settings, parts)
     data["model"]["sha256"] = None if path is None else weights_hash(path)
+    if settings.agent is not None:
+        data["beginning"] = read_beginning(settings.agent).identity(settings.accounting)
     return data
 
 
@@ -77,17 +78,7 @@ def weights_hash(path: str) -> str | None:
     files = sorted(Path(path).glob("*.safetensors")) if Path(path).is_dir() else None
     if files is None:
         return None
-    return _hash(tuple((f, f.stat().st_mtime_ns, f.stat().st_size) for f in files))
-
-
-@functools.lru_cache(maxsize=8)
-def _hash(files: tuple[tuple[Path, int, int], ...]) -> str:
-    digest = hashlib.sha256()
-    for file, _, _ in files:
-        with file.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()[:16]
+    return hash_of(tuple((f, f.stat().st_mtime_ns, f.stat().st_size) for f in files))
 
 
 def _of_part(chosen: PartSettings, part: Part) -> dict[str, Any]:

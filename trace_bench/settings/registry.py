@@ -58,7 +58,6 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "base": "trace_bench.methods.base:Base",
             "grpo": "trace_bench.methods.grpo:Grpo",
             "gepa": "trace_bench.methods.gepa:Gepa",
-            "saved": "trace_bench.methods.saved:Saved",
             "sft": "trace_bench.methods.sft:Sft",
             "trace": "trace_bench.methods.trace:Trace",
             "single_capability": "trace_bench.methods.single_capability:SingleCapability",

@@ -150,9 +150,9 @@ class EvaluationSettings:
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of one run. `max_lost`: the share of a call's episodes that may be lost before
-    the run stops. `run_dir`: its folder. `runs_root`: the parent folder of runs without a
-    `run_dir`."""
+    """The settings of one run. `agent`: the run whose agent is the base agent. `max_lost`: the
+    share of a call's episodes that may be lost before the run stops. `run_dir`: its folder.
+    `runs_root`: the parent folder of runs without a `run_dir`."""
 
     env: EnvSettings
     method: PartSettings
@@ -165,6 +165,7 @@ class Settings:
     llm: LLMSettings = field(default_factory=LLMSettings)
     protocol: Literal["held_out", "paper"] = "held_out"
     accounting: Literal["strict", "paper"] = "strict"
+    agent: str | None = None
     budget: int = field(default=640, metadata=number(0, 10_000_000))
     seed: int = field(default=0, metadata=number(0))
     checkpoints: tuple[int, ...] | None = field(default=None, metadata=number(0))

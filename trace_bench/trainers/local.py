@@ -30,6 +30,7 @@ from trace_bench.trainers.record import (
 )
 from trace_bench.trainers.schedule import Schedule, curve_caveat, plan, task_of_group
 from trace_bench.trainers.settings import GPU, TrainerSettings
+from trace_bench.trainers.start import check_start, start_of
 from trace_bench.trainers.tree import sequence_of
 
 if TYPE_CHECKING:
@@ -44,9 +45,9 @@ __all__ = ["LocalTrainer", "TrainerSettings"]
 
 
 class LocalTrainer:
-    """Implements `protocols.Trainer`, `PlansTraining`, `NeedsMachines` and `FineTunes`. `threads`:
-    torch's thread count for the process (None: unchanged); another count changes rounding. The
-    model is loaded once and kept for later jobs."""
+    """Implements `protocols.Trainer`, `PlansTraining`, `ContinuesAdapters`, `NeedsMachines` and
+    `FineTunes`. `threads`: torch's thread count for the process (None: unchanged); another count
+    changes rounding. The model is loaded once and kept for later jobs."""
 
     weights_here = True
 
@@ -57,17 +58,23 @@ class LocalTrainer:
         self._learners: dict[str, Learner] = {}
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
-        """Returns the job's agent with one more adapter, named `<job.name>@<version>`; the agent
-        itself if no iteration took an optimizer step.
+        """Returns the job's agent with the adapter `<job.name>@<version>`; the agent itself if no
+        iteration took an optimizer step. An agent that has an adapter already is trained on from
+        it, and the new one takes its place.
 
-        Raises UserError if the job's rollouts are too few for one iteration, if the model lacks a
-        target module, or if the folder holds a job of the same name with other settings."""
+        Raises UserError for an agent that routes between adapters, if the job's rollouts are too
+        few for one iteration, if the model lacks a target module, or if the folder holds a job of
+        the same name with other settings."""
         return _Training(job, lab, self).run()
 
     def plan_training(self, rollouts: int, name: str, points: Sequence[int]) -> str | None:
         """`protocols.PlansTraining`."""
         plan(rollouts, self.settings, name)
         return curve_caveat(self.settings, rollouts, points)
+
+    def check_start(self, start: AdapterRef) -> None:
+        """`protocols.ContinuesAdapters`."""
+        check_start(start, self.settings)
 
     def machines(self, billions: float | None) -> tuple[list[str], list[str]]:
         """`protocols.NeedsMachines`: all weights in float32 on one device."""
@@ -109,6 +116,7 @@ class _Training:
         self.job, self.lab, self.trainer = job, lab, trainer
         self.settings = trainer.settings
         check_job(job)
+        self.start = start_of(job.agent)
         self.schedule: Schedule = plan(job.rollouts, self.settings, job.name)
         self.folder = lab.folder / "adapters" / job.name
         self.first_group = [s // self.settings.group_size for s in self.schedule.spent]
@@ -132,7 +140,7 @@ class _Training:
         from trace_bench.trainers.resume import restore
 
         learner = self.trainer.learner(self.job.agent.model)
-        optimizer = restore(state, learner, self.settings, self.job.seed)
+        optimizer = restore(state, learner, self.settings, self.job.seed, self.start)
         for iteration in range(state.iteration, len(self.schedule.groups)):
             trajectories = self.rollouts(iteration)
             record = self.learn(iteration, trajectories, learner, optimizer)
@@ -158,7 +166,8 @@ class _Training:
 
     def rollouts(self, iteration: int) -> list[Trajectory]:
         tasks = self.tasks(iteration)
-        adapter = self.version(iteration) if iteration else None  # version 0 is the base model
+        first = None if self.start is None else self.start.name
+        adapter = self.version(iteration) if iteration else first
         played = self.lab.rollouts(
             f"train/{self.job.name}/iter{iteration:04d}",
             self.agent(iteration),
@@ -195,9 +204,7 @@ class _Training:
         version = self.version(iteration)
         adapter = AdapterRef(version, str(self.folder / f"{iteration:04d}"))
         base = self.job.agent
-        return replace(
-            base, version=f"{base.version}+{version}", adapters=(*base.adapters, adapter)
-        )
+        return replace(base, version=f"{base.version}+{version}", adapters=(adapter,))
 
     def save(self, state: State, learner: Learner, optimizer: torch.optim.Optimizer) -> None:
         """Saves the new version, then the state that names it, then removes older versions: so the

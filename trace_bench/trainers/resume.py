@@ -17,6 +17,7 @@ from trace_bench.policies.engine.lora import read_weights
 from trace_bench.trainers.adapters import restart
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.trainers.start import begin_with
 
 FILE = "state.pt"
 _AGAIN = "the training is repeated from the stored rollouts"
@@ -75,14 +76,21 @@ class State:
 
 
 def restore(
-    state: State, learner: Learner, settings: TrainerSettings, seed: int
+    state: State,
+    learner: Learner,
+    settings: TrainerSettings,
+    seed: int,
+    start: AdapterRef | None = None,
 ) -> torch.optim.Optimizer:
-    """Loads the state into adapter and optimizer, or initializes them if it is new."""
+    """Loads the state into adapter and optimizer, or initializes them if it is new: the adapter as
+    `start`, if there is one."""
     optimizer = torch.optim.AdamW(
         learner.parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay
     )
     if state.weights is None or state.optimizer is None:
         restart(learner.layers, seed)
+        if start is not None:
+            begin_with(learner.layers, start, settings)
         return optimizer
     with torch.no_grad():
         for parameter, stored in zip(learner.parameters, state.weights, strict=True):

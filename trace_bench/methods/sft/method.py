@@ -25,7 +25,8 @@ class Sft:
         self.settings = settings
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
-        """The base agent with the adapter `sft`, used for every task."""
+        """The base agent with the adapter `sft`, used for every task; it goes on from the adapter
+        that the base agent has, if any, and demonstrations are read under its prompt."""
         from trace_bench.methods.sft.tuning import Tuning
 
         if not isinstance(lab.trainer, FineTunes):
@@ -34,4 +35,5 @@ class Sft:
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         need = Need("trainer", FineTunes, "docs/trainers.md", HERE)
-        return MethodPlan(needs=(need,), adapters=1, trains=True)
+        count = self.settings.demonstrations
+        return MethodPlan(needs=(need,), adapters=1, trains=True, demonstrations=count)

@@ -14,7 +14,9 @@ from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.methods.sft.data import Conversation, own, read
 from trace_bench.methods.sft.settings import SftSettings
+from trace_bench.play.rollouts import with_guidance
 from trace_bench.trainers.record import stepped
+from trace_bench.trainers.start import start_of
 
 if TYPE_CHECKING:
     from trace_bench.policies.chat import Chat
@@ -43,7 +45,8 @@ class Tuning:
         state = State.load(self.folder, self._identity(), self.lab.log)
         if not state.finished:
             sequences = self._sequences()
-            optimizer = restore(state, self.learner, self.trainer, self.seed)
+            start = start_of(self.base)
+            optimizer = restore(state, self.learner, self.trainer, self.seed, start)
             batches = self._batches(len(sequences))
             for step in range(state.iteration, len(batches)):
                 for group in optimizer.param_groups:
@@ -72,7 +75,7 @@ class Tuning:
         return dataclasses.replace(
             self.base,
             version=f"{self.base.version}+{name}",
-            adapters=(*self.base.adapters, adapter),
+            adapters=(adapter,),
         )
 
     def _sequences(self) -> list[Tokens]:
@@ -83,7 +86,10 @@ class Tuning:
 
         _, tokenizer = load_model(self.base.model)
         chat = Chat(tokenizer, self.base.model)
-        every = [tokens_of(chat, talk) for talk in self._conversations()]
+        every = [
+            tokens_of(chat, (with_guidance(messages, self.base.prompt), tools))
+            for messages, tools in self._conversations()
+        ]
         fitting = [s for s in every if len(s.ids) <= self.learner.context]
         if len(fitting) < len(every):
             self.lab.log(

@@ -27,6 +27,7 @@ from trace_bench.methods.trace.synthesis.generate.generation import ROLE, Genera
 from trace_bench.methods.trace.synthesis.generate.leaks import held_out
 from trace_bench.methods.trace.synthesis.generate.prompt import VERSION
 from trace_bench.methods.trace.training import JOINT, Job, Trained, assemble, jobs, train
+from trace_bench.trainers.start import start_of
 
 UNSPENT = "the last adapter ended early, or the rest was too little for another iteration"
 
@@ -218,7 +219,9 @@ class _Fit:
         """The agent with the adapters that are there, and a router that knows only them."""
         names = [t.job.name for t in done]
         skills = {c.name: c.description for c in self.analysis.candidates}
-        router = describe(self.lab, done, self.analysis.known(names), skills, self.settings)
+        known, own = self.analysis.known(names), start_of(self.base)
+        otherwise = None if own is None else own.name
+        router = describe(self.lab, done, known, skills, self.settings, otherwise)
         return assemble(self.base, done, router)
 
     # -- the record ---------------------------------------------------------------------------

@@ -52,32 +52,38 @@ def describe(
     known: Sequence[Known],
     skills: Mapping[str, str],
     settings: RoutingSettings,
+    otherwise: str | None = None,
 ) -> dict[str, Any] | None:
     """The router as JSON, or None when one adapter serves all tasks. `skills`: what each capability
-    is, in words."""
+    is, in words. `otherwise`: the base agent's own adapter, which plays where none is chosen."""
     if any(t.job.name == JOINT for t in trained):
         return None
     offered = [[t.adapter.name, skills[t.job.name]] for t in trained]
     zero_shot: dict[str, Any] = {"kind": "zero_shot", "skills": offered, "prompt": VERSION}
     if settings.route_share:
         zero_shot["share"] = settings.route_share
+    instead = {} if otherwise is None else {"otherwise": otherwise}
     if settings.route == "zero_shot":
-        return zero_shot
-    retrieval = _retrieval(lab, trained, known, settings)
+        return {**zero_shot, **instead}
+    retrieval = _retrieval(lab, trained, known, settings, otherwise)
     if settings.route == "both":
-        return {"kind": "both", "retrieval": retrieval, "zero_shot": zero_shot}
-    return retrieval
+        return {"kind": "both", "retrieval": retrieval, "zero_shot": zero_shot, **instead}
+    return {**retrieval, **instead}
 
 
 def _retrieval(
-    lab: Lab, trained: Sequence[Trained], known: Sequence[Known], settings: RoutingSettings
+    lab: Lab,
+    trained: Sequence[Trained],
+    known: Sequence[Known],
+    settings: RoutingSettings,
+    otherwise: str | None,
 ) -> dict[str, Any]:
     adapters = {t.job.name: t.adapter.name for t in trained}
     examples: list[Example] = []
     for t in trained:
         examples += _own(lab, t, settings)
     solved = [k for k in known if k.solved][: settings.route_examples]
-    examples += [(k.text, None, k.tools) for k in solved]
+    examples += [(k.text, otherwise, k.tools) for k in solved]
     if settings.route_failures:
         examples += _failures(adapters, known, settings.route_examples)
     examples = _unique(examples)

@@ -117,12 +117,14 @@ def _new(base: AgentSpec, agent: AgentSpec, job: str) -> AdapterRef:
 
 
 def assemble(base: AgentSpec, done: Sequence[Trained], router: Mapping | None) -> AgentSpec:
-    """The base agent with all adapters; its version names what is in it."""
+    """The base agent with all adapters; its version names what is in it. Without a router, the one
+    new adapter takes the place of the base agent's own, from which it was trained on."""
+    kept = () if router is None else base.adapters
     names = "\n".join(t.adapter.name for t in done)
     digest = hashlib.sha256(names.encode()).hexdigest()[:8]
     return replace(
         base,
         version=f"trace-{len(done)}-{digest}",
-        adapters=(*base.adapters, *(t.adapter for t in done)),
+        adapters=(*kept, *(t.adapter for t in done)),
         router=router,
     )

@@ -29,8 +29,8 @@ class RetrievalRouter:
     nearest `top_k` examples, those with a similarity of at least `threshold` vote with it.
 
     The candidate with the most votes wins; the base model (null) is a candidate like any other,
-    and wins if there are no votes. Ties go to the candidate that appears first in `examples`.
-    """
+    and it (or the adapter `otherwise`) wins if there are no votes. Ties go to the candidate that
+    appears first in `examples`."""
 
     waits = False
 
@@ -39,6 +39,7 @@ class RetrievalRouter:
         self.top_k = int(description.get("top_k", 5))
         self.threshold = float(description.get("threshold", 0.35))
         self.weight = float(description.get("tools_weight", 0.0))
+        self.otherwise: str | None = description.get("otherwise")
         inside = 0.0 <= self.threshold <= 1.0 and 0.0 <= self.weight <= 1.0
         if not examples or self.top_k < 1 or not inside:
             raise UserError(
@@ -66,7 +67,7 @@ class RetrievalRouter:
     def choose(self, text: str, tools: Sequence[str] = ()) -> str | None:
         """The adapter for a first message and the names of the tools at hand."""
         votes = self.votes(text, tools)
-        return max(votes, key=lambda name: votes[name]) if votes else None
+        return max(votes, key=lambda name: votes[name]) if votes else self.otherwise
 
     def votes(self, text: str, tools: Sequence[str] = ()) -> dict[str | None, float]:
         """The votes of the nearest examples by candidate, in order of the examples."""

@@ -9,7 +9,9 @@ A router's description is plain JSON in the AgentSpec:
     {"kind": "zero_shot", "skills": [[name, what it is for], ...], "prompt": 1, "share": 0.0}
     {"kind": "both", "retrieval": {...}, "zero_shot": {...}}
 
-A retrieval example may lack its tools; without "tools_weight" only texts are compared.
+A retrieval example may lack its tools; without "tools_weight" only texts are compared. Any but the
+first two may name the adapter that plays where none is chosen, in place of the base model:
+"otherwise": name.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ def make_router(agent: AgentSpec, model: object = None) -> Router:
     kind = description.get("kind")
     if kind == "fixed":
         return FixedRouter(_known(description["adapter"], names))
+    _known(description.get("otherwise"), names)
     if kind == "retrieval":
         _check_examples(description, names)
         return RetrievalRouter(description)

@@ -31,9 +31,10 @@ class LabelModel(Protocol):
 
 
 class ZeroShotRouter:
-    """`skills`: (adapter, what it is for). The base model is one more choice, and is chosen if no
-    letter is a likely answer. Ties go to the earlier letter. With a `share` above 0, the router
-    returns a weighted sum of the smallest set of choices with that share of the probability."""
+    """`skills`: (adapter, what it is for). The base model (or the adapter `otherwise`) is one more
+    choice, and is chosen if no letter is a likely answer. Ties go to the earlier letter. With a
+    `share` above 0, the router returns a weighted sum of the smallest set of choices with that
+    share of the probability."""
 
     waits = True  # each choice waits for a request, so choices should run concurrently
 
@@ -52,6 +53,7 @@ class ZeroShotRouter:
             )
 
         self.share = float(description.get("share", 0.0))
+        self.otherwise: str | None = description.get("otherwise")
 
     def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
         return self.choose(messages, [name for name, _ in self.skills])
@@ -62,7 +64,7 @@ class ZeroShotRouter:
         """The choice among these adapters and the base model. Raises UserError if the model gives
         no probabilities."""
         offered = [(name, what) for name, what in self.skills if name in among]
-        offered.append((None, _BASE))
+        offered.append((self.otherwise, _BASE))
         letters = ascii_uppercase[: len(offered)]
         skills = "\n".join(f"{c}. {what}" for c, (_, what) in zip(letters, offered, strict=True))
         question: list[Message] = [
@@ -76,7 +78,7 @@ class ZeroShotRouter:
                 "`method.route` to retrieval, or use a server such as vLLM."
             )
         if not found:
-            return None
+            return self.otherwise
         if self.share > 0:
             chances = [math.exp(found.get(c, float("-inf"))) for c in letters]
             names = [name for name, _ in offered]
@@ -92,9 +94,12 @@ class BothRouter:
 
     def __init__(self, description: Mapping[str, Any], model: object) -> None:
         self._retrieval = RetrievalRouter(description["retrieval"])
-        self._zero_shot = ZeroShotRouter(description["zero_shot"], model)
+        self.otherwise: str | None = description.get("otherwise")
+        asked = {**description["zero_shot"], "otherwise": self.otherwise}
+        self._zero_shot = ZeroShotRouter(asked, model)
 
     def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
         names = [t["function"]["name"] for t in tools]
-        near = [n for n in self._retrieval.votes(first_message(messages), names) if n is not None]
-        return self._zero_shot.choose(messages, near) if near else None
+        votes = self._retrieval.votes(first_message(messages), names)
+        near = [name for name in votes if name not in (None, self.otherwise)]
+        return self._zero_shot.choose(messages, near) if near else self.otherwise

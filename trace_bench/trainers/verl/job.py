@@ -15,6 +15,7 @@ from trace_bench.core.types import AgentSpec, Task, to_json
 from trace_bench.play.suites import generated_key
 from trace_bench.trainers.schedule import task_of_group
 from trace_bench.trainers.settings import VerlSettings, full_iterations
+from trace_bench.trainers.start import begin_with, start_of
 from trace_bench.trainers.verl.spec import TRAIN, VALIDATION, JobSpec, row
 
 
@@ -120,6 +121,8 @@ def prepare(
     loop = "trace_bench.trainers.verl.episodes.EpisodeLoop"
     write_text(folder / "agent_loop.yaml", f"- name: trace_bench\n  _target_: {loop}\n")
     layers = fresh(spec.model, settings.target_modules, settings.rank, job.seed)
+    if (start := start_of(job.agent)) is not None:
+        begin_with(layers, start, settings)
     write_adapter(folder / "start", layers, lora(settings), spec.model)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from trace_bench.core.store import read_json, stable_seed, write_json
 from trace_bench.core.types import AdapterRef, AgentSpec, Task, agent_from_json
+from trace_bench.trainers.start import start_of
 
 JOB_VARIABLE = "TRACE_BENCH_VERL_JOB"
 """The environment variable with the path of the folder, for verl's processes."""
@@ -47,7 +48,7 @@ class JobSpec:
     data. `suites`: the function that builds the run's suites from them in another process
     ("module:function"). `seed`: the run's seed, from which episodes' seeds are derived.
     `iterations` have `groups` groups of `group_size` rollouts each; `decay` is over them. Iteration
-    i uses adapter version i; version 0 is the base model."""
+    i uses adapter version i; version 0 is the agent's own adapter, or the base model."""
 
     name: str
     run: str
@@ -87,7 +88,10 @@ class JobSpec:
 
     def version(self, iteration: int) -> str | None:
         """The adapter for an iteration's rollouts; None is the base model."""
-        return f"{self.name}@{iteration:04d}" if iteration else None
+        if iteration:
+            return f"{self.name}@{iteration:04d}"
+        start = start_of(agent_from_json(self.agent))
+        return None if start is None else start.name
 
     def rate(self, iteration: int) -> float:
         """The factor on the learning rate in an iteration."""
@@ -100,14 +104,14 @@ class JobSpec:
         holds the versions of the adapter."""
         base = agent_from_json(self.agent)
         version = self.version(iteration)
-        if version is None:
+        if not iteration or version is None:
             return base
         adapter = AdapterRef(version, str(folder / f"{iteration:04d}"))
         return AgentSpec(
             model=base.model,
             version=f"{base.version}+{version}",
             prompt=base.prompt,
-            adapters=(*base.adapters, adapter),
+            adapters=(adapter,),
             router=base.router,
         )
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, OnEpisode, RunContext, TrainingJob
 from trace_bench.core.store import read_json, repair, write_json
-from trace_bench.core.types import AgentSpec, Purpose, Trajectory
+from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Trajectory
 from trace_bench.trainers.record import (
     check_finite,
     check_job,
@@ -31,6 +31,7 @@ from trace_bench.trainers.record import (
 )
 from trace_bench.trainers.schedule import curve_caveat
 from trace_bench.trainers.settings import VerlSettings, full_iterations
+from trace_bench.trainers.start import check_start
 from trace_bench.trainers.verl.arrivals import Arrivals, Steps, step_of
 from trace_bench.trainers.verl.collector import Collector
 from trace_bench.trainers.verl.job import claim, described, lora, prepare, spec_of, task_of
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 
 
 class VerlTrainer:
-    """Implements `protocols.Trainer`, `PlansTraining`, `Preflight` and `NeedsMachines`."""
+    """Implements `protocols.Trainer`, `PlansTraining`, `ContinuesAdapters`, `Preflight` and
+    `NeedsMachines`."""
 
     weights_here = False  # verl downloads a model that has a hub name
 
@@ -53,6 +55,10 @@ class VerlTrainer:
     def plan_training(self, rollouts: int, name: str, points: Sequence[int]) -> str | None:
         full_iterations(rollouts, self.settings, name)
         return curve_caveat(self.settings, rollouts, points)
+
+    def check_start(self, start: AdapterRef) -> None:
+        """`protocols.ContinuesAdapters`."""
+        check_start(start, self.settings)
 
     def preflight(self, new: bool) -> None:
         """Raises UserError for settings that cannot work; for a `new` run verl checks them too."""
@@ -75,12 +81,13 @@ class VerlTrainer:
         return machines(self.settings, billions)
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
-        """Returns the job's agent with one more adapter, named `<job.name>@<version>`; the agent
-        itself if no optimizer step had a gradient.
+        """Returns the job's agent with the adapter `<job.name>@<version>`; the agent itself if no
+        optimizer step had a gradient. An agent that has an adapter already is trained on from it,
+        and the new one takes its place.
 
-        Raises UserError if the job's rollouts are too few for one iteration, for settings that verl
-        refuses, and if the folder holds a job of the same name with other settings; VerlFailed if
-        verl stops too often."""
+        Raises UserError for an agent that routes between adapters, if the job's rollouts are too
+        few for one iteration, for settings that verl refuses, and if the folder holds a job of the
+        same name with other settings; VerlFailed if verl stops too often."""
         check_job(job)
         spec = spec_of(job, lab, self.settings, self.context)
         return _Training(job, lab, self.settings, spec).run(self.context)

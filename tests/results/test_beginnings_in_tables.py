@@ -1,0 +1,96 @@
+"""Runs that began with other runs' agents in tables: by all that was spent, or not at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_results import record
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import write_text
+from trace_bench.results import tables
+from trace_bench.results.__main__ import main
+from trace_bench.results.beginnings import by_total, name
+from trace_bench.results.compare import cells, check_comparable
+from trace_bench.results.records import Record, as_line, read_records
+from trace_bench.results.two import compare_two
+
+GEPA = {
+    "method": "gepa", "env": "e", "seed": 0, "budget": 320, "fingerprint": "f" * 12,
+    "rollouts": {"prompt": 200, "validation": 104}, "demonstrations": 0,
+}  # fmt: skip
+SFT = {**GEPA, "method": "sft", "rollouts": {}, "demonstrations": 1024, "fingerprint": "5" * 12}
+
+
+def began(own: Record, *runs: dict[str, Any]) -> Record:
+    known = [r["rollouts"] for r in runs]
+    spent = None if None in known else sum(sum(r.values()) for r in known)
+    taught = sum(r["demonstrations"] for r in runs)
+    mark = "-".join(str(r["fingerprint"]) for r in runs)
+    start = {"sha256": mark, "runs": list(runs), "rollouts": spent, "demonstrations": taught}
+    return replace(own, beginning=start, fingerprint=f"{own.fingerprint}-{mark}")
+
+
+def test_prompt_then_weights_stands_beside_runs_of_the_same_total() -> None:
+    plain = [record(m, [1, 0, 1], budget=640) for m in ("base", "grpo")]
+    after = began(record("grpo", [1, 1, 1], budget=336), GEPA)
+    found = by_total([*plain, after])
+    check_comparable(found)
+    assert [(r.method, r.budget, r.total) for r in found] == [
+        ("base", 640, 600), ("grpo", 640, 600), ("gepa > grpo", 640, 600),
+    ]  # fmt: skip
+    caption = tables.describe(found)
+    assert "Runs began with the agent of gepa (304 rollouts, run ffffffffffff)" in caption
+    table = tables.comparison(cells(found), 640, caption)
+    row = next(r for r in table.rows if r[0] == "gepa > grpo")
+    assert row[2] == "600 (304 before)" and row[5].startswith("+0.333")
+
+
+def test_runs_from_one_cold_start_keep_their_names() -> None:
+    records = [began(record(m, [1, 0, 1]), SFT) for m in ("base", "grpo", "trace")]
+    found = by_total(records)
+    assert [(r.method, r.budget) for r in found] == [(m, 640) for m in ("base", "grpo", "trace")]
+    text = tables.describe(found)
+    assert "All runs began with the agent of sft (0 rollouts and 1024 demonstrations" in text
+
+
+def test_without_a_run_of_the_base_agent_other_beginnings_have_no_common_one() -> None:
+    found = by_total([record("grpo", [1, 0]), began(record("grpo", [1, 1]), SFT)])
+    table = tables.comparison(cells(found), 640, "")
+    assert [row[5] for row in table.rows] == ["", ""]
+
+
+def test_an_unknown_cost_stands_in_no_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unknown = began(record("grpo", [1, 0]), {**GEPA, "rollouts": None})
+    with pytest.raises(UserError, match="began with an agent of unknown cost"):
+        by_total([record("base", [1, 1]), unknown])
+    write_text(tmp_path / "records.jsonl", as_line(unknown))
+    command = ["tables", str(tmp_path / "records.jsonl"), "--out", str(tmp_path / "out")]
+    command += ["--coverage", "0"]
+    assert main(command) == 2
+    assert "unknown cost" in capsys.readouterr().err
+
+
+def test_a_record_keeps_what_it_began_with(tmp_path: Path) -> None:
+    both = [record("base", [1, 1]), began(record("grpo", [1, 0], budget=336), SFT, GEPA)]
+    write_text(tmp_path / "r.jsonl", "".join(map(as_line, both)))
+    assert '"beginning"' not in as_line(both[0])
+    again = read_records(tmp_path / "r.jsonl")
+    assert again[1].beginning == both[1].beginning and name(again[1]) == "sft > gepa > grpo"
+    assert (again[0].before, again[1].before, again[1].total) == (0, 304, 600)
+    for damage in ({"rollouts": -1}, {"runs": [{}]}, {"demonstrations": "many"}):
+        assert both[1].beginning is not None
+        wrong = replace(both[1], beginning={**both[1].beginning, **damage})
+        write_text(tmp_path / "r.jsonl", as_line(wrong))
+        with pytest.raises(UserError, match="is not a record"):
+            read_records(tmp_path / "r.jsonl")
+
+
+def test_two_runs_say_what_they_began_with() -> None:
+    text = compare_two(record("grpo", [1, 0]), began(record("grpo", [1, 1]), SFT))
+    assert "begins with: the bare model | the agent of sft (0 rollouts and 1024 demo" in text

@@ -1,0 +1,251 @@
+"""Runs that begin with another run's agent: real training steps of the tiny agent, few rollouts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trace_bench.core.beginning import read_beginning
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import read_lines, write_json
+from trace_bench.core.types import AdapterRef, AgentSpec, to_json
+from trace_bench.runner.pipeline import carry_out
+from trace_bench.settings.compose import compose
+
+SMALL = (
+    "checkpoints=[]", "trainer.groups=2", "trainer.group_size=4", "trainer.rank=4",
+    "trainer.alpha=8", "evaluation.limit=2", "policy.max_turns=4", "policy.max_tokens=32",
+    "env.train_tasks=4",
+)  # fmt: skip
+
+
+def run(folder: Path, *overrides: str) -> dict[str, Any]:
+    return carry_out(compose([*SMALL, *overrides, f"run_dir={folder}"])).summary
+
+
+def agent_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "agent.json").read_text())
+    return found
+
+
+def iteration_0(folder: Path) -> dict[str, Any]:
+    lines = read_lines(folder / "metrics.jsonl")
+    return next(line for line in lines if line.get("phase") == "training")
+
+
+def first_adapters(folder: Path, call: str) -> set[str | None]:
+    """The adapters that acted in a call."""
+    return {e["adapter"] for e in read_lines(folder / "ledger.jsonl") if e["call"] == call}
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """sft, and grpo that begins with its agent."""
+    place = tmp_path_factory.mktemp("chain")
+    run(place / "sft", "method=sft", "method.demonstrations=16", "method.batch=8", "budget=8")
+    run(place / "grpo", "method=grpo", "budget=16", f"agent={place / 'sft'}")
+    return place
+
+
+def test_training_goes_on_from_the_adapter_of_the_beginning(place: Path) -> None:
+    (start,) = read_beginning(str(place / "sft")).agent.adapters
+    assert start.name.startswith("sft-")
+    assert first_adapters(place / "grpo", "train/grpo/iter0000") == {start.name}
+    # The trainer's log-probabilities before its first step are those that the beginning sampled.
+    assert iteration_0(place / "grpo")["logprob_difference_max"] < 1e-4
+    assert [a["name"] for a in agent_of(place / "grpo")["adapters"]] == ["grpo@0002"]
+    base = [e for e in read_lines(place / "grpo" / "evaluation.jsonl") if e["agent"] == "base"]
+    final = [e for e in read_lines(place / "sft" / "evaluation.jsonl") if e["agent"] == "final"]
+    kept = ("task", "score", "stop", "tokens", "turns")
+    assert [{k: e[k] for k in kept} for e in base] == [{k: e[k] for k in kept} for e in final]
+    assert {e["adapter"] for e in base} == {start.name}
+
+
+def test_a_chain_counts_every_rollout_and_names_the_demonstrations(place: Path) -> None:
+    summary = run(place / "again", "method=grpo", "budget=8", f"agent={place / 'grpo'}")
+    folders = [place / name for name in ("sft", "grpo", "again")]
+    counted = [len((f / "ledger.jsonl").read_text().splitlines()) if (f / "ledger.jsonl").exists()
+               else 0 for f in folders]  # fmt: skip
+    assert counted == [0, 16, 8]
+    beginning = summary["beginning"]
+    assert [r["method"] for r in beginning["runs"]] == ["sft", "grpo"]
+    assert beginning["rollouts"] == sum(counted[:2]) and beginning["demonstrations"] == 16
+    assert summary["rollouts"]["training"] == counted[2]
+    assert iteration_0(place / "again")["logprob_difference_max"] < 1e-4
+    (start,) = read_beginning(str(place / "grpo")).agent.adapters
+    assert start.name.startswith("grpo-") and start.name.endswith("@0002")
+    assert first_adapters(place / "again", "train/grpo/iter0000") == {start.name}
+
+
+def test_the_closing_table_shows_both_numbers(place: Path) -> None:
+    from trace_bench.runner.report import closing
+
+    text = closing(json.loads((place / "grpo" / "summary.json").read_text()))
+    assert (
+        "began with the agent of sft (0 rollouts, 16 demonstrations), 0 + 16 = 16 rollouts in all"
+        in text
+    )
+
+
+def test_weights_are_trained_under_the_prompt_of_the_beginning(tmp_path: Path) -> None:
+    small = ["method.minibatch=2", "method.validation=2", "env.train_tasks=6"]
+    gepa = run(tmp_path / "gepa", "method=gepa", "budget=12", *small)
+    spent = len((tmp_path / "gepa" / "ledger.jsonl").read_text().splitlines())
+    agent = {**agent_of(tmp_path / "gepa"), "prompt": "Ask when something is not clear."}
+    write_json(tmp_path / "gepa" / "agent.json", agent)  # whatever was found in so few rollouts
+    summary = run(tmp_path / "grpo", "method=grpo", "budget=8", f"agent={tmp_path / 'gepa'}")
+    assert gepa["method"] == "gepa" and summary["beginning"]["rollouts"] == spent > 0
+    made = agent_of(tmp_path / "grpo")
+    assert made["prompt"] == "Ask when something is not clear."
+    played = read_lines(tmp_path / "grpo" / "trajectories.jsonl")
+    for line in played:
+        system = line["trajectory"]["turns"][0]["messages"][0]["content"]
+        assert system.endswith("\nGuidance: Ask when something is not clear.")
+    assert first_adapters(tmp_path / "grpo", "train/grpo/iter0000") == {None}
+    assert iteration_0(tmp_path / "grpo")["logprob_difference_max"] < 1e-4
+
+
+@pytest.mark.slow
+def test_every_capability_is_trained_on_from_the_one_adapter(place: Path, tmp_path: Path) -> None:
+    few = ["analysis_minimum=32", "minimum_training=8", "coverage=0.01", "gap=0", "runs=4",
+           "minimum_support=0", "keep_runs=1", "max_capabilities=2"]  # fmt: skip
+    summary = run(
+        tmp_path / "trace", "method=trace", "method.synthesis=select", "budget=64",
+        *(f"method.{setting}" for setting in few), "env.train_tasks=32", "policy.max_turns=6",
+        "evaluation.yardsticks=false", f"agent={place / 'sft'}",
+    )  # fmt: skip
+    made = agent_of(tmp_path / "trace")
+    start, *trained = [a["name"] for a in made["adapters"]]
+    assert start == read_beginning(str(place / "sft")).agent.adapters[0].name
+    assert len(trained) == 2 and made["router"]["otherwise"] == start
+    assert {e[1] for e in made["router"]["examples"]} <= {start, *trained}
+    for name in trained:
+        call = f"train/{name.partition('@')[0]}/iter0000"
+        assert first_adapters(tmp_path / "trace", call) == {start}
+    lines = read_lines(tmp_path / "trace" / "metrics.jsonl")
+    first = [m for m in lines if m.get("phase") == "training" and m["iteration"] == 0]
+    assert len(first) == 2 and all(m["logprob_difference_max"] < 1e-4 for m in first)
+    played = read_lines(tmp_path / "trace" / "evaluation.jsonl")
+    assert None not in {e["adapter"] for e in played if e["agent"] in ("base", "final")}
+    assert summary["routing"]["agreement"] >= 0 and "adapter:none" not in {
+        e["agent"] for e in played
+    }
+    assert (
+        len(read_lines(tmp_path / "trace" / "ledger.jsonl"))
+        == 64
+        == sum(n for purpose, n in summary["rollouts"].items() if purpose != "evaluation")
+    )
+
+
+def test_a_changed_beginning_is_refused_and_a_lost_one_was_kept(
+    place: Path, tmp_path: Path
+) -> None:
+    begun = tmp_path / "sft"
+    shutil.copytree(place / "sft", begun)
+    command = ["method=grpo", "budget=8", f"agent={begun}"]
+    first = run(tmp_path / "grpo", *command)
+    (tmp_path / "grpo" / "summary.json").unlink()
+    shutil.move(begun, tmp_path / "moved")
+    with pytest.raises(UserError, match=r"holds no agent .*beginning\.json"):
+        run(tmp_path / "grpo", *command)
+    kept = tmp_path / "grpo" / "beginning.json"
+    again = run(tmp_path / "grpo", *command[:2], f"agent={kept}")
+    assert again["fingerprint"] == first["fingerprint"]
+    assert again["score"] == first["score"] and again["beginning"] == first["beginning"]
+    (tmp_path / "grpo" / "summary.json").unlink()
+    shutil.copytree(tmp_path / "moved", begun)
+    agent = agent_of(begun)
+    write_json(begun / "agent.json", {**agent, "prompt": "Another one."})
+    with pytest.raises(UserError, match=r"other settings: beginning\.sha256"):
+        run(tmp_path / "grpo", *command)
+    write_json(begun / "agent.json", agent)
+    weights = next(begun.glob("adapters/sft/*/adapter_model.safetensors"))
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(bytes(data))
+    with pytest.raises(UserError, match=r"other settings: beginning\.sha256"):
+        run(tmp_path / "grpo", *command)
+
+
+@pytest.fixture
+def routed(place: Path, tmp_path: Path) -> Path:
+    """Two adapters and a router, stored by hand: nothing says what was spent on them."""
+    folder = tmp_path / "routed"
+    one = Path(agent_of(place / "sft")["adapters"][0]["path"])
+    two = Path(agent_of(place / "grpo")["adapters"][0]["path"])
+    refs = (AdapterRef("a@1", str(one)), AdapterRef("b@1", str(two)))
+    examples = [["send a message", "a@1"], ["set a reminder", "b@1"], ["what time", None]]
+    router = {"kind": "retrieval", "examples": examples, "top_k": 1, "threshold": 0.0}
+    write_json(folder / "agent.json", AgentSpec("m", "v", adapters=refs, router=router))
+    return folder
+
+
+def test_a_routed_agent_is_evaluated_and_not_trained(routed: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"routes between several.*adapters=joint"):
+        run(tmp_path / "grpo", "method=grpo", "budget=8", f"agent={routed}")
+    summary = run(tmp_path / "base", "method=base", f"agent={routed}", "evaluation.routing=false")
+    assert summary["beginning"]["rollouts"] is None
+    assert [row["name"] for row in summary["table"]][:2] == ["base", "oracle route"]
+    lines = read_lines(tmp_path / "base" / "evaluation.jsonl")
+    names = {a["name"] for a in agent_of(tmp_path / "base")["adapters"]}
+    assert {e["agent"] for e in lines} >= {f"adapter:{n}" for n in names} | {"adapter:none"}
+    stored = tmp_path / "base" / "adapters"
+    assert sorted(p.parent.name for p in stored.glob("*/1")) == sorted(
+        n.partition("@")[0] for n in names
+    )
+    assert not (tmp_path / "grpo").exists(), "a refused run leaves nothing behind"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["method=grpo", "trainer.rank=2"], r"rank 4, more than trainer\.rank=2"),
+        (["method=grpo", "trainer.target_modules=[q_proj]"], "down_proj.*target_modules"),
+        (["method=base", "policy=idle"], "needs a policy that runs a model"),
+        (["method=grpo", "agent=/nowhere"], "holds no agent"),
+    ],
+)
+def test_what_cannot_be_begun_with_is_refused(
+    overrides: list[str], words: str, place: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=words):
+        run(tmp_path / "run", "budget=8", f"agent={place / 'sft'}", *overrides)
+
+
+def test_an_agent_of_an_unfinished_run_or_another_model_is_refused(
+    place: Path, tmp_path: Path
+) -> None:
+    begun = tmp_path / "sft"
+    shutil.copytree(place / "sft", begun)
+    text = (begun / "config.yaml").read_text()
+    mark = read_beginning(str(begun)).weights
+    assert mark is not None
+    (begun / "config.yaml").write_text(text.replace(mark, "f" * len(mark)))
+    with pytest.raises(UserError, match="other weights"):
+        run(tmp_path / "run", "method=base", f"agent={begun}")
+    summary = json.loads((begun / "summary.json").read_text())
+    for damage in ({"rollouts": {"training": -1}}, {"seed": "x"}, {"method": None, "rollouts": 1}):
+        write_json(begun / "summary.json", {**summary, **damage})
+        with pytest.raises(UserError, match="damaged"):
+            read_beginning(str(begun))
+    (begun / "summary.json").unlink()
+    with pytest.raises(UserError, match="not finished"):
+        read_beginning(str(begun))
+    for damage in ([1], {"adapters": 3}, {"model": "m", "router": {"kind": "both"}, "adapters": 1}):
+        write_json(begun / "agent.json", damage)
+        with pytest.raises(UserError):
+            read_beginning(str(begun))
+
+
+def test_the_same_content_is_the_same_beginning(place: Path, tmp_path: Path) -> None:
+    one = read_beginning(str(place / "sft"))
+    again = read_beginning(str(place / "sft" / "agent.json"))
+    kept = read_beginning(str(place / "grpo" / "beginning.json"))
+    assert one.sha256 == again.sha256 == kept.sha256
+    assert to_json(one.runs) == to_json(kept.runs)
+    assert kept.agent.adapters[0].name == one.agent.adapters[0].name
+    assert str(place / "grpo") in kept.agent.adapters[0].path

@@ -1,0 +1,217 @@
+"""The agent of an earlier run as the base agent of another one (the setting `agent`).
+
+What is read here decides what the new run computes: the agent, under adapter names that hold a hash
+of their content, and what was spent on it by all the runs that made it, the first one first.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from trace_bench.core.agent_file import placed, read_agent
+from trace_bench.core.errors import UserError
+from trace_bench.core.run_files import AGENT, BEGINNING, CONFIG, SUMMARY
+from trace_bench.core.store import fingerprint, read_object
+from trace_bench.core.types import (
+    AdapterRef,
+    AgentSpec,
+    agent_from_json,
+    charged,
+    to_json,
+)
+from trace_bench.core.yaml_file import read_settings
+
+WEIGHTS = ("adapter_config.json", "adapter_model.safetensors")
+"""The files of an adapter."""
+
+Runs = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """`agent`: as stored, with each adapter's name holding a hash of its files. `runs`: those that
+    made it, the first one first, each {method, env, seed, budget, fingerprint, rollouts: by
+    purpose, demonstrations}; `rollouts` is None where nothing says what was spent. `weights`: the
+    hash of the base model's weights, None if unknown."""
+
+    agent: AgentSpec
+    runs: Runs
+    weights: str | None = None
+
+    @property
+    def sha256(self) -> str:
+        """Hash of all that the agent does: its prompt, its router and its adapters' content."""
+        agent = self.agent
+        adapters = [[a.name, a.capability] for a in agent.adapters]  # a name holds the content
+        return fingerprint({"prompt": agent.prompt, "router": agent.router, "adapters": adapters})
+
+    def identity(self, accounting: str) -> dict[str, Any]:
+        """What of it belongs to the identity of the run that begins here."""
+        return {"sha256": self.sha256, **totals(self.runs, accounting)}
+
+
+def totals(runs: Runs, accounting: str) -> dict[str, int | None]:
+    """{rollouts charged in all of these runs (None if one is unknown), demonstrations}."""
+    spent = [None if r["rollouts"] is None else charged(r["rollouts"], accounting) for r in runs]
+    known = [n for n in spent if n is not None]
+    return {
+        "rollouts": sum(known) if len(known) == len(spent) else None,
+        "demonstrations": sum(r["demonstrations"] for r in runs),
+    }
+
+
+def read_beginning(given: str) -> Beginning:
+    """What lies in a run folder, a folder with an agent.json, or such a file (or a run's
+    beginning.json). Raises UserError for a run that is not finished and for what holds no agent."""
+    path = _place(given)
+    try:
+        if path.name == BEGINNING:
+            found = _kept(path)
+        else:
+            agent = _named(_plain(read_agent(path)))
+            found = Beginning(agent, _runs(path.parent), _weights(path.parent))
+        for run in found.runs:
+            _check(run)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise UserError(
+            f"agent={given}: {path} or the summary beside it is damaged "
+            f"({type(error).__name__}: {error}). Restore it from a copy, or change `agent`."
+        ) from error
+    return found
+
+
+def as_json(found: Beginning) -> dict[str, Any]:
+    """The content of a run's own beginning.json, with which its agent can be had again."""
+    return {"agent": to_json(found.agent), "runs": to_json(found.runs), "weights": found.weights}
+
+
+def adapter_hash(adapter: AdapterRef) -> str:
+    """Hash of an adapter's files. Raises UserError if one is missing."""
+    files = [Path(adapter.path) / name for name in WEIGHTS]
+    if gone := [file for file in files if not file.is_file()]:
+        raise UserError(
+            f"the adapter {adapter.name!r} is gone: {gone[0]} does not exist, and there is none of "
+            "its name beside the agent. Change `agent`."
+        )
+    return hash_of(tuple((f, f.stat().st_mtime_ns, f.stat().st_size) for f in files))
+
+
+@functools.lru_cache(maxsize=64)
+def hash_of(files: tuple[tuple[Path, int, int], ...]) -> str:
+    """Hash of the files' content; read again only if a file's time (ns) or size (bytes) differ."""
+    digest = hashlib.sha256()
+    for file, _, _ in files:
+        with file.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+def renamed(router: Mapping[str, Any] | None, name: Callable[[Any], Any]) -> Any:
+    """A router's description with other names of adapters; None stays the base model."""
+    if router is None:
+        return None
+    out = dict(router)
+    for key in ("adapter", "otherwise"):
+        if key in out:
+            out[key] = name(out[key])
+    if "examples" in out:
+        out["examples"] = [[e[0], name(e[1]), *e[2:]] for e in out["examples"]]
+    if "skills" in out:
+        out["skills"] = [[name(skill[0]), *skill[1:]] for skill in out["skills"]]
+    for key in ("retrieval", "zero_shot"):
+        if key in out:
+            out[key] = renamed(out[key], name)
+    return out
+
+
+def _place(given: str) -> Path:
+    """The file with the agent. Raises UserError."""
+    path = Path(given)
+    path = path / AGENT if path.is_dir() else path
+    if not path.is_file():
+        raise UserError(
+            f"agent={given!r} holds no agent ({path} does not exist); allowed: the folder of a "
+            f"finished run, a folder with an {AGENT}, or such a file. A run that began at an agent "
+            f"which is gone has kept it: <its folder>/{BEGINNING}. Change `agent`."
+        )
+    return path
+
+
+def _kept(path: Path) -> Beginning:
+    """What an earlier run has begun with."""
+    data = read_object(path)
+    agent = placed(agent_from_json(data["agent"]), path.parent)
+    return Beginning(_named(agent), tuple(data["runs"]), data["weights"])
+
+
+def _plain(agent: AgentSpec) -> AgentSpec:
+    """The agent without a router that always makes the same choice."""
+    router = agent.router
+    if router is None or router.get("kind") != "fixed":
+        return agent
+    kept = tuple(a for a in agent.adapters if a.name == router["adapter"])
+    return replace(agent, adapters=kept, router=None)
+
+
+def _named(agent: AgentSpec) -> AgentSpec:
+    """The agent with the content of each adapter in its name ("grpo-1a2b3c4d@0008"), so that no new
+    adapter has the name of an old one; a name that holds it already stays."""
+    names: dict[Any, Any] = {None: None}
+    for adapter in agent.adapters:
+        stem, _, version = adapter.name.partition("@")
+        mark = f"-{adapter_hash(adapter)[:8]}"
+        stem = re.sub(r"[^\w.+-]", "_", stem)
+        stem = stem if stem.endswith(mark) else f"{stem}{mark}"
+        names[adapter.name] = f"{stem}@{re.sub(r'[^0-9A-Za-z]', '_', version) or '0000'}"
+    adapters = tuple(replace(a, name=names[a.name]) for a in agent.adapters)
+    return replace(agent, adapters=adapters, router=renamed(agent.router, names.__getitem__))
+
+
+def _runs(folder: Path) -> Runs:
+    """The run of a folder after those that it began with. A folder that only holds an agent does
+    not say what was spent. Raises UserError for a run that is not finished."""
+    if not (folder / CONFIG).exists() and not (folder / SUMMARY).exists():
+        unknown = {"method": "unknown", "env": "", "seed": 0, "budget": 0, "fingerprint": ""}
+        return ({**unknown, "rollouts": None, "demonstrations": 0},)
+    summary = read_object(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
+    if not summary.get("complete"):
+        raise UserError(
+            f"the run in {folder} is not finished, so nothing can begin with its agent. Run its "
+            "command again, or change `agent`."
+        )
+    before = (summary.get("beginning") or {}).get("runs", ())
+    rollouts = {k: v for k, v in summary["rollouts"].items() if k != "evaluation"}
+    own = {
+        "method": summary["method"],
+        "env": "/".join(name for name in (summary["env"], summary["suite"]) if name),
+        "seed": summary["seed"],
+        "budget": summary["budget"],
+        "fingerprint": summary["fingerprint"],
+        "rollouts": rollouts,
+        "demonstrations": summary.get("demonstrations", 0),
+    }
+    learned = bool(summary["learns"]) or any(rollouts.values())
+    return (*before, own) if learned else tuple(before)
+
+
+def _weights(folder: Path) -> str | None:
+    """The hash of the model's weights in a run's identity."""
+    if not (folder / CONFIG).exists():
+        return None
+    found = read_settings(folder / CONFIG)["model"].get("sha256")
+    return None if found is None else str(found)
+
+
+def _check(run: Mapping[str, Any]) -> None:
+    """Raises ValueError for counts that no run can have."""
+    counts = [run["demonstrations"], run["seed"], run["budget"]]
+    counts += [] if run["rollouts"] is None else run["rollouts"].values()
+    if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in counts):
+        raise ValueError(f"{run} is not what a run has spent")
