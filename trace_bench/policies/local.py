@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import TurnReply, TurnRequest
@@ -16,6 +16,10 @@ from trace_bench.policies.device import check_device
 from trace_bench.policies.engine.backend import Backend
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.scheduler import Engine, Order, Sampled
+
+
+if TYPE_CHECKING:
+    from trace_bench.policies.precision import DType
 
 
 @dataclass
@@ -34,8 +38,8 @@ class LocalPolicy:
 
     `batch`: live episodes, and the most rows in one forward call; memory for keys and values grows
     with `batch` times the longest episode. `context`: the most tokens of an episode (default: the
-    model's limit, at most 1024). `threads`: sets torch's thread count for the process. Raises
-    UserError for a model that cannot be loaded or run.
+    model's limit, at most 1024). `threads`: sets torch's thread count for the process. `dtype`: the
+    numbers of the model's products. Raises UserError for a model that cannot be loaded or run.
     """
 
     repeatable = True
@@ -48,6 +52,7 @@ class LocalPolicy:
         context: int | None = None,
         threads: int | None = None,
         device: str = "cpu",
+        dtype: DType = "auto",
     ) -> None:
         import torch
 
@@ -56,7 +61,7 @@ class LocalPolicy:
         if threads is not None:
             torch.set_num_threads(threads)
         check_device(device)
-        model, tokenizer = load_model(model_path, device)
+        model, tokenizer = load_model(model_path, device, dtype)
         self.capacity = batch
         self.context = context_of(model.config, context)
         self.chat = Chat(tokenizer, str(model_path))
@@ -173,26 +178,45 @@ class LocalPolicy:
         return TurnReply(sampled.episode, turn)
 
 
-def load_model(model_path: str | Path, device: str = "cpu") -> tuple[Any, Any]:
-    """(model in float32 and evaluation mode, tokenizer) from a folder or a hub name."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+def load_model(
+    model_path: str | Path, device: str = "cpu", dtype: DType = "float32"
+) -> tuple[Any, Any]:
+    """(model in evaluation mode, tokenizer) from a folder or a hub name. `dtype`: the numbers of
+    its products (`policies.precision`)."""
+    from transformers import AutoModelForCausalLM
 
+    from trace_bench.policies.precision import cast_products, chosen
+
+    tokenizer = load_tokenizer(model_path)
+    with _loading(model_path):
+        model: Any = AutoModelForCausalLM.from_pretrained(  # the stub of `to` has another type
+            model_path, dtype="auto", trust_remote_code=False
+        )
+    size = sum(p.numel() for p in model.parameters())
+    cast_products(model, chosen(dtype, size, device))
+    return model.to(device).eval(), tokenizer
+
+
+def load_tokenizer(model_path: str | Path) -> Any:
+    """The tokenizer from a model's folder or hub name."""
+    from transformers import AutoTokenizer
+
+    with _loading(model_path):  # no code that comes with a model: it would ask at a terminal
+        return AutoTokenizer.from_pretrained(model_path, trust_remote_code=False)
+
+
+@contextmanager
+def _loading(model_path: str | Path) -> Iterator[None]:
+    """Loads without progress bars, and raises UserError for what cannot be loaded."""
     try:
         with _no_progress_bars():
-            # No code that comes with a model: transformers would ask at a terminal.
-            tokenizer = AutoTokenizer.from_pretrained(model_path, trust_remote_code=False)
-            model = AutoModelForCausalLM.from_pretrained(
-                model_path, dtype=torch.float32, trust_remote_code=False
-            )
+            yield
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split()).rstrip(".")
         raise UserError(
             f"cannot load a model from {str(model_path)!r}: {why}. Needed: a folder or hub name "
             "of a Hugging Face causal language model. Change the setting `model`."
         ) from error
-    placed: Any = model  # the stub of `to` has another type
-    return placed.to(device).eval(), tokenizer
 
 
 @contextmanager
@@ -221,8 +245,8 @@ def context_of(config: Any, wanted: int | None) -> int:
 
 
 def backend_of(model: Any, slots: int, context: int) -> Backend:
-    from trace_bench.policies.engine import hf, qwen3
+    from trace_bench.policies.engine import decoder, hf
 
-    if qwen3.supports(model):
-        return qwen3.Qwen3(model, slots, context)
+    if decoder.supports(model):
+        return decoder.Decoder(model, slots, context)
     return hf.HuggingFace(model, slots, context)

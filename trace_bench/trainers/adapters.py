@@ -26,19 +26,24 @@ CONFIG = "adapter_config.json"
 
 
 class LoraLinear(nn.Module):
-    """A frozen linear layer with a trainable low-rank update."""
+    """A frozen linear layer with a trainable low-rank update in float32, whose products are in the
+    dtype of the layer's weight."""
 
     def __init__(self, base: nn.Linear, rank: int, scale: float) -> None:
         super().__init__()
         self.base, self.scale = base, scale
         like = base.weight
-        self.a = nn.Parameter(like.new_zeros(rank, base.in_features))
-        self.b = nn.Parameter(like.new_zeros(base.out_features, rank))
+        self.a = nn.Parameter(like.new_zeros(rank, base.in_features, dtype=torch.float32))
+        self.b = nn.Parameter(like.new_zeros(base.out_features, rank, dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
-        update = nn.functional.linear(nn.functional.linear(x, self.a * self.scale), self.b)
-        return self.base(x) + update
+        kind = self.base.weight.dtype
+        low = x.to(kind)
+        thin = nn.functional.linear(low, (self.a * self.scale).to(kind))
+        update = nn.functional.linear(thin, self.b.to(kind))
+        answer: Tensor = self.base(low)
+        return answer.to(x.dtype) + update.to(x.dtype)
 
     @torch.no_grad()
     def restart(self, seed: int) -> None:

@@ -3,22 +3,33 @@ adapter only.
 
 The model is the Hugging Face module itself, of any architecture; only attention is replaced
 (through transformers' own registry), so that a batch is one flat row of distinct tokens.
+
+Memory: attention keeps nothing that grows with the square of the tokens but one mask for all
+layers, and none where paths are long (`tree.Rows`). What all layers keep for the backward pass
+grows with the tokens; it is measured once, so that batches can be divided (`parts`). A single
+sequence that needs more than there is has its layers computed again in the backward pass.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trace_bench.core.errors import UserError
 from trace_bench.policies.local import load_model
+from trace_bench.policies.precision import DType
 from trace_bench.trainers.adapters import insert
-from trace_bench.trainers.tree import Tree
+from trace_bench.trainers.parts import Room
+from trace_bench.trainers.tree import Tokens, Tree, build
 
 ATTENTION = "trace_bench_tree"
 
@@ -27,7 +38,8 @@ ATTENTION = "trace_bench_tree"
 class _Rows:
     queries: Tensor  # [rows * width]
     keys: Tensor  # [rows * length]
-    allowed: Tensor  # [rows, 1, width, length]
+    count: int
+    bias: Tensor | None  # [rows, 1, width, length], 0 or -inf; None: causal
 
 
 @dataclass
@@ -40,15 +52,24 @@ class _Attention:
 
 
 class Learner:
-    """The base model at `path` with a LoRA adapter on the layers named in `targets`.
+    """The base model at `path` with a LoRA adapter on the layers named in `targets`. `dtype`: the
+    numbers of its products. `memory`: bytes for what a forward pass keeps for the backward pass.
 
     Raises UserError for a model that cannot be loaded, for targets that match no layer, and for a
     model whose attention is not full causal attention."""
 
     def __init__(
-        self, path: str, targets: Iterable[str], rank: int, alpha: float, device: str = "cpu"
+        self,
+        path: str,
+        targets: Iterable[str],
+        rank: int,
+        alpha: float,
+        device: str = "cpu",
+        dtype: DType = "float32",
+        memory: float = 4e9,
     ) -> None:
-        self.model, _ = load_model(path, device)
+        self.model, _ = load_model(path, device, dtype)
+        self.memory = memory
         self.device = torch.device(device)
         text = self.model.config.get_text_config()
         kinds = set(getattr(text, "layer_types", None) or ["full_attention"])
@@ -59,20 +80,51 @@ class Learner:
             )
         self.depth = int(text.num_hidden_layers)
         self.context = int(text.max_position_embeddings)
+        self.vocab = int(text.vocab_size)
         _register()
         self.model.set_attn_implementation(ATTENTION)
         self.layers = insert(self.model, targets, rank, alpha)
         self.parameters = [p for layer in self.layers.values() for p in (layer.a, layer.b)]
 
+    @cached_property
+    def room(self) -> Room:
+        """The memory for a pass over a batch, and what a token needs of it."""
+        few, more = self._kept(64), self._kept(192)
+        return Room(self.memory, (more - few) / 128, 3 * 4 * self.vocab)
+
     def logprobs(self, tree: Tree) -> Tensor:
         """Natural log-probabilities [sampled tokens] at temperature 1, trajectories in order."""
+        fits = self.room.holds(len(tree.ids), len(tree.nodes_at))
+        with _again(self.model, not fits):
+            return self._logprobs(tree)
+
+    def _kept(self, length: int) -> float:
+        """Bytes that a pass over one sequence keeps for the backward pass, without parameters."""
+        ids = np.arange(length + 1) % self.vocab
+        sequence = Tokens(ids, np.array([length]), np.zeros(1, np.float32))
+        own = {p.untyped_storage().data_ptr() for p in self.model.parameters()}
+        kept: dict[int, int] = {}
+
+        def pack(value: Tensor) -> Tensor:
+            storage = value.untyped_storage()
+            if storage.data_ptr() not in own:
+                kept[storage.data_ptr()] = storage.nbytes()
+            return value
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+            held = self._logprobs(build([sequence]))  # as long as it lives, so do all storages
+        del held
+        return float(sum(kept.values()))
+
+    def _logprobs(self, tree: Tree) -> Tensor:
         at = self.device
         attention = _Attention(
             [
                 _Rows(
                     torch.from_numpy(r.queries.reshape(-1)).to(at),
                     torch.from_numpy(r.keys.reshape(-1)).to(at),
-                    torch.from_numpy(r.allowed[:, None]).to(at),
+                    len(r.keys),
+                    None if r.allowed is None else _bias(torch.from_numpy(r.allowed).to(at)),
                 )
                 for r in tree.rows
             ],
@@ -94,6 +146,36 @@ class Learner:
         line, token = torch.from_numpy(tree.line).to(at), torch.from_numpy(tree.token).to(at)
         chosen = logits[line, token] - logits.logsumexp(-1).index_select(0, line)
         return chosen.index_select(0, torch.from_numpy(tree.choice).to(at))
+
+
+def _bias(allowed: Tensor) -> Tensor:
+    """What is added to the scores, once for all layers: [rows, width, length], True where a query
+    may look, -> [rows, 1, width, length]."""
+    return torch.where(allowed, 0.0, float("-inf"))[:, None]
+
+
+@contextmanager
+def _again(model: Any, wanted: bool) -> Iterator[None]:
+    """Within it, layers keep only their input, if `wanted`. Raises UserError for a model that
+    cannot compute its layers again."""
+    if not wanted:
+        yield
+        return
+    if not model.supports_gradient_checkpointing:
+        raise UserError(
+            f"a sequence needs more than trainer.memory, and {model.config.model_type} cannot "
+            "compute its layers again. Raise `trainer.memory`, or lower `policy.context`."
+        )
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    for layer in layers:
+        layer.training = True  # the flag of the layer itself; what is in it stays as it is
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = False
+        model.gradient_checkpointing_disable()
 
 
 def _register() -> None:
@@ -128,11 +210,11 @@ def _attend_rows(
     """Flat queries [nodes, H D], keys with values [nodes, 2 Hkv D] -> [rows * width, H D].
 
     Rows are gathered by `embedding`, since its backward pass sums in a fixed order."""
-    n = rows.allowed.shape[0]
+    n = rows.count
     queries = functional.embedding(rows.queries, q).view(n, -1, heads, size).transpose(1, 2)
-    both = functional.embedding(rows.keys, kv).view(n, rows.allowed.shape[3], -1, size)
+    both = functional.embedding(rows.keys, kv).view(n, len(rows.keys) // n, -1, size)
     k, v = both.transpose(1, 2).chunk(2, dim=1)
     out = functional.scaled_dot_product_attention(
-        queries, k, v, attn_mask=rows.allowed, scale=scaling, enable_gqa=True
+        queries, k, v, rows.bias, is_causal=rows.bias is None, scale=scaling, enable_gqa=True
     )
     return out.transpose(1, 2).reshape(-1, heads * size)

@@ -16,6 +16,7 @@ import numpy as np
 from trace_bench.core.types import Trajectory
 
 _PADDED = 16  # tokens of padding that are always allowed
+_MASKED = 1024  # tokens of the longest path with a mask, whose size is the square of it
 
 
 @dataclass(frozen=True)
@@ -33,11 +34,12 @@ class Rows:
     """Attention of some trajectories: each row's own nodes attend to the row's whole path.
 
     queries [rows, width], keys [rows, length]: node numbers, 0 where padded; allowed
-    [rows, width, length]."""
+    [rows, width, length]. Rows of long paths have no mask (None): their queries are the whole path,
+    the nodes of other rows too, and each attends to the places up to its own."""
 
     queries: np.ndarray
     keys: np.ndarray
-    allowed: np.ndarray
+    allowed: np.ndarray | None
 
 
 @dataclass(frozen=True)
@@ -120,26 +122,46 @@ def _rows(
     paths: Sequence[np.ndarray], starts: Sequence[int], nodes: int
 ) -> tuple[tuple[Rows, ...], np.ndarray]:
     """Attention rows, grouped by similar width."""
-    own = {i: len(p) - s for i, (p, s) in enumerate(zip(paths, starts, strict=True)) if len(p) > s}
-    buckets: list[list[int]] = []
-    for i in sorted(own, key=lambda i: (own[i], i)):
-        if buckets and own[i] <= 2 * own[buckets[-1][0]] + _PADDED:
-            buckets[-1].append(i)
-        else:
-            buckets.append([i])
+    own = [i for i, (p, s) in enumerate(zip(paths, starts, strict=True)) if len(p) > s]
+    short = {i: len(paths[i]) - starts[i] for i in own if len(paths[i]) <= _MASKED}
+    long = {i: len(paths[i]) for i in own if i not in short}
     home = np.zeros(nodes, np.int64)
     out: list[Rows] = []
     offset = 0
-    for bucket in buckets:
-        width, length = max(own[i] for i in bucket), max(len(paths[i]) for i in bucket)
-        queries = np.zeros((len(bucket), width), np.int64)
-        keys = np.zeros((len(bucket), length), np.int64)
-        last = np.zeros((len(bucket), width), np.int64)  # padded queries attend to their first key
+    for bucket in _buckets(short) + _buckets(long):
+        first = [0 if i in long else starts[i] for i in bucket]
+        rows = _row(paths, bucket, first, masked=bucket[0] in short)
         for r, i in enumerate(bucket):
-            queries[r, : own[i]] = paths[i][starts[i] :]
-            keys[r, : len(paths[i])] = paths[i]
-            last[r, : own[i]] = np.arange(starts[i], len(paths[i]))
-            home[paths[i][starts[i] :]] = offset + r * width + np.arange(own[i])
-        out.append(Rows(queries, keys, np.arange(length) <= last[:, :, None]))
-        offset += queries.size
+            new = np.arange(starts[i], len(paths[i]))
+            home[paths[i][new]] = offset + r * rows.queries.shape[1] + new - first[r]
+        out.append(rows)
+        offset += rows.queries.size
     return tuple(out), home
+
+
+def _buckets(widths: dict[int, int]) -> list[list[int]]:
+    """Rows such that padding at most about doubles their width."""
+    buckets: list[list[int]] = []
+    for i in sorted(widths, key=lambda i: (widths[i], i)):
+        if buckets and widths[i] <= 2 * widths[buckets[-1][0]] + _PADDED:
+            buckets[-1].append(i)
+        else:
+            buckets.append([i])
+    return buckets
+
+
+def _row(
+    paths: Sequence[np.ndarray], bucket: Sequence[int], first: Sequence[int], masked: bool
+) -> Rows:
+    """The rows of a bucket; each one's queries are its path from `first` on."""
+    width = max(len(paths[i]) - f for i, f in zip(bucket, first, strict=True))
+    length = max(len(paths[i]) for i in bucket)
+    queries = np.zeros((len(bucket), width), np.int64)
+    keys = np.zeros((len(bucket), length), np.int64)
+    last = np.zeros((len(bucket), width), np.int64)  # padded queries attend to their first key
+    for r, (i, f) in enumerate(zip(bucket, first, strict=True)):
+        own = len(paths[i]) - f
+        queries[r, :own] = paths[i][f:]
+        keys[r, : len(paths[i])] = paths[i]
+        last[r, :own] = np.arange(f, len(paths[i]))
+    return Rows(queries, keys, np.arange(length) <= last[:, :, None] if masked else None)

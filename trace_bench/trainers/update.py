@@ -21,6 +21,7 @@ from trace_bench.trainers.grpo import (
     token_weights,
 )
 from trace_bench.trainers.model import Learner
+from trace_bench.trainers.parts import parts
 from trace_bench.trainers.settings import TrainerSettings
 from trace_bench.trainers.tree import Tokens, build
 
@@ -97,7 +98,7 @@ def _step(
     optimizer.zero_grad(set_to_none=True)
     first: list[Tensor] = []  # the log-probabilities before the first step
     done = 0
-    for part in _parts(batch, settings.batch_tokens):
+    for part in parts(batch, settings.batch_tokens, learner.room):
         count = sum(len(b.sampled) for b in part)
         here = slice(done, done + count)
         done += count
@@ -130,15 +131,3 @@ def _step(
     steps.tokens += sum(len(b.ids) for b in batch)
     return norm
 
-
-def _parts(batch: Sequence[Tokens], limit: int) -> Iterator[list[Tokens]]:
-    """Consecutive parts of a batch, of at most `limit` tokens and at least one sequence each."""
-    part: list[Tokens] = []
-    size = 0
-    for tokens in batch:
-        if part and size + len(tokens.ids) > limit:
-            yield part
-            part, size = [], 0
-        part.append(tokens)
-        size += len(tokens.ids)
-    yield part

@@ -82,10 +82,9 @@ class Tuning:
         """The demonstrations as tokens. Those too long for the context are left out, and counted in
         the log."""
         from trace_bench.policies.chat import Chat
-        from trace_bench.policies.local import load_model
+        from trace_bench.policies.local import load_tokenizer
 
-        _, tokenizer = load_model(self.base.model)
-        chat = Chat(tokenizer, self.base.model)
+        chat = Chat(load_tokenizer(self.base.model), self.base.model)
         every = [
             tokens_of(chat, (with_guidance(messages, self.base.prompt), tools))
             for messages, tools in self._conversations()
@@ -122,14 +121,19 @@ class Tuning:
         """One optimizer step on the mean of -log p over the batch's agent tokens."""
         import torch
 
+        from trace_bench.trainers.parts import parts
         from trace_bench.trainers.tree import build
 
         optimizer.zero_grad(set_to_none=True)
-        loss = -self.learner.logprobs(build(batch)).mean()
-        torch.autograd.backward(loss)
+        every = sum(len(s.sampled) for s in batch)
+        value = 0.0
+        for part in parts(batch, self.trainer.batch_tokens, self.learner.room):
+            share = sum(len(s.sampled) for s in part) / every
+            loss = -self.learner.logprobs(build(part)).mean() * share
+            torch.autograd.backward(loss)
+            value += float(loss.detach())
         limit = self.trainer.max_grad_norm
         norm = float(torch.nn.utils.clip_grad_norm_(self.learner.parameters, limit))
-        value = float(loss.detach())
         if value != value or norm != norm:
             raise UserError("sft: the loss is not finite. Lower `method.learning_rate`.")
         optimizer.step()

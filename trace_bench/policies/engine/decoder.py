@@ -1,0 +1,204 @@
+"""A lean forward pass of the Llama family (Llama, Qwen2, Qwen3) for batched decoding on CPU.
+
+It computes the same function as `transformers.models` (Qwen3 technical report, section 2, and
+Llama, Touvron et al. 2023: grouped-query attention, RMSNorm on queries and keys in Qwen3 only,
+rotary positions, SwiGLU), rearranged so that it consists almost only of matrix products:
+
+- the products of a layer are four (`matrices`);
+- heads are stored with rotary pairs adjacent, so that a rotation is one complex product;
+- new tokens of all rows form one flat batch without padding. Only attention separates rows: rows
+  with one new token (decoding) are products over blocks of slots, each as long as its longest row,
+  directly on the cache; rows with several are padded among rows of similar length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trace_bench.policies.engine.backend import Rows, groups
+from trace_bench.policies.engine.layout import BLOCK_SLOTS, Decode, Extend, Plan, make_plan
+from trace_bench.policies.engine.lora import Adapter
+from trace_bench.policies.engine.matrices import LowRank, Matrices, Merged, Parts, Source, pairs
+from trace_bench.policies.precision import SMALL
+
+_KINDS = ("llama", "qwen2", "qwen3")
+_ROPES = ("default", "linear", "llama3")  # those whose angles do not depend on the length
+_UNBIASED = ("o_proj", "gate_proj", "up_proj", "down_proj")
+_BLOCK = 64  # cache lengths are multiples of this
+
+
+def supports(model: Any) -> bool:
+    """Whether this module computes what `model` (a Hugging Face module) computes."""
+    c = model.config
+    if c.model_type not in _KINDS or model.device.type != "cpu":
+        return False
+    rotary = model.model.rotary_emb
+    linear = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+    biased = {n.rpartition(".")[2] for n, m in linear.items() if m.bias is not None}
+    return (
+        c.hidden_act == "silu"
+        and not getattr(c, "use_sliding_window", False)
+        and rotary.rope_type in _ROPES
+        and rotary.attention_scaling == 1.0
+        and not biased & {*_UNBIASED, "lm_head"}
+    )
+
+
+class Decoder:
+    """Backend over the weights of a Hugging Face module; see this file's docstring. `merged`:
+    whether adapters are merged into matrices of their own (None: in a small model in float32)."""
+
+    def __init__(self, model: Any, slots: int, context: int, merged: bool | None = None) -> None:
+        c = model.config
+        self.slots, self.context, self.block = slots, context, BLOCK_SLOTS
+        self.vocab, self.hidden = int(c.vocab_size), int(c.hidden_size)
+        self.heads, self.kv = int(c.num_attention_heads), int(c.num_key_value_heads)
+        self.size = int(getattr(c, "head_dim", None) or self.hidden // self.heads)
+        source = Source(model, self.size)
+        self._inverse = source.inverse
+        self._depth = len(source.layers)
+        self.shapes: Mapping[str, tuple[int, int]] = {
+            name: (m.weight.shape[0], m.weight.shape[1]) for name, m in source.linear.items()
+        }
+        if merged is None:
+            dtypes = {m.weight.dtype for m in source.linear.values()}
+            small = sum(p.numel() for p in model.parameters()) <= SMALL
+            merged = small and dtypes == {torch.float32}
+        with torch.inference_mode():
+            self._matrices: Matrices = Merged(source) if merged else LowRank(source)
+            self._norms = [self._norm_of_heads(layer.self_attn) for layer in source.layers]
+            self._embedding = model.model.embed_tokens.weight.detach()
+            angles = torch.outer(
+                torch.arange(context).float(), model.model.rotary_emb.inv_freq.float()
+            )
+            self._rotation = torch.polar(torch.ones_like(angles), angles)[:, None]
+            self._cache = self._new_cache(_BLOCK)
+            self._spread = torch.zeros(slots, self.heads * self.size)
+            self._buffer = torch.zeros(0, self.heads * self.size)
+
+    def alone(self) -> AbstractContextManager[object]:
+        return nullcontext()  # adapters are kept apart here; the model is untouched
+
+    def add(self, adapter: Adapter) -> None:
+        self._matrices.add(adapter)
+
+    def remove(self, name: str) -> None:
+        self._matrices.remove(name)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        self._cache[:, :, target, :, :length] = self._cache[:, :, source, :, :length]
+
+    def forward(self, rows: Rows) -> Tensor:
+        """See `Backend.forward`."""
+        self._reserve(int((rows.starts + rows.counts).max()))
+        plan = make_plan(rows, self._rotation, (self.slots, self.kv, self._cache.shape[-2]))
+        ends = np.cumsum(rows.counts)
+        parts: Parts = [
+            (0 if first == 0 else int(ends[first - 1]), int(ends[end - 1]), name)
+            for name, first, end in groups(rows.adapters)
+        ]
+        x = self._embedding.index_select(0, torch.from_numpy(rows.ids))
+        for i in range(self._depth):
+            x = self._layer(x, i, parts, plan)
+        return self._matrices.logits(x.index_select(0, torch.from_numpy(ends - 1)))
+
+    def _layer(self, x: Tensor, index: int, parts: Parts, plan: Plan) -> Tensor:
+        heads, product = self.heads + self.kv, self._matrices.product
+        qkv = product("qkv", index, x, parts).view(len(x), heads + self.kv, self.size)
+        qk, norms = qkv[:, :heads], self._norms[index]
+        if norms is None:
+            qkv[:, : self.heads].mul_(self.size**-0.5)
+        else:
+            qk.mul_(self._inverse(qk))
+            qk.mul_(norms)
+        torch.view_as_complex(qkv.view(*qkv.shape[:2], -1, 2))[:, :heads].mul_(plan.rotation)
+        cache = self._cache[index]
+        new = qkv[:, self.heads :].reshape(-1, self.size)
+        cache.view(-1, self.size).index_copy_(0, plan.lines, new)
+        h = self._attend(qkv[:, : self.heads], cache, plan)
+        x = product("out", index, h, parts, x)
+        gate, up = product("gate_up", index, x, parts).chunk(2, dim=1)
+        h = torch.nn.functional.silu(gate).mul_(up)
+        return product("down", index, h, parts, x)
+
+    def _attend(self, q: Tensor, cache: Tensor, plan: Plan) -> Tensor:
+        """Queries [tokens, H, D] -> [tokens, H * D]."""
+        q = q.reshape(-1, self.heads * self.size).contiguous()
+        d = plan.decode
+        if d is not None and d.whole and not plan.extends:
+            return self._attend_decode(q, cache, d)
+        out = torch.empty_like(q)
+        if d is not None:
+            # Slots without a row keep an old query; their outputs are not read.
+            spread = self._spread[: d.span]
+            spread.index_copy_(0, d.slots, q.index_select(0, d.tokens))
+            answer = self._attend_decode(spread, cache, d)
+            out.index_copy_(0, d.tokens, answer.index_select(0, d.slots))
+        for e in plan.extends:
+            out.index_copy_(0, e.tokens, self._attend_extend(q, cache, e))
+        return out
+
+    def _attend_decode(self, q: Tensor, cache: Tensor, d: Decode) -> Tensor:
+        """Queries in slot order [span, H * D]; keys and values are not copied."""
+        queries = q.view(d.span * self.kv, -1, self.size)
+        keys, values = cache.view(2, -1, cache.shape[-2], self.size)
+        out = torch.empty_like(queries)
+        for first, end, length in d.blocks:
+            a, b = first * self.kv, end * self.kv
+            scores = torch.bmm(queries[a:b], keys[a:b, :length].transpose(1, 2))
+            scores.view(end - first, -1, length).add_(d.bias[first:end, :, :length])
+            torch.bmm(torch.softmax(scores, -1), values[a:b, :length], out=out[a:b])
+        return out.view(d.span, -1)
+
+    def _attend_extend(self, q: Tensor, cache: Tensor, e: Extend) -> Tensor:
+        """Flat queries [tokens, H * D] -> the outputs of this bucket's tokens."""
+        rows, group = len(e.slots), self.heads // self.kv
+        padded = self._padded(rows * e.width)
+        padded.index_copy_(0, e.places, q.index_select(0, e.tokens))
+        padded = padded.view(rows, e.width, self.kv, group, self.size).permute(0, 2, 3, 1, 4)
+        keys, values = (
+            c[:, :, : e.keys].index_select(0, e.slots).view(-1, e.keys, self.size) for c in cache
+        )
+        scores = torch.bmm(
+            padded.reshape(rows * self.kv, -1, self.size), keys.transpose(1, 2)
+        ).view(rows, self.kv, group, e.width, e.keys)
+        weights = torch.softmax(scores.add_(e.bias), -1)
+        answer = torch.bmm(weights.view(rows * self.kv, -1, e.keys), values)
+        answer = answer.view(rows, self.kv, group, e.width, self.size).permute(0, 3, 1, 2, 4)
+        return answer.reshape(rows * e.width, -1).index_select(0, e.places)
+
+    def _padded(self, rows: int) -> Tensor:
+        """A reused buffer for padded queries; old values in it are never read."""
+        if len(self._buffer) < rows:
+            self._buffer = torch.zeros(rows, self.heads * self.size)
+        return self._buffer[:rows]
+
+    def _new_cache(self, length: int) -> Tensor:
+        """An empty cache [layers, 2 (keys, values), slots, Hkv, length, D]."""
+        shape = (self._depth, 2, self.slots, self.kv, length, self.size)
+        return torch.zeros(shape)
+
+    def _reserve(self, length: int) -> None:
+        """Grows the cache to at least `length` tokens per slot, by doubling, up to the context."""
+        have = self._cache.shape[-2]
+        if length <= have:
+            return
+        blocks = -(-max(length, 2 * have) // _BLOCK) * _BLOCK
+        grown = self._new_cache(max(length, min(blocks, self.context)))
+        grown[..., :have, :] = self._cache
+        self._cache = grown
+
+    def _norm_of_heads(self, attention: Any) -> Tensor | None:
+        """Norm weights of queries (scaled by 1/sqrt(D)) and keys [H + Hkv, D]; None without."""
+        if not hasattr(attention, "q_norm"):
+            return None
+        order = pairs(self.size)
+        q_norm = attention.q_norm.weight[order] * self.size**-0.5
+        k_norm = attention.k_norm.weight[order]
+        return torch.cat([q_norm.expand(self.heads, -1), k_norm.expand(self.kv, -1)])

@@ -1,0 +1,236 @@
+"""The matrix products of a decoder's layers, in two ways.
+
+`Merged`, for small models: norm weights are folded into the matrices that follow, and LoRA updates
+are merged, one set of matrices per adapter, so that a row costs the same with and without one.
+`LowRank`, for the others: the model's own weights once, in their dtype, and each adapter's update
+as two thin products for its rows (merged into bfloat16, most of an update would be rounded away).
+
+In both, query, key and value are one product, gate and up another, and the rows of query and key
+are in such an order that the two numbers of a rotary pair are adjacent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from trace_bench.policies.engine.lora import Adapter
+from trace_bench.policies.precision import logits
+
+FUSED = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "out": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
+"""The products of a layer, and the linear layers that each computes."""
+PAIRED = ("self_attn.q_proj", "self_attn.k_proj")
+BEFORE = {"qkv": "input_layernorm", "gate_up": "post_attention_layernorm"}
+"""The norm that comes before a product."""
+
+Parts = Sequence[tuple[int, int, str | None]]
+"""Runs of rows with the same adapter: first row, end row, adapter."""
+
+
+class Matrices(Protocol):
+    """All products of a model. x is float32 [tokens, in], the result float32 [tokens, out]."""
+
+    def product(
+        self, name: str, layer: int, x: Tensor, parts: Parts, add: Tensor | None = None
+    ) -> Tensor:
+        """x after the norm that comes before, times a layer's matrices of that name (+ add)."""
+        ...
+
+    def logits(self, x: Tensor) -> Tensor: ...
+    def add(self, adapter: Adapter) -> None: ...
+    def remove(self, name: str) -> None: ...
+
+
+class Source:
+    """A Hugging Face module's weights by layer. `size`: numbers in a head. `eps`: of the norms."""
+
+    def __init__(self, model: Any, size: int) -> None:
+        self.model, self.size = model, size
+        self.eps = torch.tensor(float(model.config.rms_norm_eps))
+        self.layers = list(model.model.layers)
+        every = dict(model.named_modules())
+        self.linear = {
+            f"model.layers.{i}.{place}": every[f"model.layers.{i}.{place}"]
+            for i in range(len(self.layers))
+            for places in FUSED.values()
+            for place in places
+        }
+
+    def fused(self, name: str, layer: int, weights: Mapping[str, Tensor]) -> Tensor:
+        """The matrix [out, in] of a product, from `weights` [out, in] of its linear layers."""
+        rows = [self.ordered(p, weights[f"model.layers.{layer}.{p}"]) for p in FUSED[name]]
+        return torch.cat(rows) if len(rows) > 1 else rows[0]
+
+    def ordered(self, place: str, rows: Tensor) -> Tensor:
+        """The rows [out, ...] of a linear layer, those of queries and keys with pairs adjacent."""
+        if place not in PAIRED:
+            return rows
+        heads = rows.reshape(-1, self.size, *rows.shape[1:])
+        return heads[:, pairs(self.size)].reshape(rows.shape)
+
+    def bias(self, name: str, layer: int) -> Tensor | None:
+        """The bias [out] of a product; None without one."""
+        found = {p: self.linear[f"model.layers.{layer}.{p}"].bias for p in FUSED[name]}
+        if all(bias is None for bias in found.values()):
+            return None
+        return torch.cat([self.ordered(p, b.detach().float()) for p, b in found.items()])
+
+    def inverse(self, x: Tensor) -> Tensor:
+        """1 / sqrt(mean square + eps) over the last dimension, kept as size 1."""
+        norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+        return torch.addcmul(self.eps, norm, norm, value=1.0 / x.shape[-1]).rsqrt_()
+
+    def norm(self, name: str, layer: int) -> Tensor | None:
+        """The weights of the norm before a product; None if it has none."""
+        place = BEFORE.get(name)
+        return None if place is None else getattr(self.layers[layer], place).weight.detach()
+
+
+def pairs(size: int) -> Tensor:
+    """0, half, 1, half + 1, ...: rotary pairs adjacent."""
+    return torch.arange(size).view(2, size // 2).t().reshape(-1)
+
+
+class Merged:
+    """`Matrices` of float32; see this file's docstring."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._linear = {n: m.weight.detach() for n, m in source.linear.items()}
+        self._packed: dict[str | None, list[dict[str, Tensor]]] = {None: self._pack(self._linear)}
+        self._bias = [{n: source.bias(n, i) for n in FUSED} for i in range(len(source.layers))]
+        model = source.model
+        self._head = (model.lm_head.weight * model.model.norm.weight).t()
+
+    def add(self, adapter: Adapter) -> None:
+        with torch.inference_mode():
+            merged = dict(self._linear)
+            for name, (a, b) in adapter.weights.items():
+                merged[name] = torch.addmm(merged[name], b, a)
+            self._packed[adapter.name] = self._pack(merged)
+
+    def remove(self, name: str) -> None:
+        del self._packed[name]
+
+    def logits(self, x: Tensor) -> Tensor:
+        return torch.mm(self._normed(x), self._head)
+
+    def product(
+        self, name: str, layer: int, x: Tensor, parts: Parts, add: Tensor | None = None
+    ) -> Tensor:
+        x = self._normed(x) if name in BEFORE else x
+        matrices = [(a, b, self._packed[adapter][layer][name]) for a, b, adapter in parts]
+        out = _by_parts(x, matrices, add)
+        bias = self._bias[layer][name]
+        return out if bias is None else out.add_(bias)
+
+    def _normed(self, x: Tensor) -> Tensor:
+        return x * self._source.inverse(x)
+
+    def _pack(self, linear: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+        return [
+            {name: self._folded(name, layer, linear) for name in FUSED}
+            for layer in range(len(self._source.layers))
+        ]
+
+    def _folded(self, name: str, layer: int, linear: Mapping[str, Tensor]) -> Tensor:
+        """A product's matrix [in, out] with the weights of the norm before it."""
+        matrix, norm = self._source.fused(name, layer, linear), self._source.norm(name, layer)
+        return (matrix if norm is None else matrix * norm).t()
+
+
+def _by_parts(
+    x: Tensor, parts: Sequence[tuple[int, int, Tensor]], add: Tensor | None = None
+) -> Tensor:
+    """x @ w (+ add), each run of rows with its own w."""
+    if len(parts) == 1:
+        w = parts[0][2]
+        return torch.mm(x, w) if add is None else torch.addmm(add, x, w)
+    out = x.new_empty(len(x), parts[0][2].shape[1])
+    for a, b, w in parts:
+        if add is None:
+            torch.mm(x[a:b], w, out=out[a:b])
+        else:
+            torch.addmm(add[a:b], x[a:b], w, out=out[a:b])
+    return out
+
+
+@dataclass(frozen=True)
+class _Update:
+    """The adapter's part of a product: down [r, in], up [out, r]."""
+
+    down: Tensor
+    up: Tensor
+
+
+class LowRank:
+    """`Matrices` in the dtype of the model's linear layers; see this file's docstring."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        layers = range(len(source.layers))
+        linear = {n: m.weight.detach() for n, m in source.linear.items()}
+        self._base = [{name: source.fused(name, i, linear) for name in FUSED} for i in layers]
+        self._bias = [{name: source.bias(name, i) for name in FUSED} for i in layers]
+        self._updates: dict[str | None, list[dict[str, _Update]]] = {}
+        self._norm = source.model.model.norm.weight.detach()
+        self._head = source.model.lm_head.weight.detach()
+        self._dtype = self._base[0]["qkv"].dtype
+
+    def add(self, adapter: Adapter) -> None:
+        layers = range(len(self._source.layers))
+        self._updates[adapter.name] = [self._updates_of(adapter, i) for i in layers]
+
+    def remove(self, name: str) -> None:
+        del self._updates[name]
+
+    def logits(self, x: Tensor) -> Tensor:
+        x = x * self._source.inverse(x) * self._norm
+        if self._dtype == torch.float32:
+            return functional.linear(x, self._head)
+        return logits(x, self._head)
+
+    def product(
+        self, name: str, layer: int, x: Tensor, parts: Parts, add: Tensor | None = None
+    ) -> Tensor:
+        norm = self._source.norm(name, layer)
+        if norm is not None:
+            x = x * self._source.inverse(x) * norm
+        x = x.to(self._dtype)
+        out = functional.linear(x, self._base[layer][name]).float()
+        for a, b, adapter in parts:
+            update = None if adapter is None else self._updates[adapter][layer].get(name)
+            if update is not None:
+                thin = functional.linear(x[a:b], update.down)
+                out[a:b].add_(functional.linear(thin, update.up))
+        bias = self._bias[layer][name]
+        if bias is not None:
+            out.add_(bias)
+        return out if add is None else out.add_(add)
+
+    def _updates_of(self, adapter: Adapter, layer: int) -> dict[str, _Update]:
+        found = {name: self._update(adapter, name, layer) for name in FUSED}
+        return {name: update for name, update in found.items() if update is not None}
+
+    def _update(self, adapter: Adapter, name: str, layer: int) -> _Update | None:
+        """The thin matrices of a product, those of its linear layers side by side; None if the
+        adapter changes none of them."""
+        downs, ups = [], []
+        for place in FUSED[name]:
+            full = f"model.layers.{layer}.{place}"
+            out, width = self._source.linear[full].weight.shape
+            a, b = adapter.weights.get(full, (torch.zeros(0, width), torch.zeros(out, 0)))
+            downs.append(a)
+            ups.append(self._source.ordered(place, b))
+        down, up = torch.cat(downs), torch.block_diag(*ups)
+        return _Update(down.to(self._dtype), up.to(self._dtype)) if len(down) else None
