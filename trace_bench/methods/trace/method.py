@@ -18,6 +18,7 @@ from trace_bench.core.types import AgentSpec, Purpose, Task
 from trace_bench.methods.trace import budget as budgets
 from trace_bench.methods.trace.analysis.phase import Analysis
 from trace_bench.methods.trace.analysis.select import Verdict
+from trace_bench.methods.trace.classifier import Openings
 from trace_bench.methods.trace.plan import plan_of
 from trace_bench.methods.trace.routing import describe
 from trace_bench.methods.trace.settings import TraceSettings
@@ -88,6 +89,7 @@ class _Fit:
         self.report: dict[str, Any] = {}
         self.generation: Generation | None = None  # where a model writes the environments
         self.analysis = Analysis(lab, settings, self.write)
+        self.openings = Openings(lab, base, settings)
 
     def run(self) -> AgentSpec:
         count = budgets.analysis_rollouts(self.budget, self.settings, len(self.tasks), self.free)
@@ -218,7 +220,8 @@ class _Fit:
         """The agent with the adapters that are there, and a router that knows only them."""
         names = [t.job.name for t in done]
         skills = {c.name: c.description for c in self.analysis.candidates}
-        router = describe(self.lab, done, self.analysis.known(names), skills, self.settings)
+        known = self.analysis.known(names)
+        router = describe(self.lab, done, known, skills, self.openings, self.settings)
         return assemble(self.base, done, router)
 
     # -- the record ---------------------------------------------------------------------------
