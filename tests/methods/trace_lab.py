@@ -14,9 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import BudgetExceeded
-from trace_bench.core.protocols import TrainingJob
+from trace_bench.core.protocols import State, TrainingJob
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Task, Trajectory, Turn
+from trace_bench.core.types import (
+    AdapterRef,
+    AgentSpec,
+    Message,
+    Purpose,
+    Task,
+    Tool,
+    Trajectory,
+    Turn,
+)
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.envs.toolsandbox.scenarios.build import build
@@ -24,6 +33,7 @@ from trace_bench.envs.toolsandbox.scenarios.play import Record, play
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
 from trace_bench.envs.toolsandbox.scenarios.shapes import shapes
 from trace_bench.envs.toolsandbox.scenarios.solver import Solver
+from trace_bench.policies.local import LocalPolicy
 
 SHAPES = {shape.name: shape for shape in shapes()}
 BASE = AgentSpec(model="scripted")
@@ -92,6 +102,7 @@ class MemoryLab:
         self.seed = seed
         self.suite = suite or EmbeddedSuite()
         self.trainer = trainer or ScriptedTrainer()
+        self.policy: LocalPolicy | None = None
         self.habits, self.left = habits, budget
         self.calls: list[tuple[str, Purpose, tuple[str, ...]]] = []
         self.files: dict[str, Any] = {}
@@ -138,6 +149,11 @@ class MemoryLab:
     def prompt_limit(self, role: str) -> int | None:
         """Programs play all roles."""
         return None
+
+    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State:
+        """Of the policy that a test gives."""
+        assert self.policy is not None, "this lab has no model"
+        return self.policy.prompt_state(messages, tools)
 
     def suite_of(self, task: Task) -> Any:
         return self.suite

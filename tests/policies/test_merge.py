@@ -10,10 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from sandboxes import in_process as suite
 
+from trace_bench.core.errors import UserError
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.merge import Mixture, merge, mixture
+from trace_bench.policies.routing.router import make_router
+from trace_bench.policies.routing.ties import factors, ties
 from trace_bench.tiny import MODEL_FOLDER
 
 MODEL = str(MODEL_FOLDER)
@@ -120,3 +123,63 @@ def test_an_episode_is_played_with_a_sum(tmp_path: Path, monkeypatch: pytest.Mon
     for a, b in zip(same, logprobs["one@1"], strict=True):
         assert a == pytest.approx(b, abs=1e-4)
     assert other != same
+
+
+def test_weights_need_not_sum_to_one(tmp_path: Path) -> None:
+    one = adapter(tmp_path, "one@1", 2, {"q_proj": 1.0}, 8)
+    two = adapter(tmp_path, "two@1", 3, {"q_proj": 1.0}, 3)
+    made = merge(Mixture((("one@1", 1.0), ("two@1", 0.35))), [one, two])
+    expected = delta(one, "q_proj") + 0.35 * delta(two, "q_proj")
+    torch.testing.assert_close(delta(made, "q_proj"), expected)
+
+
+def test_a_changed_adapter_gives_another_sum(tmp_path: Path) -> None:
+    one = adapter(tmp_path, "one@1", 2, {"q_proj": 1.0}, 8)
+    wanted = Mixture((("one@1", 0.5),))
+    before = merge(wanted, [one])
+    file = Path(one.path) / "adapter_model.safetensors"
+    save_file({name: 2 * value for name, value in load_file(file).items()}, file)
+    after = merge(wanted, [one])
+    assert after.path != before.path and after.name == before.name
+
+
+def test_ties_trims_elects_and_averages() -> None:
+    one = torch.tensor([[4.0, -3.0, 0.1], [2.0, 0.2, -0.3]])
+    two = torch.tensor([[2.0, 5.0, -0.1], [-6.0, 0.3, 0.0]])
+    # Half of the values are kept: [4 -3 0; 2 0 0] and [2 5 0; -6 0 0].
+    found = ties([one, two], [1.0, 1.0], 0.5)
+    torch.testing.assert_close(found, torch.tensor([[3.0, 5.0, 0.0], [-6.0, 0.0, 0.0]]))
+    weighed = ties([one, two], [2.0, 1.0], 0.5)  # 8 -6; 4 against 2 5; -6: -6 + 5 is negative
+    torch.testing.assert_close(weighed, torch.tensor([[5.0, -6.0, 0.0], [-6.0, 0.0, 0.0]]))
+
+
+def test_a_ties_merge_is_the_closest_adapter_of_its_rank(tmp_path: Path) -> None:
+    one = adapter(tmp_path, "one@1", 2, {"q_proj": 1.0, "v_proj": 1.0}, 8)
+    two = adapter(tmp_path, "two@1", 3, {"q_proj": 1.0}, 3)
+    wanted = Mixture((("one@1", 1.0), ("two@1", 1.0)), density=0.2)
+    made = merge(wanted, [one, two])
+    assert made.name == "ties0.2(one@1*1+two@1*1)"
+    exact = ties([delta(one, "q_proj"), delta(two, "q_proj")], [1.0, 1.0], 0.2)
+    lost = torch.linalg.svdvals(exact)[5:].square().sum().sqrt()
+    apart = torch.linalg.matrix_norm(exact - delta(made, "q_proj"))
+    torch.testing.assert_close(apart, lost, rtol=1e-3, atol=1e-4)
+    whole = factors(exact, 200)
+    torch.testing.assert_close(whole[1] @ whole[0], exact, rtol=1e-3, atol=1e-4)
+
+
+def test_a_constant_sum_as_a_router(tmp_path: Path) -> None:
+    refs = (AdapterRef("one@1", "x"), AdapterRef("two@1", "y"))
+
+    def router(parts: list, **more: object) -> object:
+        agent = AgentSpec("m", adapters=refs, router={"kind": "sum", "parts": parts, **more})
+        return make_router(agent).route((), ())
+
+    assert router([["one@1", 0.5], ["two@1", 0.7]]) == Mixture((("one@1", 0.5), ("two@1", 0.7)))
+    assert router([["one@1", 1]], density=0.2) == Mixture((("one@1", 1.0),), 0.2)
+    for parts, density in (([], None), ([["one@1", float("nan")]], None), ([["one@1", 1]], 0)):
+        with pytest.raises(UserError, match=r"agent\.router is the sum of"):
+            router(parts, density=density)
+    with pytest.raises(UserError, match=r"density is 3"):
+        router([["one@1", 1]], density=3)
+    with pytest.raises(UserError, match=r"unknown adapter 'ten@1'"):
+        router([["ten@1", 1]])

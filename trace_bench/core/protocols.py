@@ -7,8 +7,8 @@ the part is built, such as its container image, is a protocol on the class.
     environments   Env (ScoresAlone), Suite (HasReference, Synthesizes, AsksUser, ActsTogether,
                    Describes, Closes; on the class: InImage, ListsTasksHere, LargerSplits,
                    TypicalLengths, Tagged)
-    policies       Policy (Wakes, ReadsPrompts, TriesTurns, KnowsTask, CountsUsage, RanksLabels;
-                   on the class: Scripted, AtServers), Router
+    policies       Policy (Wakes, ReadsPrompts, TriesTurns, KnowsTask, CountsUsage, RanksLabels,
+                   ShowsState; on the class: Scripted, AtServers), Router
     trainers       Trainer (PlansTraining, ContinuesAdapters, Preflight, NeedsMachines, FineTunes;
                    of what plays its episodes elsewhere: TakesBack)
     methods        Method (PlansItself), Lab
@@ -41,6 +41,9 @@ from trace_bench.core.types import (
 )
 
 T = TypeVar("T")
+
+State = Sequence[float]
+"""A hidden state of the base model [hidden size]."""
 
 Ask = Callable[[str, Sequence[Mapping[str, Any]]], str]
 """(role, messages) -> text: asks the model that plays a role, such as the simulated user."""
@@ -282,6 +285,15 @@ class RanksLabels(Protocol):
 
 
 @runtime_checkable
+class ShowsState(Protocol):
+    """A policy that can show what its base model makes of an episode's first prompt: the final
+    hidden state at its last token [hidden size]. Nothing is sampled, so it is no rollout. Of a
+    prompt that is longer than the context, its last tokens are read."""
+
+    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State: ...
+
+
+@runtime_checkable
 class Scripted(Protocol):
     """On a policy's class: with `scripted = True` the policy has no weights, so nothing can be
     trained on its turns."""
@@ -509,7 +521,8 @@ class Lab(Protocol):
 
     `rollouts` raises BudgetExceeded before anything is played if the budget does not pay for it,
     and ValueError for a call name that was used before. `ask` raises LLMError if no answer can be
-    used. `write` and `write_text` raise UserError for a name that the run itself uses."""
+    used. `prompt_state` is the policy's (`ShowsState`, a `Need` of the method's plan), without
+    charge. `write` and `write_text` raise UserError for a name that the run itself uses."""
 
     folder: Path
     seed: int
@@ -529,6 +542,7 @@ class Lab(Protocol):
         route: Sequence[str | None] | None = None,
         by: PlayElsewhere | None = None,  # None: run them in this process
     ) -> list[Trajectory]: ...  # one episode per entry of `tasks`, in order; repeat for groups
+    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State: ...
     def listening(self, hear: Hear) -> AbstractContextManager[None]: ...  # to whoever calls it
     def checkpoint(self, agent: AgentSpec) -> None: ...  # the current agent, for the curve
     def metric(self, **values: Any) -> None: ...

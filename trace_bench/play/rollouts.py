@@ -289,7 +289,14 @@ class _Playing:
             future = self._in_thread(self.router.route, first, step.tools)
             self.routing[future] = (episode, step, first)
         else:
-            self._begin(episode, step, first, self.router.route(first, step.tools))
+            try:
+                chosen: Choice = self.router.route(first, step.tools)
+            except UserError:
+                raise  # a setup error: no episode can be routed
+            except Exception as error:
+                self._fail(episode, Boundary.POLICY, error)
+                return
+            self._begin(episode, step, first, chosen)
 
     def _begin(
         self, episode: _Episode, step: Step, first: tuple[Message, ...], chosen: Choice

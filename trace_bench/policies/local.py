@@ -136,6 +136,16 @@ class LocalPolicy:
             scores = self._model(prompt).logits[0, -1].float().log_softmax(-1)
         return {label: float(scores[i]) for label, i in ids.items()}
 
+    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[float]:
+        """`protocols.ShowsState`."""
+        import torch
+
+        ids = self.chat.first(messages, tools)[-self.context :]
+        prompt = torch.tensor([ids], device=self._model.device)
+        with self._backend.alone(), torch.inference_mode():
+            states = self._model.base_model(input_ids=prompt, use_cache=False).last_hidden_state
+        return [float(value) for value in states[0, -1].float().tolist()]
+
     def _submit(self, request: TurnRequest) -> None:
         episode = self._open.get(request.episode)
         if episode is None:

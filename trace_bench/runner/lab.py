@@ -25,7 +25,9 @@ from trace_bench.core.errors import BudgetExceeded, UserError
 from trace_bench.core.protocols import (
     Hear,
     PlayElsewhere,
+    ShowsState,
     Source,
+    State,
     Suite,
     TakesBack,
     Tracker,
@@ -40,6 +42,7 @@ from trace_bench.core.types import (
     Message,
     Purpose,
     Task,
+    Tool,
     Trajectory,
     trajectory_from_json,
 )
@@ -167,6 +170,17 @@ class RunLab:
         for hear in self._heard:
             hear(tasks, out)
         return out
+
+    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State:
+        """The base model's final hidden state at the end of a first prompt; no agent acts, so it
+        is not charged. Raises UserError for a policy that does not show it."""
+        policy = self._player.policy
+        if not isinstance(policy, ShowsState):
+            raise UserError(
+                "the method reads the base model's hidden state, and this policy does not show it. "
+                "Change `policy` to local."
+            )
+        return policy.prompt_state(messages, tools)
 
     @contextmanager
     def listening(self, hear: Hear) -> Iterator[None]:

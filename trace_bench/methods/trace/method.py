@@ -18,8 +18,9 @@ from trace_bench.core.types import AgentSpec, Purpose, Task
 from trace_bench.methods.trace import budget as budgets
 from trace_bench.methods.trace.analysis.phase import Analysis
 from trace_bench.methods.trace.analysis.select import Verdict
+from trace_bench.methods.trace.classifier import Openings
 from trace_bench.methods.trace.plan import plan_of
-from trace_bench.methods.trace.routing import describe
+from trace_bench.methods.trace.routing import check_base, describe
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.methods.trace.synthesis import calibrate, from_training
 from trace_bench.methods.trace.synthesis.draw import Drawer, generator
@@ -48,6 +49,7 @@ class Trace:
             raise UserError(
                 f"method={self.title} needs training tasks and was given none; change `env.suite`."
             )
+        check_base(base, self.settings)
         free = not lab.charges(Purpose.ANALYSIS)
         budgets.check_budget(lab.budget_left(), self.settings, free, self.title)
         return _Fit(base, tasks, lab, self.settings, free, self._drawer).run()
@@ -89,6 +91,7 @@ class _Fit:
         self.report: dict[str, Any] = {}
         self.generation: Generation | None = None  # where a model writes the environments
         self.analysis = Analysis(lab, settings, self.write)
+        self.openings = Openings(lab, base, settings)
 
     def run(self) -> AgentSpec:
         count = budgets.analysis_rollouts(self.budget, self.settings, len(self.tasks), self.free)
@@ -221,7 +224,7 @@ class _Fit:
         skills = {c.name: c.description for c in self.analysis.candidates}
         known, own = self.analysis.known(names), start_of(self.base)
         otherwise = None if own is None else own.name
-        router = describe(self.lab, done, known, skills, self.settings, otherwise)
+        router = describe(self.lab, done, known, skills, self.openings, self.settings, otherwise)
         return assemble(self.base, done, router)
 
     # -- the record ---------------------------------------------------------------------------

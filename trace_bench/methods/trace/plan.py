@@ -12,6 +12,7 @@ from trace_bench.core.protocols import (
     Phase,
     PlannedRun,
     RanksLabels,
+    ShowsState,
     Synthesizes,
 )
 from trace_bench.methods.trace import budget as budgets
@@ -34,6 +35,9 @@ GENERATOR = Need(
     "llm.generator.by=endpoint a model writes environments.",
 )
 LETTERS = Need("policy", RanksLabels, METHODS, "With method.route=retrieval no model is asked.")
+STATES = Need(
+    "policy", ShowsState, "docs/routing.md", "With method.route=retrieval no hidden state is read."
+)
 
 
 def plan_of(settings: TraceSettings, run: PlannedRun, free: bool) -> MethodPlan:
@@ -43,8 +47,10 @@ def plan_of(settings: TraceSettings, run: PlannedRun, free: bool) -> MethodPlan:
     left = run.budget if free else run.budget - analysis
     most = budgets.affordable(left, settings, free)
     joint, select = settings.adapters == JOINT, settings.synthesis == "select"
-    routed = settings.route != "retrieval" and not joint
-    needs = [*label_needs(run), *([LETTERS] if routed else [])]
+    asked = {"zero_shot": LETTERS, "both": LETTERS, "classifier": STATES, "soft": STATES}
+    need = None if joint else asked.get(settings.route)
+    routed = need is LETTERS
+    needs = [*label_needs(run), *([need] if need else [])]
     written = not select and generation.ROLE in run.models
     if not select and not written:
         if analyst.ROLE in run.models:

@@ -6,7 +6,11 @@ base model), and of training tasks that failed for lack of a capability (label: 
 Contrast cases are no examples for the base model: an adapter is trained on them too and solves
 them, so all they would do is draw tasks away from it. Zero-shot: the base model is asked for the
 letter of one of the adapters' descriptions, or of "none of these". Both: it is asked about those
-that retrieval finds. The description made here is plain JSON; the policies turn it into a router.
+that retrieval finds. Classifier: a logistic regression on the base model's hidden state, learned
+from the openings of the adapters' own tasks, chooses one adapter, and the others' updates are added
+with a share; soft weighs all of them by its probabilities. Linear and ties play one merge of all
+adapters always: yardsticks for what a choice brings. The description made here is plain JSON; the
+policies turn it into a router.
 
 The published router is the zero-shot one. It needs a model that follows an instruction it has never
 seen; the tiny agent, which knows only tool conversations, cannot, hence the default.
@@ -23,13 +27,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trace_bench.core.errors import SourceError, UserError
+from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab
+from trace_bench.core.types import AgentSpec
+from trace_bench.methods.trace.classifier import Openings, steps
 from trace_bench.methods.trace.settings import RoutingSettings
-from trace_bench.methods.trace.synthesis.draw import first_step, read_opening
+from trace_bench.methods.trace.synthesis.draw import read_opening
 from trace_bench.methods.trace.training import JOINT, Trained
-from trace_bench.play.steps import fault_of
 from trace_bench.policies.routing.zero_shot import VERSION
+from trace_bench.trainers.start import start_of
 
 Example = tuple[str, str | None, tuple[str, ...]]  # text, adapter (None: base model), tools
 
@@ -46,18 +52,40 @@ class Known:
     lacking: str | None
 
 
+SUMS = ("classifier", "soft", "linear", "ties")
+"""Routes that add several adapters to the base model."""
+
+
+def check_base(base: AgentSpec, settings: RoutingSettings) -> None:
+    """Raises UserError if the adapters cannot be added: each that starts from the base agent's own
+    adapter holds it, so a sum would hold it several times."""
+    if settings.route in SUMS and (own := start_of(base)) is not None:
+        raise UserError(
+            f"method.route={settings.route} adds adapters to the bare model, and here each of them "
+            f"would start from {own.name!r} of the agent that the run begins with. Set "
+            "`method.route` to retrieval, zero_shot or both, or take `agent` away."
+        )
+
+
 def describe(
     lab: Lab,
     trained: Sequence[Trained],
     known: Sequence[Known],
     skills: Mapping[str, str],
+    openings: Openings,
     settings: RoutingSettings,
     otherwise: str | None = None,
 ) -> dict[str, Any] | None:
     """The router as JSON, or None when one adapter serves all tasks. `skills`: what each capability
-    is, in words. `otherwise`: the base agent's own adapter, which plays where none is chosen."""
+    is, in words; `openings`: of the adapters' own tasks, for the classifier; `otherwise`: the base
+    agent's own adapter, which plays where none is chosen."""
     if any(t.job.name == JOINT for t in trained):
         return None
+    if settings.route in ("linear", "ties"):
+        return _merged([t.adapter.name for t in trained], settings)
+    if settings.route in ("classifier", "soft"):
+        chosen, soft = openings.classifier(trained), settings.route == "soft"
+        return {"kind": "classifier", **chosen, "others": settings.route_others, "soft": soft}
     offered = [[t.adapter.name, skills[t.job.name]] for t in trained]
     zero_shot: dict[str, Any] = {"kind": "zero_shot", "skills": offered, "prompt": VERSION}
     if settings.route_share:
@@ -69,6 +97,14 @@ def describe(
     if settings.route == "both":
         return {"kind": "both", "retrieval": retrieval, "zero_shot": zero_shot, **instead}
     return {**retrieval, **instead}
+
+
+def _merged(names: Sequence[str], settings: RoutingSettings) -> dict[str, Any]:
+    """One merge of all adapters for every task, which needs no choice."""
+    if settings.route == "ties":
+        parts = [[name, 1.0] for name in names]
+        return {"kind": "sum", "parts": parts, "density": settings.route_density}
+    return {"kind": "sum", "parts": [[name, settings.route_weight] for name in names]}
 
 
 def _retrieval(
@@ -100,21 +136,10 @@ def _retrieval(
 
 
 def _own(lab: Lab, trained: Trained, settings: RoutingSettings) -> list[Example]:
-    """Openings of the tasks that one adapter was trained on, without contrast cases. A task whose
-    environment no longer opens is left out and logged: generated code may fail at any time."""
+    """Openings of the tasks that one adapter was trained on, without contrast cases."""
     tasks = [t for t in trained.job.tasks if not t.data.get("contrast", False)]
     examples: list[Example] = []
-    for task in tasks[: settings.route_examples]:
-        try:
-            first = first_step(lab.suite_of(task), task)
-        except Exception as error:
-            if isinstance(error, UserError) and not isinstance(error, SourceError):
-                raise  # such as a sandbox that cannot be started
-            lab.log(f"no example for the router from {task.id}: {type(error).__name__}: {error}")
-            continue
-        if (fault := fault_of(first)) is not None:
-            lab.log(f"no example for the router from {task.id}: {fault}")
-            continue
+    for first in steps(lab, tasks[: settings.route_examples]):
         text, tools = read_opening(first)
         examples.append((text, trained.adapter.name, tools))
     return examples

@@ -15,21 +15,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.store import file_hash, write_bytes, write_json
 from trace_bench.core.types import AdapterRef
 from trace_bench.policies.engine.lora import CONFIG, WEIGHTS, read_config, read_weights
+from trace_bench.policies.routing.ties import factors, ties
+
+Pair = tuple[Any, Any] | int
+"""A and B of one layer, scaled; or the rank of an adapter that leaves the layer as it is."""
 
 STEPS = 10  # weights are rounded to tenths, which limits the number of distinct sums
 
 
 @dataclass(frozen=True)
 class Mixture:
-    """(adapter name, weight) in the agent's order; the rest up to 1 is the base model's weight."""
+    """(adapter name, weight) in the agent's order. The weights are those of the updates, which are
+    added to the base model; they need not sum to one. `density`: merged by TIES instead of added,
+    with this share of each update's values."""
 
     parts: tuple[tuple[str, float], ...]
+    density: float | None = None
 
     @property
     def name(self) -> str:
-        return "+".join(f"{name}*{weight:g}" for name, weight in self.parts)
+        text = "+".join(f"{name}*{weight:g}" for name, weight in self.parts)
+        return text if self.density is None else f"ties{self.density:g}({text})"
 
 
 def mixture(shares: Sequence[tuple[str | None, float]], least: float) -> Mixture | str | None:
@@ -50,48 +59,79 @@ def mixture(shares: Sequence[tuple[str | None, float]], least: float) -> Mixture
 
 
 def merge(wanted: Mixture, adapters: Sequence[AdapterRef]) -> AdapterRef:
-    """The sum as an adapter on disk, beside the adapters' folder; each sum is written once. Raises
-    UserError for adapters that cannot be read."""
-    import torch
-    from safetensors.torch import save_file
-
+    """The sum as an ordinary adapter in PEFT's format, which any server can play. It lies beside the
+    adapters' folder and is written once, known by what is in it. Raises UserError for adapters that
+    cannot be read."""
     by_name = {a.name: a for a in adapters}
     refs = [(by_name[name], weight) for name, weight in wanted.parts]
-    digest = hashlib.sha256(
-        json.dumps([(str(Path(r.path).resolve()), w) for r, w in refs]).encode()
-    ).hexdigest()[:12]
+    digest = _digest(refs, wanted.density)
     folder = Path(refs[0][0].path).parent.parent / "merged" / digest
     out = AdapterRef(wanted.name, str(folder))
-    if (folder / CONFIG).exists():
-        return out
-    configs = [read_config(ref) for ref, _ in refs]
-    tensors = [read_weights(ref) for ref, _ in refs]
-    places = sorted({key.rpartition(".lora_")[0] for t in tensors for key in t})
-    ranks = [int(c["r"]) for c in configs]
-    merged: dict[str, Any] = {}
-    for place in places:
-        shape = next(_pair(t, place) for t in tensors if f"{place}.lora_A.weight" in t)
-        above, beside = [], []
-        for t, config, rank, (_, weight) in zip(tensors, configs, ranks, refs, strict=True):
-            if f"{place}.lora_A.weight" in t:
-                a, b = _pair(t, place)
-                above.append(a.float())
-                beside.append(b.float() * weight * _scale(config))
-            else:
-                above.append(torch.zeros(rank, shape[0].shape[1]))
-                beside.append(torch.zeros(shape[1].shape[0], rank))
-        merged[f"{place}.lora_A.weight"] = torch.cat(above, 0).contiguous()
-        merged[f"{place}.lora_B.weight"] = torch.cat(beside, 1).contiguous()
-    targets = sorted({m for c in configs for m in c["target_modules"]})
-    config = {**configs[0], "r": sum(ranks), "lora_alpha": sum(ranks), "use_rslora": False}
-    folder.mkdir(parents=True, exist_ok=True)
-    save_file(merged, folder / WEIGHTS)
-    (folder / CONFIG).write_text(json.dumps({**config, "target_modules": targets}, indent=1))
+    if not (folder / CONFIG).exists():
+        _write(folder, refs, wanted.density)
     return out
 
 
-def _pair(tensors: dict[str, Any], place: str) -> tuple[Any, Any]:
-    return tensors[f"{place}.lora_A.weight"], tensors[f"{place}.lora_B.weight"]
+def _digest(refs: Sequence[tuple[AdapterRef, float]], density: float | None) -> str:
+    """Changes with the weights of the adapters and of the sum, not with the place on disk."""
+    held = [(*(file_hash(Path(ref.path) / f) for f in (WEIGHTS, CONFIG)), w) for ref, w in refs]
+    return hashlib.sha256(json.dumps([held, density]).encode()).hexdigest()[:12]
+
+
+def _write(folder: Path, refs: Sequence[tuple[AdapterRef, float]], density: float | None) -> None:
+    from safetensors.torch import save
+
+    configs = [read_config(ref) for ref, _ in refs]
+    tensors = [read_weights(ref) for ref, _ in refs]
+    weights = [weight for _, weight in refs]
+    rank = sum(int(c["r"]) for c in configs)
+    merged: dict[str, Any] = {}
+    for place in sorted({key.rpartition(".lora_")[0] for t in tensors for key in t}):
+        pairs = [_pair(t, place, c) for t, c in zip(tensors, configs, strict=True)]
+        pair = _sum(pairs, weights) if density is None else _ties(pairs, weights, density, rank)
+        for part, value in zip("AB", pair, strict=True):
+            merged[f"{place}.lora_{part}.weight"] = value.contiguous()
+    targets = sorted({m for c in configs for m in c["target_modules"]})
+    config = {**configs[0], "r": rank, "lora_alpha": rank, "use_rslora": False}
+    write_bytes(folder / WEIGHTS, save(merged, metadata={"format": "pt"}))
+    write_json(folder / CONFIG, {**config, "target_modules": targets})  # last: then it is whole
+
+
+def _sum(pairs: Sequence[Pair], weights: Sequence[float]) -> tuple[Any, Any]:
+    """A and B of the weighted sum; an adapter without the layer has zeros there."""
+    import torch
+
+    a, b = _sizes(pairs)
+    above = [p[0] if isinstance(p, tuple) else torch.zeros(p, a) for p in pairs]
+    beside = [
+        p[1] * w if isinstance(p, tuple) else torch.zeros(b, p)
+        for p, w in zip(pairs, weights, strict=True)
+    ]
+    return torch.cat(above, 0), torch.cat(beside, 1)
+
+
+def _ties(
+    pairs: Sequence[Pair], weights: Sequence[float], density: float, rank: int
+) -> tuple[Any, Any]:
+    import torch
+
+    a, b = _sizes(pairs)
+    updates = [p[1] @ p[0] if isinstance(p, tuple) else torch.zeros(b, a) for p in pairs]
+    return factors(ties(updates, weights, density), rank)
+
+
+def _sizes(pairs: Sequence[Pair]) -> tuple[int, int]:
+    """(in, out) of the layer, of which at least one adapter has weights."""
+    a, b = next(p for p in pairs if isinstance(p, tuple))
+    return int(a.shape[1]), int(b.shape[0])
+
+
+def _pair(tensors: dict[str, Any], place: str, config: dict[str, Any]) -> Pair:
+    """(A, scale * B) of a layer; the adapter's rank, if it does not change this layer."""
+    if f"{place}.lora_A.weight" not in tensors:
+        return int(config["r"])
+    a, b = (tensors[f"{place}.lora_{part}.weight"].float() for part in "AB")
+    return a, b * _scale(config)
 
 
 def _scale(config: dict[str, Any]) -> float:

@@ -8,6 +8,10 @@ A router's description is plain JSON in the AgentSpec:
      "tools": [tool name, ...], "tools_weight": 0.7, "top_k": 5, "threshold": 0.35}
     {"kind": "zero_shot", "skills": [[name, what it is for], ...], "prompt": 1, "share": 0.0}
     {"kind": "both", "retrieval": {...}, "zero_shot": {...}}
+    {"kind": "classifier", "labels": [name|null, ...], "weights": [[number, ...], ...],
+     "bias": [number, ...], "others": 0.35, "soft": false}
+    {"kind": "sum", "parts": [[name, weight], ...], "density": null|0.2}      always this sum; with
+                                                                      a density merged by TIES
 
 A retrieval example may lack its tools; without "tools_weight" only texts are compared. Any but the
 first two may name the adapter that plays where none is chosen, in place of the base model:
@@ -16,16 +20,19 @@ first two may name the adapter that plays where none is chosen, in place of the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Router
 from trace_bench.core.types import AgentSpec, Message, Tool
+from trace_bench.policies.routing.classifier import ClassifierRouter, share
+from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.retrieval import RetrievalRouter
 from trace_bench.policies.routing.zero_shot import BothRouter, ZeroShotRouter
 
-KINDS = ("fixed", "retrieval", "zero_shot", "both")
+KINDS = ("fixed", "retrieval", "zero_shot", "both", "classifier", "sum")
 
 
 def make_router(agent: AgentSpec, model: object = None) -> Router:
@@ -54,24 +61,45 @@ def make_router(agent: AgentSpec, model: object = None) -> Router:
         _check_examples(description["retrieval"], names)
         _check_skills(description["zero_shot"], names)
         return BothRouter(description, model)
+    if kind == "classifier":
+        _check_labels(description, names)
+        return ClassifierRouter(description, model)
+    if kind == "sum":
+        return FixedRouter(_sum(description, names))
     raise unknown("router", kind, KINDS, "agent.router.kind")
 
 
 class FixedRouter:
-    """Always chooses the same adapter."""
+    """Always chooses the same adapter, or sum of adapters."""
 
     waits = False
 
-    def __init__(self, adapter: str | None) -> None:
+    def __init__(self, adapter: str | Mixture | None) -> None:
         self.adapter = adapter
 
-    def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | None:
+    def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
         return self.adapter
+
+
+def _sum(description: Mapping[str, Any], names: Sequence[str]) -> Mixture:
+    parts = tuple((str(_known(name, names)), float(w)) for name, w in description["parts"])
+    density = None if description.get("density") is None else share(description, "density")
+    if not parts or not all(math.isfinite(w) for _, w in parts) or density == 0:
+        raise UserError(
+            f"agent.router is the sum of {list(description['parts'])} with the density {density}; "
+            "needed: at least one adapter with a finite weight, and a density above 0."
+        )
+    return Mixture(parts, density)
 
 
 def _check_examples(description: Mapping[str, Any], names: Sequence[str]) -> None:
     for example in description["examples"]:
         _known(example[1], names)
+
+
+def _check_labels(description: Mapping[str, Any], names: Sequence[str]) -> None:
+    for name in description["labels"]:
+        _known(name, names)
 
 
 def _check_skills(description: Mapping[str, Any], names: Sequence[str]) -> None:

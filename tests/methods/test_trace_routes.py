@@ -1,0 +1,138 @@
+"""The routes of TRACE that learn: what they learn from, and that it costs what it says."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from trace_lab import BASE, MemoryLab
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import PlannedRun
+from trace_bench.core.types import AgentSpec, Purpose
+from trace_bench.methods.trace import Trace
+from trace_bench.methods.trace.logistic import fit
+from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.policies.local import LocalPolicy
+from trace_bench.policies.routing.classifier import ClassifierRouter
+from trace_bench.policies.routing.merge import Mixture
+from trace_bench.policies.routing.router import make_router
+from trace_bench.tiny import MODEL_FOLDER
+
+HABITS = {
+    "recovers_from_errors": 0.7,
+    "asks_when_information_is_missing": 0.7,
+    "completes_all_parts": 0.5,
+}
+
+
+@pytest.fixture(scope="module")
+def policy() -> Any:
+    acting = LocalPolicy(str(MODEL_FOLDER), batch=4)
+    yield acting
+    acting.close()
+
+
+def fitted(policy: LocalPolicy, budget: int, **settings: Any) -> tuple[AgentSpec, MemoryLab]:
+    lab = MemoryLab(HABITS, budget, seed=7)
+    lab.policy = policy
+    small = {"synthetic_tasks": 32, **settings}
+    tasks = lab.suite.tasks("train")
+    return Trace(TraceSettings(**small)).fit(BASE, tasks, lab), lab  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def classified(policy: LocalPolicy) -> tuple[AgentSpec, MemoryLab]:
+    return fitted(policy, 1280, route="classifier")
+
+
+def test_logistic_regression_finds_the_regularized_minimum() -> None:
+    """At the minimum the gradient of the loss, taken by autograd elsewhere, is zero; both classes
+    count the same although one has five times the examples."""
+    torch.manual_seed(0)
+    x = torch.randn(60, 5, dtype=torch.float64) * torch.tensor([1.0, 10.0, 0.1, 1.0, 0.0]) + 3.0
+    y = torch.tensor([0] * 50 + [1] * 10)
+    x[y == 1, 0] += 1.0
+    found = fit(x.tolist(), y.tolist(), l2=1e-2)
+    scale = x.std(0, correction=0)
+    scale[4] = 1.0
+    w = (found.weights * scale).requires_grad_()
+    b = (found.bias + found.weights @ x.mean(0)).requires_grad_()
+    each = torch.where(y == 0, 0.5 / 50, 0.5 / 10)
+    apart = torch.nn.functional.cross_entropy(
+        (x - x.mean(0)) / scale @ w.t() + b, y, reduction="none"
+    )
+    loss = (each * apart).sum() + 1e-2 / 2 * w.square().sum()
+    grads = torch.autograd.grad(loss, (w, b))
+    assert max(float(g.abs().max()) for g in grads) < 1e-5
+    assert found.right == pytest.approx(
+        float(((x @ found.weights.t() + found.bias).argmax(1) == y).double().mean())
+    )
+
+
+def test_the_classifier_learns_from_synthetic_openings_alone(classified: Any, policy: Any) -> None:
+    agent, lab = classified
+    spent: Counter[Purpose] = Counter()
+    for _, purpose, tasks in lab.calls:
+        spent[purpose] += len(tasks)
+    assert sum(spent.values()) == 1280 and lab.left == 0
+    assert set(spent) == {Purpose.ANALYSIS, Purpose.CALIBRATION, Purpose.TRAINING}
+    retrieved = fitted(policy, 1280)[1]
+    assert retrieved.calls == lab.calls, "the route costs no rollout"
+    assert agent.router is not None and agent.router["kind"] == "classifier"
+    assert agent.router["labels"] == [*(a.name for a in agent.adapters), None]
+    assert any("openings go where they came from" in text for text in lab.logged)
+
+
+def test_the_classifier_sends_new_tasks_to_their_adapter(classified: Any, policy: Any) -> None:
+    agent, lab = classified
+    router = make_router(agent, policy)
+    assert isinstance(router, ClassifierRouter) and router.others == 0.35
+    of = {a.name: a.capability for a in agent.adapters}
+    hits: Counter[bool] = Counter()
+    for task in lab.suite.tasks("dev"):
+        needs = set(task.data["requires"])
+        if len(needs) == 1 and needs <= set(HABITS):
+            step = lab.suite.make().reset(task)
+            choice = router.route(step.messages, step.tools)
+            assert isinstance(choice, Mixture)
+            whole = {of[name] for name, weight in choice.parts if weight == 1.0}
+            hits[needs == whole] += 1
+    assert hits[True] > 2 * hits[False], hits
+
+
+def test_soft_and_the_merges_describe_what_they_play(policy: LocalPolicy) -> None:
+    small: Any = {"synthetic_tasks": 8}
+    soft, _ = fitted(policy, 300, route="soft", route_others=0.2, **small)
+    assert soft.router is not None and soft.router["soft"] and soft.router["others"] == 0.2
+    name = soft.adapters[0].name
+    linear, _ = fitted(policy, 300, route="linear", route_weight=0.6, **small)
+    assert linear.router == {"kind": "sum", "parts": [[name, 0.6]]}
+    ties, _ = fitted(policy, 300, route="ties", route_density=0.3, **small)
+    assert ties.router == {"kind": "sum", "parts": [[name, 1.0]], "density": 0.3}
+
+
+@pytest.mark.parametrize("route", ["classifier", "soft", "linear", "ties"])
+@pytest.mark.parametrize("budget", [300, 437])
+def test_the_ledger_is_an_own_count(policy: LocalPolicy, budget: int, route: str) -> None:
+    _, lab = fitted(policy, budget, route=route, synthetic_tasks=8)
+    assert sum(len(tasks) for _, _, tasks in lab.calls) + lab.left == budget
+
+
+def test_a_policy_without_states_is_refused_before_anything_is_played() -> None:
+    run = PlannedRun(budget=640, tasks=64, trainer=MemoryLab(HABITS, 0).trainer)
+    needs = Trace(TraceSettings(route="classifier")).plan(run).needs
+    assert any(n.group == "policy" and n.protocol.__name__ == "ShowsState" for n in needs)
+    joint = Trace(TraceSettings(route="classifier", adapters="joint")).plan(run).needs
+    assert not any(n.group == "policy" for n in joint), "one adapter needs no router"
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    from trace_bench.core.checked import build
+
+    with pytest.raises(UserError, match=r"route_others.*1\.5"):
+        build(TraceSettings, {"route_others": 1.5}, "method")
+    with pytest.raises(UserError, match="route"):
+        build(TraceSettings, {"route": "nearest"}, "method")
