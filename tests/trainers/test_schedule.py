@@ -8,6 +8,7 @@ import pytest
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import Task
+from trace_bench.trainers.course import Course
 from trace_bench.trainers.schedule import plan, task_of_group
 from trace_bench.trainers.settings import TrainerSettings
 
@@ -42,11 +43,14 @@ def test_too_few_rollouts_says_how_many_are_needed() -> None:
 
 
 def test_the_rate_falls_linearly_to_the_end_of_the_budget() -> None:
-    schedule = plan(88, S, "x")
-    rates = [schedule.rate(i, S) for i in range(3)]
+    course = Course([Task("0", "e", "train", 0)], S, 1, 88, "x")
+    rates = []
+    while tasks := course.begin():
+        rates.append(course.rate())
+        course.played(tasks, [[0.0] * 8] * len(tasks))
     assert rates == pytest.approx([1.0, 1 - 32 / 88, 1 - 64 / 88])
-    constant = TrainerSettings(decay="constant", learning_rate=1.0)
-    assert [schedule.rate(i, constant) for i in range(3)] == [1.0] * 3
+    constant = TrainerSettings(decay="constant", learning_rate=0.5)
+    assert Course([Task("0", "e", "train", 0)], constant, 1, 88, "x").rate() == 0.5
 
 
 def test_every_epoch_is_another_shuffle_of_all_tasks() -> None:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from trace_bench.trainers.course import SAME
+
 EPS = 1e-6  # added to the standard deviation, as in verl
-_SAME = 1e-8  # rewards closer than this are equal
 _FULL = 1.0 - 1e-6  # rewards from here on count as 1
 
 
@@ -52,9 +53,9 @@ def group_advantages(
     for label in labels:
         members = (group == label) & valid
         r = rewards[members]
-        if len(r) < 2 or float(r.max() - r.min()) <= _SAME:
+        if len(r) < 2 or float(r.max() - r.min()) <= SAME:
             constant += 1
-            all_zero += int(len(r) > 0 and float(r.max()) <= _SAME)
+            all_zero += int(len(r) > 0 and float(r.max()) <= SAME)
             all_one += int(len(r) > 0 and float(r.min()) >= _FULL)
             continue
         centred = r - r.mean()

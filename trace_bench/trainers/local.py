@@ -8,6 +8,7 @@ number of threads). The schedule spans the job's whole share of the budget.
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, RunContext, TrainingJob
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Task, Trajectory
+from trace_bench.trainers.course import Course
 from trace_bench.trainers.record import (
     check_finite,
     check_job,
@@ -28,7 +30,7 @@ from trace_bench.trainers.record import (
     of_sampler,
     reward_of,
 )
-from trace_bench.trainers.schedule import Schedule, curve_caveat, plan, task_of_group
+from trace_bench.trainers.schedule import curve_caveat, plan
 from trace_bench.trainers.settings import GPU, TrainerSettings
 from trace_bench.trainers.start import check_start, start_of
 from trace_bench.trainers.tree import sequence_of
@@ -117,9 +119,8 @@ class _Training:
         self.settings = trainer.settings
         check_job(job)
         self.start = start_of(job.agent)
-        self.schedule: Schedule = plan(job.rollouts, self.settings, job.name)
+        self.course = Course(job.tasks, self.settings, job.seed, job.rollouts, job.name)
         self.folder = lab.folder / "adapters" / job.name
-        self.first_group = [s // self.settings.group_size for s in self.schedule.spent]
 
     def run(self) -> AgentSpec:
         from trace_bench.trainers.resume import State
@@ -131,7 +132,7 @@ class _Training:
             self.publish(state, iteration)
         if not state.finished:
             self.go_on(state)
-        if state.iteration < len(self.schedule.groups):
+        if self.course.iterations_left():
             self.lab.log(f"{self.job.name}: nothing is left to learn, training stops early")
         return conclude(self.job, self.lab, state.records, self.agent(state.iteration))
 
@@ -141,14 +142,14 @@ class _Training:
 
         learner = self.trainer.learner(self.job.agent.model)
         optimizer = restore(state, learner, self.settings, self.job.seed, self.start)
-        for iteration in range(state.iteration, len(self.schedule.groups)):
+        for iteration in itertools.count(state.iteration):
             trajectories = self.rollouts(iteration)
             record = self.learn(iteration, trajectories, learner, optimizer)
             perfect = record["one_share"] == 1.0
             state.perfect = state.perfect + 1 if perfect else 0
             state.records.append(record)
             state.iteration = iteration + 1
-            last = state.iteration == len(self.schedule.groups)
+            last = not self.course.iterations_left()
             state.finished = last or state.perfect >= self.settings.patience
             self.save(state, learner, optimizer)
             self.publish(state, iteration)
@@ -157,19 +158,28 @@ class _Training:
 
     # -- an iteration's rollouts ------------------------------------------------------------------
 
-    def tasks(self, iteration: int) -> list[Task]:
-        """The iteration's tasks, each `group_size` times in a row."""
-        first = self.first_group[iteration]
-        groups = range(first, first + self.schedule.groups[iteration])
-        chosen = [task_of_group(g, self.job.tasks, self.job.seed) for g in groups]
-        return [task for task in chosen for _ in range(self.settings.group_size)]
-
     def rollouts(self, iteration: int) -> list[Trajectory]:
-        tasks = self.tasks(iteration)
+        """The iteration's episodes, group by group. With `resample` constant groups are followed by
+        others in their place, by the same version of the adapter."""
+        call = f"train/{self.job.name}/iter{iteration:04d}"
+        played, differing = self.play(call, iteration, self.course.begin())
+        for again in range(1, self.settings.resample + 1):
+            if not (tasks := self.course.more(differing)):
+                break
+            more, found = self.play(f"{call}/again{again}", iteration, tasks)
+            played, differing = played + more, differing + found
+        return played
+
+    def play(
+        self, call: str, iteration: int, groups: Sequence[Task]
+    ) -> tuple[list[Trajectory], int]:
+        """(episodes of one group for each task, how many of the groups differ in reward)."""
+        size = self.settings.group_size
+        tasks = [task for task in groups for _ in range(size)]
         first = None if self.start is None else self.start.name
         adapter = self.version(iteration) if iteration else first
         played = self.lab.rollouts(
-            f"train/{self.job.name}/iter{iteration:04d}",
+            call,
             self.agent(iteration),
             tasks,
             purpose=Purpose.TRAINING,
@@ -183,11 +193,9 @@ class _Training:
                 "the policy gives no token ids with log-probabilities, so nothing can be trained "
                 "on its rollouts. Change the setting `policy`."
             )
-        return played
-
-    def spent(self, iteration: int) -> int:
-        """Rollouts spent before an iteration."""
-        return sum(self.schedule.groups[:iteration]) * self.settings.group_size
+        rewards = [reward_of(t, self.job.reward) for t in played]
+        per = [rewards[first : first + size] for first in range(0, len(rewards), size)]
+        return played, self.course.played(groups, per)
 
     # -- the adapter's versions -------------------------------------------------------------------
 
@@ -264,7 +272,7 @@ class _Training:
         )
         group = torch.arange(len(trajectories)) // self.settings.group_size
         found = group_advantages(rewards, group, normalize_std=self.settings.normalize_std)
-        rate = self.schedule.rate(iteration, self.settings)
+        rate = self.course.rate()
         for options in optimizer.param_groups:
             options["lr"] = rate
         sequences = [sequence_of(t) for t in trajectories]
@@ -294,7 +302,7 @@ class _Training:
             "phase": "training",
             "adapter": self.version(iteration + 1),
             "iteration": iteration,
-            "spent": self.spent(iteration + 1),
+            "spent": self.course.spent,
             **of_rollouts(trajectories, self.job.reward, found),
             "learning_rate": rate,
             "steps": steps.steps,

@@ -14,24 +14,17 @@ from trace_bench.trainers.settings import Recipe, TrainerSettings
 
 @dataclass(frozen=True)
 class Schedule:
-    """`groups[i]`: number of groups in iteration i. `spent[i]`: rollouts spent before it.
-    `unspent`: rollouts left at the end, too few for another iteration."""
+    """`groups[i]`: number of groups in iteration i. `unspent`: rollouts left at the end, too few
+    for another iteration."""
 
     groups: tuple[int, ...]
-    spent: tuple[int, ...]
     unspent: int
-
-    def rate(self, iteration: int, settings: TrainerSettings) -> float:
-        """The learning rate of an iteration: falls linearly with the rollouts spent, to 0."""
-        if settings.decay == "constant":
-            return settings.learning_rate
-        total = self.spent[-1] + self.groups[-1] * settings.group_size
-        return settings.learning_rate * (1.0 - self.spent[iteration] / total)
 
 
 def plan(rollouts: int, settings: TrainerSettings, name: str) -> Schedule:
-    """As many full iterations as fit, then a smaller one if at least two groups fit. Raises
-    UserError if `rollouts` are too few for one iteration."""
+    """As many full iterations as fit, then a smaller one if at least two groups fit: the whole job
+    where no group is sampled again. Raises UserError if `rollouts` are too few for one
+    iteration."""
     size = settings.group_size
     least = min(2, settings.groups)
     full, rest = divmod(rollouts, size * settings.groups)
@@ -43,16 +36,20 @@ def plan(rollouts: int, settings: TrainerSettings, name: str) -> Schedule:
             f"({least} groups of {size}). Raise the setting `budget`, or lower "
             "`trainer.group_size`."
         )
-    spent = tuple(size * sum(groups[:i]) for i in range(len(groups)))
-    return Schedule(groups, spent, rollouts - size * sum(groups))
+    return Schedule(groups, rollouts - size * sum(groups))
 
 
 def task_of_group(group: int, tasks: Sequence[Task], seed: int) -> Task:
     """The task of the job's `group`-th group: each epoch over the tasks is a seeded shuffle."""
-    epoch, place = divmod(group, len(tasks))
-    order = list(range(len(tasks)))
-    random.Random(stable_seed(seed, "order", epoch)).shuffle(order)
-    return tasks[order[place]]
+    number, place = divmod(group, len(tasks))
+    return tasks[epoch(len(tasks), seed, number)[place]]
+
+
+def epoch(count: int, seed: int, number: int) -> list[int]:
+    """The places of `count` tasks in the shuffled order of an epoch."""
+    order = list(range(count))
+    random.Random(stable_seed(seed, "order", number)).shuffle(order)
+    return order
 
 
 def curve_caveat(recipe: Recipe, rollouts: int, points: Sequence[int]) -> str | None:
@@ -61,6 +58,8 @@ def curve_caveat(recipe: Recipe, rollouts: int, points: Sequence[int]) -> str | 
     same at the ends of iterations."""
     if recipe.decay == "linear":
         return "the learning rate falls over the whole budget (trainer.decay=linear)"
+    if recipe.resample:
+        return "constant groups are sampled again, so iterations differ in size (trainer.resample)"
     size = recipe.group_size * recipe.groups
     if any(point % size for point in points if point < rollouts):
         return (

@@ -25,6 +25,12 @@ class Recipe:
     groups: int = field(default=4, metadata=number(1))  # tasks in one iteration
     learning_rate: float = field(default=3e-3, metadata=number(0))
     decay: Literal["linear", "constant"] = "linear"  # over the job's rollouts, down to 0
+    # Which task comes next: each epoch is a shuffle; or tasks whose latest groups differ are
+    # preferred; or a task whose latest group was constant sits out an epoch
+    order: Literal["shuffled", "prioritized", "skipping"] = "shuffled"
+    # How often an iteration's constant groups are replaced by new ones (DAPO, Yu et al. 2025, arXiv
+    # 2503.14476, section 3.2, samples until none is left); all of them are paid for
+    resample: int = field(default=0, metadata=number(0))
     rank: int = field(default=16, metadata=number(1))
     alpha: float = field(default=32.0, metadata=number(0))  # updates are scaled by alpha / rank
     target_modules: tuple[str, ...] = LINEAR
@@ -87,6 +93,20 @@ class VerlSettings(Recipe):
     flash_attention: bool = False
     verl: tuple[str, ...] = ()
     mismatch: float = field(default=0.05, metadata=number(0) | PLACE)
+
+    def __post_init__(self) -> None:
+        """verl reads all tasks from one file before it starts, so what the rewards of a group say
+        cannot change them."""
+        for name, value, needed in (
+            ("order", self.order, "shuffled"),
+            ("resample", self.resample, 0),
+        ):
+            if value != needed:
+                raise UserError(
+                    f"trainer.{name}={value} chooses tasks by the rewards of earlier groups, but "
+                    "trainer=verl fixes all tasks before it starts; allowed there: "
+                    f"{name}={needed}. Change `trainer.{name}`, or use trainer=local."
+                )
 
 
 def full_iterations(rollouts: int, settings: VerlSettings, name: str) -> tuple[int, int]:

@@ -71,6 +71,8 @@ def calibration_pool(
 ) -> int:
     """Rollouts that calibration may use in all: its share of the budget, but at least one round
     for every capability, and never the least training of any of them."""
+    if not settings.calibration_round:
+        return 0
     first = capabilities * settings.calibration_round
     wanted = max(first, int(settings.calibration_share * budget))
     return wanted if free else min(wanted, left - capabilities * settings.minimum_training)

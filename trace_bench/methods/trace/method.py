@@ -173,10 +173,11 @@ class _Fit:
         self.write(calibration=[calibrate.as_json(c) for c in results])
         self.lab.log(calibrate.table(results))
         suite, count, seed = self.lab.suite, settings.synthetic_tasks, self.lab.seed
-        return {
+        drawn = {
             name: self.drawer.tasks(suite, name, count, mix, seed)
             for name, mix in calibrate.kept(results).items()
         }
+        return from_training.join(self.analysis, drawn, settings.target_share)
 
     # -- training and routing -----------------------------------------------------------------
 

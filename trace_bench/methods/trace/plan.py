@@ -60,6 +60,8 @@ def plan_of(settings: TraceSettings, run: PlannedRun, free: bool) -> MethodPlan:
                 "method.synthesis=select."
             )
         needs.append(GENERATOR)
+    if written:
+        _refuse_unwritten(settings)
     questions = label_questions(settings, run, analysis)
     if written:
         attempts = most * settings.generator_rounds
@@ -75,6 +77,21 @@ def plan_of(settings: TraceSettings, run: PlannedRun, free: bool) -> MethodPlan:
         caveat=CAVEAT,
         marks=(MARK,) if select else (),
     )
+
+
+def _refuse_unwritten(settings: TraceSettings) -> None:
+    """Raises UserError for settings that the environments of a model cannot be made with."""
+    if not settings.calibration_rounds:
+        raise UserError(
+            "method.calibration_rounds=0, but an environment that a model wrote (llm.generator) is "
+            "accepted by what its calibration measures. Raise `method.calibration_rounds` to 1 or "
+            "more."
+        )
+    if settings.target_share:
+        raise UserError(
+            f"method.target_share={settings.target_share:g} adds training tasks to the suite's own "
+            "synthetic ones, and here a model writes them (llm.generator). Set it to 0."
+        )
 
 
 def label_needs(run: PlannedRun) -> tuple[Need, ...]:
@@ -102,8 +119,9 @@ def _phases(
         )
     pool = budgets.calibration_pool(run.budget, left, most, settings, free)
     once = 0 if free else settings.calibration_round  # one capability is calibrated at least
+    calibration = Phase(f"calibration (up to {most} environments)", pool, most=True)
     return (
         Phase("analysis", analysis),
-        Phase(f"calibration (up to {most} environments)", pool, most=True),
+        *((calibration,) if settings.calibration_round else ()),
         Phase("training", left - once, most=True),
     )

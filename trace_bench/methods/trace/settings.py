@@ -82,8 +82,9 @@ class SynthesisSettings:
     """Seeds per calibration round (published 100; ours is what a small budget can pay)."""
     calibration_group_size: int = _count(8, 2)
     """Rollouts per seed (published 16)."""
-    calibration_rounds: int = _count(5)
-    """Most rounds per capability (published: up to 5 regenerations)."""
+    calibration_rounds: int = _count(5, 0)
+    """Most rounds per capability (published: up to 5 regenerations). 0: none is played, and every
+    environment is trained on as it is drawn."""
     calibration_temperature: float = _temperature(1.0)
     """Sampling temperature (published range 0.7 to 1.0; the trainer samples at 1)."""
     band_low: float = _share(0.20)
@@ -104,13 +105,16 @@ class SynthesisSettings:
     """Most that an agent which does nothing may earn in an environment on average (ours)."""
     random_limit: float = _share(0.3)
     """Most that random tool calls may earn on average (ours)."""
+    target_share: float = _share(0.0)
+    """Share of an environment's tasks that are training tasks of the target whose failures lack the
+    capability, each as often as that takes (ours). 0: none."""
     reward: Literal["similarity", "success"] = "similarity"
     """Which number of the tasks' score is the reward."""
 
     @property
     def calibration_round(self) -> int:
-        """Rollouts of one calibration round of one capability; 0 where the analysis calibrates."""
-        if self.synthesis == "select":
+        """Rollouts of one calibration round of one capability; 0 where none is played."""
+        if self.synthesis == "select" or not self.calibration_rounds:
             return 0
         return self.calibration_groups * self.calibration_group_size
 
@@ -119,6 +123,11 @@ class SynthesisSettings:
             raise UserError(
                 f"method.band_low={self.band_low} is above method.band_high={self.band_high}. "
                 "Change `method.band_low`."
+            )
+        if self.target_share >= 1:
+            raise UserError(
+                f"method.target_share={self.target_share:g} leaves no synthetic task; allowed: "
+                "0 to below 1. With method.synthesis=select all tasks are training tasks."
             )
 
 

@@ -1,0 +1,79 @@
+"""The settings of method=trace that are off by default, with a scripted agent in the real world."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from named import QUICK, method
+from trace_lab import BASE, MemoryLab, ScriptedTrainer
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import PlannedRun
+from trace_bench.core.types import AgentSpec, Purpose
+
+HABITS = {"recovers_from_errors": 0.6, "completes_all_parts": 0.5, "disambiguates": 0.7}
+
+
+def fit(budget: int = 600, **settings: Any) -> tuple[AgentSpec, MemoryLab]:
+    lab = MemoryLab(HABITS, budget, 3)
+    made = method("trace", **QUICK["trace"], **settings)
+    return made.fit(BASE, lab.suite.tasks("train"), lab), lab
+
+
+@pytest.fixture(scope="module")
+def usual() -> tuple[AgentSpec, MemoryLab]:
+    return fit()
+
+
+def spent(lab: MemoryLab) -> Counter[Purpose]:
+    counted: Counter[Purpose] = Counter()
+    for _, purpose, tasks in lab.calls:
+        counted[purpose] += len(tasks)
+    return counted
+
+
+def test_without_calibration_its_rollouts_go_to_training(usual: Any) -> None:
+    _, lab = fit(calibration_rounds=0)
+    before, after = spent(usual[1]), spent(lab)
+    assert before[Purpose.CALIBRATION] > 0 and after[Purpose.CALIBRATION] == 0
+    assert after[Purpose.TRAINING] == before[Purpose.TRAINING] + before[Purpose.CALIBRATION]
+    assert [j.name for j in lab.trainer.jobs] == [j.name for j in usual[1].trainer.jobs]
+    run = PlannedRun(600, 64, ScriptedTrainer())
+    phases = method("trace", calibration_rounds=0).plan(run).phases
+    assert [(p.name, p.rollouts) for p in phases] == [("analysis", 64), ("training", 536)]
+
+
+def test_training_tasks_join_the_environment_of_what_their_failures_lack() -> None:
+    _, lab = fit(target_share=0.25)
+    labels = lab.files["capabilities.json"]["labels"]
+    assert len(lab.trainer.jobs) == 3
+    for job in lab.trainer.jobs:
+        own = [t.id for t in job.tasks if t.split == "train"]
+        assert len(job.tasks) == 32 and len(own) == 8  # 24 are drawn
+        lacking = {e["task"] for e in labels if e["labels"].get(job.name) == "LACKING"}
+        assert set(own) <= lacking
+        assert max(Counter(own).values()) - min(Counter(own).values()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"target_share": 1.0}, "method.target_share=1 leaves no synthetic task"),
+        ({"calibration_rounds": -1}, "calibration_rounds"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(settings: Any, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        method("trace", **settings)
+
+
+@pytest.mark.parametrize("name", ["calibration_rounds", "target_share"])
+def test_a_models_environments_need_calibration_and_stand_alone(name: str) -> None:
+    given: dict[str, Any] = (
+        {"calibration_rounds": 0} if name == "calibration_rounds" else {name: 1 / 4}
+    )
+    run = PlannedRun(600, 64, ScriptedTrainer(), models=frozenset({"analyst", "generator"}))
+    with pytest.raises(UserError, match=f"method.{name}="):
+        method("trace", **given).plan(run)
