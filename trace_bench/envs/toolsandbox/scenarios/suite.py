@@ -6,7 +6,11 @@ import random
 from collections.abc import Sequence
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
 
+from trace_bench.checklists.items import item_to_json
+from trace_bench.checklists.sources import of_reference, rewarded_in
+from trace_bench.checklists.talk import turns_of
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Typical
 from trace_bench.core.types import Message, Task
@@ -107,6 +111,21 @@ class EmbeddedSuite:
         env.reset(task)
         actions = enumerate(task.data["reference"])
         return [assistant(action, i, env.shown_name) for i, action in actions]
+
+    def checklist(self, task: Task) -> list[list[dict[str, Any]]]:
+        """What the task rewards in its reference, as items for each turn of the user."""
+        env = self.make()
+        step = env.reset(task)
+        talk = list(step.messages)
+        for action in self.reference(task):
+            if step.done:
+                break
+            step = env.step(action)
+            talk += [action, *step.messages]
+        opening, turns = turns_of(talk)
+        score = step.score or env.score()
+        made = of_reference(turns, rewarded_in(turns, len(opening), score.milestones))
+        return [[item_to_json(item) for item in items] for items in made.turns]
 
     def capabilities(self) -> tuple[str, ...]:
         """The capabilities that synthetic tasks exist for."""
