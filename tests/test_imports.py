@@ -24,7 +24,7 @@ LAYERS = (
     {"tiny"},
     {"methods"},
     {"runner"},
-    {"show", "sweep", "check", "__main__"},
+    {"show", "sweep", "check", "record", "__main__"},
 )
 HEAVY = {"torch", "transformers", "peft"}
 
