@@ -322,8 +322,10 @@ class Router(Protocol):
 @dataclass(frozen=True)
 class TrainingJob:
     """One adapter to train. `reward` names the field of the score that is the reward
-    ("similarity" or "success"). `whole` maps the agent with the partly trained adapter to the agent
-    that the method would return if training ended now; that agent is evaluated for the curve."""
+    ("similarity" or "success"). `assignment`: how advantages are taken from the checklists of the
+    scores instead (the settings of `checklists.rewards.Assignment`). `whole` maps the agent with
+    the partly trained adapter to the agent that the method would return if training ended
+    now; that agent is evaluated for the curve."""
 
     name: str  # adapter base name; the trainer appends the version
     agent: AgentSpec
@@ -331,6 +333,7 @@ class TrainingJob:
     rollouts: int  # the most rollouts that this job may spend
     seed: int
     reward: str = "similarity"
+    assignment: Mapping[str, Any] | None = None  # None: one advantage for the whole trajectory
     whole: Callable[[AgentSpec], AgentSpec] | None = None  # None: the agent as it is
 
 

@@ -136,7 +136,7 @@ def _write(
     folder: Folder, found: Iterable[tuple[str, Record | None]], count: int | None, least: int
 ) -> dict[str, Any]:
     """Appends dialogues until there are `count`."""
-    left = None if count is None else max(0, count - folder.counts["recorded"])
+    left = None if count is None else max(0, count - folder.counts["taken"])
     for identity, record in found if left != 0 else ():
         if folder.has(identity):
             continue

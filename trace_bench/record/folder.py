@@ -44,7 +44,7 @@ class Folder:
         for lines in self._lines.values():
             for record in lines.existing:
                 self._known.add(record["uuid"])
-                self.counts["recorded"] += 1
+                self.counts["taken"] += 1
                 self.counts["turns"] += len(record["checklists"][0])
             lines.existing.clear()
 
@@ -66,7 +66,7 @@ class Folder:
         else:
             self._lines[split_of(scenario)].append(record)
             self._known.add(record["uuid"])
-            self.counts["recorded"] += 1
+            self.counts["taken"] += 1
             self.counts["turns"] += len(turns)
             return True
         return False
@@ -82,7 +82,7 @@ class Folder:
         facts = {
             "made_by": self._made_by,
             "dialogues": sizes,
-            "left out": {k: v for k, v in self.counts.items() if k not in ("recorded", "turns")},
+            "left out": {k: v for k, v in self.counts.items() if k not in ("taken", "turns")},
             "turns": self.counts["turns"],
             "held-out scenarios checked": len(self._held_out),
         }

@@ -26,7 +26,6 @@ from trace_bench.trainers.record import (
     exact,
     of_rollouts,
     of_sampler,
-    reward_of,
 )
 from trace_bench.trainers.schedule import Schedule, curve_caveat, plan, task_of_group
 from trace_bench.trainers.settings import GPU, TrainerSettings
@@ -234,6 +233,7 @@ class _Training:
                 "seed": self.job.seed,
                 "reward": self.job.reward,
                 "settings": self.settings.trained(),
+                **({} if self.job.assignment is None else {"assignment": self.job.assignment}),
             }
         )
 
@@ -247,16 +247,16 @@ class _Training:
         optimizer: torch.optim.Optimizer,
     ) -> dict[str, Any]:
         """Updates the adapter from one iteration's rollouts; returns metrics."""
-        import torch
-
-        from trace_bench.trainers.grpo import group_advantages
+        from trace_bench.trainers.credit import credit
         from trace_bench.trainers.update import update
 
-        rewards = torch.tensor(
-            [reward_of(t, self.job.reward) for t in trajectories], dtype=torch.float64
+        found = credit(
+            trajectories,
+            self.settings.group_size,
+            field=self.job.reward,
+            assignment=self.job.assignment,
+            normalize_std=self.settings.normalize_std,
         )
-        group = torch.arange(len(trajectories)) // self.settings.group_size
-        found = group_advantages(rewards, group, normalize_std=self.settings.normalize_std)
         rate = self.schedule.rate(iteration, self.settings)
         for options in optimizer.param_groups:
             options["lr"] = rate
