@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "trace_bench"
 # The parts from the ground up: each may import those before it and itself, and nothing else.
 LAYERS = (
     {"core"},
-    {"settings"},
+    {"settings", "checklists"},
     {"envs", "llm"},
     {"sandbox", "policies", "trackers"},
     {"play"},
@@ -24,7 +24,7 @@ LAYERS = (
     {"tiny"},
     {"methods"},
     {"runner"},
-    {"show", "sweep", "check", "__main__"},
+    {"show", "sweep", "check", "record", "__main__"},
 )
 HEAVY = {"torch", "transformers", "peft"}
 

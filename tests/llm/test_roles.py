@@ -46,13 +46,13 @@ def read(text: str) -> int:
     return int(read_json(text, SCHEMA)["n"])
 
 
-def test_an_episode_may_ask_the_judge_and_a_failure_is_the_environments(tmp_path: Path) -> None:
+def test_an_episode_may_ask_the_judge_and_a_failure_is_the_judges(tmp_path: Path) -> None:
     with replies("It holds.", Answer({"error": "no"}, status=400)) as server:
         asked = roles(server, tmp_path / "llm.jsonl", "judge")
         assert asked.ask("judge", ASK) == "It holds."
         with pytest.raises(EpisodeError, match="the judge: ") as caught:
             asked.ask("judge", ASK)
-        assert caught.value.boundary == "environment"
+        assert caught.value.boundary == "judge"
         with pytest.raises(EpisodeError, match="no model plays the role 'analyst'"):
             asked.ask("analyst", ASK)
         asked.close()

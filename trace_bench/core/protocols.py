@@ -4,9 +4,9 @@ Required members are in the main protocol of each part. Each optional ability is
 own below it: a class has the ability if it has the protocol's members. What must be known before
 the part is built, such as its container image, is a protocol on the class.
 
-    environments   Env (ScoresAlone), Suite (HasReference, Synthesizes, AsksUser, ActsTogether,
-                   Describes, Closes; on the class: InImage, ListsTasksHere, LargerSplits,
-                   TypicalLengths, Tagged)
+    environments   Env (ScoresAlone), Suite (HasReference, HasChecklist, Synthesizes, AsksUser,
+                   ActsTogether, Describes, Closes; on the class: InImage, ListsTasksHere,
+                   LargerSplits, TypicalLengths, Tagged)
     policies       Policy (Wakes, ReadsPrompts, TriesTurns, KnowsTask, CountsUsage, RanksLabels,
                    ShowsState; on the class: Scripted, AtServers), Router
     trainers       Trainer (PlansTraining, ContinuesAdapters, Preflight, NeedsMachines, FineTunes;
@@ -92,6 +92,15 @@ class HasReference(Protocol):
     """A suite with a reference solution for each task: the agent's messages, in order."""
 
     def reference(self, task: Task) -> Sequence[Message]: ...
+
+
+@runtime_checkable
+class HasChecklist(Protocol):
+    """A suite that says by program what each of the user's turns in a task asks for: [turn][item],
+    items as plain data in the form of `trace_bench.checklists.items`. The turns are those of the
+    task's reference; a single one if the user's turns are not known in advance."""
+
+    def checklist(self, task: Task) -> Sequence[Sequence[Mapping[str, Any]]]: ...
 
 
 @runtime_checkable
@@ -326,8 +335,10 @@ class Router(Protocol):
 @dataclass(frozen=True)
 class TrainingJob:
     """One adapter to train. `reward` names the field of the score that is the reward
-    ("similarity" or "success"). `whole` maps the agent with the partly trained adapter to the agent
-    that the method would return if training ended now; that agent is evaluated for the curve."""
+    ("similarity" or "success"). `assignment`: how advantages are taken from the checklists of the
+    scores instead (the settings of `checklists.rewards.Assignment`). `whole` maps the agent with
+    the partly trained adapter to the agent that the method would return if training ended
+    now; that agent is evaluated for the curve."""
 
     name: str  # adapter base name; the trainer appends the version
     agent: AgentSpec
@@ -335,6 +346,7 @@ class TrainingJob:
     rollouts: int  # the most rollouts that this job may spend
     seed: int
     reward: str = "similarity"
+    assignment: Mapping[str, Any] | None = None  # None: one advantage for the whole trajectory
     whole: Callable[[AgentSpec], AgentSpec] | None = None  # None: the agent as it is
 
 
@@ -600,7 +612,8 @@ class RunContext:
     device, max_turns, max_tokens: the settings of that name in `policy`. dev_split: the development
     split. settings: the run's settings as plain data; identity: the data behind the fingerprint.
     ask: asks the model that plays the simulated user; None if a program plays it. judge: asks the
-    model that judges statements about a conversation; None without one. suite: the run's suite, for
+    model that judges statements about a conversation, simulator: the model that plays tools; None
+    without one. suite: the run's suite, for
     a policy. elsewhere: "module:function" that builds the run's suites in another process.
     at_servers: whether the policy's turns come from servers. clean_up: removes containers that
     ended processes left behind.
@@ -623,6 +636,7 @@ class RunContext:
     identity: Mapping[str, Any] = field(default_factory=dict)
     ask: Ask | None = None
     judge: Ask | None = None
+    simulator: Ask | None = None
     suite: Suite | None = None
     elsewhere: str = ""
     at_servers: bool = False

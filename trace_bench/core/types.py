@@ -39,6 +39,14 @@ class Boundary(StrEnum):
     POLICY = "policy"
     SANDBOX = "sandbox"
     USER = "user"
+    JUDGE = "judge"  # of a checklist, in the episode
+    SIMULATOR = "simulator"  # of tools
+
+
+def boundary_of(role: str) -> Boundary:
+    """Where an episode fails if the model in a role that it asks gives no usable answer."""
+    found = {"judge": Boundary.JUDGE, "simulator": Boundary.SIMULATOR}
+    return found.get(role, Boundary.USER)
 
 
 class Purpose(StrEnum):
@@ -96,11 +104,28 @@ class Milestone:
 
 
 @dataclass(frozen=True)
+class Check:
+    """One item of a checklist (`trace_bench.checklists`), and what became of it in an episode.
+
+    `turn`: the user's turn, from 0; `item`: its id, unique in the turn; `weight`: its share of the
+    turn (all items of a turn: 1); `after`: items of the turn that must be satisfied before it;
+    `step`: which of the agent's messages that reached the environment satisfied it, from 0 (None:
+    none did)."""
+
+    turn: int
+    item: str
+    weight: float
+    after: tuple[str, ...] = ()
+    step: int | None = None
+
+
+@dataclass(frozen=True)
 class Score:
     """`similarity` in [0, 1] is the environment's own score; `success` is its strict form.
 
     `milestones` and `minefields` are the parts of the score, for an environment that has them;
-    methods may read them. `details` is for human readers only. JSON-safe.
+    methods may read them. `checks`: of an environment that scores by a checklist; from them come
+    advantages of turns and steps. `details` is for human readers only. JSON-safe.
     """
 
     similarity: float
@@ -108,6 +133,7 @@ class Score:
     details: Mapping[str, Any] = field(default_factory=dict)
     milestones: tuple[Milestone, ...] = ()
     minefields: tuple[Milestone, ...] = ()
+    checks: tuple[Check, ...] = ()
 
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -235,7 +261,8 @@ def score_from_json(data: Mapping[str, Any] | None) -> Score | None:
         fields["details"] = details
     for kind in ("milestones", "minefields"):
         fields[kind] = tuple(Milestone(**m) for m in fields.get(kind, ()))
-    return Score(**fields)
+    checks = (Check(**{**c, "after": tuple(c["after"])}) for c in fields.get("checks", ()))
+    return Score(**{**fields, "checks": tuple(checks)})
 
 
 def _untyped(found: Any) -> list[tuple[float, int | None]]:

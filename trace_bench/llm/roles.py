@@ -1,8 +1,10 @@
-"""The roles besides the agent: simulated user, analyst, generator, reflector, judge.
+"""The roles besides the agent: simulated user, analyst, generator, reflector, judge, annotator of
+checklists, simulator of tools.
 
 Every answer is appended to llm.jsonl with its cost. Answers to named questions (`usable`) are
 stored and reused when the run is resumed. Answers of the simulated user, and a judge's verdict on
-an episode, are part of the episode, which is stored elsewhere, so only their cost is recorded.
+an episode, are part of the episode, which is stored elsewhere, so only their cost is recorded. The
+simulator's answers are stored too: an episode that is played again meets the same tools.
 """
 
 from __future__ import annotations
@@ -18,14 +20,16 @@ from typing import Any, TypeVar
 
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.store import Lines, canonical, damaged, read_lines, stable_seed
-from trace_bench.core.types import Boundary, Message
+from trace_bench.core.types import Message, boundary_of
 from trace_bench.llm.client import JSON, Client, Endpoint, LLMError, NoUsableAnswer, Usage
 from trace_bench.llm.structured import Unusable
 
-ROLES = ("user", "analyst", "generator", "reflector", "judge")
-IN_EPISODES = ("user", "judge")  # the roles that an environment may ask
+ROLES = ("user", "analyst", "generator", "reflector", "judge", "annotator", "simulator")
+IN_EPISODES = ("user", "judge", "simulator")  # the roles that an environment may ask
+KEPT = ("simulator",)  # of those, the ones that answer an equal question as they did before
 REPEATED = 2000  # characters of an unusable answer that are sent back to the model
 COMPLAINT = 1300  # characters of the explanation of what was wrong with it
+IN_EPISODE = "episode"  # the name of the questions of roles in KEPT
 CUT = " It was cut off where its longest length ends: answer in fewer words."
 T = TypeVar("T")
 
@@ -111,14 +115,16 @@ class Roles:
         return self._players.get(name)
 
     def ask(self, role: str, messages: Sequence[Mapping[str, Any]]) -> str:
-        """An answer that is part of an episode: the simulated user's next message, or a judge's
-        verdict. Raises EpisodeError if the request fails, at the boundary USER for the user, and
-        at ENVIRONMENT, which scores, for the judge."""
-        boundary = (Boundary.ENVIRONMENT if role == "judge" else Boundary.USER).value
+        """An answer that is part of an episode: the simulated user's next message, a judge's
+        verdict, a simulated tool's result. Raises EpisodeError at the role's boundary if the
+        request fails."""
+        boundary = boundary_of(role).value
         player = self._players.get(role)
         if player is None or role not in IN_EPISODES:
             raise EpisodeError(boundary, f"no model plays the role {role!r}")
         try:
+            if role in KEPT:
+                return self._answer(role, IN_EPISODE, [dict(m) for m in messages]).text
             return self._ask(role, player, messages, None).text
         except LLMError as error:
             raise EpisodeError(boundary, f"the {role}: {error}") from error

@@ -15,6 +15,7 @@ from trace_bench.core.text import described, without_surrogates
 from trace_bench.core.types import (
     ROLES,
     Boundary,
+    Check,
     Message,
     Milestone,
     Score,
@@ -169,7 +170,9 @@ def fault_of_score(score: Any) -> str | None:
         return "milestones and minefields must be tuples"
     if others := [m for m in (*score.milestones, *score.minefields) if type(m) is not Milestone]:
         return f"expected a trace_bench.Milestone, got {_shown(others[0])}"
-    if score.details or score.milestones or score.minefields:
+    if not isinstance(score.checks, tuple) or any(type(c) is not Check for c in score.checks):
+        return f"checks must be a tuple of trace_bench.Check, got {_shown(score.checks)}"
+    if score.details or score.milestones or score.minefields or score.checks:
         try:
             fault = fault_of_value(to_json(score), SCORE)
         except RecursionError:

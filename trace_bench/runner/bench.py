@@ -76,6 +76,7 @@ def build_bench(
         identity=place.identity,
         ask=roles.ask if "user" in models_in_roles(settings) else None,
         judge=roles.ask if "judge" in models_in_roles(settings) else None,
+        simulator=roles.ask if "simulator" in models_in_roles(settings) else None,
         elsewhere=elsewhere.MAKER,
         clean_up=lambda: elsewhere.clean_up(settings),
     )

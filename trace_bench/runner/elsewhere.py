@@ -37,7 +37,9 @@ def suites_elsewhere(
     played, roles = models_in_roles(checked), make_roles(checked, llm)
     ask = roles.ask if "user" in played else None
     judge = roles.ask if "judge" in played else None
-    context = run_context(checked, parts, fingerprint=run, folder=llm.parent, ask=ask, judge=judge)
+    simulator = roles.ask if "simulator" in played else None
+    asked = {"ask": ask, "judge": judge, "simulator": simulator}
+    context = run_context(checked, parts, fingerprint=run, folder=llm.parent, **asked)
     suites = Suites(make_suite(checked, parts, context))
     make = generated_suites(checked, context)
     for source in (Source(**s) for s in sources):

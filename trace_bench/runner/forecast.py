@@ -95,7 +95,9 @@ def _context(f: Forecast) -> Any:
     played = models_in_roles(f.settings)
     ask = _no_answer if "user" in played else None
     judge = _no_answer if "judge" in played else None
-    return run_context(f.settings, f.parts, fingerprint="dry-run", ask=ask, judge=judge)
+    simulator = _no_answer if "simulator" in played else None
+    asked = {"ask": ask, "judge": judge, "simulator": simulator}
+    return run_context(f.settings, f.parts, fingerprint="dry-run", **asked)
 
 
 def _no_answer(role: str, messages: object) -> str:

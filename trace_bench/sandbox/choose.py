@@ -64,6 +64,7 @@ def suite_in(part: Part, run: RunContext, sandbox: Sandbox, where: Where, log: L
         "options": dict(part.options),
         "asks_user": run.ask is not None,
         "judged": run.judge is not None,
+        "simulated": run.simulator is not None,
         "run": {
             "seed": run.seed,
             "budget": run.budget,
@@ -72,7 +73,8 @@ def suite_in(part: Part, run: RunContext, sandbox: Sandbox, where: Where, log: L
             "dev_split": run.dev_split,
         },
     }
-    pool = make_pool(sandbox, kind, image, worker, run.ask or run.judge, where.python)
+    ask = run.ask or run.judge or run.simulator
+    pool = make_pool(sandbox, kind, image, worker, ask, where.python)
     if part.lists_tasks_here:
         return sandboxed(part.make(run), pool)
     return remote(pool)

@@ -27,6 +27,7 @@ from typing import Any
 from trace_bench.core.limits import Limits, Unreadable, fits, read
 from trace_bench.core.types import (
     ROLES,
+    Check,
     Message,
     Milestone,
     Score,
@@ -130,7 +131,8 @@ def score_from_json(data: Any) -> Score:
         for kind in ("milestones", "minefields")
     )
     similarity = _similarity(data.get("similarity"))
-    return Score(similarity, success, details, milestones, minefields)
+    checks = tuple(map(_check, _list(data.get("checks", []), "checks", MOST_MILESTONES)))
+    return Score(similarity, success, details, milestones, minefields, checks)
 
 
 def task_from_json(data: Any, envs: Collection[str], prefix: str = "") -> Task:
@@ -162,10 +164,24 @@ def _milestone(data: Any) -> Milestone:
     name, hit, place, tells = (data.get(key) for key in ("name", "hit", "place", "tells"))
     _need(isinstance(name, str), "a text for a milestone's name", name)
     _need(isinstance(hit, bool), "true or false for a milestone's hit", hit)
-    whole = isinstance(place, int) and not isinstance(place, bool) and 0 <= place < 2**31
-    _need(place is None or whole, "an index or null for a milestone's place", place)
+    _need(place is None or _is_index(place), "an index or null for a milestone's place", place)
     _need(tells is None or isinstance(tells, str), "a text or null for tells", tells)
     return Milestone(name, _similarity(data.get("similarity")), hit, place, tells)
+
+
+def _check(data: Any) -> Check:
+    _need(isinstance(data, dict), "a check", data)
+    turn, item, after, step = (data.get(key) for key in ("turn", "item", "after", "step"))
+    _need(_is_index(turn), "an index for a check's turn", turn)
+    _need(is_name(item), "a printable text for a check's item", item)
+    names = _list(after, "items", MOST_MILESTONES)
+    _need(all(map(is_name, names)), "printable texts for a check's items before it", after)
+    _need(step is None or _is_index(step), "an index or null for a check's step", step)
+    return Check(int(turn), str(item), _similarity(data.get("weight")), tuple(names), step)
+
+
+def _is_index(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**31
 
 
 def _similarity(value: Any) -> float:
@@ -214,7 +230,8 @@ def code_hash() -> str:
     """Hash of the code that host and worker must share: what a worker imports, and the data of the
     environments."""
     package = Path(__file__).resolve().parents[1]
-    files = [*package.glob("core/*.py"), *package.glob("envs/**/*.py")]
+    files = [*package.glob("core/*.py"), *package.glob("checklists/*.py")]
+    files += package.glob("envs/**/*.py")
     sandbox = ("protocol.py", "worker.py", "keeper.py", "suite.py")
     files += [package / "sandbox" / name for name in sandbox]
     files += package.glob("envs/**/*.json")

@@ -8,7 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from trace_bench.core.errors import EpisodeError, UserError
-from trace_bench.core.protocols import AsksUser, Describes, Env, HasReference, Suite, Synthesizes
+from trace_bench.core.protocols import (
+    AsksUser,
+    Describes,
+    Env,
+    HasChecklist,
+    HasReference,
+    Suite,
+    Synthesizes,
+)
 from trace_bench.core.types import Boundary, Message, Score, Step, Task
 from trace_bench.sandbox.pool import Episode, Pool, Result
 from trace_bench.sandbox.protocol import (
@@ -102,6 +110,11 @@ class _References(SandboxedSuite):
         return list(self._inner.reference(task))
 
 
+class _Checklists(SandboxedSuite):
+    def checklist(self, task: Task) -> Sequence[Sequence[Mapping[str, Any]]]:
+        return [list(turn) for turn in self._inner.checklist(task)]
+
+
 class _Synthesis(SandboxedSuite):
     def capabilities(self) -> Sequence[str]:
         return list(self._inner.capabilities())
@@ -123,6 +136,7 @@ class _Descriptions(SandboxedSuite):
 
 _ABILITIES: Mapping[type, type[SandboxedSuite]] = {
     HasReference: _References,
+    HasChecklist: _Checklists,
     Synthesizes: _Synthesis,
     AsksUser: _Users,
     Describes: _Descriptions,
@@ -205,6 +219,10 @@ class _Remote:
         call = {"do": "reference", "task": task}
         return self._query(call, lambda found: list(map(message_from_json, found)))
 
+    def checklist(self, task: Task) -> Sequence[Sequence[Mapping[str, Any]]]:
+        call = {"do": "checklist", "task": task}
+        return self._query(call, lambda found: [[dict(item) for item in turn] for turn in found])
+
     def capabilities(self) -> Sequence[str]:
         return self._capabilities
 
@@ -249,9 +267,12 @@ def _step(env: SandboxedEnv, result: Result) -> Step:
 
 
 def _raise_error(result: Mapping[str, Any]) -> None:
-    """Raises the environment's error as an EpisodeError. The environment may only blame the
-    simulated user; any other error is the environment's own failure."""
+    """Raises the environment's error as an EpisodeError. The environment may only blame the models
+    that it asks; any other error is its own failure."""
     if (error := result.get("error")) is not None:
-        user = result.get("boundary") == Boundary.USER.value
-        boundary = Boundary.USER if user else Boundary.ENVIRONMENT
-        raise EpisodeError(boundary.value, str(error)[:2000])
+        blamed = result.get("boundary")
+        boundary = blamed if blamed in _ASKED else Boundary.ENVIRONMENT.value
+        raise EpisodeError(boundary, str(error)[:2000])
+
+
+_ASKED = (Boundary.USER.value, Boundary.JUDGE.value, Boundary.SIMULATOR.value)

@@ -32,7 +32,7 @@ from trace_bench.core.protocols import (
     Synthesizes,
 )
 from trace_bench.core.text import described
-from trace_bench.core.types import Boundary, task_from_json
+from trace_bench.core.types import boundary_of, task_from_json
 from trace_bench.core.version import VERSION
 from trace_bench.sandbox.keeper import keep
 from trace_bench.sandbox.protocol import (
@@ -89,6 +89,9 @@ class Worker:
             "task": lambda call: self.suite.task(call["id"]),
             "synthetic": lambda call: self.suite.synthetic(call["capability"], call["seed"]),
             "reference": lambda call: list(self.suite.reference(task_from_json(call["task"]))),
+            "checklist": lambda call: [
+                list(turn) for turn in self.suite.checklist(task_from_json(call["task"]))
+            ],
         }
 
     def serve(self) -> None:
@@ -115,8 +118,7 @@ class Worker:
         event.wait()
         if "error" in place[0]:
             why = f"the {role} could not answer: {place[0]['error']}"
-            judges = role == "judge"  # whose verdict is part of the environment's score
-            raise EpisodeError((Boundary.ENVIRONMENT if judges else Boundary.USER).value, why)
+            raise EpisodeError(boundary_of(role).value, why)
         return str(place[0]["text"])
 
     def _batch(self, message: Mapping[str, Any], side_by_side: bool) -> None:
@@ -218,6 +220,7 @@ def _made(start: Mapping[str, Any], worker: Worker) -> Any:
     run = RunContext(
         ask=worker.ask if start["asks_user"] else None,
         judge=worker.ask if start.get("judged") else None,
+        simulator=worker.ask if start.get("simulated") else None,
         **start.get("run", {}),
     )
     factory = load(start["factory"], "env.factory")

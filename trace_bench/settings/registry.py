@@ -48,6 +48,7 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "tau2/airline": "trace_bench.envs.tau2.suite:Tau2Suite",
             "tau2/retail": "trace_bench.envs.tau2.suite:Tau2Suite",
             "tau2/telecom": "trace_bench.envs.tau2.suite:Tau2Suite",
+            "recorded": "trace_bench.envs.recorded.suite:RecordedSuite",
             "bfcl/all": "trace_bench.envs.bfcl.suite:BfclSuite",
             "bfcl/base": "trace_bench.envs.bfcl.suite:BfclSuite",
             "bfcl/miss_func": "trace_bench.envs.bfcl.suite:BfclSuite",

@@ -100,6 +100,8 @@ class LLMSettings:
     generator: RoleSettings = field(default_factory=RoleSettings)
     reflector: RoleSettings = field(default_factory=RoleSettings)
     judge: RoleSettings = field(default_factory=RoleSettings)
+    annotator: RoleSettings = field(default_factory=RoleSettings)
+    simulator: RoleSettings = field(default_factory=RoleSettings)
     shared: Mapping[str, Any] | None = None
 
     @property
@@ -111,6 +113,8 @@ class LLMSettings:
             "generator": self.generator,
             "reflector": self.reflector,
             "judge": self.judge,
+            "annotator": self.annotator,
+            "simulator": self.simulator,
         }
 
 

@@ -7,6 +7,7 @@ Where the papers leave a choice, the convention is that of verl's `trainer/ppo/c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,8 +24,9 @@ class Advantages:
     """`values` [n] are the advantages (0 where not `trained`); `trained` [n]: whether a trajectory
     enters the loss.
 
-    The counts are of groups, except `failed` of trajectories. `all_zero` and `all_one`: groups in
-    which all rewards are 0, or all are 1."""
+    `tokens`: the advantages of each trajectory's sampled tokens, if they differ within it; `values`
+    are then their means. The counts are of groups, except `failed` of trajectories. `all_zero` and
+    `all_one`: groups in which all rewards are 0, or all are 1."""
 
     values: Tensor
     trained: Tensor
@@ -33,6 +35,13 @@ class Advantages:
     all_zero: int
     all_one: int
     failed: int
+    tokens: tuple[Tensor, ...] | None = None
+
+    def spread(self, members: Sequence[int], lengths: Tensor) -> Tensor:
+        """The advantage of each sampled token of these trajectories, which have `lengths`."""
+        if self.tokens is None:
+            return self.values[list(members)].repeat_interleave(lengths)
+        return torch.cat([self.tokens[n] for n in members])
 
 
 def group_advantages(

@@ -28,7 +28,6 @@ from trace_bench.trainers.record import (
     exact,
     of_rollouts,
     of_sampler,
-    reward_of,
 )
 from trace_bench.trainers.schedule import curve_caveat, plan
 from trace_bench.trainers.settings import GPU, TrainerSettings
@@ -174,6 +173,8 @@ class _Training:
         self, call: str, iteration: int, groups: Sequence[Task]
     ) -> tuple[list[Trajectory], int]:
         """(episodes of one group for each task, how many of the groups differ in reward)."""
+        from trace_bench.trainers.credit import earned
+
         size = self.settings.group_size
         tasks = [task for task in groups for _ in range(size)]
         first = None if self.start is None else self.start.name
@@ -193,7 +194,15 @@ class _Training:
                 "the policy gives no token ids with log-probabilities, so nothing can be trained "
                 "on its rollouts. Change the setting `policy`."
             )
-        rewards = [reward_of(t, self.job.reward) for t in played]
+        rewards = [
+            earned(
+                trajectory,
+                field=self.job.reward,
+                assignment=self.job.assignment,
+                normalize_std=self.settings.normalize_std,
+            )
+            for trajectory in played
+        ]
         per = [rewards[first : first + size] for first in range(0, len(rewards), size)]
         return played, self.course.played(groups, per)
 
@@ -249,6 +258,7 @@ class _Training:
                 "seed": self.job.seed,
                 "reward": self.job.reward,
                 "settings": self.settings.trained(),
+                **({} if self.job.assignment is None else {"assignment": self.job.assignment}),
             }
         )
 
@@ -262,16 +272,16 @@ class _Training:
         optimizer: torch.optim.Optimizer,
     ) -> dict[str, Any]:
         """Updates the adapter from one iteration's rollouts; returns metrics."""
-        import torch
-
-        from trace_bench.trainers.grpo import group_advantages
+        from trace_bench.trainers.credit import credit
         from trace_bench.trainers.update import update
 
-        rewards = torch.tensor(
-            [reward_of(t, self.job.reward) for t in trajectories], dtype=torch.float64
+        found = credit(
+            trajectories,
+            self.settings.group_size,
+            field=self.job.reward,
+            assignment=self.job.assignment,
+            normalize_std=self.settings.normalize_std,
         )
-        group = torch.arange(len(trajectories)) // self.settings.group_size
-        found = group_advantages(rewards, group, normalize_std=self.settings.normalize_std)
         rate = self.course.rate()
         for options in optimizer.param_groups:
             options["lr"] = rate

@@ -56,7 +56,8 @@ def update(
     usable = [bool(t) and len(s.sampled) > 0 for t, s in zip(found.trained, sequences, strict=True)]
     for members in minibatches(usable, settings, seed):
         batch = [sequences[i] for i in members]
-        norm = _step(learner, optimizer, batch, found.values[members], settings, steps)
+        spread = found.spread(members, torch.tensor([len(b.sampled) for b in batch]))
+        norm = _step(learner, optimizer, batch, spread, settings, steps)
         if not math.isfinite(norm):
             break
     steps.seconds = time.perf_counter() - started
@@ -89,11 +90,12 @@ def _step(
     settings: TrainerSettings,
     steps: Steps,
 ) -> float:
-    """One optimizer step on a minibatch. Returns the norm of the gradient before clipping; NaN if
-    the loss is NaN (clamping would turn that into a gradient of zero)."""
+    """One optimizer step on a minibatch; `advantages`: of its sampled tokens. Returns the norm of
+    the gradient before clipping; NaN if the loss is NaN (clamping would turn that into a gradient
+    of zero)."""
     lengths = torch.tensor([len(b.sampled) for b in batch])
     weights = token_weights(lengths, settings.aggregate).to(learner.device)
-    spread = advantages.repeat_interleave(lengths).to(learner.device)
+    spread = advantages.to(learner.device)
     old = torch.from_numpy(np.concatenate([b.logprobs for b in batch])).to(learner.device)
     optimizer.zero_grad(set_to_none=True)
     first: list[Tensor] = []  # the log-probabilities before the first step

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
+from trace_bench.checklists.items import item_to_json
+from trace_bench.checklists.sources import call_item, finished, reply_item, tell_all_item
 from trace_bench.core.checked import PLACE
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import RunContext, Typical
@@ -145,6 +147,21 @@ class Tau2Suite:
             return [*out, _call("gold_done", "done", {})]
         told = " ".join(criteria.get("communicate_info") or ())
         return [*out, {"role": "assistant", "content": f"That is done. {told}".strip()}]
+
+    def checklist(self, task: Task) -> list[list[dict[str, Any]]]:
+        """The task's own actions of the agent, and what the user must be told, as items of one
+        turn: which turn of the user asks for what is not known in advance."""
+        criteria = task.data["record"].get("evaluation_criteria") or {}
+        items = []
+        for action in criteria.get("actions") or ():
+            if self._solo or action.get("requestor", "assistant") == "assistant":
+                compared = action.get("compare_args")
+                given = action["arguments"]
+                kept = given if compared is None else {k: given[k] for k in compared if k in given}
+                items.append(call_item(action["name"], kept))
+        if told := criteria.get("communicate_info"):
+            items.append(tell_all_item(told))
+        return [[item_to_json(item) for item in finished(items or [reply_item("answer")])]]
 
     def _task(self, split: str, number: int, name: str) -> Task:
         data = {"record": self._data.records[name]}

@@ -59,9 +59,9 @@ def mixture(shares: Sequence[tuple[str | None, float]], least: float) -> Mixture
 
 
 def merge(wanted: Mixture, adapters: Sequence[AdapterRef]) -> AdapterRef:
-    """The sum as an ordinary adapter in PEFT's format, which any server can play. It lies beside the
-    adapters' folder and is written once, known by what is in it. Raises UserError for adapters that
-    cannot be read."""
+    """The sum as an ordinary adapter in PEFT's format, which any server can play. It lies beside
+    the adapters' folder and is written once, known by what is in it. Raises UserError for adapters
+    that cannot be read."""
     by_name = {a.name: a for a in adapters}
     refs = [(by_name[name], weight) for name, weight in wanted.parts]
     digest = _digest(refs, wanted.density)

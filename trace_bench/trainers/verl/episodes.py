@@ -30,9 +30,17 @@ from trace_bench.core.store import Lines, read_lines
 from trace_bench.core.types import Task, Trajectory, task_from_json, trajectory_from_json
 from trace_bench.play.record import Batch, Player
 from trace_bench.policies.chat import Chat
+from trace_bench.trainers.credit import packed
 from trace_bench.trainers.record import exact
 from trace_bench.trainers.verl.arrivals import Steps
-from trace_bench.trainers.verl.spec import JOB_VARIABLE, NOTHING, TRAIN, JobSpec, read_spec
+from trace_bench.trainers.verl.spec import (
+    CREDIT,
+    JOB_VARIABLE,
+    NOTHING,
+    TRAIN,
+    JobSpec,
+    read_spec,
+)
 from trace_bench.trainers.verl.tokens import Servers, TokenPolicy
 
 _TOGETHER = 0.03  # seconds to wait for further episodes of an iteration, which arrive together
@@ -78,13 +86,13 @@ class EpisodeLoop(AgentLoopBase):
         answer: asyncio.Future[Trajectory] = asyncio.get_running_loop().create_future()
         player.ask(Ask(call, place, iteration, task, sampling_params["temperature"], answer))
         trajectory = await answer
-        made = output(trajectory, spec.reward, iteration)
+        made = output(trajectory, spec, iteration)
         if made is None:
             return nothing(self.tokenizer) if info["split"] == TRAIN else []
         return made
 
 
-def output(trajectory: Trajectory, reward: str, iteration: int) -> Any:
+def output(trajectory: Trajectory, spec: JobSpec, iteration: int) -> Any:
     """The episode in verl's format: the first prompt, then everything after it with a mask. None
     for an episode that cannot be trained on."""
     score = trajectory.score
@@ -105,7 +113,7 @@ def output(trajectory: Trajectory, reward: str, iteration: int) -> Any:
         response_ids=ids,
         response_mask=mask,
         response_logprobs=logprobs,
-        reward_score=float(getattr(score, reward)),
+        reward_score=float(getattr(score, spec.reward)),
         num_turns=len(trajectory.turns),
         metrics=AgentLoopMetrics(),
         extra_fields={
@@ -115,6 +123,7 @@ def output(trajectory: Trajectory, reward: str, iteration: int) -> Any:
             },
             "min_global_steps": iteration,
             "max_global_steps": iteration,
+            CREDIT: "" if spec.assignment is None else packed(trajectory),
         },
     )
 
@@ -135,6 +144,7 @@ def nothing(tokenizer: Any) -> Any:
             "reward_extra_info": {"similarity": 0.0, "success": 0.0},
             "min_global_steps": NOTHING,
             "max_global_steps": NOTHING,
+            CREDIT: "",
         },
     )
 

@@ -6,7 +6,7 @@ the last bit: eight rewards of 2/3 then have advantages of 0.056 instead of 0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,9 @@ import torch
 from torch import Tensor
 from verl.trainer.ppo.core_algos import register_adv_est
 
+from trace_bench.checklists.rewards import Assignment
+from trace_bench.trainers import credit
+from trace_bench.trainers.credit import unpacked
 from trace_bench.trainers.grpo import group_advantages
 from trace_bench.trainers.verl.spec import ESTIMATOR
 
@@ -34,6 +37,23 @@ def advantages(
     )
     spread = found.values.to(response_mask.device)[:, None] * response_mask
     return spread, spread
+
+
+def by_checklist(
+    episodes: Sequence[str], response_mask: Tensor, index: np.ndarray, how: Assignment
+) -> Tensor:
+    """The advantages [rows, tokens] of packed episodes (`credit.packed`), as trainer=local has
+    them. `response_mask` [rows, tokens] is 1 at the sampled tokens, `index` [rows] the group."""
+    found = [unpacked(text) for text in episodes]
+    labels = np.unique(index.astype(str), return_inverse=True)[1]
+    groups = [np.flatnonzero(labels == n).tolist() for n in range(int(labels.max()) + 1)]
+    made = credit.by_checklist([r for r, _ in found], [each for _, each in found], groups, how)
+    out = torch.zeros_like(response_mask, dtype=torch.float32)
+    for row, tokens in enumerate(made.tokens or ()):
+        places = response_mask[row].bool().nonzero()[:, 0]
+        if len(tokens) and len(places):  # not of a row in no baseline, nor of one that pads
+            out[row, places] = tokens.to(out.device)
+    return out
 
 
 def register() -> None:

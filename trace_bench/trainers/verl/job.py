@@ -31,6 +31,7 @@ def spec_of(job: TrainingJob, lab: Lab, settings: VerlSettings, run: RunContext)
         agent=job.agent,
         shape=full_iterations(job.rollouts, settings, job.name),
         sources=[to_json(s) for s in lab.sources() if generated_key(s.name) in used],
+        assignment=job.assignment,
     )
 
 
@@ -44,6 +45,7 @@ def described(
     agent: AgentSpec,
     shape: tuple[int, int],
     sources: Sequence[Mapping[str, Any]] = (),
+    assignment: Mapping[str, Any] | None = None,
 ) -> JobSpec:
     """Describes a job of the run. `shape`: (iterations, groups of each)."""
     return JobSpec(
@@ -65,6 +67,7 @@ def described(
         max_turns=run.max_turns,
         max_tokens=run.max_tokens,
         sources=sources,
+        assignment=assignment,
     )
 
 
@@ -92,6 +95,8 @@ def claim(folder: Path, job: TrainingJob, spec: JobSpec, settings: VerlSettings)
     data = {**to_json(spec), **own}
     for key in ("deadline", "trainer", "suites"):
         del data[key]
+    if data["assignment"] is None:
+        del data["assignment"]
     data |= {"model": Path(spec.model).name, "agent": job.agent.version}  # folders may move
     digest, path = fingerprint({**data, "job seed": job.seed}), folder / "job"
     if path.exists() and read_bytes(path) != digest.encode():

@@ -39,6 +39,9 @@ metric of this name by its largest value: it is counted up from step to step."""
 MISMATCH = tuple(f"trace_bench/logprob_difference_{name}" for name in ("mean", "max", "kl"))
 """The metrics with the fields of `grpo.Mismatch`."""
 
+CREDIT = "trace_bench_episode"
+"""The extra field of a row with what its advantages depend on (`credit.packed`)."""
+
 TRAIN, VALIDATION = "train", "validation"
 
 
@@ -68,6 +71,7 @@ class JobSpec:
     max_turns: int
     max_tokens: int
     sources: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    assignment: Mapping[str, Any] | None = None  # `protocols.TrainingJob`
 
     def call(self, iteration: int) -> str:
         """The name of an iteration's rollouts in the ledger, as with trainer=local."""

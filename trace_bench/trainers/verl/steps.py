@@ -9,19 +9,24 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from pprint import pprint
 from typing import Any
 
+import numpy as np
 import ray
 import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf
+from tensordict import TensorDict
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.workers.utils.padding import response_to_nested
 
+from trace_bench.trainers.credit import assignment_of
 from trace_bench.trainers.grpo import mismatch
 from trace_bench.trainers.verl import estimator
-from trace_bench.trainers.verl.spec import MISMATCH, NOTHING
+from trace_bench.trainers.verl.spec import CREDIT, JOB_VARIABLE, MISMATCH, NOTHING, read_spec
 
 _POLL = 0.05  # seconds; verl's own 2 s are as long as a small model's step
 _LEFTOVERS = 60.0  # seconds until Ray has removed what a killed run left behind
@@ -93,6 +98,26 @@ class StepTrainer(PPOTrainerSync):
 
             for role in list(self.role_worker_mapping):
                 self.role_worker_mapping[role] = ray.remote(CpuWorker)
+
+    def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """With an assignment, the advantages that the checklists give in place of verl's."""
+        batch = super()._compute_advantage(batch, metrics)
+        spec = read_spec(Path(os.environ[JOB_VARIABLE]))
+        if spec.assignment is None:
+            return batch
+        fields = ["uid", "response_mask", "extra_fields"]
+        data = tq.kv_batch_get(
+            keys=batch.keys, partition_id=batch.partition_id, select_fields=fields
+        )
+        nested = data["response_mask"]
+        mask = nested.to_padded_tensor(padding=0)
+        episodes = [extra.get(CREDIT, "") for extra in data["extra_fields"].tolist()]
+        how = assignment_of(spec.assignment, bool(spec.trainer["normalize_std"]))
+        uid = np.array(data["uid"].tolist(), dtype=object)
+        made = estimator.by_checklist(episodes, mask, uid, how)
+        there = response_to_nested(made, nested)
+        fields_made = TensorDict({"advantages": there, "returns": there}, batch_size=len(batch))
+        return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields_made)
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         batch = super()._compute_old_log_prob(batch, metrics)

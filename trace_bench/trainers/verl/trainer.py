@@ -27,7 +27,6 @@ from trace_bench.trainers.record import (
     conclude,
     of_rollouts,
     of_sampler,
-    reward_of,
 )
 from trace_bench.trainers.schedule import curve_caveat
 from trace_bench.trainers.settings import VerlSettings, full_iterations
@@ -226,13 +225,15 @@ class _Training:
         self, iteration: int, played: Sequence[Trajectory], verl: Mapping[str, Any]
     ) -> dict[str, Any]:
         """One line of metrics, with the same names as trainer=local."""
-        import torch
+        from trace_bench.trainers.credit import credit
 
-        from trace_bench.trainers.grpo import group_advantages
-
-        rewards = torch.tensor([reward_of(t, self.job.reward) for t in played])
-        group = torch.arange(len(played)) // self.spec.group_size
-        found = group_advantages(rewards, group, normalize_std=self.settings.normalize_std)
+        found = credit(
+            played,
+            self.spec.group_size,
+            field=self.job.reward,
+            assignment=self.job.assignment,
+            normalize_std=self.settings.normalize_std,
+        )
         where = f"{self.job.name}, iteration {iteration}"
         check_finite(where, verl.get(METRICS["grad_norm"]))
         return {

@@ -6,7 +6,11 @@ import random
 from collections.abc import Sequence
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
 
+from trace_bench.checklists.items import item_to_json
+from trace_bench.checklists.sources import of_reference, rewarded_in
+from trace_bench.checklists.talk import turns_of
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Typical
 from trace_bench.core.types import Message, Task
@@ -17,16 +21,20 @@ from trace_bench.envs.toolsandbox.scenarios.capabilities import CAPABILITIES
 from trace_bench.envs.toolsandbox.scenarios.play import assistant
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
 from trace_bench.envs.toolsandbox.scenarios.shapes import Shape, shapes
+from trace_bench.envs.toolsandbox.scenarios.shapes.shape import TURNS
 from trace_bench.envs.toolsandbox.scenarios.synthetic import synthetic_task
 
 PREFIX = "toolsandbox/embedded"
-# Number of tasks and the pool of wordings and entities. `train_large` shares the pool of `train`.
+# Number of tasks and pool of wordings and entities. `train_large` and `dialogues` share the pool
+# of `train`.
 SPLITS = {
     "train": (64, "train"),
     "dev": (128, "dev"),
     "test": (387, "test"),
     "train_large": (2048, "train"),
+    "dialogues": (2400, "train"),
 }
+CONVERSATIONS = ("dialogues",)  # the splits that have shapes of several user turns only
 
 
 @lru_cache(maxsize=1)
@@ -40,9 +48,11 @@ def _order(split: str) -> tuple[int, ...]:
     has three of each; a smaller split has the first of a shuffle."""
     size, _ = SPLITS[split]
     rng = random.Random(f"order/{split}")
+    several = split in CONVERSATIONS
+    fitting = [n for n, s in enumerate(_shapes()) if s.category == TURNS or not several]
     order: list[int] = []
     while len(order) < size:
-        block = list(range(len(_shapes())))
+        block = list(fitting)
         rng.shuffle(block)
         order += block
     return tuple(order[:size])
@@ -60,7 +70,8 @@ def _task(split: str, index: int, augmentation: str) -> Task:
 
 
 class EmbeddedSuite:
-    """The project's own phone world with its splits `train`, `dev`, `test` and `train_large`.
+    """The project's own phone world with its splits `train`, `dev`, `test`, `train_large` and
+    `dialogues`, whose tasks have several user turns and are recorded by `trace_bench.record`.
 
     Figures of this suite are never figures of the official benchmark.
     """
@@ -107,6 +118,21 @@ class EmbeddedSuite:
         env.reset(task)
         actions = enumerate(task.data["reference"])
         return [assistant(action, i, env.shown_name) for i, action in actions]
+
+    def checklist(self, task: Task) -> list[list[dict[str, Any]]]:
+        """What the task rewards in its reference, as items for each turn of the user."""
+        env = self.make()
+        step = env.reset(task)
+        talk = list(step.messages)
+        for action in self.reference(task):
+            if step.done:
+                break
+            step = env.step(action)
+            talk += [action, *step.messages]
+        opening, turns = turns_of(talk)
+        score = step.score or env.score()
+        made = of_reference(turns, rewarded_in(turns, len(opening), score.milestones))
+        return [[item_to_json(item) for item in items] for items in made.turns]
 
     def capabilities(self) -> tuple[str, ...]:
         """The capabilities that synthetic tasks exist for."""

@@ -1,0 +1,13 @@
+"""Checklists: what each of a user's turns asks for, as binary items with evidence (after CM2, arXiv
+2602.12268).
+
+    items       Item and Checklist, read from and written to CM2's JSON [variant][turn][item]
+    talk        a conversation as turns of the user and steps of the agent; equality of calls
+    conditions  conditions of items that a program can check
+    sources     checklists by program, from a reference and what a suite rewards in it
+    annotate    checklists by a model, from a reference
+    judges      verdicts by program, also with set error rates
+    model_judge verdicts by a model
+    progress    one episode's checklist as it is worked off
+    rewards     rewards and advantages of trajectories, turns and steps
+"""

@@ -1,0 +1,154 @@
+"""Checklists by program: from a reference conversation, and what a suite rewards in it.
+
+An item of a call asks for the same call, an item of a reply for about the same words. What depends
+on a turn's calls is said after them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from trace_bench.checklists.conditions import holds
+from trace_bench.checklists.items import CALLS, REPLY, Checklist, Evidence, Item
+from trace_bench.checklists.talk import Call, Turn, is_error
+from trace_bench.core.types import Milestone
+
+Place = tuple[int, int]  # (turn, step)
+_SNIPPET = 400  # characters
+
+
+def call_item(name: str, arguments: Mapping[str, Any], number: int = 0) -> Item:
+    """That the agent calls a tool with these arguments and gets no error."""
+    shown = json.dumps(dict(arguments), ensure_ascii=False)
+    return Item(
+        id=f"C{number}",
+        question=f"Does the agent call {name} with {shown}?",
+        focus=CALLS,
+        passes=f"A call of {name} has these arguments, and its result is no error: {shown}",
+        failures=("another tool, or other values", "the call is described, but not made"),
+        required=True,
+        extra={"check": {"call": name, "arguments": dict(arguments)}},
+    )
+
+
+def tell_item(text: str, number: int = 0, likeness: float = 1.0) -> Item:
+    """That the agent tells the user something, in about these words."""
+    return Item(
+        id=f"C{number}",
+        question="Does the agent tell the user what the reference tells?",
+        focus=REPLY,
+        passes=f"The reply says the same as: {text}",
+        failures=("a value in it differs",),
+        extra={"check": {"tell": text, "likeness": likeness}},
+    )
+
+
+def tell_all_item(texts: Sequence[str], number: int = 0) -> Item:
+    """That a reply contains each of the texts."""
+    return Item(
+        id=f"C{number}",
+        question="Does the agent tell the user all that the task asks for?",
+        focus=REPLY,
+        passes=f"The reply contains each of: {'; '.join(texts)}",
+        extra={"check": {"tell_all": list(texts)}},
+    )
+
+
+def reply_item(kind: str, number: int = 0) -> Item:
+    """That the agent answers without a call: `kind` is ask, answer or silent (conditions.py)."""
+    question, required = _REPLIES[kind]
+    return Item(
+        id=f"C{number}",
+        question=question,
+        focus=REPLY,
+        passes=question.replace("Does the agent", "The agent does", 1).rstrip("?") + ".",
+        required=required,
+        extra={"check": {kind: True}},
+    )
+
+
+_REPLIES: Mapping[str, tuple[str, bool]] = {
+    "ask": ("Does the agent ask the user for what is missing?", True),
+    "answer": ("Does the agent answer the user?", False),
+    "silent": ("Does the agent answer the user and leave its tools alone?", False),
+}
+
+
+def of_reference(
+    turns: Sequence[Turn], rewarded: Collection[Place] | None = None, likeness: float = 1.0
+) -> Checklist:
+    """The checklist of a reference. `rewarded`: the steps that count; None: all of them. A turn in
+    which nothing counts asks for a question or an answer, whichever the reference gives."""
+    made = []
+    for number, turn in enumerate(turns):
+        items: list[Item] = []
+        for place, step in enumerate(turn.steps):
+            if rewarded is not None and (number, place) not in rewarded:
+                continue
+            for call, result in zip(step.calls, step.results, strict=False):
+                if call is not None and not is_error(result):
+                    items.append(_seen(call_item(call.name, call.arguments), number, place, call))
+            if reply := step.reply:
+                item = reply_item("ask") if "?" in reply else tell_item(reply, likeness=likeness)
+                items.append(_seen(item, number, place, reply))
+        made.append(finished(items or [_fallback(turn)]))
+    return Checklist(tuple(made))
+
+
+def rewarded_in(turns: Sequence[Turn], first: int, milestones: Sequence[Milestone]) -> set[Place]:
+    """The steps at which a suite's milestones were met. `first`: how many messages stand before the
+    first turn; a milestone's `place` counts messages."""
+    owner: dict[int, Place] = {}
+    index = first
+    for number, turn in enumerate(turns):
+        index += 1  # the user's message
+        for place, step in enumerate(turn.steps):
+            for _ in range(1 + len(step.results)):
+                owner[index] = (number, place)
+                index += 1
+    places = [m.place for m in milestones if m.hit and m.place is not None]
+    return {owner[place] for place in places if place in owner}
+
+
+def spread(items: Sequence[Item], turns: Sequence[Turn]) -> Checklist:
+    """Items of a task whose turns were not known, each in the turn of the reference that first
+    satisfies it. What the reference never satisfies is left out."""
+    left = list(items)
+    made = []
+    for number, turn in enumerate(turns):
+        found: list[Item] = []
+        for place in range(len(turn.steps)):
+            steps = turn.steps[: place + 1]
+            for item in [i for i in left if holds(i.extra["check"], steps)]:
+                left.remove(item)
+                found.append(_seen(item, number, place, steps[-1].reply or steps[-1].calls[0]))
+        made.append(finished(found or [_fallback(turn)]))
+    return Checklist(tuple(made))
+
+
+def finished(items: Sequence[Item]) -> tuple[Item, ...]:
+    """A turn's items with ids, equal weights, and replies after the calls. Equal items count
+    once."""
+    unique: list[Item] = []
+    for item in items:
+        if all(item.extra["check"] != other.extra["check"] for other in unique):
+            unique.append(item)
+    named = [replace(item, id=f"C{n}", weight=1 / len(unique)) for n, item in enumerate(unique)]
+    calls = tuple(item.id for item in named if item.focus == CALLS)
+    return tuple(item if item.focus == CALLS else replace(item, after=calls) for item in named)
+
+
+def _fallback(turn: Turn) -> Item:
+    """For a turn in which nothing is rewarded."""
+    replies = [step.reply for step in turn.steps if step.reply]
+    return reply_item("ask" if replies and "?" in replies[-1] else "answer")
+
+
+def _seen(item: Item, turn: int, step: int, what: Call | str | None) -> Item:
+    """The item with its place in the reference."""
+    origin = item.focus
+    snippet = what.key if isinstance(what, Call) else str(what or "")
+    return replace(item, evidence=(Evidence(turn, step, origin, snippet[:_SNIPPET]),))

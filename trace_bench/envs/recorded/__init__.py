@@ -1,0 +1,2 @@
+"""Recorded dialogues as an environment: the user's turns verbatim, tools replayed or simulated, and
+a checklist as the score."""

@@ -1,0 +1,193 @@
+"""A folder of recorded dialogues as a suite. Variant: the folder's name."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from trace_bench.checklists.conditions import check_of
+from trace_bench.checklists.judges import ErringJudge, Errors, Judge, ProgramJudge
+from trace_bench.checklists.model_judge import PROMPT_VERSION as JUDGE_VERSION
+from trace_bench.checklists.model_judge import ModelJudge
+from trace_bench.core.checked import number
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.protocols import RunContext, Suite, Typical
+from trace_bench.core.store import read_bytes, stable_seed
+from trace_bench.core.types import Message, Task
+from trace_bench.envs.recorded.behind import Behind, Rates
+from trace_bench.envs.recorded.data import read_split, splits_in
+from trace_bench.envs.recorded.env import RecordedEnv
+from trace_bench.envs.recorded.simulator import PROMPT_VERSION, ModelSimulator
+from trace_bench.envs.recorded.tools import Exchange, Simulator, Tools
+
+
+@dataclass(frozen=True)
+class RecordedSettings:
+    """The settings of `env`. `folder`: the recordings. `tools`: replay gives recorded answers only,
+    simulate asks the simulator (`llm.simulator`; without a model, the real environment) for the
+    others, real takes all answers from the real environment. `behind`: whether the real environment
+    of the recordings' source is used. `history`: whether a model that simulates sees the calls of
+    this rollout. `batch`: one question to a judging model for all items of a step. The others are
+    set error rates of the judge and of the real environment's answers."""
+
+    folder: str | None = None
+    tools: Literal["replay", "simulate", "real"] = "simulate"
+    behind: bool = True
+    history: bool = True
+    batch: bool = True
+    misses: float = field(default=0.0, metadata=number(0, 1))
+    alarms: float = field(default=0.0, metadata=number(0, 1))
+    correlated: bool = False
+    wrong: float = field(default=0.0, metadata=number(0, 1))
+    stale: float = field(default=0.0, metadata=number(0, 1))
+    inconsistent: float = field(default=0.0, metadata=number(0, 1))
+
+
+class RecordedSuite:
+    """Implements `protocols.Suite`, `HasReference`, `HasChecklist`, `AsksUser` and `Describes`.
+    Raises UserError."""
+
+    name = "recorded"
+    image = "base"
+    lists_tasks_here = True
+    typical = Typical(4, 150, 30, 2)  # of the phone world's recordings
+
+    def __init__(self, run: RunContext, settings: RecordedSettings) -> None:
+        if not settings.folder:
+            raise UserError(
+                "env=recorded needs env.folder: a folder of recorded dialogues, as `python -m "
+                "trace_bench.record` makes one."
+            )
+        self._run, self._settings = run, settings
+        self.folder = Path(settings.folder)
+        self.variant: str = self.folder.name
+        self._split: dict[str, list[Task]] = {}
+        self._suites: dict[str, Suite] = {}
+        if settings.tools == "real" and not settings.behind:
+            raise UserError(
+                "env.tools=real needs the real environment. Set env.behind to true, or env.tools "
+                "to replay or simulate."
+            )
+        self._simulator: Simulator | None = None
+        if settings.tools == "simulate" and run.simulator is not None:
+            self._simulator = ModelSimulator(run.simulator, settings.history)
+        self._judge = self._make_judge()
+
+    def asks_user(self) -> bool:
+        """Whether episodes wait for a model's answers: a judge's or a simulator's."""
+        return self._run.judge is not None or self._simulator is not None
+
+    def about(self) -> dict[str, Any]:
+        """Facts that every run reports."""
+        s = self._settings
+        judge = "program" if self._run.judge is None else f"llm, prompt {JUDGE_VERSION}"
+        simulator = "program" if s.behind else "none"
+        if self._simulator is not None:
+            simulator = f"llm, prompt {PROMPT_VERSION}"
+        return {
+            "data": self._revision,
+            "tools": s.tools,
+            "judge": judge,
+            "judge_errors": {"misses": s.misses, "alarms": s.alarms, "correlated": s.correlated},
+            "simulator": "none" if s.tools == "replay" else simulator,
+            "simulator_errors": {
+                "wrong": s.wrong, "stale": s.stale, "inconsistent": s.inconsistent,
+            },
+        }  # fmt: skip
+
+    def splits(self) -> Sequence[str]:
+        return splits_in(self.folder)
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        if split not in self._split:
+            if split not in (there := self.splits()):
+                setting = "env.train_split, env.dev_split or evaluation.split"
+                raise unknown("split", split, there, setting)
+            records = enumerate(read_split(self.folder, split))
+            self._split[split] = [self._task(split, n, record) for n, record in records]
+        return self._split[split]
+
+    def task(self, task_id: str) -> Task:
+        parts = task_id.split("/")
+        if len(parts) == 4 and parts[:2] == [self.name, self.variant] and parts[2] in self.splits():
+            for task in self.tasks(parts[2]):
+                if task.id == task_id:
+                    return task
+        raise UserError(f"no task {task_id!r} in {self.name}/{self.variant}.")
+
+    def make(self) -> RecordedEnv:
+        return RecordedEnv(self._judge, self._make_tools, self._make_behind)
+
+    def reference(self, task: Task) -> Sequence[Message]:
+        """The agent's recorded messages."""
+        return [m for m in task.data["record"]["messages"] if m["role"] == "assistant"]
+
+    def checklist(self, task: Task) -> Sequence[Sequence[Mapping[str, Any]]]:
+        """The first variant of the record's checklists."""
+        found: Sequence[Sequence[Mapping[str, Any]]] = task.data["record"]["checklists"][0]
+        return found
+
+    @cached_property
+    def _revision(self) -> str:
+        digest = hashlib.sha256()
+        for split in self.splits():
+            digest.update(split.encode() + b"\0" + read_bytes(self.folder / f"{split}.jsonl"))
+        return f"{self.variant}, {digest.hexdigest()[:12]}"
+
+    def _task(self, split: str, place: int, record: Mapping[str, Any]) -> Task:
+        if self._run.judge is None:
+            for item in (i for variant in record["checklists"] for turn in variant for i in turn):
+                check_of(item["extra_info"], f"{self.folder}, {record['uuid']}, item {item['id']}")
+        seed = stable_seed("recorded", record["uuid"]) % 2**31
+        identity = f"{self.name}/{self.variant}/{split}/{place:05d}"
+        return Task(identity, self.name, split, seed, {"record": record})
+
+    def _make_judge(self) -> Judge:
+        s = self._settings
+        judge: Judge = ProgramJudge()
+        if self._run.judge is not None:
+            judge = ModelJudge(self._run.judge, s.batch)
+        errors = Errors(s.misses, s.alarms, s.correlated)
+        return ErringJudge(judge, errors, self._run.seed) if errors.any else judge
+
+    def _make_tools(
+        self, record: Mapping[str, Any], there: list[Exchange], behind: Behind | None
+    ) -> Tools:
+        return Tools(
+            record["tools"],
+            there,
+            replays=self._settings.tools != "real",
+            world=behind,
+            simulator=self._simulator,
+        )
+
+    def _make_behind(self, record: Mapping[str, Any]) -> Behind | None:
+        """The real environment, where it answers calls."""
+        s = self._settings
+        if s.tools == "replay" or not s.behind or self._simulator is not None:
+            return None
+        source = record.get("source") or {}
+        if not isinstance(source.get("suite"), str) or not isinstance(source.get("task"), str):
+            raise UserError(
+                f"the dialogue {record['uuid']!r} names no `source`, so there is no real "
+                "environment behind it. Set env.behind to false, env.tools to replay, or "
+                "llm.simulator.by to endpoint."
+            )
+        suite = self._real(source["suite"])
+        rates = Rates(s.wrong, s.stale, s.inconsistent)
+        return Behind(suite, suite.task(source["task"]), rates, self._run.seed)
+
+    def _real(self, name: str) -> Suite:
+        """The suite that the recordings come from."""
+        from trace_bench.settings.registry import find
+        from trace_bench.settings.schema import PartSettings
+
+        if name not in self._suites:
+            part, _, variant = name.partition("/")
+            made: Suite = find("env", PartSettings(part), variant or None).make(self._run)
+            self._suites[name] = made
+        return self._suites[name]

@@ -1,0 +1,119 @@
+"""A folder of recorded dialogues as it is written: appended line by line, so that the same command
+goes on where it was stopped."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from trace_bench.checklists.items import read_checklists
+from trace_bench.checklists.judges import ProgramJudge, Scene
+from trace_bench.checklists.progress import Progress
+from trace_bench.checklists.talk import Turn, text_of, turns_of
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import Lines, canonical, read_object, stable_seed, write_json
+from trace_bench.core.types import Message
+from trace_bench.envs.recorded.data import META, Record
+
+SHARES = {"train": 0.9, "dev": 0.05, "test": 0.05}
+"""The shares of the scenarios that each split gets."""
+
+
+class Folder:
+    """The files of one command. `made_by`: what decides their content; a folder that was made by
+    anything else is refused."""
+
+    def __init__(self, path: Path, made_by: Mapping[str, Any], held_out: Collection[str]) -> None:
+        self.path, self._made_by, self._held_out = path, dict(made_by), frozenset(held_out)
+        there = read_object(path / META) if (path / META).exists() else None
+        if there is not None and there.get("made_by") != self._made_by:
+            raise UserError(
+                f"{path} holds recordings of another command: {canonical(there.get('made_by'))}. "
+                "Change `out`, or remove the folder."
+            )
+        if there is None:
+            if path.exists() and any(path.iterdir()):
+                raise UserError(f"{path} is not empty and no folder of recordings. Change `out`.")
+            write_json(path / META, {"made_by": self._made_by})
+        self._lines = {split: Lines(path / f"{split}.jsonl", {"uuid": str}) for split in SHARES}
+        self._known: set[str] = set()
+        self.counts: Counter[str] = Counter()
+        for lines in self._lines.values():
+            for record in lines.existing:
+                self._known.add(record["uuid"])
+                self.counts["taken"] += 1
+                self.counts["turns"] += len(record["checklists"][0])
+            lines.existing.clear()
+
+    def has(self, uuid: str) -> bool:
+        return uuid in self._known
+
+    def add(self, record: Record, least: int) -> bool:
+        """Appends a dialogue, in the split of its scenario; whether it was taken. Left out and
+        counted: fewer than `least` turns, a scenario of the held-out tasks, a checklist that the
+        dialogue itself does not satisfy."""
+        opening, turns = turns_of(record["messages"])
+        scenario = scenario_of(record["messages"])
+        if len(turns) < least:
+            self.counts["too short"] += 1
+        elif scenario in self._held_out:
+            self.counts["held out"] += 1
+        elif not satisfies_itself(record, opening, turns):
+            self.counts["does not satisfy its checklist"] += 1
+        else:
+            self._lines[split_of(scenario)].append(record)
+            self._known.add(record["uuid"])
+            self.counts["taken"] += 1
+            self.counts["turns"] += len(turns)
+            return True
+        return False
+
+    def finish(self) -> dict[str, Any]:
+        """Writes what was counted and returns it."""
+        for lines in self._lines.values():
+            lines.close()
+        sizes = {}
+        for split in SHARES:
+            path = self.path / f"{split}.jsonl"
+            sizes[split] = path.read_bytes().count(b"\n") if path.exists() else 0
+        facts = {
+            "made_by": self._made_by,
+            "dialogues": sizes,
+            "left out": {k: v for k, v in self.counts.items() if k not in ("taken", "turns")},
+            "turns": self.counts["turns"],
+            "held-out scenarios checked": len(self._held_out),
+        }
+        write_json(self.path / META, facts)
+        return facts
+
+
+def scenario_of(messages: Sequence[Message]) -> str:
+    """What the user wants, as a digest of all that the user says: dialogues of the same scenario
+    are in the same split."""
+    said = [" ".join(text_of(m).lower().split()) for m in messages if m["role"] == "user"]
+    return hashlib.sha256(canonical(said).encode()).hexdigest()
+
+
+def split_of(scenario: str) -> str:
+    """The split of a scenario, the same on every machine."""
+    draw = stable_seed("recorded", scenario) / 2**63
+    for split, share in SHARES.items():
+        if draw < share:
+            return split
+        draw -= share
+    return next(iter(SHARES))
+
+
+def satisfies_itself(record: Record, opening: Sequence[Message], turns: Sequence[Turn]) -> bool:
+    """Whether the dialogue satisfies every item of its checklist by the judge by program."""
+    checklists = read_checklists(record["checklists"], record["uuid"])
+    progress, steps = Progress(checklists, ProgramJudge()), 0
+    for number, turn in enumerate(turns):
+        for place in range(len(turn.steps)):
+            so_far = Turn(turn.user, turn.steps[: place + 1])
+            progress.judge(number, steps, Scene(record["uuid"], tuple(opening), so_far))
+            steps += 1
+    return all(check.step is not None for check in progress.checks())

@@ -1,0 +1,98 @@
+"""Dialogues from a suite's references, played in its environment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from trace_bench.checklists.items import Checklist, item_to_json, read_checklist
+from trace_bench.checklists.sources import of_reference, rewarded_in, spread
+from trace_bench.checklists.talk import Turn, turns_of
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import HasChecklist, HasReference, ScoresAlone, Suite
+from trace_bench.core.types import Message, Milestone, Score, Step, Task
+from trace_bench.envs.recorded.data import Record
+from trace_bench.record.folder import scenario_of
+
+
+def dialogues(suite: Suite, tasks: Sequence[Task]) -> Iterator[tuple[str, Record | None]]:
+    """(uuid, the dialogue) of each task's reference; None for one that does not succeed."""
+    if not isinstance(suite, HasReference):
+        raise UserError(
+            f"{suite.name}/{suite.variant} has no references to record. Change `env`, or record a "
+            "finished run (`python -m trace_bench.record run FOLDER`)."
+        )
+    for task in tasks:
+        yield task.id, _dialogue(suite, suite, task)
+
+
+def held_out(suite: Suite, splits: Sequence[str]) -> set[str]:
+    """The scenarios of splits that no recording may share: what the user says as their references
+    go."""
+    found = set()
+    for split in splits:
+        for task in suite.tasks(split):
+            if isinstance(suite, HasReference):
+                messages, _, _ = played(suite, suite, task)
+            else:
+                messages = list(suite.make().reset(task).messages)
+            found.add(scenario_of(messages))
+    return found
+
+
+def played(
+    suite: Suite, source: HasReference, task: Task
+) -> tuple[list[Message], Sequence[Any], Score | None]:
+    """(messages, tools, score) of a task's reference."""
+    env = suite.make()
+    try:
+        step: Step = env.reset(task)
+        tools, messages = step.tools, list(step.messages)
+        for action in source.reference(task):
+            if step.done:
+                break
+            step = env.step(action)
+            messages += [dict(action), *step.messages]
+        score = step.score
+        if score is None and isinstance(env, ScoresAlone):
+            score = env.score()
+        return messages, tools, score
+    finally:
+        env.close()
+
+
+def _dialogue(suite: Suite, source: HasReference, task: Task) -> Record | None:
+    messages, tools, score = played(suite, source, task)
+    if score is None or not score.success:
+        return None
+    opening, turns = turns_of(messages)
+    return {
+        "uuid": task.id,
+        "messages": messages,
+        "tools": list(tools),
+        "checklists": [_plain(_checklist(suite, task, len(opening), turns, score.milestones))],
+        "source": {"suite": f"{suite.name}/{suite.variant}", "task": task.id, "by": "reference"},
+    }
+
+
+def _checklist(
+    suite: Suite, task: Task, first: int, turns: Sequence[Turn], met: Sequence[Milestone]
+) -> Checklist:
+    """The suite's own checklist, laid over the turns; without one, of what was rewarded."""
+    if not isinstance(suite, HasChecklist):
+        return by_milestones(turns, first, met)
+    found = read_checklist([list(turn) for turn in suite.checklist(task)], f"task {task.id}")
+    if len(found.turns) == len(turns):
+        return found
+    return spread([item for turn in found.turns for item in turn], turns)
+
+
+def by_milestones(turns: Sequence[Turn], first: int, milestones: Sequence[Milestone]) -> Checklist:
+    """The checklist of a dialogue from a suite's milestones; of all its calls and replies if the
+    suite does not say where they were met."""
+    placed = any(m.place is not None for m in milestones)
+    return of_reference(turns, rewarded_in(turns, first, milestones) if placed else None)
+
+
+def _plain(checklist: Checklist) -> list[list[dict[str, Any]]]:
+    return [[item_to_json(item) for item in items] for items in checklist.turns]
