@@ -6,7 +6,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from trace_bench.core.protocols import Lab
-from trace_bench.core.types import AdapterRef
+from trace_bench.core.types import AdapterRef, AgentSpec
+from trace_bench.methods.trace.classifier import Openings
 from trace_bench.methods.trace.routing import describe
 from trace_bench.methods.trace.settings import RoutingSettings
 from trace_bench.methods.trace.training import Trained
@@ -49,7 +50,9 @@ def test_a_module_that_fails_later_costs_only_its_examples() -> None:
     tasks = [suite.synthetic("", seed) for seed in range(6)]
     job = SimpleNamespace(name="late", tasks=tasks)
     trained = Trained(cast(Any, job), AdapterRef("late@1", "path", "late"), 1, 1)
-    router = describe(lab, [trained], [], {"late": "It comes late."}, RoutingSettings())
+    settings = RoutingSettings()
+    openings = Openings(lab, AgentSpec("m"), settings)
+    router = describe(lab, [trained], [], {"late": "It comes late."}, openings, settings)
     suite.close()
     assert router is not None
     assert [text for text, *_ in router["examples"]] == ["request 0", "request 5"]

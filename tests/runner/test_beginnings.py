@@ -235,8 +235,9 @@ def test_an_agent_of_an_unfinished_run_or_another_model_is_refused(
     (begun / "summary.json").unlink()
     with pytest.raises(UserError, match="not finished"):
         read_beginning(str(begun))
-    for damage in ([1], {"adapters": 3}, {"model": "m", "router": {"kind": "both"}, "adapters": 1}):
-        write_json(begun / "agent.json", damage)
+    wrong = ([1], {"adapters": 3}, {"model": "m", "router": {"kind": "both"}, "adapters": 1})
+    for content in wrong:
+        write_json(begun / "agent.json", content)
         with pytest.raises(UserError):
             read_beginning(str(begun))
 
