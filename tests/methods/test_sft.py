@@ -12,7 +12,9 @@ import pytest
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AgentSpec
 from trace_bench.methods.sft import Sft
-from trace_bench.methods.sft.data import conversation, own, read
+from trace_bench.methods.sft.data import own
+from trace_bench.methods.sft.formats import read
+from trace_bench.methods.sft.formats.adp import conversation
 from trace_bench.methods.sft.settings import SftSettings
 from trace_bench.methods.sft.tuning import Tuning, tokens_of
 from trace_bench.policies.chat import Chat
@@ -90,11 +92,11 @@ def test_a_trajectory_of_the_protocol_becomes_a_conversation() -> None:
 def test_bad_lines_are_named(tmp_path: Path, line: str, message: str) -> None:
     path = tmp_path / "adp.jsonl"
     path.write_text(json.dumps(TALK) + "\n" + line + "\n")
-    assert len(list(read(path, 1))) == 1
+    assert next(read(path)).messages[0]["content"] == "How warm is it in Oslo?"
     with pytest.raises(UserError, match=message):
-        list(read(path, 9))
+        list(read(path))
     with pytest.raises(UserError, match=r"cannot be read .* `method.data`"):
-        list(read(tmp_path / "none", 1))
+        list(read(tmp_path / "none"))
 
 
 def test_tokens_are_those_of_the_agents_own_training(chat: Chat) -> None:

@@ -1,25 +1,26 @@
-"""Demonstrations as conversations: the project's own, or a file in Agent Data Protocol format.
+"""The demonstrations of a run: the project's own, or those of others that fit the suite.
 
-The format (arXiv 2510.24702, repository neulab/agent-data-protocol): a trajectory has an `id` and a
-`content` list of actions and observations that alternate; each item names its kind in `class_`.
-Read here: `text_observation` (`source` "user" is the user, anything else a tool's result),
-`message_action` and `api_action` (`function`, `kwargs`). Code, web pages and images are refused,
-since no agent of this project acts by them.
+A conversation of others is left out, and counted in the log with the reason, if it is an episode of
+a task of another split (a held-out task must not be trained on), if it failed, or if its tools are
+not the suite's. The tools in the prompt are as the suite defines them.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
+from trace_bench.core.chat import read_call
 from trace_bench.core.errors import UserError
-from trace_bench.core.types import Message, Tool
+from trace_bench.core.protocols import AsksUser, Suite
+from trace_bench.core.types import Message, Task, Tool
+from trace_bench.methods.sft.formats import read
+from trace_bench.methods.sft.formats.found import Found
 
 Conversation = tuple[Sequence[Message], Sequence[Tool]]
-KINDS = ("text_observation", "message_action", "api_action")
 
 
 def own(count: int, seed: int) -> Iterator[Conversation]:
@@ -31,69 +32,109 @@ def own(count: int, seed: int) -> Iterator[Conversation]:
         yield episode(seed % 2**31 * 1_000_000 + n, Pieces())
 
 
-def read(path: Path, count: int) -> Iterator[Conversation]:
-    """The first `count` conversations of a file. Raises UserError naming file, line and what is
-    wrong with it."""
-    try:
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(islice(lines, count), start=1):
-                where = f"{path}, line {number}"
-                try:
-                    yield conversation(json.loads(line), where)
-                except json.JSONDecodeError as error:
-                    raise UserError(f"{where} is not JSON ({error}); see `method.data`.") from error
-    except OSError as error:
-        raise UserError(f"{path} cannot be read ({error}). Change `method.data`.") from error
-
-
-def conversation(data: Any, where: str) -> Conversation:
-    """One trajectory as messages and tools. A tool's parameters are those that calls of it use."""
-    if not isinstance(data, Mapping) or not isinstance(data.get("content"), list):
-        raise UserError(f"{where} has no list `content`; see `method.data`.")
-    messages: list[Message] = []
-    tools: dict[str, dict[str, Any]] = {}
-    for place, item in enumerate(data["content"]):
-        kind = item.get("class_") if isinstance(item, Mapping) else None
-        if kind == "text_observation":
-            messages.append(_observed(item))
-        elif kind == "message_action":
-            messages.append({"role": "assistant", "content": str(item.get("content", ""))})
-        elif kind == "api_action" and isinstance(item.get("kwargs", {}), Mapping):
-            _call(messages, item, place)
-            known = tools.setdefault(str(item["function"]), {})
-            known.update({name: {} for name in item.get("kwargs", {})})
+def others(
+    place: Path, count: int, of: Callable[[], World], log: Callable[[str], None]
+) -> Iterator[Conversation]:
+    """The first `count` conversations of a file or folder that can be demonstrations in the world
+    `of`, which is opened where one is needed. Raises UserError if none can."""
+    used = 0
+    refused: Counter[str] = Counter()
+    first: dict[str, str] = {}
+    world: World | None = None
+    for found in read(place):
+        if found.general:
+            talk: Conversation | str = (found.messages, found.tools or ())
         else:
-            raise UserError(
-                f"{where}, item {place}: class_ {kind!r}; allowed: {', '.join(KINDS)}. Leave such "
-                "trajectories out of `method.data`."
-            )
-    if not any(m["role"] == "assistant" for m in messages) or messages[0]["role"] == "assistant":
-        raise UserError(f"{where}: needed is an observation and then an action; see `method.data`.")
-    return messages, [_tool(name, properties) for name, properties in tools.items()]
+            world = world or of()
+            talk = world.fits(found)
+        if isinstance(talk, str):
+            refused[talk] += 1
+            first.setdefault(talk, found.where)
+        else:
+            used += 1
+            yield talk
+        if used == count:
+            break
+    told = "; ".join(f"{n} for {why} (first: {first[why]})" for why, n in refused.most_common())
+    if not used:
+        raise UserError(f"method.data={place} has no demonstration that fits: {told or 'empty'}.")
+    if refused:
+        log(f"sft: {used} conversations are used, {refused.total()} left out: {told}")
 
 
-def _observed(item: Mapping[str, Any]) -> Message:
-    content = str(item.get("content", ""))
-    if item.get("source") == "user":
-        return {"role": "user", "content": content}
-    call = str(item.get("tool_call_id") or "")
-    return {"role": "tool", "tool_call_id": call, "name": str(item.get("name") or ""),
-            "content": content}  # fmt: skip
+@dataclass(frozen=True)
+class World:
+    """What a conversation must fit: the run's suite and training tasks."""
+
+    suite: Suite
+    tasks: Sequence[Task]
+
+    def fits(self, found: Found) -> Conversation | str:
+        """The conversation with the suite's tools; or why it is left out."""
+        why = found.unusable or self._elsewhere(found.task) or _unfinished(found)
+        if why:
+            return why
+        offered = found.offered
+        if found.tools is not None:
+            offered = tuple(str(_name(tool)) for tool in found.tools)
+        if self.tools is None:
+            if found.tools is None:
+                return "tools that the file does not define, and the suite only with its user"
+            return found.messages, found.tools
+        used = [call for m in found.messages for call in m.get("tool_calls", ())]
+        for name in (*(offered or ()), *(call["function"]["name"] for call in used)):
+            if name not in self.tools:
+                return f"a tool that the suite does not have, {name}"
+        for call in used:
+            if why := self._call(call):
+                return why
+        return found.messages, [self.tools[name] for name in offered or self.tools]
+
+    @cached_property
+    def tools(self) -> Mapping[str, Tool] | None:
+        """The suite's tools by name, as its training tasks offer them; None where a task cannot be
+        looked at without the model that plays its user."""
+        if isinstance(self.suite, AsksUser) and self.suite.asks_user():
+            return None
+        env = self.suite.make()
+        try:
+            offered = [tool for task in self.tasks for tool in env.reset(task).tools]
+        finally:
+            env.close()
+        return {_name(tool): tool for tool in offered}
+
+    @cached_property
+    def _splits(self) -> dict[str, str]:
+        return {t.id: split for split in self.suite.splits() for t in self.suite.tasks(split)}
+
+    def _elsewhere(self, task: str | None) -> str | None:
+        if task in {t.id for t in self.tasks} or task not in self._splits:
+            return None
+        return f"a task of the split {self._splits[task]}, which is not trained on"
+
+    def _call(self, call: Mapping[str, object]) -> str | None:
+        assert self.tools is not None
+        try:
+            name, arguments = read_call(call)
+        except ValueError:
+            return "a call that could not be read"
+        known = self.tools[name]["function"].get("parameters", {}).get("properties", {})
+        more = sorted(arguments.keys() - known.keys())
+        return f"an argument that the suite's {name} does not have, {more[0]}" if more else None
 
 
-def _call(messages: list[Message], item: Mapping[str, Any], place: int) -> None:
-    """A call joins the message said just before it, as one turn of the agent."""
-    arguments = json.dumps(dict(item.get("kwargs", {})), ensure_ascii=False)
-    function = {"name": str(item["function"]), "arguments": arguments}
-    call = {"id": str(item.get("tool_call_id") or f"call_{place}"), "type": "function",
-            "function": function}  # fmt: skip
-    if messages and messages[-1]["role"] == "assistant":
-        last = messages[-1]
-        messages[-1] = {**last, "tool_calls": [*last.get("tool_calls", ()), call]}
-    else:
-        messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+def _name(tool: Tool) -> str:
+    return str(tool.get("function", {}).get("name"))
 
 
-def _tool(name: str, properties: Mapping[str, Any]) -> Tool:
-    parameters = {"type": "object", "properties": dict(properties), "required": []}
-    return {"type": "function", "function": {"name": name, "parameters": parameters}}
+def _unfinished(found: Found) -> str | None:
+    """Why a conversation is none that an agent should imitate."""
+    if found.success is False:
+        return "an episode that failed"
+    roles = [m["role"] for m in found.messages]
+    if "assistant" not in roles or roles[0] == "assistant":
+        return "no message before the agent's, or none of the agent's"
+    made = {c["id"] for m in found.messages for c in m.get("tool_calls", ())}
+    if any(m["role"] == "tool" and m["tool_call_id"] not in made for m in found.messages):
+        return "a tool's result that answers no call"
+    return None

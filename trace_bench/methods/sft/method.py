@@ -15,11 +15,13 @@ from trace_bench.core.protocols import FineTunes, Lab, MethodPlan, Need, Planned
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.sft.settings import SftSettings
 
+MARK = "demonstrations from method.data, whose rollouts no budget here has paid for"
 HERE = "method=sft trains in this process. Set `trainer` to local."
 
 
 class Sft:
-    """`protocols.Method`. The training tasks are not looked at."""
+    """`protocols.Method`. The training tasks are only looked at to see whether demonstrations of
+    others (`method.data`) fit the suite."""
 
     def __init__(self, settings: SftSettings) -> None:
         self.settings = settings
@@ -31,9 +33,15 @@ class Sft:
 
         if not isinstance(lab.trainer, FineTunes):
             raise UserError(HERE)
-        return Tuning(base, lab, lab.trainer, self.settings).run()
+        return Tuning(base, lab, lab.trainer, self.settings, tasks).run()
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         need = Need("trainer", FineTunes, "docs/trainers.md", HERE)
-        count = self.settings.demonstrations
-        return MethodPlan(needs=(need,), adapters=1, trains=True, demonstrations=count)
+        marks = () if self.settings.data is None else (MARK,)
+        return MethodPlan(
+            needs=(need,),
+            adapters=1,
+            trains=True,
+            demonstrations=self.settings.demonstrations,
+            marks=marks,
+        )

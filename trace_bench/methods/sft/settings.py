@@ -10,10 +10,11 @@ class SftSettings:
     """`method.*` of `method=sft`. The adapter's rank and layers are the trainer's."""
 
     data: str | None = None
-    """A file of trajectories in the Agent Data Protocol's format, one JSON object a line; None: the
+    """A file, or a folder of files, in one of these formats: ATIF, logs of Inspect as JSON, and the
+    chat format of OpenAI or that of the Agent Data Protocol, one JSON object a line; None: the
     project's own demonstrations, drawn from the mixture that the tiny agent was trained on."""
     demonstrations: int = field(default=1024, metadata={"low": 1})
-    """How many of them are used, the first ones of a file."""
+    """How many of them are used, the first ones that fit."""
     epochs: int = field(default=1, metadata={"low": 1})
     """Passes over the demonstrations."""
     batch: int = field(default=32, metadata={"low": 1})

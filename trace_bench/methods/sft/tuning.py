@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import FineTunes, Lab
 from trace_bench.core.store import fingerprint, stable_seed
-from trace_bench.core.types import AdapterRef, AgentSpec
-from trace_bench.methods.sft.data import Conversation, own, read
+from trace_bench.core.types import AdapterRef, AgentSpec, Task
+from trace_bench.methods.sft.data import Conversation, World, others, own
 from trace_bench.methods.sft.settings import SftSettings
 from trace_bench.play.rollouts import with_guidance
 from trace_bench.trainers.record import stepped
@@ -28,9 +28,14 @@ class Tuning:
     """One adapter. After every step what is needed to go on is on disk."""
 
     def __init__(
-        self, base: AgentSpec, lab: Lab, trainer: FineTunes, settings: SftSettings
+        self,
+        base: AgentSpec,
+        lab: Lab,
+        trainer: FineTunes,
+        settings: SftSettings,
+        tasks: Sequence[Task] = (),
     ) -> None:
-        self.base, self.lab, self.settings = base, lab, settings
+        self.base, self.lab, self.settings, self.tasks = base, lab, settings, tasks
         self.learner: Learner = trainer.learner(base.model)
         rate = settings.learning_rate
         self.trainer = dataclasses.replace(trainer.settings, learning_rate=rate)
@@ -103,7 +108,12 @@ class Tuning:
         settings = self.settings
         if settings.data is None:
             return own(settings.demonstrations, self.seed)
-        return read(Path(settings.data), settings.demonstrations)
+        return others(
+            Path(settings.data),
+            settings.demonstrations,
+            lambda: World(self.lab.suite, self.tasks),
+            self.lab.log,
+        )
 
     def _batches(self, count: int) -> list[list[int]]:
         """All epochs' batches, each epoch in an order of its own."""
