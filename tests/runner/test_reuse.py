@@ -128,7 +128,7 @@ def whole(folder: Path, policy: ScriptedPolicy, suite: ToySuite | None = None) -
     out.checkpoint(20, routed(ADAPTERS[:1]), 21)
     out.checkpoint(30, routed(), 31)
     out.final(BASE, routed())
-    out.adapters(routed())
+    out.adapters(BASE, routed())
     out.router(BASE, routed())
     joint = AgentSpec("m", "j", adapters=(AdapterRef("a@1", "joint/a"),))
     out.yardstick(Yardstick("joint", "one joint adapter", None), BASE, joint)  # type: ignore[arg-type]
