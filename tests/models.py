@@ -89,7 +89,9 @@ def save_model(folder: Path, kind: str = "qwen3", seed: int = 0, **changes: Any)
     return folder
 
 
-def save_adapter(model_folder: Path, folder: Path, seed: int = 1, rank: int = 4) -> Path:
+def save_adapter(
+    model_folder: Path, folder: Path, seed: int = 1, rank: int = 4, scale: float = 0.15
+) -> Path:
     """A random LoRA adapter made by peft for all linear layers of a model."""
     import torch
     from peft import LoraConfig, get_peft_model
@@ -102,6 +104,6 @@ def save_adapter(model_folder: Path, folder: Path, seed: int = 1, rank: int = 4)
     with torch.no_grad():
         for name, parameter in peft_model.named_parameters():
             if "lora_" in name:
-                parameter.normal_(0, 0.15)
+                parameter.normal_(0, scale)
     peft_model.save_pretrained(str(folder))
     return folder

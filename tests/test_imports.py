@@ -24,6 +24,7 @@ LAYERS = (
     {"tiny"},
     {"methods"},
     {"runner"},
+    {"serve"},
     {"show", "sweep", "check", "record", "__main__"},
 )
 HEAVY = {"torch", "transformers", "peft"}

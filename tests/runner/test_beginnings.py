@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from trace_bench.core.beginning import read_beginning
+from trace_bench.core.beginning import read_beginning, renamed
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines, write_json
 from trace_bench.core.types import AdapterRef, AgentSpec, to_json
+from trace_bench.policies.routing.router import KINDS
 from trace_bench.runner.pipeline import carry_out
 from trace_bench.settings.compose import compose
 
@@ -240,6 +241,22 @@ def test_an_agent_of_an_unfinished_run_or_another_model_is_refused(
         write_json(begun / "agent.json", content)
         with pytest.raises(UserError):
             read_beginning(str(begun))
+
+
+def test_every_kind_of_router_keeps_its_adapters_under_their_new_names() -> None:
+    retrieval = {"kind": "retrieval", "examples": [["x", "a", [0]], ["y", None]], "top_k": 1}
+    zero_shot = {"kind": "zero_shot", "skills": [["a", "what"]]}
+    both = {"kind": "both", "retrieval": retrieval, "zero_shot": zero_shot, "otherwise": "a"}
+    classifier = {"kind": "classifier", "labels": ["a", None], "weights": [[0.0]], "bias": [1.0]}
+    summed = {"kind": "sum", "parts": [["a", 0.5]], "density": None}
+    fixed = {"kind": "fixed", "adapter": "a"}
+    for router in (retrieval, zero_shot, both, classifier, summed, fixed):
+        found = renamed(router, {"a": "NEW", None: None}.__getitem__)
+        assert json.loads(json.dumps(found).replace('"NEW"', '"a"')) == router
+        assert '"a"' not in json.dumps(found) and '"NEW"' in json.dumps(found)
+    assert {r["kind"] for r in (retrieval, zero_shot, both, classifier, summed, fixed)} == set(
+        KINDS
+    )
 
 
 def test_the_same_content_is_the_same_beginning(place: Path, tmp_path: Path) -> None:

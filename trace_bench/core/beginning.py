@@ -123,8 +123,11 @@ def renamed(router: Mapping[str, Any] | None, name: Callable[[Any], Any]) -> Any
             out[key] = name(out[key])
     if "examples" in out:
         out["examples"] = [[e[0], name(e[1]), *e[2:]] for e in out["examples"]]
-    if "skills" in out:
-        out["skills"] = [[name(skill[0]), *skill[1:]] for skill in out["skills"]]
+    for key in ("skills", "parts"):
+        if key in out:
+            out[key] = [[name(item[0]), *item[1:]] for item in out[key]]
+    if "labels" in out:
+        out["labels"] = [name(label) for label in out["labels"]]
     for key in ("retrieval", "zero_shot"):
         if key in out:
             out[key] = renamed(out[key], name)

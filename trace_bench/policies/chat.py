@@ -26,6 +26,7 @@ from trace_bench.core.text import between, without_surrogates
 from trace_bench.core.types import Message, Tool
 
 CALL = Limits(2**20)  # of the text of one tool call
+_CALL_TAG = "<tool_call>"
 _SENTINEL = "zqxsentinelxqz"
 _REMEMBERED = 1_000_000  # tokens of cached first prompts, which the rollouts of a task share
 
@@ -112,12 +113,21 @@ class Chat:
     def parse(self, ids: Sequence[int], turn: int) -> tuple[Message, str | None]:
         """Decodes sampled `ids`: the assistant message, and why a tool call in it could not be
         parsed (None: no error). A malformed reply keeps its whole text as content."""
-        if ids and ids[-1] == self.stop:
-            ids = ids[:-1]
-        text = self._tokenizer.decode(
+        return parse_text(self._text(ids), turn)
+
+    def partial(self, ids: Sequence[int]) -> str:
+        """The text before the first tool call in sampled `ids` that are not all there yet, without
+        what later ids may still change: a tag or a character that has only begun."""
+        text = self._text(ids).partition(_CALL_TAG)[0].strip().rstrip("\ufffd")
+        begun = next(n for n in range(len(_CALL_TAG), -1, -1) if text.endswith(_CALL_TAG[:n]))
+        return text[: len(text) - begun].rstrip()
+
+    def _text(self, ids: Sequence[int]) -> str:
+        ids = ids[:-1] if ids and ids[-1] == self.stop else ids
+        text: str = self._tokenizer.decode(
             list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
-        return parse_text(text, turn)
+        return text
 
     def _encode(self, text: str) -> tuple[int, ...]:
         backend = getattr(self._tokenizer, "backend_tokenizer", None)

@@ -101,10 +101,22 @@ class LocalPolicy:
 
     def collect(self) -> list[TurnReply]:
         """Runs the model until at least one turn is finished."""
-        while not self._ready:
+        while not (ready := self.step()):
+            pass
+        return ready
+
+    def step(self) -> list[TurnReply]:
+        """Runs the model once for all open turns; returns those that are finished, if any. A turn
+        must be open."""
+        if not self._ready:
             self._ready = [self._reply(sampled) for sampled in self._engine.step()]
         ready, self._ready = self._ready, []
         return ready
+
+    def partial(self, episode: int) -> str:
+        """The text of an open turn so far, up to its first tool call and without white space at its
+        ends; a turn's text only grows."""
+        return self.chat.partial(self._engine.sampled(episode))
 
     def release(self, episode: int) -> None:
         self._engine.release(episode)

@@ -23,6 +23,9 @@ from trace_bench.llm.client import Client, LLMError
 from trace_bench.policies.engine.lora import CONFIG, WEIGHTS, read_weights
 
 PROBE: Message = {"role": "user", "content": "Name three things that you can do for me."}
+VLLM = "vllm"
+TOLERANT = frozenset((VLLM, "trace_bench"))
+"""Owners of models on servers that accept a tool's result which belongs to no call."""
 _PROBE_TOKENS = 8
 SAME = 1e-6  # log-probabilities closer than this are equal
 _REPEATS = 3  # probes of the base model, to measure how much its answers vary
@@ -41,6 +44,7 @@ class Servers:
         self._noise: dict[int, float] = {}  # and how much they vary between requests
         self._probed: dict[tuple[int, str], list[float]] = {}  # the adapters' log-probabilities
         self._vllm: bool | None = None
+        self._tolerant = False
 
     @property
     def vllm(self) -> bool:
@@ -52,7 +56,8 @@ class Servers:
         if one does not answer or does not have the model."""
         if self._vllm is None:
             kinds = [self._greet(server) for server in range(len(self._urls))]
-            self._vllm = all(kinds)
+            self._vllm = all(kind == VLLM for kind in kinds)
+            self._tolerant = all(kind in TOLERANT for kind in kinds)
         return self._vllm
 
     def name_of(self, adapter: str | None) -> str:
@@ -95,8 +100,8 @@ class Servers:
 
     def readable(self, messages: Sequence[Message]) -> list[Message]:
         """Messages in a form that the servers accept. A malformed call is answered with a result
-        that belongs to no call, which servers other than vLLM refuse."""
-        if self.vllm:
+        that belongs to no call, which most servers other than vLLM refuse."""
+        if self.vllm or self._tolerant:
             return list(messages)
         return [
             {"role": "user", "content": m["content"]}
@@ -105,14 +110,14 @@ class Servers:
             for m in messages
         ]
 
-    def _greet(self, server: int) -> bool:
-        """Checks that the server has the model; returns whether it is vLLM."""
+    def _greet(self, server: int) -> str | None:
+        """Checks that the server has the model; returns who owns it, if the server says so."""
         url = self._urls[server]
         try:
             models = self._models(server)
         except LLMError as error:
             if error.status in (404, 405):  # not every server lists its models
-                return False
+                return None
             hint = "its key (`policy.key_env`)" if error.status in (401, 403) else "its address"
             raise UserError(
                 f"the server {url} does not answer: {error}. Start it, or change {hint} "
@@ -121,7 +126,8 @@ class Servers:
         names = [str(m.get("id")) for m in models]
         if self._model not in names:
             raise unknown(f"model at {url}", self._model, names, "model.name")
-        return any(m.get("owned_by") == "vllm" for m in models)
+        owners = {str(m.get("owned_by")) for m in models}
+        return VLLM if VLLM in owners else min(owners)
 
     def _add(self, server: int, served: str, adapter: AdapterRef) -> None:
         url = self._urls[server]

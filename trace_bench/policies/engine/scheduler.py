@@ -110,6 +110,10 @@ class Engine:
         """The adapters that live episodes use."""
         return set(self._adapters.values())
 
+    def sampled(self, episode: int) -> tuple[int, ...]:
+        """The ids of an episode's open turn so far."""
+        return tuple(self._members[episode].ids)
+
     def fits(self, episode: int, new: int) -> bool:
         """Whether `new` prompt tokens and one sampled token fit the episode's context."""
         return self._tokens(episode) + new < self.context

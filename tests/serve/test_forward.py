@@ -1,0 +1,141 @@
+"""In front of another server: the adapter of each conversation, the prompt, and what goes wrong."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from safetensors.torch import save_file
+from servers.agent import Served, routed_agent, serving
+from servers.scripted import Answer, Server, chat, models, serve
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.types import AgentSpec
+from trace_bench.llm.client import Endpoint
+from trace_bench.policies.served import weights_hash
+from trace_bench.serve.forward import Forward
+
+
+class Behind:
+    """A vLLM as far as its HTTP goes; it says which model it was asked for."""
+
+    def __init__(self) -> None:
+        self.names = ["m"]
+        self.fault: Answer | None = None
+        self.lock = threading.Lock()
+
+    def __call__(self, path: str, body: dict[str, Any]) -> Answer:
+        with self.lock:
+            if path == "/v1/models":
+                return models(*self.names, owner="vllm")
+            if path == "/v1/load_lora_adapter":
+                self.names.append(body["lora_name"])
+                return Answer("Success")
+            if path == "/v1/unload_lora_adapter":
+                self.names.remove(body["lora_name"])
+                return Answer("Success")
+            if self.fault is not None:
+                return self.fault
+            if body["model"] not in self.names:
+                return Answer({"error": {"message": f"no model {body['model']}"}}, 404)
+        if body.get("stream"):
+            head = {"id": "1", "model": body["model"], "choices": [{"delta": {"content": "Hm."}}]}
+            return Answer(f"data: {json.dumps(head)}\n\ndata: [DONE]\n\n")
+        logprob = -1.0 - sum(map(ord, body["model"])) / 1000
+        top = [{"token": "A", "logprob": logprob}]
+        choice = {"logprobs": {"content": [{"top_logprobs": top, "logprob": -0.5}]}}
+        return chat("Hm.", body["model"], choice=choice)
+
+
+@contextmanager
+def both(tmp_path: Path) -> Iterator[tuple[Served, Server, Behind, dict[str, str]]]:
+    """Our server in front of that one, and the adapters' names there."""
+    adapters = {}
+    for value, name in enumerate(("a", "b"), 1):
+        place = tmp_path / "adapters" / name
+        place.mkdir(parents=True)
+        (place / "adapter_config.json").write_text(json.dumps({"name": name}))
+        weights = {"x.lora_B.weight": torch.full((2,), float(value))}
+        save_file(weights, place / "adapter_model.safetensors")
+        adapters[name] = place
+    agent = routed_agent(tmp_path, "m", adapters)
+    there = {a.name: f"{a.name}+{weights_hash(a)}" for a in agent.adapters}
+    script = Behind()
+    with serve(script) as behind:
+        endpoint = Endpoint((behind.url,), retries=0, deadline=5.0, concurrency=8)
+        with serving(Forward(endpoint, "m", agent, 16), agent) as served:
+            yield served, behind, script, there
+    assert script.names == ["m"], "adapters stay behind"
+
+
+def ask(served: Served, text: str = "send a message", **fields: Any) -> httpx.Response:
+    messages = fields.pop("messages", [{"role": "user", "content": text}])
+    body = {"model": "agent", "messages": messages, **fields}
+    return httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=30)
+
+
+def test_each_conversation_goes_to_its_adapter(tmp_path: Path) -> None:
+    with both(tmp_path) as (served, behind, _, there):
+        first = len(behind.bodies())
+        answer = ask(served, seed=3, tools=[{"type": "function", "function": {"name": "f"}}]).json()
+        assert answer["model"] == "agent" and answer["choices"][0]["message"]["content"] == "Hm."
+        talk = [{"role": "user", "content": "remind me"}, answer["choices"][0]["message"],
+                {"role": "user", "content": "send a message"}]  # fmt: skip
+        assert ask(served, messages=talk).status_code == 200
+        ask(served, "what temperature")
+        ask(served, model="base")
+        ask(served, model="b@0001")
+        asked = behind.bodies()[first:]
+        a, b = there["a@0001"], there["b@0001"]
+        assert [body["model"] for body in asked] == [a, b, "m", "m", b]
+        guided = {"role": "system", "content": "Guidance: Be brief."}
+        assert [body["messages"][0] == guided for body in asked] == [True, True, True, False, True]
+        assert (asked[0]["seed"], asked[0]["max_tokens"]) == (3, 16)
+        assert asked[0]["tools"][0]["function"]["name"] == "f" and "tools" not in asked[2]
+        assert any("adapter a@0001, 10 + 2 tokens" in line for line in served.lines)
+
+
+def test_a_stream_goes_through_under_the_clients_name(tmp_path: Path) -> None:
+    with both(tmp_path) as (served, behind, _, there):
+        lines = [line for line in ask(served, stream=True).text.splitlines() if line]
+        assert lines[-1] == "data: [DONE]"
+        event = json.loads(lines[0].removeprefix("data: "))
+        assert (event["model"], event["choices"][0]["delta"]["content"]) == ("agent", "Hm.")
+        assert behind.bodies()[-1]["stream"] is True
+        assert behind.bodies()[-1]["model"] == there["a@0001"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "words"),
+    [
+        (Answer({"error": {"message": "the prompt is too long", "code": "x"}}, 400), 400, "too lo"),
+        (Answer({"error": {"message": "no"}}, 401), 502, "the server behind this one: no"),
+        (Answer({"error": "busy"}, 503), 503, "busy"),
+        (Answer("{", 200), 502, "no usable JSON"),
+        (Answer([1], 200), 502, "the server behind"),
+        (Answer(reset=True), 502, "does not answer"),
+    ],
+)
+def test_what_goes_wrong_there_is_said_here(
+    fault: Answer, status: int, words: str, tmp_path: Path
+) -> None:
+    with both(tmp_path) as (served, _, script, _):
+        script.fault = fault
+        answer = ask(served)
+        error = answer.json()["error"]
+        assert answer.status_code == status and words in error["message"]
+        script.fault = None
+        assert ask(served).status_code == 200
+        assert httpx.get(f"{served.url}/health").json()["open"] == 0
+
+
+def test_a_server_without_the_model_is_refused_at_the_start() -> None:
+    with serve(Behind()) as behind, pytest.raises(UserError, match=r"unknown model at .*'other'"):
+        Forward(Endpoint((behind.url,), retries=0), "other", AgentSpec("other"), 16)

@@ -1,0 +1,301 @@
+"""Serving over real HTTP with a small random model: what clients get, and what they are refused."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from models import save_adapter, save_model
+from servers.agent import Served, local, routed_agent, serving
+
+from trace_bench.core.types import AgentSpec
+from trace_bench.policies.chat import Chat
+from trace_bench.policies.local import LocalPolicy
+from trace_bench.serve.settings import ServeSettings
+
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+HELLO = [{"role": "user", "content": "send a message"}]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model, two adapters, and an agent that routes between them."""
+    place = tmp_path_factory.mktemp("agent")
+    model = save_model(place / "model")
+    adapters = {n: save_adapter(model, place / n, seed) for seed, n in enumerate(("a", "b"), 1)}
+    routed_agent(place, model, adapters)
+    return place
+
+
+@pytest.fixture(scope="module")
+def agent(place: Path) -> AgentSpec:
+    return agent_in(place)
+
+
+def agent_in(place: Path) -> AgentSpec:
+    from trace_bench.core.agent_file import read_agent
+
+    return read_agent(place / "agent.json")
+
+
+@pytest.fixture(scope="module")
+def served(place: Path, agent: AgentSpec) -> Iterator[Served]:
+    settings = ServeSettings(tokens=64, body=20_000, requests=210)
+    with serving(local(place / "model", agent, batch=4), agent, settings) as found:
+        yield found
+
+
+def ask(served: Served, messages: list[Any] = HELLO, **fields: Any) -> httpx.Response:
+    body = {"model": "agent", "messages": messages, "temperature": 0, "max_tokens": 8, **fields}
+    return httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=60)
+
+
+def said(response: httpx.Response) -> dict[str, Any]:
+    assert response.status_code == 200, response.text
+    found: dict[str, Any] = response.json()["choices"][0]["message"]
+    return found
+
+
+def alone(place: Path, agent: AgentSpec, adapter: str | None, messages: list[Any]) -> str:
+    """What the policy itself says, greedily."""
+    from trace_bench.core.protocols import TurnRequest
+
+    policy = LocalPolicy(place / "model", batch=1, threads=1)
+    policy.load(agent)
+    policy.submit([TurnRequest(1, tuple(messages), (), adapter, 0, 0.0, 8)])
+    (reply,) = policy.collect()
+    assert reply.turn is not None
+    return str(reply.turn.reply["content"]).strip()
+
+
+def test_every_name_answers_as_itself(place: Path, agent: AgentSpec, served: Served) -> None:
+    listed = httpx.get(f"{served.url}/v1/models").json()["data"]
+    names = [m["id"] for m in listed]
+    assert names == ["agent", "base", "a@0001", "b@0001"]
+    guided = [{"role": "system", "content": "Guidance: Be brief."}, *HELLO]
+    expected = {
+        "agent": alone(place, agent, "a@0001", guided),
+        "base": alone(place, agent, None, HELLO),
+        "a@0001": alone(place, agent, "a@0001", guided),
+        "b@0001": alone(place, agent, "b@0001", guided),
+    }
+    assert len(set(expected.values())) == 3
+    assert {name: said(ask(served, model=name))["content"] for name in names} == expected
+    other = [{"role": "user", "content": "remind me"}]
+    system = guided[0]
+    assert said(ask(served, other))["content"] == alone(place, agent, "b@0001", [system, *other])
+
+
+def test_a_conversation_goes_on_from_the_tokens_that_were_sampled(served: Served) -> None:
+    first = ask(served, max_tokens=6)
+    talk = [*HELLO, said(first), {"role": "user", "content": "and then?"}]
+    second = ask(served, talk)
+    used = [r.json()["usage"] for r in (first, second)]
+    assert used[1]["prompt_tokens"] > used[0]["total_tokens"]
+    kept = httpx.get(f"{served.url}/health").json()["kept"]
+    assert said(ask(served, talk))["role"] == "assistant", "the same again starts anew"
+    assert httpx.get(f"{served.url}/health").json()["kept"] <= max(kept + 1, 4)
+    otherwise = [HELLO[0], {"role": "assistant", "content": "Never said."}, talk[-1]]
+    assert said(ask(served, otherwise))["role"] == "assistant"
+
+
+def test_a_stream_says_what_the_whole_answer_says(served: Served) -> None:
+    whole = ask(served, max_tokens=24).json()
+    body = {"model": "agent", "messages": HELLO, "temperature": 0, "max_tokens": 24}
+    more = {"stream": True, "stream_options": {"include_usage": True}}
+    url = f"{served.url}/v1/chat/completions"
+    with httpx.stream("POST", url, json={**body, **more}, timeout=60) as response:
+        assert response.headers["content-type"].startswith("text/event-stream")
+        lines = [line.removeprefix("data: ") for line in response.iter_lines() if line]
+    assert lines[-1] == "[DONE]"
+    events = [json.loads(line) for line in lines[:-1]]
+    deltas = [e["choices"][0]["delta"] for e in events if e["choices"]]
+    text = "".join(d.get("content", "") for d in deltas)
+    assert text == whole["choices"][0]["message"]["content"]
+    assert len([d for d in deltas if d.get("content")]) > 1, "it comes in one piece"
+    assert events[-1]["usage"] == whole["usage"]
+    assert [e["choices"][0]["finish_reason"] for e in events if e["choices"]][-1] == "length"
+
+
+def test_200_requests_in_flight_and_none_is_lost(served: Served) -> None:
+    """More than three places for each, so that most of them wait."""
+
+    async def all_at_once() -> list[httpx.Response]:
+        limits = httpx.Limits(max_connections=200)
+        async with httpx.AsyncClient(limits=limits, timeout=120) as client:
+            bodies = [
+                {"model": "agent", "messages": [{"role": "user", "content": f"message {i}"}],
+                 "max_tokens": 4, "seed": i}
+                for i in range(200)
+            ]  # fmt: skip
+            url = f"{served.url}/v1/chat/completions"
+            return await asyncio.gather(*(client.post(url, json=b) for b in bodies))
+
+    answers = asyncio.run(all_at_once())
+    assert [a.status_code for a in answers] == [200] * 200
+    assert all(1 <= a.json()["usage"]["completion_tokens"] <= 4 for a in answers)
+    health = httpx.get(f"{served.url}/health").json()
+    assert (health["open"], health["waiting"], health["running"]) == (0, 0, 0)
+    assert health["kept"] <= 4
+
+
+def settled(served: Served, done: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """The health once it is as wanted, or after 20 seconds."""
+    end = time.monotonic() + 20
+    while not done(health := httpx.get(f"{served.url}/health").json()):
+        assert time.monotonic() < end, health
+        time.sleep(0.02)
+    return dict(health)
+
+
+CLIENT = """
+import httpx, sys
+url, stream = sys.argv[1], sys.argv[2] == "stream"
+body = {"model": "base", "messages": [{"role": "user", "content": "on and on"}],
+        "max_tokens": 5000, "stream": stream}
+with httpx.stream("POST", url, json=body, timeout=600) as response:
+    for line in response.iter_lines():
+        print(line, flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["whole", "stream"])
+def test_a_client_that_is_killed_frees_its_place(how: str, tmp_path: Path) -> None:
+    model = save_model(tmp_path, max_position_embeddings=8192)
+    with_limit = ServeSettings(tokens=8000)
+    policy = LocalPolicy(model, batch=1, context=8000, threads=1)
+    policy.chat.stop = -1  # this model would end its turn by chance
+    from trace_bench.serve.backend import Local
+    from trace_bench.serve.engine import LocalEngine
+
+    agent = AgentSpec(str(model))
+    engine = LocalEngine(policy, agent, 8000)
+    policy._engine.stop = -1
+    with serving(Local(engine), agent, with_limit) as served:
+        url = f"{served.url}/v1/chat/completions"
+        client = subprocess.Popen([sys.executable, "-c", CLIENT, url, how], stdout=subprocess.PIPE)
+        settled(served, lambda h: h["running"] == 1)
+        os.kill(client.pid, signal.SIGKILL)
+        client.communicate()
+        settled(served, lambda h: (h["running"], h["open"], h["kept"]) == (0, 0, 0))
+        answer = ask(served, model="base", max_tokens=3)
+        assert answer.json()["usage"]["completion_tokens"] == 3
+    assert any(line.startswith("chat 499") for line in served.lines)
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "words"),
+    [
+        ({"model": "other"}, 404, "there are: agent, base, a@0001, b@0001"),
+        ({"messages": []}, 400, "at least one message"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, 400, "role must be one of"),
+        ({"messages": [{"role": "assistant", "content": "x"}]}, 400, "first message"),
+        ({"messages": [*HELLO, {"role": "assistant", "content": "x"}]}, 400, "last message"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "text parts"),
+        ({"messages": [{"role": "user", "content": "x" * 1100}]}, 400, "context length"),
+        ({"messages": [{"role": "user", "content": "x" * 21_000}]}, 413, "longer than 20000"),
+        ({"max_tokens": 65}, 400, "1 to 64"),
+        ({"max_tokens": True}, 400, "a whole number"),
+        ({"temperature": 3}, 400, "from 0 to 2"),
+        ({"n": 2}, 400, "n can only be 1"),
+        ({"top_k": 3}, 400, "unknown field 'top_k'"),
+        ({"stream": "yes"}, 400, "stream must be true or false"),
+        ({"tools": [{"name": "f"}]}, 400, "list of functions"),
+        ({"stop": "x"}, 400, "stop can only be"),
+        ({"seed": 2**64}, 400, "64 bits"),
+    ],
+)
+def test_a_bad_request_is_refused_in_words(
+    change: dict[str, Any], status: int, words: str, served: Served
+) -> None:
+    for stream in (False, True):
+        answer = ask(served, **{"stream": stream, **change})
+        error = answer.json()["error"]
+        assert (answer.status_code, error.keys()) == (status, {"message", "type", "param", "code"})
+        assert words in error["message"]
+
+
+def test_what_is_no_request_is_refused(served: Served) -> None:
+    url = f"{served.url}/v1/chat/completions"
+    for body in (b"", b"{", b"[1]", b"\xff", b'{"model": NaN}', b"[" * 5000):
+        assert httpx.post(url, content=body).status_code == 400
+    assert httpx.get(url).status_code == 405
+    missing = httpx.get(f"{served.url}/v1/embeddings")
+    assert missing.status_code == 404 and "not served" in missing.json()["error"]["message"]
+
+
+def test_with_a_key_only_its_owner_is_answered(place: Path, agent: AgentSpec) -> None:
+    backend = local(place / "model", agent, batch=2)
+    with serving(backend, agent, key="s3cret") as served:
+        assert ask(served).status_code == 401
+        assert httpx.get(f"{served.url}/v1/models").status_code == 401
+        assert httpx.get(f"{served.url}/health").status_code == 200
+        headers = {"Authorization": "Bearer s3cret"}
+        body = {"model": "base", "messages": HELLO, "max_tokens": 2}
+        url = f"{served.url}/v1/chat/completions"
+        assert httpx.post(url, json=body, headers=headers).status_code == 200
+    assert not any("s3cret" in line for line in served.lines)
+
+
+def test_more_requests_than_allowed_are_told_to_wait(place: Path, agent: AgentSpec) -> None:
+    backend = local(place / "model", agent, batch=2)
+    with serving(backend, agent, ServeSettings(requests=1, tokens=900)) as served:
+        with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as slow:
+            slow.sendall(
+                b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
+            )
+            settled(served, lambda h: h["open"] == 1)
+            answer = ask(served)
+            assert answer.status_code == 429 and answer.headers["retry-after"] == "1"
+        settled(served, lambda h: h["open"] == 0)
+        assert ask(served).status_code == 200
+
+
+def test_the_log_has_no_contents(served: Served) -> None:
+    ask(served, [{"role": "user", "content": "my secret word"}])
+    end = time.monotonic() + 5
+    while not (line := served.lines[-1]).startswith("chat 200") and time.monotonic() < end:
+        time.sleep(0.01)
+    assert "model 'agent', 1 messages, adapter none" in line and "tokens" in line
+    assert not any("secret" in text for text in served.lines)
+
+
+def test_a_tool_call_is_an_answer_of_its_own(place: Path) -> None:
+    """The shape of a turn with a call, which a random model never makes."""
+    from trace_bench.core.types import Turn
+    from trace_bench.serve.completion import Shape, answer_of
+
+    call = {"id": "call_0_0", "type": "function",
+            "function": {"name": "look", "arguments": '{"at": 1}'}}  # fmt: skip
+    turn = Turn((), {"role": "assistant", "content": "", "tool_calls": [call]}, (1,), (2, 3))
+    answer = answer_of(turn, 7)
+    shape = Shape("agent")
+    whole = shape.whole(answer)["choices"][0]
+    assert whole["finish_reason"] == "tool_calls"
+    assert whole["message"]["tool_calls"][0]["function"] == call["function"]
+    assert whole["message"]["tool_calls"][0]["id"] != "call_0_0"
+    events = [json.loads(e[6:]) for e in shape.last(answer, False)[:-1]]
+    (named,) = events[0]["choices"][0]["delta"]["tool_calls"]
+    assert (named["index"], named["function"]) == (0, call["function"])
+
+
+def test_a_partial_text_holds_back_what_may_still_change(place: Path) -> None:
+    chat: Chat = LocalPolicy(place / "model", batch=1).chat
+    ids = chat._encode(" It is é <tool_call>\n{}")
+    seen = [chat.partial(ids[:n]) for n in range(len(ids) + 1)]
+    assert seen[-1] == "It is é"
+    assert all(later.startswith(earlier) for earlier, later in pairwise(seen))
+    text = "a <tool"
+    assert chat.partial(chat._encode(text)) == "a"

@@ -1,0 +1,76 @@
+"""The project's own server (trace_bench.serve) in a thread, over a real agent."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvicorn
+
+from trace_bench.core.store import write_json
+from trace_bench.core.types import AdapterRef, AgentSpec
+from trace_bench.policies.local import LocalPolicy
+from trace_bench.serve.__main__ import models_of
+from trace_bench.serve.app import App
+from trace_bench.serve.backend import Backend, Local
+from trace_bench.serve.engine import LocalEngine
+from trace_bench.serve.settings import ServeSettings
+
+
+@dataclass
+class Served:
+    url: str
+    backend: Backend
+    lines: list[str] = field(default_factory=list)  # the log
+
+
+@contextmanager
+def serving(
+    backend: Backend,
+    agent: AgentSpec,
+    settings: ServeSettings | None = None,
+    key: str | None = None,
+) -> Iterator[Served]:
+    """Serves until the end of the block, on a free port of this machine."""
+    settings = settings or ServeSettings()
+    served = Served("", backend)
+    app = App(backend, models_of(agent, settings.name), settings, key, served.lines.append)
+    listening = socket.create_server(("127.0.0.1", 0), backlog=512)
+    served.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    config = uvicorn.Config(
+        app.asgi, access_log=False, log_level="warning", timeout_graceful_shutdown=5
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        yield served
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        listening.close()
+    assert not thread.is_alive(), "it does not stop"
+
+
+def local(model: Path | str, agent: AgentSpec, batch: int = 16, most: int = 32) -> Local:
+    return Local(LocalEngine(LocalPolicy(model, batch=batch, threads=1), agent, most))
+
+
+def routed_agent(folder: Path, model: Path | str, adapters: dict[str, Path]) -> AgentSpec:
+    """An agent with a prompt and a router over adapters, also stored as agent.json in the folder:
+    the router chooses by single words, and the base model where none is known."""
+    refs = tuple(AdapterRef(f"{name}@0001", str(path)) for name, path in adapters.items())
+    words = [("message send text", 0), ("remind reminder", 1), ("weather temperature", None)]
+    examples = [[w, None if i is None else refs[i % len(refs)].name] for w, i in words]
+    router = {"kind": "retrieval", "examples": examples, "top_k": 1, "threshold": 0.0}
+    agent = AgentSpec(str(model), "routed", "Be brief.", refs, router)
+    write_json(folder / "agent.json", agent)
+    return agent

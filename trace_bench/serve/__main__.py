@@ -1,0 +1,169 @@
+"""`python -m trace_bench.serve RUN`: answers OpenAI's chat completions as the agent that a run has
+trained: its prompt, its router and its adapters.
+
+RUN is the folder of a finished run, a folder with an agent.json, or such a file. Without --backend
+the model runs in this process. With it, the server of that address (vLLM with --enable-lora) runs
+the model, and this one picks the adapter of each conversation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ipaddress
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trace_bench.core.beginning import read_beginning
+from trace_bench.core.checked import build
+from trace_bench.core.errors import UserError
+from trace_bench.core.types import AgentSpec
+from trace_bench.serve.settings import Model, ServeSettings
+
+if TYPE_CHECKING:
+    from trace_bench.serve.backend import Backend
+
+BASE = "base"
+_HELP = {
+    "name": "the agent's name for clients",
+    "body": "bytes of a request",
+    "tokens": "the most tokens of an answer",
+    "requests": "the most requests in flight",
+    "grace": "seconds for answers under way when it is told to stop",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _parser().parse_args(arguments)
+    try:
+        return _serve(given)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "python -m trace_bench.serve",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
+    parser.add_argument("--port", type=int, default=8800, help="0: any that is free (%(default)s)")
+    parser.add_argument("--key-env", help="environment variable with the key that clients need")
+    parser.add_argument("--model", help="folder or hub name of the base model (the agent's own)")
+    parser.add_argument("--batch", type=int, default=64, help="conversations at once (%(default)s)")
+    parser.add_argument("--context", type=int, help="tokens of a conversation")
+    parser.add_argument("--threads", type=int, default=1, help="of the engine (%(default)s)")
+    parser.add_argument("--device", default="cpu", help="of the engine (%(default)s)")
+    parser.add_argument("--backend", help="address of a server behind this one (http://.../v1)")
+    parser.add_argument("--backend-model", help="the base model's name there (the agent's own)")
+    parser.add_argument("--backend-key-env", help="environment variable with the key for it")
+    parser.add_argument("--deadline", type=float, default=300.0, help="seconds for it")
+    for field in fields(ServeSettings):
+        kind = {"name": str, "grace": float}.get(field.name, int)
+        text = f"{_HELP[field.name]} (%(default)s)"
+        parser.add_argument(f"--{field.name}", type=kind, default=field.default, help=text)
+    return parser
+
+
+def _serve(given: argparse.Namespace) -> int:
+    try:
+        import uvicorn
+
+        from trace_bench.serve.app import App
+    except ImportError as error:
+        raise UserError(
+            f"serving needs the package {error.name}: pip install 'trace_bench[serve]'"
+        ) from error
+    from trace_bench.llm.client import read_key
+
+    own = {f.name: vars(given)[f.name] for f in fields(ServeSettings)}
+    settings = build(ServeSettings, own, "serve")
+    key = read_key(given.key_env, "--key-env")
+    _check_address(given.host, given.port, key)
+    os.environ.setdefault("OMP_NUM_THREADS", str(given.threads))
+    agent = read_beginning(given.run).agent
+    models = models_of(agent, settings.name)
+    backend = _forward(given, agent, settings) if given.backend else _local(given, agent, settings)
+    app = App(backend, models, settings, key, _log)
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app.asgi,
+            host=given.host,
+            port=given.port,
+            access_log=False,
+            log_level="warning",
+            timeout_graceful_shutdown=int(settings.grace),
+            backlog=max(2048, settings.requests),
+        )
+    )
+    _log(f"serving {', '.join(models)} at http://{given.host}:{given.port}/v1")
+    server.run()
+    return 0
+
+
+def models_of(agent: AgentSpec, name: str) -> dict[str, Model]:
+    """What clients may ask for: the agent, the base model and every adapter by name. Raises
+    UserError for an agent's name that is taken."""
+    others = {BASE: Model(prompted=False)} | {a.name: Model(adapter=a.name) for a in agent.adapters}
+    if not name or name in others:
+        raise UserError(f"--name {name!r} is empty or taken: {', '.join(others)}. Change --name.")
+    return {name: Model(routed=True), **others}
+
+
+def _local(given: argparse.Namespace, agent: AgentSpec, settings: ServeSettings) -> Backend:
+    from trace_bench.policies.local import LocalPolicy
+    from trace_bench.serve.backend import Local
+    from trace_bench.serve.engine import LocalEngine
+
+    policy = LocalPolicy(
+        given.model or agent.model,
+        batch=given.batch,
+        context=given.context,
+        threads=given.threads,
+        device=given.device,
+    )
+    return Local(LocalEngine(policy, agent, settings.tokens))
+
+
+def _forward(given: argparse.Namespace, agent: AgentSpec, settings: ServeSettings) -> Backend:
+    from trace_bench.llm.client import Endpoint, check_urls, read_key
+    from trace_bench.serve.forward import Forward
+
+    endpoint = Endpoint(
+        check_urls((given.backend,), "--backend"),
+        read_key(given.backend_key_env, "--backend-key-env"),
+        deadline=given.deadline,
+        retries=1,
+        concurrency=settings.requests,
+    )
+    name = given.backend_model or Path(agent.model).name
+    return Forward(endpoint, name, agent, settings.tokens)
+
+
+def _check_address(host: str, port: int, key: str | None) -> None:
+    """Raises UserError for an address that others can reach without a key."""
+    try:
+        near = host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        near = False
+    if not near and key is None:
+        raise UserError(
+            f"--host {host} can be reached from elsewhere, and anyone could use the agent. Set "
+            "--key-env to an environment variable with a key, or --host to 127.0.0.1."
+        )
+    if not 0 <= port < 2**16:
+        raise UserError(f"--port {port}; allowed: 0 to 65535.")
+
+
+def _log(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

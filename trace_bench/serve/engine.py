@@ -1,0 +1,232 @@
+"""Answers by this process's own engine. One thread runs it over the requests of all clients, which
+join and leave the batch between two steps.
+
+A conversation keeps its place in the engine after an answer, as long as no other needs that place:
+the request that goes on with it then only adds to its prompt.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import traceback
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trace_bench.core.protocols import TurnReply, TurnRequest
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import AdapterRef, AgentSpec, Message
+from trace_bench.play.rollouts import with_guidance
+from trace_bench.policies.local import LocalPolicy
+from trace_bench.policies.routing.merge import Mixture, merge
+from trace_bench.policies.routing.router import make_router
+from trace_bench.serve.completion import Answer, answer_of
+from trace_bench.serve.conversations import key_after, key_before, new_messages, opening
+from trace_bench.serve.request import ChatRequest, Refused
+from trace_bench.serve.settings import Model
+
+Event = str | Answer | Refused
+"""What is said to a client so far (all of the text), the whole answer, or why there is none."""
+
+
+@dataclass(eq=False)
+class Ticket:
+    """One request in the engine. `deliver` is called in the engine's thread, the last time with an
+    answer or a refusal; with `stream`, before that with the growing text."""
+
+    ask: ChatRequest
+    model: Model
+    deliver: Callable[[Event], None]
+    episode: int = -1
+    adapter: str | None = None
+
+
+class LocalEngine:
+    """Starts its thread when made. `broken`: the engine has failed and answers nothing any more."""
+
+    def __init__(self, policy: LocalPolicy, agent: AgentSpec, most: int) -> None:
+        """`most`: the tokens of an answer whose request names no number."""
+        policy.load(agent)
+        self.broken = False
+        self._policy, self._agent, self._most = policy, agent, most
+        self._router = make_router(agent, policy)
+        self._mixtures: dict[str, AdapterRef] = {}
+        self._asked: queue.SimpleQueue[tuple[str, Ticket | None]] = queue.SimpleQueue()
+        self._waiting: deque[Ticket] = deque()
+        self._running: dict[int, Ticket] = {}
+        self._idle: OrderedDict[str, tuple[int, str | None]] = OrderedDict()  # the oldest first
+        self._tokens: dict[int, int] = {}  # of each open episode
+        self._number = 0
+        self._thread = threading.Thread(target=self._work, name="engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def load(self) -> dict[str, int]:
+        """Requests that wait and that are answered, and conversations that are kept."""
+        counts = (len(self._waiting), len(self._running), len(self._idle))
+        return dict(zip(("waiting", "running", "kept"), counts, strict=True))
+
+    def start(self, ticket: Ticket) -> None:
+        """Queues a request; callable from any thread."""
+        self._asked.put(("start", ticket))
+
+    def cancel(self, ticket: Ticket) -> None:
+        """Frees the place of a request whose client has gone; callable from any thread."""
+        self._asked.put(("cancel", ticket))
+
+    def close(self) -> None:
+        """Ends the thread after its current step."""
+        self._asked.put(("close", None))
+        self._thread.join()
+
+    # -- the engine's thread ----------------------------------------------------------------------
+
+    def _work(self) -> None:
+        try:
+            while self._take():
+                self._admit()
+                if self._running:
+                    for reply in self._policy.step():
+                        self._finish(reply)
+                    self._tell()
+        except Exception:
+            traceback.print_exc()
+            self.broken = True
+            for ticket in (*self._waiting, *self._running.values()):
+                ticket.deliver(Refused(500, "the engine has failed; see the server's log"))
+            self._refuse_the_rest()
+
+    def _take(self) -> bool:
+        """Takes what was asked since the last step; waits if there is nothing else to do. Returns
+        False once the engine is closed."""
+        idle = not self._running and not self._waiting
+        while idle or not self._asked.empty():
+            what, ticket = self._asked.get()
+            idle = False
+            if ticket is None:
+                return False
+            if what == "start":
+                self._waiting.append(ticket)
+            else:
+                self._drop(ticket)
+        return True
+
+    def _refuse_the_rest(self) -> None:
+        while True:
+            what, ticket = self._asked.get()
+            if ticket is None:
+                return
+            if what == "start":
+                ticket.deliver(Refused(503, "the engine has failed; start the server again"))
+
+    def _drop(self, ticket: Ticket) -> None:
+        if ticket in self._waiting:
+            self._waiting.remove(ticket)
+        elif self._running.get(ticket.episode) is ticket:
+            del self._running[ticket.episode]
+            self._release(ticket.episode)
+
+    def _release(self, episode: int) -> None:
+        self._policy.release(episode)
+        self._tokens.pop(episode, None)
+
+    def _admit(self) -> None:
+        """Starts waiting requests, in order, as long as there are places."""
+        while self._waiting:
+            ticket = self._waiting[0]
+            key = key_before(ticket.ask)
+            known = self._idle.pop(key, None) if key is not None else None
+            if known is None and not self._place():
+                return
+            self._waiting.popleft()
+            try:
+                self._begin(ticket, known)
+            except Exception as error:  # of a conversation that the chat template refuses
+                ticket.deliver(Refused(400, f"{error}"))
+
+    def _place(self) -> bool:
+        """Whether there is a place for another conversation; the one that was idle for longest
+        makes way."""
+        if len(self._running) + len(self._idle) < self._policy.capacity:
+            return True
+        if not self._idle:
+            return False
+        _, (episode, _) = self._idle.popitem(last=False)
+        self._release(episode)
+        return True
+
+    def _begin(self, ticket: Ticket, known: tuple[int, str | None] | None) -> None:
+        ask = ticket.ask
+        if known is None:
+            self._number += 1
+            messages = self._guided(ask.messages, ticket.model)
+            ticket.episode, ticket.adapter = self._number, self._adapter(ask, ticket.model)
+        else:
+            messages = new_messages(ask)
+            ticket.episode, ticket.adapter = known
+        self._running[ticket.episode] = ticket
+        seed = ask.seed if ask.seed is not None else stable_seed("serve", self._number)
+        self._policy.submit(
+            [
+                TurnRequest(
+                    ticket.episode,
+                    messages,
+                    ask.tools,
+                    ticket.adapter,
+                    seed % 2**63,
+                    ask.temperature,
+                    ask.max_tokens or self._most,
+                )
+            ]
+        )
+
+    def _guided(self, messages: tuple[Message, ...], model: Model) -> tuple[Message, ...]:
+        return with_guidance(messages, self._agent.prompt if model.prompted else "")
+
+    def _adapter(self, ask: ChatRequest, model: Model) -> str | None:
+        """The adapter for a conversation: the router's choice from its first messages."""
+        if not model.routed:
+            return model.adapter
+        choice: Any = self._router.route(self._guided(opening(ask), model), ask.tools)
+        if not isinstance(choice, Mixture):
+            return choice  # type: ignore[no-any-return]
+        if choice.name not in self._mixtures:
+            merged = merge(choice, self._agent.adapters)
+            self._mixtures[choice.name] = merged
+            every = (*self._agent.adapters, *self._mixtures.values())
+            self._policy.load(replace(self._agent, adapters=every))
+        return self._mixtures[choice.name].name
+
+    def _tell(self) -> None:
+        """The growing texts of the answers that are streamed."""
+        for episode, ticket in self._running.items():
+            if ticket.ask.stream:
+                ticket.deliver(self._policy.partial(episode))
+
+    def _finish(self, reply: TurnReply) -> None:
+        ticket = self._running.pop(reply.episode)
+        if reply.turn is None:
+            self._release(reply.episode)
+            ticket.deliver(_failure(reply))
+            return
+        turn = reply.turn
+        prompt = self._tokens.get(reply.episode, 0) + len(turn.prompt_ids)
+        self._tokens[reply.episode] = prompt + len(turn.token_ids)
+        key = key_after(ticket.ask, turn.reply)
+        if (old := self._idle.pop(key, None)) is not None:
+            self._release(old[0])
+        self._idle[key] = (reply.episode, ticket.adapter)
+        ticket.deliver(answer_of(turn, prompt))
+
+
+def _failure(reply: TurnReply) -> Refused:
+    if reply.context_full:
+        return Refused(
+            400,
+            "the conversation and an answer exceed the model's context length",
+            param="messages",
+            code="context_length_exceeded",
+        )
+    return Refused(500, str(reply.error))
