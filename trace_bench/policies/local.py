@@ -17,7 +17,6 @@ from trace_bench.policies.engine.backend import Backend
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.scheduler import Engine, Order, Sampled
 
-
 if TYPE_CHECKING:
     from trace_bench.policies.precision import DType
 

@@ -130,4 +130,3 @@ def _step(
     steps.grad_norm += norm
     steps.tokens += sum(len(b.ids) for b in batch)
     return norm
-
