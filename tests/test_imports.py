@@ -22,6 +22,7 @@ LAYERS = (
     {"results"},
     {"report"},
     {"tiny"},
+    {"models"},
     {"methods"},
     {"runner"},
     {"serve"},

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from trace_bench.core.types import (
     CHARGED,
@@ -609,8 +609,9 @@ class RunContext:
     fingerprint: the run's fingerprint. folder: the run folder; in another process, a folder in it.
     model: the base model's weights, a folder or a hub name; served_model: its name on the servers.
     batch (live episodes), context (tokens of an episode; None: as the policy decides), threads,
-    device, max_turns, max_tokens: the settings of that name in `policy`. dev_split: the development
-    split. settings: the run's settings as plain data; identity: the data behind the fingerprint.
+    device, dtype, max_turns, max_tokens: the settings of that name in `policy`. dev_split: the
+    development split. settings: the run's settings as plain data; identity: the data behind the
+    fingerprint.
     ask: asks the model that plays the simulated user; None if a program plays it. judge: asks the
     model that judges statements about a conversation, simulator: the model that plays tools; None
     without one. suite: the run's suite, for
@@ -629,6 +630,7 @@ class RunContext:
     context: int | None = None
     threads: int | None = None
     device: str = "cpu"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     max_turns: int = 20
     max_tokens: int = 96
     dev_split: str = "dev"

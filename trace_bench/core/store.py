@@ -102,12 +102,13 @@ def remove_leftovers(files: Iterable[Path]) -> None:
     that is allowed: nothing reads them."""
     for path in files:
         name = re.fullmatch(r"\..+\.(\d{1,10})\.tmp", path.name)
-        if name is not None and not _runs(int(name[1])):
+        if name is not None and not running(int(name[1])):
             with suppress(OSError):
                 path.unlink(missing_ok=True)
 
 
-def _runs(pid: int) -> bool:
+def running(pid: int) -> bool:
+    """Whether a process of this machine has the number."""
     try:
         os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):

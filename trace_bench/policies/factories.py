@@ -18,7 +18,12 @@ def local(run: RunContext) -> LocalPolicy:
     from trace_bench.policies.local import LocalPolicy
 
     return LocalPolicy(
-        run.model, batch=run.batch, context=run.context, threads=run.threads, device=run.device
+        run.model,
+        batch=run.batch,
+        context=run.context,
+        threads=run.threads,
+        device=run.device,
+        dtype=run.dtype,
     )
 
 

@@ -60,6 +60,7 @@ def run_context(settings: Settings, parts: Parts, **facts: Any) -> RunContext:
         context=policy.context,
         threads=policy.threads,
         device=policy.device,
+        dtype=policy.dtype,
         max_turns=policy.max_turns,
         max_tokens=policy.max_tokens,
         dev_split=settings.env.dev_split,

@@ -82,6 +82,7 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "model": {
             "tiny": "trace_bench.tiny:shipped",
+            "smollm2": "trace_bench.models:kept",
             "hf": "trace_bench.settings.models:named",
             "served": "trace_bench.settings.models:named",
         },

@@ -55,15 +55,17 @@ class ModelSettings(PartSettings):
 
 @dataclass(frozen=True)
 class PolicySettings(PartSettings):
-    """How turns are generated. `batch`: live episodes. `threads`, `device`: of this process
-    (policy=local, trainer=local). `context`: tokens per episode. `eval_temperature`: the sampling
-    temperature of every evaluation. `max_turns`: turns of the agent per episode. `max_tokens`:
-    tokens per turn."""
+    """How turns are generated. `batch`: live episodes. `threads`, `device`, `dtype`: of this
+    process (policy=local, trainer=local); `dtype`: of the model's products, with `auto` bfloat16
+    for a model of more than 64 million parameters where the processor has it. `context`: tokens per
+    episode. `eval_temperature`: the sampling temperature of every evaluation. `max_turns`: turns of
+    the agent per episode. `max_tokens`: tokens per turn."""
 
     batch: int = field(default=128, metadata=number(1))
     threads: int = field(default=1, metadata=number(1, 4096))
     context: int | None = field(default=None, metadata=number(2))
     device: str = "cpu"
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     eval_temperature: float = field(default=0.0, metadata=number(0))
     max_turns: int = field(default=20, metadata=number(1))
     max_tokens: int = field(default=96, metadata=number(1))

@@ -37,6 +37,7 @@ from trace_bench.trainers.tree import sequence_of
 if TYPE_CHECKING:
     import torch
 
+    from trace_bench.policies.precision import DType
     from trace_bench.trainers.grpo import Advantages
     from trace_bench.trainers.model import Learner
     from trace_bench.trainers.resume import State
@@ -48,14 +49,20 @@ __all__ = ["LocalTrainer", "TrainerSettings"]
 class LocalTrainer:
     """Implements `protocols.Trainer`, `PlansTraining`, `ContinuesAdapters`, `NeedsMachines` and
     `FineTunes`. `threads`: torch's thread count for the process (None: unchanged); another count
-    changes rounding. The model is loaded once and kept for later jobs."""
+    changes rounding. `dtype`: the numbers of the model's products. The model is loaded once and
+    kept for later jobs."""
 
     weights_here = True
 
     def __init__(
-        self, settings: TrainerSettings, *, threads: int | None = None, device: str = "cpu"
+        self,
+        settings: TrainerSettings,
+        *,
+        threads: int | None = None,
+        device: str = "cpu",
+        dtype: DType = "auto",
     ) -> None:
-        self.settings, self.threads, self.device = settings, threads, device
+        self.settings, self.threads, self.device, self.dtype = settings, threads, device, dtype
         self._learners: dict[str, Learner] = {}
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
@@ -100,14 +107,17 @@ class LocalTrainer:
             torch.set_num_threads(self.threads)
         if model not in self._learners:
             s = self.settings
-            learner = Learner(model, s.target_modules, s.rank, s.alpha, self.device)
+            memory = s.memory * 1e9
+            learner = Learner(
+                model, s.target_modules, s.rank, s.alpha, self.device, self.dtype, memory
+            )
             self._learners = {model: learner}
         return self._learners[model]
 
 
 def local_trainer(settings: TrainerSettings, run: RunContext) -> LocalTrainer:
     """`trainer=local`."""
-    return LocalTrainer(settings, threads=run.threads, device=run.device)
+    return LocalTrainer(settings, threads=run.threads, device=run.device, dtype=run.dtype)
 
 
 class _Training:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -70,6 +70,8 @@ class Learner:
     ) -> None:
         self.model, _ = load_model(path, device, dtype)
         self.memory = memory
+        weights = (m.weight for m in self.model.modules() if isinstance(m, nn.Linear))
+        self.rounded = any(w.dtype != torch.float32 for w in weights)  # products in bfloat16
         self.device = torch.device(device)
         text = self.model.config.get_text_config()
         kinds = set(getattr(text, "layer_types", None) or ["full_attention"])

@@ -58,6 +58,7 @@ class TrainerSettings(Recipe):
     """`trainer=local`."""
 
     patience: int = field(default=5, metadata=number(1))  # perfect iterations before stopping
+    memory: float = field(default=4.0, metadata=number(0.01))  # GB that a forward pass may keep
 
 
 @dataclass(frozen=True)

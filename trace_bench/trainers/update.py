@@ -6,7 +6,7 @@ import math
 import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -54,6 +54,8 @@ def update(
     steps = Steps()
     started = time.perf_counter()
     usable = [bool(t) and len(s.sampled) > 0 for t, s in zip(found.trained, sequences, strict=True)]
+    if learner.rounded and any(usable):
+        sequences = _own_logprobs(learner, sequences, usable, settings, steps)
     for members in minibatches(usable, settings, seed):
         batch = [sequences[i] for i in members]
         spread = found.spread(members, torch.tensor([len(b.sampled) for b in batch]))
@@ -62,6 +64,30 @@ def update(
             break
     steps.seconds = time.perf_counter() - started
     return steps
+
+
+def _own_logprobs(
+    learner: Learner,
+    sequences: Sequence[Tokens],
+    usable: Sequence[bool],
+    settings: TrainerSettings,
+    steps: Steps,
+) -> list[Tokens]:
+    """The usable sequences with the learner's own log-probabilities before the first step in place
+    of the sampler's, so that rounding is not taken for a change of the policy. What both are apart
+    goes into `steps`."""
+    out = list(sequences)
+    places = [i for i, used in enumerate(usable) if used]
+    found: list[np.ndarray] = []
+    with torch.no_grad():
+        for part in parts([out[i] for i in places], settings.batch_tokens, learner.room):
+            ends = np.cumsum([len(s.sampled) for s in part])[:-1]
+            found += np.split(learner.logprobs(build(part)).cpu().numpy(), ends)
+    sampler = np.concatenate([out[i].logprobs for i in places])
+    steps.mismatch = mismatch(torch.from_numpy(sampler), torch.from_numpy(np.concatenate(found)))
+    for i, own in zip(places, found, strict=True):
+        out[i] = replace(out[i], logprobs=own)
+    return out
 
 
 def minibatches(
@@ -119,7 +145,7 @@ def _step(
         steps.clipped += float(loss.clipped) * count
         steps.kl += float(loss.kl) * count
         steps.weight += count
-        if steps.steps == 0:
+        if steps.steps == 0 and not learner.rounded:
             first.append(new.detach())
     norm = float(torch.nn.utils.clip_grad_norm_(learner.parameters, settings.max_grad_norm))
     if not math.isfinite(steps.loss):

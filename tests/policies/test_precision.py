@@ -1,0 +1,80 @@
+"""`policy.dtype`: which numbers, and that sampler and trainer round at the same places."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from models import save_adapter, save_model
+from toy import ToySuite, toy_task
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.types import AdapterRef, AgentSpec
+from trace_bench.play.rollouts import play
+from trace_bench.policies import precision
+from trace_bench.policies.engine.lora import read_adapter
+from trace_bench.policies.engine.matrices import LowRank, Merged
+from trace_bench.policies.local import LocalPolicy, load_model
+from trace_bench.policies.precision import SMALL, CastHead, CastLinear, chosen
+from trace_bench.trainers.model import Learner
+from trace_bench.trainers.tree import build, sequence_of
+
+
+def test_auto_is_for_large_models_on_processors_that_have_it(monkeypatch) -> None:
+    monkeypatch.setattr(precision, "_quick", lambda device: True)
+    assert chosen("auto", SMALL, "cpu") == torch.float32
+    assert chosen("auto", SMALL + 1, "cpu") == torch.bfloat16
+    assert chosen("float32", SMALL + 1, "cpu") == torch.float32
+    assert chosen("bfloat16", 1, "cpu") == torch.bfloat16
+    monkeypatch.setattr(precision, "_quick", lambda device: False)
+    assert chosen("auto", SMALL + 1, "cpu") == torch.float32
+    with pytest.raises(UserError, match=r"policy\.dtype=bfloat16: .*allowed here: auto, float32"):
+        chosen("bfloat16", 1, "cpu")
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "llama"])
+def test_sampler_and_trainer_agree_in_bfloat16(kind, tmp_path, monkeypatch) -> None:
+    """The products differ from float32 far more than sampler and trainer from each other."""
+    monkeypatch.setattr(precision, "_quick", lambda device: True)
+    path = save_model(tmp_path / "model", kind, hidden_size=64, initializer_range=0.08)
+    adapter = AdapterRef("a@0001", str(save_adapter(path, tmp_path / "adapter")))
+    policy = LocalPolicy(path, batch=8, dtype="bfloat16")
+    assert isinstance(policy._backend._matrices, LowRank)
+    assert isinstance(LocalPolicy(path, batch=8)._backend._matrices, Merged)
+    agent = AgentSpec(str(path), adapters=(adapter,))
+    tasks = [toy_task(i // 3, patience=2) for i in range(9)]
+    played = play(
+        policy, ToySuite(), agent, tasks, range(9), route=["a@0001"] * 9, max_turns=3, max_tokens=24
+    )
+    batch = [sequence_of(t) for t in played]
+    sampled = torch.from_numpy(np.concatenate([b.logprobs for b in batch]))
+    apart = {}
+    for dtype in ("bfloat16", "float32"):
+        linear = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+        learner = Learner(str(path), linear, 4, 8.0, dtype=dtype)  # type: ignore[arg-type]
+        shapes = policy._backend.shapes
+        with torch.no_grad():
+            for name, (a, b) in read_adapter(adapter, shapes).weights.items():
+                learner.layers[name].a.copy_(a)
+                learner.layers[name].b.copy_(b / learner.layers[name].scale)
+        found = learner.logprobs(build(batch))
+        apart[dtype] = float((found.detach() - sampled).abs().mean())
+        torch.autograd.backward(found.sum())
+        assert all(p.dtype == torch.float32 and p.grad is not None for p in learner.parameters)
+    assert 0 < apart["bfloat16"] < 0.5 * apart["float32"], apart
+
+
+def test_only_products_are_rounded(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(precision, "_quick", lambda device: True)
+    path = save_model(tmp_path, "llama", tie_word_embeddings=False)
+    model, _ = load_model(path, dtype="bfloat16")
+    kinds = {type(m) for m in model.modules() if isinstance(m, torch.nn.Linear)}
+    assert kinds == {CastLinear, CastHead} and isinstance(model.lm_head, CastHead)
+    rounded = {n for n, p in model.named_parameters() if p.dtype == torch.bfloat16}
+    assert rounded == {n for n, _ in model.named_parameters() if n.endswith("proj.weight")}
+    plain, _ = load_model(path)
+    ids = torch.arange(40)[None]
+    exact, found = plain(ids).logits, model(ids).logits
+    assert found.dtype == torch.float32 and not torch.equal(exact, found)
+    off = (exact - found).detach().abs().mean()
+    assert float(off) < 0.02 * float(exact.detach().abs().mean())

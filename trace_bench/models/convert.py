@@ -1,0 +1,162 @@
+"""A GGUF file or a Hugging Face folder as a folder that runs and training take.
+
+The weights become safetensors in bfloat16, at most (a GGUF file's are quantized: that rounding is
+far below theirs). The tokenizer gets the chat template that is asked for, and the eos token that
+ends a turn in it: a tokenizer that is read from a GGUF file may name another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.store import reason
+from trace_bench.models.cache import write_note
+from trace_bench.tiny.template import CHAT_TEMPLATE, END, START
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+OWN, HERMES = "own", "hermes"
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "zqxtool",
+        "description": "A tool.",
+        "parameters": {"type": "object", "properties": {"x": {"type": "string"}}, "required": []},
+    },
+}
+
+
+def convert(source: Path, folder: Path, template: str, said: str = "") -> None:
+    """Writes the model at `source` (a .gguf file, or a folder) to `folder`. `template`: "hermes" is
+    ChatML with one line for each tool and Hermes calls, "own" the model's, else a Jinja file.
+    `said`: what the model's note names as its source.
+
+    Raises UserError for what cannot be read, another architecture, and a template or tokenizer
+    that agents cannot use."""
+    from trace_bench.policies.chat import Chat
+
+    text = _template(template)
+    tokenizer = _tokenizer(source, text, template)
+    chat = Chat(tokenizer, str(source))
+    chat.check_tools(
+        [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}], [_TOOL]
+    )
+    model = _weights(source)
+    model.config.eos_token_id = model.generation_config.eos_token_id = tokenizer.eos_token_id
+    model.config.bos_token_id = model.generation_config.bos_token_id = None
+    model.config.pad_token_id = model.generation_config.pad_token_id = tokenizer.pad_token_id
+    with _quiet():
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+    size = sum(p.numel() for p in model.parameters())
+    kind = str(model.config.model_type)
+    write_note(folder, said or str(source.resolve()), kind, size, template)
+
+
+def _template(template: str) -> str | None:
+    """The text of a chat template; None for the model's own."""
+    if template == OWN:
+        return None
+    if template == HERMES:
+        return CHAT_TEMPLATE
+    try:
+        return Path(template).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"--template {template}: {reason(error)}; allowed: {HERMES}, {OWN}, or a file with a "
+            "Jinja template."
+        ) from error
+
+
+def _reads(source: Path) -> tuple[str, dict[str, Any]]:
+    """The arguments with which transformers reads a file or folder."""
+    if source.is_dir():
+        return str(source), {}
+    if not source.is_file() or source.suffix != ".gguf":
+        raise UserError(
+            f"{source} is neither a folder nor a .gguf file; needed: a Hugging Face model's folder "
+            "or a GGUF file. Name another path."
+        )
+    try:
+        import gguf  # noqa: F401  transformers reads GGUF with it
+    except ImportError as error:
+        raise UserError(
+            "a GGUF file is read with the package gguf: pip install 'trace_bench[gguf]'."
+        ) from error
+    return str(source.parent), {"gguf_file": source.name}
+
+
+def _tokenizer(source: Path, text: str | None, template: str) -> Any:
+    from transformers import AutoTokenizer
+
+    path, how = _reads(source)
+    with _reading(source):
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False, **how)
+    tokenizer.clean_up_tokenization_spaces = False
+    if text is not None:
+        tokenizer.chat_template = text
+    if template == HERMES:
+        for token in (START, END):
+            if len(tokenizer.encode(token, add_special_tokens=False)) != 1:
+                raise UserError(
+                    f"{token} is no token of {source}, so --template hermes (ChatML) does not fit "
+                    "it. Use --template own, or a file with a template for this model."
+                )
+        tokenizer.eos_token = tokenizer.pad_token = END
+    return tokenizer
+
+
+def _weights(source: Path) -> Any:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    path, how = _reads(source)
+    with _reading(source):
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False, **how)
+        if config.model_type not in ARCHITECTURES:
+            raise unknown("architecture", config.model_type, ARCHITECTURES, "add PATH")
+        dtype = torch.float32 if how else "auto"
+        model = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, trust_remote_code=False, **how
+        )
+    return model.to(torch.bfloat16) if model.dtype == torch.float32 and how else model
+
+
+@contextmanager
+def _reading(source: Path) -> Iterator[None]:
+    """Reads quietly; raises UserError for a file that cannot be read."""
+    try:
+        with _quiet():
+            yield
+    except UserError:
+        raise
+    except Exception as error:  # a damaged file may raise anything
+        why = " ".join(str(error).split())[:300].rstrip(".")
+        raise UserError(
+            f"{source} cannot be read as a language model ({type(error).__name__}: {why}). Needed: "
+            f"a GGUF file or Hugging Face folder of one of {', '.join(ARCHITECTURES)}."
+        ) from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the progress bars of transformers and of its GGUF reader."""
+    import transformers.modeling_gguf_pytorch_utils as reader
+    from transformers.utils import logging
+
+    shown, bar = logging.is_progress_bar_enabled(), reader.tqdm
+    logging.disable_progress_bar()
+    reader.tqdm = _no_bar
+    try:
+        yield
+    finally:
+        reader.tqdm = bar
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _no_bar(items: Any, **_: Any) -> Any:
+    return items
