@@ -144,7 +144,7 @@ def render(episode: Episode, labels: Mapping[str, Any]) -> str:
         f"tools     {', '.join(t['function']['name'] for t in trajectory.tools) or 'none'}",
         "",
     ]
-    lines += conversation(trajectory.messages)
+    lines += _by_turn(trajectory)
     lines += ["", f"stopped: {trajectory.stop.value}, {trajectory.tokens} tokens"]
     if trajectory.failure is not None:
         lines.append(f"failure ({trajectory.failure.boundary.value}): {trajectory.failure.error}")
@@ -155,6 +155,20 @@ def render(episode: Episode, labels: Mapping[str, Any]) -> str:
     if labels:
         lines += ["", "labels", *(f"  {name:<36}{label}" for name, label in labels.items())]
     return "\n".join(lines)
+
+
+def _by_turn(trajectory: Trajectory) -> Iterator[str]:
+    """The conversation, with a line wherever another adapter takes over."""
+    acting = {turn.adapter for turn in trajectory.turns}
+    before = None
+    for turn in trajectory.turns:
+        yield from conversation(turn.messages)
+        name = turn.adapter or "none (base model)"
+        if len(acting) > 1 and name != before:
+            yield f"[adapter {name}]"
+        before = name
+        yield from conversation([turn.reply])
+    yield from conversation(trajectory.closing)
 
 
 def conversation(messages: Sequence[Message]) -> Iterator[str]:

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from trace_lab import BASE, MemoryLab
+from trace_lab import BASE, MemoryLab, act_out
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import PlannedRun
-from trace_bench.core.types import AgentSpec, Purpose
+from trace_bench.core.protocols import PlannedRun, RoutesTurns
+from trace_bench.core.types import AgentSpec, Message, Purpose
 from trace_bench.methods.trace import Trace
 from trace_bench.methods.trace.logistic import fit
 from trace_bench.methods.trace.settings import TraceSettings
@@ -97,9 +97,7 @@ def test_the_classifier_sends_new_tasks_to_their_adapter(classified: Any, policy
         if len(needs) == 1 and needs <= set(HABITS):
             step = lab.suite.make().reset(task)
             choice = router.route(step.messages, step.tools)
-            assert isinstance(choice, Mixture)
-            whole = {of[name] for name, weight in choice.parts if weight == 1.0}
-            hits[needs == whole] += 1
+            hits[{of.get(str(whole(choice)))} == needs] += 1
     assert hits[True] > 2 * hits[False], hits
 
 
@@ -114,7 +112,38 @@ def test_soft_and_the_merges_describe_what_they_play(policy: LocalPolicy) -> Non
     assert ties.router == {"kind": "sum", "parts": [[name, 1.0]], "density": 0.3}
 
 
-@pytest.mark.parametrize("route", ["classifier", "soft", "linear", "ties"])
+def test_the_turns_are_learned_from_rollouts_that_are_paid_for(
+    classified: Any, policy: LocalPolicy
+) -> None:
+    """The choice after an error: more often the adapter that was trained on errors than before."""
+    agent, lab = fitted(policy, 1280, route="turn")
+    assert lab.calls == classified[1].calls, "the route costs no rollout"
+    assert lab.heard == [], "it listens to the training only"
+    router = make_router(agent, None)
+    assert isinstance(router, RoutesTurns)
+    adapter = next(a.name for a in agent.adapters if a.capability == "recovers_from_errors")
+    first, later = 0, 0
+    tasks = [t for t in lab.suite.tasks("dev") if "recovers_from_errors" in t.data["requires"]]
+    for task in tasks:
+        trajectory = act_out(task, frozenset())
+        messages: list[Message] = []
+        chosen = []
+        for turn in trajectory.turns:
+            messages += turn.messages
+            chosen.append(whole(router.next(messages, trajectory.tools)))
+            messages.append(turn.reply)
+        first += chosen[0] == adapter
+        later += adapter in chosen[1:]
+    assert later > first and later >= 0.7 * len(tasks), (first, later, len(tasks))
+
+
+def whole(choice: Any) -> str | None:
+    """The adapter that counts whole in a sum; None: none of them."""
+    assert isinstance(choice, Mixture)
+    return next((name for name, weight in choice.parts if weight == 1.0), None)
+
+
+@pytest.mark.parametrize("route", ["classifier", "soft", "turn", "linear", "ties"])
 @pytest.mark.parametrize("budget", [300, 437])
 def test_the_ledger_is_an_own_count(policy: LocalPolicy, budget: int, route: str) -> None:
     _, lab = fitted(policy, budget, route=route, synthetic_tasks=8)

@@ -8,7 +8,7 @@ the part is built, such as its container image, is a protocol on the class.
                    ActsTogether, Describes, Closes; on the class: InImage, ListsTasksHere,
                    LargerSplits, TypicalLengths, Tagged)
     policies       Policy (Wakes, ReadsPrompts, TriesTurns, KnowsTask, CountsUsage, RanksLabels,
-                   ShowsState; on the class: Scripted, AtServers), Router
+                   ShowsState; on the class: Scripted, AtServers), Router (RoutesTurns)
     trainers       Trainer (PlansTraining, ContinuesAdapters, Preflight, NeedsMachines, FineTunes;
                    of what plays its episodes elsewhere: TakesBack)
     methods        Method (PlansItself), Lab
@@ -199,7 +199,9 @@ class TurnRequest:
 
     `messages` are only those that arrived since the episode's last turn; the policy remembers the
     rest. The first request carries `tools` and the opening messages. `seed` is the seed of the
-    episode's own random stream, the same in every request of the episode.
+    episode's own random stream, the same in every request of the episode. `adapter` may change
+    between requests: the whole conversation is then read with the new one, as if it had played all
+    of it.
     """
 
     episode: int
@@ -327,6 +329,14 @@ class Router(Protocol):
     waits: bool
 
     def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Any: ...
+
+
+@runtime_checkable
+class RoutesTurns(Protocol):
+    """A router that chooses anew before every turn of the agent, from the whole conversation so
+    far."""
+
+    def next(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Any: ...
 
 
 # -- trainers -----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from trace_bench.core.protocols import OnEpisode, Policy
+from trace_bench.core.protocols import OnEpisode, Policy, RoutesTurns
 from trace_bench.core.types import AgentSpec, Task, Trajectory
 from trace_bench.play.faults import Faults
 from trace_bench.play.rollouts import Choice, play
@@ -91,11 +91,12 @@ class Player:
 
     def choices(self, agent: AgentSpec, tasks: Sequence[Task]) -> list[Choice | Exception] | None:
         """The router's choice for each task, or an exception if the task cannot be reset. None if
-        the router or the suite waits for a model: then the choice is only known in an episode."""
+        the router or the suite waits for a model, or the router chooses at every turn: then the
+        choice is only known in an episode."""
         router = make_router(agent, self.policy)
         if agent.router is None:
             return [router.route((), ())] * len(tasks)
-        if router.waits or any(map(asks_user, self.suites)):
+        if router.waits or isinstance(router, RoutesTurns) or any(map(asks_user, self.suites)):
             return None
         return routes(router, self.suites, agent, tasks, self.policy.capacity)
 

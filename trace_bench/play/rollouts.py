@@ -20,6 +20,7 @@ from trace_bench.core.protocols import (
     OnEpisode,
     Policy,
     Router,
+    RoutesTurns,
     ScoresAlone,
     Suite,
     TurnReply,
@@ -77,7 +78,8 @@ def play(
     """Runs one episode per entry of `tasks` and returns the trajectories in that order.
 
     `seeds[i]` is the seed of episode i's own random stream. `route[i]` is its adapter's name (None:
-    base model); without `route` the agent's router chooses from the first messages. `max_turns`
+    base model); without `route` the agent's router chooses from the first messages, or anew at
+    every turn. `max_turns`
     limits the agent's turns, `max_tokens` the tokens of one turn. `on_episode(i, trajectory)` is
     called when an episode ends, in the order in which they end. `faults` keeps tracebacks of the
     exceptions that end episodes.
@@ -86,9 +88,10 @@ def play(
         raise ValueError("tasks, seeds and route must have the same length")
     policy.load(agent)
     suites = suite if isinstance(suite, Suites) else Suites(suite)
-    playing = _Playing(policy, suites, agent, temperature, max_turns, max_tokens, on_episode)
-    playing.faults = faults
-    playing.router = make_router(agent, policy) if route is None else None
+    router = make_router(agent, policy) if route is None else None
+    playing = _Playing(
+        policy, suites, agent, temperature, max_turns, max_tokens, on_episode, router, faults
+    )
     return playing.play(tasks, seeds, route)
 
 
@@ -113,6 +116,7 @@ class _Episode:
     suite: Suite
     env: Env
     adapter: str | None = None
+    used: list[str | None] = field(default_factory=list)  # the adapters so far, each once
     opened: bool = False
     tools: tuple[Tool, ...] = ()
     pending: tuple[Message, ...] = ()  # arrived since the agent's last turn
@@ -152,6 +156,7 @@ class _Playing:
         policy = self.policy
         self.wake = policy.wake if isinstance(policy, Wakes) else None
         self.bind = policy.bind if isinstance(policy, KnowsTask) else None
+        self.turns = self.router if isinstance(self.router, RoutesTurns) else None
 
     def play(
         self, tasks: Sequence[Task], seeds: Sequence[int], route: Sequence[str | None] | None
@@ -301,7 +306,7 @@ class _Playing:
     def _begin(
         self, episode: _Episode, step: Step, first: tuple[Message, ...], chosen: Choice
     ) -> None:
-        episode.adapter = self._merged(chosen) if isinstance(chosen, Mixture) else chosen
+        self._adapt(episode, chosen)
         if self.bind is not None:
             try:
                 self.bind(episode.index, episode.task)
@@ -328,6 +333,10 @@ class _Playing:
         if len(episode.turns) >= self.max_turns:
             self._cut(episode, StopReason.TURN_LIMIT)
             return
+        if episode.turns and self.turns is not None and not self._switched(episode, self.turns):
+            return
+        if episode.adapter not in episode.used:
+            episode.used.append(episode.adapter)
         self.outbox.append(
             TurnRequest(
                 episode=episode.index,
@@ -339,6 +348,23 @@ class _Playing:
                 max_tokens=self.max_tokens,
             )
         )
+
+    def _switched(self, episode: _Episode, turns: RoutesTurns) -> bool:
+        """Chooses the adapter for an episode's next turn; False if that failed the episode."""
+        messages: list[Message] = []
+        for turn in episode.turns:
+            messages += [*turn.messages, turn.reply]
+        try:
+            self._adapt(episode, turns.next([*messages, *episode.pending], episode.tools))
+        except UserError:
+            raise  # a setup error: no turn can be routed
+        except Exception as error:
+            self._fail(episode, Boundary.POLICY, error)
+            return False
+        return True
+
+    def _adapt(self, episode: _Episode, chosen: Choice) -> None:
+        episode.adapter = self._merged(chosen) if isinstance(chosen, Mixture) else chosen
 
     def _cut(self, episode: _Episode, stop: StopReason) -> None:
         """Ends an episode whose agent ran out of turns or context. That is not a failure of the
@@ -383,7 +409,7 @@ class _Playing:
             stop=stop,
             score=score,
             failure=failure,
-            adapter=episode.adapter,
+            adapter=_players(episode),
         )
         del self.live[episode.index]
         self.policy.release(episode.index)
@@ -391,3 +417,11 @@ class _Playing:
         self.done[episode.index] = trajectory
         if self.on_episode is not None:
             self.on_episode(episode.index, trajectory)
+
+
+def _players(episode: _Episode) -> str | None:
+    """The adapter that played the episode; all of them, in order of their first turn, if it
+    changed."""
+    if len(episode.used) < 2:
+        return episode.adapter
+    return " > ".join(name or "base model" for name in episode.used)

@@ -27,6 +27,7 @@ class _Open:
 
     messages: tuple[Message, ...] = ()  # of the turn that is being sampled
     prompt: tuple[int, ...] = ()
+    ids: tuple[int, ...] = ()  # all tokens before the prompt
     adapter: str | None = None
     turns: int = 0
     finished: bool = True  # the last turn ended with the stop token
@@ -159,9 +160,9 @@ class LocalPolicy:
 
     def _submit(self, request: TurnRequest) -> None:
         episode = self._open.get(request.episode)
+        if request.adapter is not None and request.adapter not in self._adapters:
+            raise unknown("adapter", request.adapter, self._adapters, "agent.adapters")
         if episode is None:
-            if request.adapter is not None and request.adapter not in self._adapters:
-                raise unknown("adapter", request.adapter, self._adapters, "agent.adapters")
             episode = self._open[request.episode] = _Open(adapter=request.adapter)
             ids = self.chat.first(request.messages, request.tools)
         else:
@@ -170,6 +171,10 @@ class LocalPolicy:
             self._ready.append(TurnReply(request.episode, None, context_full=True))
             return
         episode.messages, episode.prompt = request.messages, ids
+        if request.adapter != episode.adapter:
+            # The cached keys and values are those of the earlier adapter: all is read again.
+            self._engine.release(request.episode)
+            episode.adapter, ids = request.adapter, (*episode.ids, *ids)
         self._engine.submit(
             Order(
                 request.episode,
@@ -186,6 +191,7 @@ class LocalPolicy:
         reply, malformed = self.chat.parse(sampled.ids, episode.turns)
         episode.turns += 1
         episode.finished = not sampled.truncated
+        episode.ids = (*episode.ids, *episode.prompt, *sampled.ids)
         turn = Turn(
             messages=episode.messages,
             reply=reply,

@@ -31,8 +31,9 @@ class Openings:
         self._states: dict[str, tuple[list[State], list[State]]] = {}
         self._fitted: dict[tuple[str, ...], logistic.Fitted] = {}
 
-    def classifier(self, trained: Sequence[Trained]) -> dict[str, Any]:
-        """The part of a router's description that chooses: labels, weights, bias."""
+    def classifier(self, trained: Sequence[Trained], warm: bool = True) -> dict[str, Any]:
+        """The part of a router's description that chooses: labels, weights, bias. Without `warm`
+        they are zero, so that all labels are alike."""
         names = [t.adapter.name for t in trained]
         found = [self._of(t.job) for t in trained]
         states, classes = [], []
@@ -43,11 +44,7 @@ class Openings:
         states += contrast
         classes += [len(trained)] * len(contrast)
         there = sorted(set(classes))
-        if not there:
-            raise UserError(
-                "no opening of the synthetic tasks could be read, so the router has no examples. "
-                "Set `method.route` to zero_shot, or raise `method.synthetic_tasks`."
-            )
+        check_examples(states)
         labels = [*names, None]
         key = tuple(t.job.name for t in trained)
         if key not in self._fitted:
@@ -55,6 +52,9 @@ class Openings:
             self._fitted[key] = logistic.fit(states, places, self._settings.route_l2)
             right = self._fitted[key].right
             self._lab.log(f"router: {right:.0%} of {len(states)} openings go where they came from")
+        if not warm:
+            zero = [[0.0] * len(states[0]) for _ in labels]
+            return {"labels": labels, "weights": zero, "bias": [0.0] * len(labels)}
         return {"labels": [labels[c] for c in there], **self._fitted[key].as_json()}
 
     def _of(self, job: Job) -> tuple[list[State], list[State]]:
@@ -68,6 +68,15 @@ class Openings:
                     side.append(self._lab.prompt_state(first, step.tools))
             self._states[job.name] = sides
         return self._states[job.name]
+
+
+def check_examples(found: Sequence[object]) -> None:
+    """Raises UserError if there is nothing to learn from."""
+    if not found:
+        raise UserError(
+            "no opening of the synthetic tasks could be read, so the router has no examples. Set "
+            "`method.route` to linear, or raise `method.synthetic_tasks`."
+        )
 
 
 def steps(lab: Lab, tasks: Sequence[Task]) -> Iterator[Step]:

@@ -31,11 +31,13 @@ def fit(
     classes: Sequence[int],
     l2: float = 1e-3,
     weigh: Sequence[float] | None = None,
+    standardize: bool = True,
 ) -> Fitted:
     """Minimizes the mean cross-entropy plus l2/2 times the squared weights, with LBFGS in float64
-    from zero, on standardized features; the standardization is folded into what is returned.
-    `weigh`: the examples' weights (None: equal). All classes count the same, however many examples
-    they have: an example weighs its part of its class. `classes` are 0, 1, ... without gaps."""
+    from zero, on standardized features (unless `standardize` is false); the standardization is
+    folded into what is returned. `weigh`: the examples' weights (None: equal). All classes count
+    the same, however many examples they have: an example weighs its part of its class. `classes`
+    are 0, 1, ... without gaps."""
     import torch
 
     x = torch.tensor(features, dtype=torch.float64)
@@ -47,7 +49,7 @@ def fit(
     of_class = torch.zeros(count, dtype=torch.float64).index_add_(0, y, each)
     each = each / of_class[y] / count
     mean, scale = x.mean(0), x.std(0, correction=0)
-    scale = torch.where(scale > 1e-12, scale, torch.ones_like(scale))
+    scale = torch.where((scale > 1e-12) & standardize, scale, torch.ones_like(scale))
     z = (x - mean) / scale
     w = torch.zeros(count, x.shape[1], dtype=torch.float64, requires_grad=True)
     b = torch.zeros(count, dtype=torch.float64, requires_grad=True)

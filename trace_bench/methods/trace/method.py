@@ -8,7 +8,7 @@ separate adapters and routing bring, and a run of its own, since its training is
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +16,11 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, MethodPlan, PlannedRun, Yardstick
 from trace_bench.core.types import AgentSpec, Purpose, Task
 from trace_bench.methods.trace import budget as budgets
+from trace_bench.methods.trace import gates
 from trace_bench.methods.trace.analysis.phase import Analysis
 from trace_bench.methods.trace.analysis.select import Verdict
 from trace_bench.methods.trace.classifier import Openings
+from trace_bench.methods.trace.gates import GateTraining
 from trace_bench.methods.trace.plan import plan_of
 from trace_bench.methods.trace.routing import check_base, describe
 from trace_bench.methods.trace.settings import TraceSettings
@@ -28,6 +30,7 @@ from trace_bench.methods.trace.synthesis.generate.generation import ROLE, Genera
 from trace_bench.methods.trace.synthesis.generate.leaks import held_out
 from trace_bench.methods.trace.synthesis.generate.prompt import VERSION
 from trace_bench.methods.trace.training import JOINT, Job, Trained, assemble, jobs, train
+from trace_bench.methods.trace.turns import Conversations
 from trace_bench.trainers.start import start_of
 
 UNSPENT = "the last adapter ended early, or the rest was too little for another iteration"
@@ -51,12 +54,14 @@ class Trace:
             )
         check_base(base, self.settings)
         free = not lab.charges(Purpose.ANALYSIS)
+        gates.check(lab.budget_left(), self.settings, lab.trainer, free)
         budgets.check_budget(lab.budget_left(), self.settings, free, self.title)
         return _Fit(base, tasks, lab, self.settings, free, self._drawer).run()
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         """What the run will play, need and ask. UserError when the budget is too small."""
         free = Purpose.ANALYSIS not in run.charged
+        gates.check(run.budget, self.settings, run.trainer, free)
         budgets.check_budget(run.budget, self.settings, free, self.title)
         return replace(plan_of(self.settings, run, free), yardsticks=self.yardsticks())
 
@@ -83,7 +88,8 @@ class _Fit:
     ) -> None:
         self.base, self.tasks, self.lab = base, tasks, lab
         self.settings, self.free, self.drawer = settings, free, drawer
-        self.budget = lab.budget_left()
+        self.reserve = gates.reserve(lab.budget_left(), settings)
+        self.budget = self.left()  # of all that comes before the gate
         self.written = lab.prompt_limit(ROLE) is not None  # a model writes the environments
         # The capabilities that tasks can be made for; None: all that are no controls.
         unlimited = settings.synthesis == "select" or self.written
@@ -92,6 +98,11 @@ class _Fit:
         self.generation: Generation | None = None  # where a model writes the environments
         self.analysis = Analysis(lab, settings, self.write)
         self.openings = Openings(lab, base, settings)
+        self.conversations = Conversations(lab, settings)
+
+    def left(self) -> int:
+        """Rollouts of the budget that are left before the gate's."""
+        return self.lab.budget_left() - self.reserve
 
     def run(self) -> AgentSpec:
         count = budgets.analysis_rollouts(self.budget, self.settings, len(self.tasks), self.free)
@@ -124,7 +135,7 @@ class _Fit:
                 kind = "a control" if v.control else "without a generator"
                 self.lab.log(f"{v.name} is selected but not trained: it is {kind}")
         able = [v for v in selected if self.can_train(v)]
-        most = budgets.affordable(self.lab.budget_left(), self.settings, self.free)
+        most = budgets.affordable(self.left(), self.settings, self.free)
         for v in able[most:]:
             self.lab.log(
                 f"{v.name} is selected but not trained: "
@@ -147,7 +158,7 @@ class _Fit:
 
     def generate(self, chosen: Sequence[Verdict]) -> dict[str, tuple[Task, ...]]:
         """Tasks of the environments that a model wrote, for the capabilities where it could."""
-        left = self.lab.budget_left()
+        left = self.left()
         pool = budgets.calibration_pool(self.budget, left, len(chosen), self.settings, self.free)
         tools, leaks = self.analysis.tools(), held_out(self.lab.suite, self.tasks)
         self.generation = Generation(self.lab, self.base, self.settings, tools, leaks, pool)
@@ -167,7 +178,7 @@ class _Fit:
 
     def draw(self, names: Sequence[str]) -> dict[str, tuple[Task, ...]]:
         """The suite's synthetic tasks of every capability that is worth training, as calibrated."""
-        left, settings = self.lab.budget_left(), self.settings
+        left, settings = self.left(), self.settings
         pool = budgets.calibration_pool(self.budget, left, len(names), settings, self.free)
         results = calibrate.calibrate(self.lab, self.base, names, settings, pool)
         self.write(calibration=[calibrate.as_json(c) for c in results])
@@ -207,17 +218,26 @@ class _Fit:
                 self.write_dropped(generation)
             return fault is None
 
-        listening = nullcontext() if generation is None else self.lab.listening(generation.hear)
-        with listening:
-            done = train(self.lab, self.base, work, self.settings, self.agent, after, keep)
+        with ExitStack() as listening:
+            if generation is not None:
+                listening.enter_context(self.lab.listening(generation.hear))
+            if self.settings.route == "turn":
+                listening.enter_context(self.lab.listening(self.conversations.hear))
+            done = train(
+                self.lab, self.base, work, self.settings, self.agent, after, keep, self.reserve
+            )
         if not done:
             return self.give_up(
                 "no adapter that may be used was trained: the base agent is returned"
             )
+        agent = self.agent(done)
+        if self.reserve:
+            rollouts = self.lab.budget_left()
+            agent = GateTraining(self.lab, agent, self.tasks, rollouts, self.settings).run()
         unspent = self.lab.budget_left()
         why = {"reason": UNSPENT} if unspent else {}
         self.write(outcome={"trained": [t.job.name for t in done], "unspent": unspent, **why})
-        return self.agent(done)
+        return agent
 
     def agent(self, done: Sequence[Trained]) -> AgentSpec:
         """The agent with the adapters that are there, and a router that knows only them."""
@@ -225,14 +245,16 @@ class _Fit:
         skills = {c.name: c.description for c in self.analysis.candidates}
         known, own = self.analysis.known(names), start_of(self.base)
         otherwise = None if own is None else own.name
-        router = describe(self.lab, done, known, skills, self.openings, self.settings, otherwise)
+        learned = (self.openings, self.conversations)
+        router = describe(self.lab, done, known, skills, learned, self.settings, otherwise)
         return assemble(self.base, done, router)
 
     # -- the record ---------------------------------------------------------------------------
 
     def give_up(self, why: str) -> AgentSpec:
         unspent = self.lab.budget_left()
-        self.lab.log(f"{why}; {unspent} of {self.budget} rollouts stay unspent")
+        whole = self.budget + self.reserve
+        self.lab.log(f"{why}; {unspent} of {whole} rollouts stay unspent")
         self.write(outcome={"trained": [], "unspent": unspent, "reason": why})
         return self.base
 

@@ -6,6 +6,7 @@ import math
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
+    FineTunes,
     HasReference,
     MethodPlan,
     Need,
@@ -16,6 +17,7 @@ from trace_bench.core.protocols import (
     Synthesizes,
 )
 from trace_bench.methods.trace import budget as budgets
+from trace_bench.methods.trace import gates
 from trace_bench.methods.trace.analysis import analyst
 from trace_bench.methods.trace.settings import AnalysisSettings, TraceSettings
 from trace_bench.methods.trace.synthesis.from_training import MARK
@@ -35,6 +37,12 @@ GENERATOR = Need(
     "llm.generator.by=endpoint a model writes environments.",
 )
 LETTERS = Need("policy", RanksLabels, METHODS, "With method.route=retrieval no model is asked.")
+TUNING = Need(
+    "trainer",
+    FineTunes,
+    "docs/routing.md",
+    "With method.gate_share=0 the gate is played as it starts.",
+)
 STATES = Need(
     "policy", ShowsState, "docs/routing.md", "With method.route=retrieval no hidden state is read."
 )
@@ -43,15 +51,25 @@ STATES = Need(
 def plan_of(settings: TraceSettings, run: PlannedRun, free: bool) -> MethodPlan:
     """The plan without yardsticks. `free`: the budget pays for training only. UserError for roles
     that do not fit together."""
-    analysis = budgets.analysis_rollouts(run.budget, settings, run.tasks, free)
-    left = run.budget if free else run.budget - analysis
+    kept = gates.reserve(run.budget, settings)
+    budget = run.budget - kept
+    analysis = budgets.analysis_rollouts(budget, settings, run.tasks, free)
+    left = budget if free else budget - analysis
     most = budgets.affordable(left, settings, free)
     joint, select = settings.adapters == JOINT, settings.synthesis == "select"
-    asked = {"zero_shot": LETTERS, "both": LETTERS, "classifier": STATES, "soft": STATES}
+    asked = {
+        "zero_shot": LETTERS,
+        "both": LETTERS,
+        "classifier": STATES,
+        "soft": STATES,
+        "gate": STATES,
+    }
     need = None if joint else asked.get(settings.route)
     routed = need is LETTERS
     needs = [*label_needs(run), *([need] if need else [])]
     written = not select and generation.ROLE in run.models
+    if kept:
+        needs.append(TUNING)
     if not select and not written:
         if analyst.ROLE in run.models:
             raise UserError(
@@ -68,7 +86,7 @@ def plan_of(settings: TraceSettings, run: PlannedRun, free: bool) -> MethodPlan:
         questions |= {generation.ROLE: attempts}
         questions |= {judge.ROLE: attempts} if judge.ROLE in run.models else {}
     return MethodPlan(
-        phases=_phases(settings, run, analysis, left, most, free),
+        phases=_phases(settings, run, analysis, left, most, free, kept),
         needs=tuple(needs),
         adapters=1 if joint else most,
         questions=questions,
@@ -107,21 +125,31 @@ def label_questions(settings: AnalysisSettings, run: PlannedRun, episodes: int) 
 
 
 def _phases(
-    settings: TraceSettings, run: PlannedRun, analysis: int, left: int, most: int, free: bool
+    settings: TraceSettings,
+    run: PlannedRun,
+    analysis: int,
+    left: int,
+    most: int,
+    free: bool,
+    kept: int,
 ) -> tuple[Phase, ...]:
-    """`left`: rollouts after the analysis, `most`: environments that they pay for."""
+    """`left`: rollouts after the analysis, without the `kept` ones for the gate; `most`:
+    environments that they pay for."""
+    last = (Phase("training of the gate", kept, most=True),) if kept else ()
     if not run.tasks:  # then the number of analysis rollouts is not known either
         return (Phase("training", run.budget, most=True),)
     if settings.synthesis == "select":
         return (
             Phase("analysis, which calibrates too", analysis),
             Phase("training", left, most=True),
+            *last,
         )
-    pool = budgets.calibration_pool(run.budget, left, most, settings, free)
+    pool = budgets.calibration_pool(run.budget - kept, left, most, settings, free)
     once = 0 if free else settings.calibration_round  # one capability is calibrated at least
     calibration = Phase(f"calibration (up to {most} environments)", pool, most=True)
     return (
         Phase("analysis", analysis),
         *((calibration,) if settings.calibration_round else ()),
         Phase("training", left - once, most=True),
+        *last,
     )

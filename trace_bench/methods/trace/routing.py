@@ -8,7 +8,8 @@ them, so all they would do is draw tasks away from it. Zero-shot: the base model
 letter of one of the adapters' descriptions, or of "none of these". Both: it is asked about those
 that retrieval finds. Classifier: a logistic regression on the base model's hidden state, learned
 from the openings of the adapters' own tasks, chooses one adapter, and the others' updates are added
-with a share; soft weighs all of them by its probabilities. Linear and ties play one merge of all
+with a share; soft weighs all of them by its probabilities. Turn: a linear classifier on words
+chooses anew at every turn, learned from training rollouts. Linear and ties play one merge of all
 adapters always: yardsticks for what a choice brings. The description made here is plain JSON; the
 policies turn it into a router.
 
@@ -34,6 +35,7 @@ from trace_bench.methods.trace.classifier import Openings, steps
 from trace_bench.methods.trace.settings import RoutingSettings
 from trace_bench.methods.trace.synthesis.draw import read_opening
 from trace_bench.methods.trace.training import JOINT, Trained
+from trace_bench.methods.trace.turns import Conversations
 from trace_bench.policies.routing.zero_shot import VERSION
 from trace_bench.trainers.start import start_of
 
@@ -52,7 +54,7 @@ class Known:
     lacking: str | None
 
 
-SUMS = ("classifier", "soft", "linear", "ties")
+SUMS = ("classifier", "soft", "turn", "gate", "linear", "ties")
 """Routes that add several adapters to the base model."""
 
 
@@ -72,19 +74,24 @@ def describe(
     trained: Sequence[Trained],
     known: Sequence[Known],
     skills: Mapping[str, str],
-    openings: Openings,
+    learned: tuple[Openings, Conversations],
     settings: RoutingSettings,
     otherwise: str | None = None,
 ) -> dict[str, Any] | None:
     """The router as JSON, or None when one adapter serves all tasks. `skills`: what each capability
-    is, in words; `openings`: of the adapters' own tasks, for the classifier; `otherwise`: the base
-    agent's own adapter, which plays where none is chosen."""
+    is, in words; `learned`: from openings of the adapters' own tasks, for the classifier, and from
+    their training rollouts, for the choice at every turn; `otherwise`: the base agent's adapter,
+    which plays where none is chosen."""
     if any(t.job.name == JOINT for t in trained):
         return None
+    openings, conversations = learned
+    if settings.route == "turn":
+        return conversations.router(trained)
     if settings.route in ("linear", "ties"):
         return _merged([t.adapter.name for t in trained], settings)
-    if settings.route in ("classifier", "soft"):
-        chosen, soft = openings.classifier(trained), settings.route == "soft"
+    if settings.route in ("classifier", "soft", "gate"):
+        warm = settings.route != "gate" or settings.gate_warm
+        chosen, soft = openings.classifier(trained, warm), settings.route != "classifier"
         return {"kind": "classifier", **chosen, "others": settings.route_others, "soft": soft}
     offered = [[t.adapter.name, skills[t.job.name]] for t in trained]
     zero_shot: dict[str, Any] = {"kind": "zero_shot", "skills": offered, "prompt": VERSION}

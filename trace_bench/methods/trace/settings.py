@@ -135,14 +135,17 @@ class SynthesisSettings:
 class RoutingSettings:
     """Which adapter acts."""
 
-    route: Literal["retrieval", "zero_shot", "both", "classifier", "soft", "linear", "ties"] = (
-        "retrieval"
-    )
+    route: Literal[
+        "retrieval", "zero_shot", "both", "classifier", "soft", "turn", "gate", "linear", "ties"
+    ] = "retrieval"
     """How the adapter is chosen: likeness to stored conversations, the base model by the
     probability of a letter (published), the base model among those that retrieval finds
     (published), or a classifier on the base model's hidden state (ours), whose choice is one
-    adapter or, with soft, weights for all. linear and ties merge all adapters into one. The tiny
-    agent cannot be asked for a letter: it knows tool conversations and no questions about them."""
+    adapter or, with soft, weights for all; anew at every turn, by what the conversation shows so
+    far (turn, ours); or a soft classifier that is then trained with GRPO on the target's training
+    tasks (gate, the current paper's in its global form). linear and ties merge all adapters into
+    one. The tiny agent cannot be asked for a letter: it knows tool conversations and no questions
+    about them."""
     route_share: float = _share(0.0)
     """zero_shot and both: play the weighted sum of the fewest adapters that have this share of the
     probability (a published variant); 0 plays the likeliest alone (published as final)."""
@@ -161,14 +164,21 @@ class RoutingSettings:
     """Smallest cosine of a neighbour (published 0.5, for embeddings; ours is for word counts, whose
     cosines are smaller: at 0.5 the base model gets 27 of those 76 tasks, at 0.35 it gets 9)."""
     route_others: float = _share(0.35)
-    """classifier, soft: a weight g becomes g + route_others (1 - g), so that the other adapters'
-    updates count beside the chosen one (ours)."""
+    """classifier, soft, turn, gate: a weight g becomes g + route_others (1 - g), so that the other
+    adapters' updates count beside the chosen one (ours)."""
     route_l2: float = field(default=1e-3, metadata={"low": 0})
-    """classifier, soft: L2 penalty of the logistic regression (ours)."""
+    """classifier, soft, turn, gate: L2 penalty of the logistic regression (ours)."""
     route_weight: float = field(default=0.5, metadata={"low": 0})
     """linear: the weight of every adapter's update (ours)."""
     route_density: float = field(default=0.2, metadata={"low": 0.001, "high": 1})
     """ties: the share of each update's values that is kept (published for TIES)."""
+    gate_share: float = _share(0.15)
+    """gate: part of the budget for GRPO of the gate; 0 plays it as it starts (ours)."""
+    gate_rate: float = field(default=1e-3, metadata={"low": 0})
+    """gate: learning rate of its GRPO, constant (published)."""
+    gate_warm: bool = True
+    """gate: start from the classifier (published: a warm start on prompts and capabilities), or
+    else at zero, which weighs all adapters alike (published as the gate's initialization)."""
 
 
 @dataclass(frozen=True)

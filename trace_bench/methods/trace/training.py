@@ -62,13 +62,15 @@ def train(
     whole: Callable[[Sequence[Trained]], AgentSpec],
     after: Callable[[Sequence[Trained]], None],
     keep: Callable[[Job], bool] = lambda job: True,
+    reserve: int = 0,
 ) -> list[Trained]:
     """Trains every job from the base agent. `whole` puts an agent together from what is there;
     `after` is called with what is there after each job. A job that trained nothing is left out, and
-    what was trained is thrown away unless `keep` then says that it may be used."""
+    what was trained is thrown away unless `keep` then says that it may be used. The last `reserve`
+    rollouts of the budget are left for what comes after."""
     done: list[Trained] = []
     for n, job in enumerate(work):
-        share = next_share(lab.budget_left(), [j.weight for j in work[n:]])
+        share = next_share(lab.budget_left() - reserve, [j.weight for j in work[n:]])
         made = _train_one(lab, base, job, share, settings, lambda t: whole([*done, t]))
         if made is not None and keep(job):
             done.append(made)

@@ -36,7 +36,9 @@ _WORTH_MOVING = 24  # a row is moved for a new one if it is longer by at least t
 class Order:
     """The next turn of an episode: new prompt tokens, then sampling until `stop` or the limit.
 
-    `adapter` and `seed` are the same for all orders of an episode."""
+    `adapter` and `seed` are the same for all orders of an episode. An episode whose adapter changes
+    is released, since its cached keys and values are the earlier adapter's, and submitted again
+    with all of its tokens; it draws the same numbers at the same places."""
 
     episode: int
     ids: Sequence[int]

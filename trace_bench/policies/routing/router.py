@@ -1,4 +1,4 @@
-"""Chooses the adapter for an episode, once, from its first messages.
+"""Chooses the adapter for an episode from its first messages, or for each turn.
 
 A router's description is plain JSON in the AgentSpec:
 
@@ -10,6 +10,8 @@ A router's description is plain JSON in the AgentSpec:
     {"kind": "both", "retrieval": {...}, "zero_shot": {...}}
     {"kind": "classifier", "labels": [name|null, ...], "weights": [[number, ...], ...],
      "bias": [number, ...], "others": 0.35, "soft": false}
+    {"kind": "turns", "words": [word, ...], "labels": ..., "weights": ..., "bias": ...,
+     "others": 0.35}                                              chooses anew at every turn
     {"kind": "sum", "parts": [[name, weight], ...], "density": null|0.2}      always this sum; with
                                                                       a density merged by TIES
 
@@ -30,9 +32,10 @@ from trace_bench.core.types import AgentSpec, Message, Tool
 from trace_bench.policies.routing.classifier import ClassifierRouter, share
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.retrieval import RetrievalRouter
+from trace_bench.policies.routing.turns import TurnRouter
 from trace_bench.policies.routing.zero_shot import BothRouter, ZeroShotRouter
 
-KINDS = ("fixed", "retrieval", "zero_shot", "both", "classifier", "sum")
+KINDS = ("fixed", "retrieval", "zero_shot", "both", "classifier", "turns", "sum")
 
 
 def make_router(agent: AgentSpec, model: object = None) -> Router:
@@ -64,6 +67,9 @@ def make_router(agent: AgentSpec, model: object = None) -> Router:
     if kind == "classifier":
         _check_labels(description, names)
         return ClassifierRouter(description, model)
+    if kind == "turns":
+        _check_labels(description, names)
+        return TurnRouter(description)
     if kind == "sum":
         return FixedRouter(_sum(description, names))
     raise unknown("router", kind, KINDS, "agent.router.kind")

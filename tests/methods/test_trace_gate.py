@@ -1,0 +1,238 @@
+"""The gate over TRACE's adapters: its gradient, its training, its ledger, and its export."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from models import save_adapter
+from sandboxes import in_process as suite
+from trace_lab import BASE, MemoryLab, ScriptedTrainer
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import PlannedRun
+from trace_bench.core.types import (
+    AdapterRef,
+    AgentSpec,
+    Purpose,
+    Task,
+    agent_from_json,
+    to_json,
+)
+from trace_bench.methods.trace import Trace
+from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.play.rollouts import play
+from trace_bench.policies.local import LocalPolicy
+from trace_bench.policies.routing.merge import Mixture
+from trace_bench.policies.routing.router import make_router
+from trace_bench.tiny import MODEL_FOLDER
+from trace_bench.trainers.gates import Gate, Gated
+from trace_bench.trainers.local import LocalTrainer
+from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.trainers.tree import build, sequence_of
+
+MODEL = str(MODEL_FOLDER)
+HABITS = {"recovers_from_errors": 0.7, "asks_when_information_is_missing": 0.7}
+
+
+@pytest.fixture(scope="module")
+def policy() -> Any:
+    acting = LocalPolicy(MODEL, batch=16)
+    yield acting
+    acting.close()
+
+
+@pytest.fixture(scope="module")
+def refs(tmp_path_factory: pytest.TempPathFactory) -> tuple[AdapterRef, ...]:
+    out = []
+    for seed, rank in ((1, 2), (2, 3)):
+        place = tmp_path_factory.mktemp("run") / "adapters" / f"a{seed}" / "0001"
+        place.parent.mkdir(parents=True)
+        save_adapter(MODEL_FOLDER, place, seed=seed, rank=rank)
+        out.append(AdapterRef(f"a{seed}@0001", str(place)))
+    return tuple(out)
+
+
+def gate_of(refs: Sequence[AdapterRef], others: float = 0.35) -> Gate:
+    torch.manual_seed(5)
+    labels = [*(ref.name for ref in refs), None]
+    weights = (0.05 * torch.randn(3, 128)).tolist()
+    return Gate({"labels": labels, "weights": weights, "bias": [0.1, 0.0, -0.1]}, others)
+
+
+def test_the_gradient_is_that_of_finite_differences(policy: LocalPolicy, refs: Any) -> None:
+    """Of the log-probabilities of real episodes in the gate's weights and bias, and
+    without rounding: through the softmax, the weights, and every layer of the model."""
+    world = suite("toolsandbox", "embedded")
+    task = next(iter(world.tasks("dev")))
+    gate = gate_of(refs)
+    agent = AgentSpec(MODEL, adapters=refs, router=gate.as_json())
+    (played,) = play(policy, world, agent, [task], [0], max_turns=1)
+    state = policy.prompt_state(played.turns[0].messages, played.tools)
+    tree = build([sequence_of(played)])
+    model = Gated(MODEL, refs)
+    model.learner.model.double()
+
+    def total() -> torch.Tensor:
+        return model.logprobs(tree, gate.mix(state, played=False)).double().sum()
+
+    torch.autograd.backward(total())
+    step = 3e-3  # the log-probabilities come in float32
+    for values, place in (
+        *((gate.weights, (row, column)) for row in range(3) for column in (77,)),
+        *((gate.bias, (row,)) for row in range(3)),
+    ):
+        assert values.grad is not None
+        found = float(values.grad[place])
+        sides = []
+        for sign in (1.0, -1.0):
+            with torch.no_grad():
+                values[place] += sign * step
+                sides.append(float(total()))
+                values[place] -= sign * step
+        expected = (sides[0] - sides[1]) / (2 * step)
+        assert found == pytest.approx(expected, rel=2e-2, abs=5e-3)
+    assert float(gate.bias.grad.abs().max()) > 0.05  # type: ignore[union-attr]
+
+
+def test_the_gradient_passes_the_rounding(refs: Any) -> None:
+    gate = gate_of(refs)
+    state = torch.randn(128).tolist()
+    played, smooth = gate.mix(state), gate.mix(state, played=False)
+    tenths = (played - 0.35) / 0.65 * 10
+    assert torch.allclose(tenths, tenths.round(), atol=1e-9) and not torch.equal(played, smooth)
+    grads = [
+        torch.autograd.grad(mix[0], gate.bias, retain_graph=True)[0] for mix in (played, smooth)
+    ]
+    torch.testing.assert_close(grads[0], grads[1])
+
+
+def test_what_the_loaded_agent_samples_is_what_the_trainer_computes(
+    policy: LocalPolicy, refs: Any, tmp_path: Path
+) -> None:
+    """Export: the agent as JSON, read back and played by a new engine."""
+    gate = gate_of(refs)
+    agent = AgentSpec(MODEL, adapters=refs, router=gate.as_json())
+    (tmp_path / "agent.json").write_text(json.dumps(to_json(agent)))
+    again = agent_from_json(json.loads((tmp_path / "agent.json").read_text()))
+    world = suite("toolsandbox", "embedded")
+    tasks = list(world.tasks("dev"))[:3]
+    fresh = LocalPolicy(MODEL, batch=3)
+    played = play(fresh, world, again, tasks, [0, 1, 2], max_turns=3)
+    fresh.close()
+    model = Gated(MODEL, refs)
+    router = make_router(again, policy)
+    for trajectory in played:
+        first = trajectory.turns[0].messages
+        mix = gate.mix(policy.prompt_state(first, trajectory.tools))
+        choice = router.route(first, trajectory.tools)
+        assert isinstance(choice, Mixture) and choice.name == trajectory.adapter
+        assert [w for _, w in choice.parts] == pytest.approx(mix.tolist(), abs=1e-6)
+        tokens = sequence_of(trajectory)
+        with torch.no_grad():
+            computed = model.logprobs(build([tokens]), mix)
+        assert tokens.logprobs.tolist() == pytest.approx(computed.tolist(), abs=5e-4)
+
+
+def test_a_missing_base_slot_is_added_at_zero() -> None:
+    gate = Gate({"labels": ["a"], "weights": [[2.0]], "bias": [1.0]}, 0.0)
+    assert gate.labels == ["a", None] and gate.as_json()["weights"] == [[2.0], [0.0]]
+
+
+class Adapting(ScriptedTrainer):
+    """Its adapters are real ones, and it can fine-tune: the gate's recipe and model."""
+
+    def __init__(self, refs: Sequence[AdapterRef]) -> None:
+        super().__init__()
+        self._refs, self._real = list(refs), LocalTrainer(TrainerSettings(groups=2, group_size=4))
+        self.settings = self._real.settings
+
+    def learner(self, model: str) -> Any:
+        return self._real.learner(MODEL)
+
+    def train(self, job: Any, lab: Any) -> AgentSpec:
+        agent = super().train(job, lab)
+        real = self._refs[len(self.jobs) - 1]
+        added = replace(agent.adapters[-1], name=real.name, path=real.path)
+        return replace(agent, adapters=(*agent.adapters[:-1], added))
+
+
+class GateLab(MemoryLab):
+    """The gate's rollouts are real ones."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.gates: list[AgentSpec] = []  # that played
+        self.metrics: list[dict[str, Any]] = []
+
+    def rollouts(self, call: str, agent: AgentSpec, tasks: Sequence[Task], **how: Any) -> Any:
+        played = super().rollouts(call, agent, tasks, **how)
+        if not call.startswith("train/gate"):
+            return played
+        assert self.policy is not None
+        self.gates.append(agent)
+        seeds = range(len(tasks))
+        return play(self.policy, self.suite, agent, tasks, seeds, max_turns=4, max_tokens=48)
+
+    def metric(self, **values: Any) -> None:
+        self.metrics.append(values)
+
+
+def gated(
+    policy: LocalPolicy, refs: Any, budget: int, **settings: Any
+) -> tuple[AgentSpec, GateLab]:
+    lab = GateLab(HABITS, budget, seed=7, trainer=Adapting(refs))
+    lab.policy = policy
+    small = {"synthetic_tasks": 8, "max_capabilities": 2, "gate_rate": 0.05, **settings}
+    method = Trace(TraceSettings(route="gate", **small))
+    base = replace(BASE, model=MODEL)
+    return method.fit(base, lab.suite.tasks("train"), lab), lab  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("budget", [300, 437])
+def test_the_gate_is_trained_on_target_tasks_and_charged(
+    policy: LocalPolicy, refs: Any, budget: int
+) -> None:
+    agent, lab = gated(policy, refs, budget)
+    assert sum(len(tasks) for _, _, tasks in lab.calls) + lab.left == budget
+    calls = [c for c in lab.calls if c[0].startswith("train/gate")]
+    assert sum(len(tasks) for *_, tasks in calls) == int(0.15 * budget) // 8 * 8
+    train = {task.id for task in lab.suite.tasks("train")}
+    assert all(purpose is Purpose.TRAINING and train >= set(tasks) for _, purpose, tasks in calls)
+    assert len({a.version for a in [*lab.gates, agent]}) == len(calls) + 1
+    assert agent.router != lab.gates[0].router, "it was trained"
+    assert lab.checkpoints[-1] == agent
+    trained = [m for m in lab.metrics if m["adapter"].startswith("gate@")]
+    assert len(trained) == len(calls)
+    apart = [m["logprob_difference_max"] for m in trained if m["steps"]]
+    assert apart and max(apart) < 5e-3, "sampler and trainer agree"
+    if budget == 300:
+        again, other = gated(policy, refs, budget)
+        assert to_json(again) == to_json(agent) and other.calls == lab.calls
+
+
+def test_a_gate_without_rollouts_is_played_as_it_starts(policy: LocalPolicy, refs: Any) -> None:
+    warm, lab = gated(policy, refs, 300, gate_share=0.0)
+    assert not lab.gates and lab.left == 0
+    assert warm.router is not None and warm.router["soft"] and any(warm.router["bias"])
+    cold, _ = gated(policy, refs, 300, gate_share=0.0, gate_warm=False)
+    assert cold.router is not None and not any(cold.router["bias"])
+    assert cold.router["labels"][-1] is None and len(cold.router["weights"][0]) == 128
+
+
+def test_a_share_that_pays_for_no_iteration_is_refused(refs: Any) -> None:
+    run = PlannedRun(budget=300, tasks=64, trainer=LocalTrainer(TrainerSettings()))
+    with pytest.raises(UserError, match=r"gate_share=0\.02.*is 6 rollouts.*at least 16"):
+        Trace(TraceSettings(route="gate", gate_share=0.02)).plan(run)
+    with pytest.raises(UserError, match=r"leaves 60 for the adapters, which need at least 160"):
+        Trace(TraceSettings(route="gate", gate_share=0.8)).plan(run)
+    plan = Trace(TraceSettings(route="gate")).plan(run)
+    assert {n.protocol.__name__ for n in plan.needs} >= {"ShowsState", "FineTunes"}
+    assert plan.phases[-1].name == "training of the gate" and plan.phases[-1].rollouts == 45
+    joint = Trace(TraceSettings(route="gate", adapters="joint")).plan(run)
+    assert [p.name for p in joint.phases][-1] == "training"

@@ -1,0 +1,236 @@
+"""GRPO of a gate over TRACE's adapters, on the target's training tasks (the current paper's step 4
+in its `global` form).
+
+The gate starts as the classifier that was learned from synthetic openings (warm start: it costs no
+rollout), or at zero, which weighs all adapters alike. Base model and adapters are frozen; only the
+gate is trained, with the trainer's own recipe, and its rollouts are charged. Its weights are set by
+the first prompt and locked for the conversation.
+
+A killed run computes the gate again from the stored rollouts: an update takes a moment, and nothing
+else must be kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import FineTunes, Lab, State, Trainer
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
+from trace_bench.methods.trace import budget as budgets
+from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.trace.training import JOINT
+from trace_bench.trainers.record import (
+    check_finite,
+    check_turns,
+    of_rollouts,
+    of_sampler,
+    reward_of,
+)
+from trace_bench.trainers.schedule import plan, task_of_group
+
+if TYPE_CHECKING:
+    import torch
+
+    from trace_bench.trainers.gates import Gate, Gated
+    from trace_bench.trainers.grpo import Advantages, Mismatch
+
+NAME = "gate"
+
+
+def reserve(budget: int, settings: TraceSettings) -> int:
+    """Rollouts of the budget that are kept for the gate."""
+    if settings.route != NAME or settings.adapters == JOINT:
+        return 0
+    return int(settings.gate_share * budget)
+
+
+def check(budget: int, settings: TraceSettings, trainer: Trainer, free: bool) -> None:
+    """Raises UserError if the gate's part of the budget pays for no iteration, or leaves too little
+    for the adapters. `free`: the budget pays for training only."""
+    kept = reserve(budget, settings)
+    if not kept or not isinstance(trainer, FineTunes):
+        return
+    least = min(2, trainer.settings.groups) * trainer.settings.group_size
+    rest = budgets.minimum(settings, free)
+    if kept < least or budget - kept < rest:
+        raise UserError(
+            f"method.gate_share={settings.gate_share} of budget={budget} is {kept} rollouts for "
+            f"the gate, which needs at least {least}, and leaves {budget - kept} for the "
+            f"adapters, which need at least {rest}. Raise `budget` or change "
+            "`method.gate_share`; with 0 the gate is played as it starts."
+        )
+
+
+@dataclass
+class _Update:
+    """What one iteration's optimizer steps did."""
+
+    steps: int = 0
+    loss: float = 0.0
+    grad_norm: float = 0.0
+    mismatch: Mismatch | None = None
+
+
+class GateTraining:
+    """Trains `agent`'s gate (its router, a soft classifier) on `tasks` with `rollouts` rollouts."""
+
+    def __init__(
+        self,
+        lab: Lab,
+        agent: AgentSpec,
+        tasks: Sequence[Task],
+        rollouts: int,
+        settings: TraceSettings,
+    ) -> None:
+        if not isinstance(lab.trainer, FineTunes):
+            raise UserError(
+                "method.route=gate trains its gate in this process, which this trainer cannot. "
+                "Change `trainer` to local, or set method.gate_share=0."
+            )
+        self.lab, self.base, self.tasks, self.settings = lab, agent, tasks, settings
+        self.trainer = lab.trainer
+        self.recipe = lab.trainer.settings
+        self.schedule = plan(rollouts, self.recipe, NAME)
+        self.seed = stable_seed(lab.seed, "trace", NAME)
+        self.states: dict[str, State] = {}
+
+    def run(self) -> AgentSpec:
+        """The agent with the trained gate."""
+        import torch
+
+        from trace_bench.trainers.gates import Gate, Gated
+
+        assert self.base.router is not None
+        gate = Gate(self.base.router, self.settings.route_others)
+        names = [name for name in gate.labels if name is not None]
+        adapters = [next(a for a in self.base.adapters if a.name == name) for name in names]
+        device = str(self.trainer.learner(self.base.model).device)
+        model = Gated(self.base.model, adapters, device)
+        optimizer = torch.optim.AdamW(
+            [gate.weights, gate.bias], lr=self.settings.gate_rate, weight_decay=0.0
+        )
+        agent = self.agent(gate, 0)
+        first = 0
+        for iteration, groups in enumerate(self.schedule.groups):
+            tasks = [task_of_group(first + g, self.tasks, self.seed) for g in range(groups)]
+            first += groups
+            played = self.rollouts(iteration, agent, tasks)
+            record = self.learn(iteration, played, gate, model, optimizer)
+            agent = self.agent(gate, iteration + 1)
+            self.lab.metric(**record)
+            self.lab.checkpoint(agent)
+        return agent
+
+    def agent(self, gate: Gate, iteration: int) -> AgentSpec:
+        version = f"{self.base.version}+{NAME}@{iteration:04d}"
+        return replace(self.base, version=version, router=gate.as_json())
+
+    def rollouts(self, iteration: int, agent: AgentSpec, tasks: Sequence[Task]) -> list[Trajectory]:
+        """A group of each task, played by the gate itself."""
+        each = [task for task in tasks for _ in range(self.recipe.group_size)]
+        call = f"train/{NAME}/iter{iteration:04d}"
+        played = self.lab.rollouts(call, agent, each, purpose=Purpose.TRAINING, temperature=1.0)
+        for trajectory in played:
+            check_turns(trajectory, trajectory.adapter)
+        return played
+
+    def learn(
+        self,
+        iteration: int,
+        played: Sequence[Trajectory],
+        gate: Gate,
+        model: Gated,
+        optimizer: torch.optim.Optimizer,
+    ) -> dict[str, Any]:
+        """Updates the gate from one iteration's rollouts; returns metrics."""
+        import torch
+
+        from trace_bench.trainers.grpo import group_advantages
+
+        reward = self.settings.reward
+        rewards = torch.tensor([reward_of(t, reward) for t in played], dtype=torch.float64)
+        group = torch.arange(len(played)) // self.recipe.group_size
+        found = group_advantages(rewards, group, normalize_std=self.recipe.normalize_std)
+        where = f"{NAME}, iteration {iteration}"
+        update = _Update()
+        for _ in range(self.recipe.epochs):
+            self.step(played, found, gate, model, optimizer, update)
+            check_finite(where, update.grad_norm)
+        return {
+            "phase": "training",
+            "adapter": f"{NAME}@{iteration + 1:04d}",
+            "iteration": iteration,
+            "spent": self.schedule.spent[iteration] + len(played),
+            **of_rollouts(played, reward, found),
+            "learning_rate": self.settings.gate_rate,
+            "steps": update.steps,
+            "loss": update.loss / update.steps if update.steps else None,
+            "grad_norm": update.grad_norm / update.steps if update.steps else None,
+            **of_sampler(where, update.mismatch, self.recipe.mismatch, self.lab),
+        }
+
+    def step(
+        self,
+        played: Sequence[Trajectory],
+        found: Advantages,
+        gate: Gate,
+        model: Gated,
+        optimizer: torch.optim.Optimizer,
+        update: _Update,
+    ) -> None:
+        """One optimizer step on all groups with an advantage, one tree for each group's task."""
+        import torch
+
+        from trace_bench.trainers.grpo import mismatch, policy_loss, token_weights
+        from trace_bench.trainers.tree import build, sequence_of
+
+        groups: dict[int, list[int]] = {}
+        for i, trajectory in enumerate(played):
+            if bool(found.trained[i]) and trajectory.turns:
+                groups.setdefault(i // self.recipe.group_size, []).append(i)
+        if not groups:
+            return
+        count = sum(map(len, groups.values()))
+        optimizer.zero_grad(set_to_none=True)
+        before: list[tuple[torch.Tensor, torch.Tensor]] = []
+        total = 0.0
+        for members in groups.values():
+            sequences = [sequence_of(played[i]) for i in members]
+            lengths = torch.tensor([len(s.sampled) for s in sequences])
+            old = torch.cat([torch.from_numpy(s.logprobs) for s in sequences])
+            new = model.logprobs(build(sequences), gate.mix(self.state(played[members[0]]))).cpu()
+            weights = token_weights(lengths, self.recipe.aggregate) * len(members) / count
+            spread = found.values[members].repeat_interleave(lengths)
+            loss = policy_loss(
+                new,
+                old,
+                spread,
+                weights,
+                clip_low=self.recipe.clip_low,
+                clip_high=self.recipe.clip_high,
+                dual_clip=self.recipe.dual_clip,
+            ).loss
+            torch.autograd.backward(loss)
+            total += float(loss.detach())
+            before.append((old, new.detach()))
+        parameters = [gate.weights, gate.bias]
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.recipe.max_grad_norm))
+        if update.steps == 0:
+            old, new = (torch.cat(side) for side in zip(*before, strict=True))
+            update.mismatch = mismatch(old, new)
+        update.steps, update.loss = update.steps + 1, update.loss + total
+        update.grad_norm += norm if math.isfinite(total) else math.nan
+        if math.isfinite(norm) and math.isfinite(total):
+            optimizer.step()
+
+    def state(self, trajectory: Trajectory) -> State:
+        """The base model's state at the end of the first prompt."""
+        if trajectory.task not in self.states:
+            first = trajectory.turns[0].messages
+            self.states[trajectory.task] = self.lab.prompt_state(first, trajectory.tools)
+        return self.states[trajectory.task]
