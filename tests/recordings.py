@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.checked import build
-from trace_bench.core.protocols import RunContext
+from trace_bench.core.protocols import Env, RunContext
 from trace_bench.core.types import Message, Step
-from trace_bench.envs.recorded.env import RecordedEnv
 from trace_bench.envs.recorded.suite import RecordedSettings, RecordedSuite
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.record.references import dialogues
@@ -38,7 +37,7 @@ def suite(folder: Path, run: RunContext | None = None, **settings: Any) -> Recor
     return RecordedSuite(run or RunContext(), build(RecordedSettings, data, "env"))
 
 
-def follow(env: RecordedEnv, actions: Sequence[Message]) -> Step:
+def follow(env: Env, actions: Sequence[Message]) -> Step:
     """The last step of an episode that was reset."""
     step = Step()
     for action in actions:

@@ -33,24 +33,26 @@ STEP = {"level": "step", "holders": 2}
 
 
 class Talk(LettersEnv):
-    """Two turns of the user; in each, an item asks that most of the reply is small letters. `void`:
-    the judge fails at the first word of these tasks' second turn."""
+    """Two turns of the user; in each, an item asks for a small letter in the reply. `void`:
+    the judge fails in the second turn of some episodes."""
 
-    def reset(self, task: Any) -> Step:
+    def __init__(self, void: bool) -> None:
+        super().__init__(())
+        self.void = void
         self.said: list[str] = []
-        self.task = task.id
-        return super().reset(task)
 
     def step(self, action: Message) -> Step:
         self.said.append(action["content"])
         if len(self.said) == 1:
             return Step(({"role": "user", "content": "more"},))
-        if self.task in self.broken and len(self.said[0]) % 2:
+        if self.void and len(self.said[0]) % 2:
             raise EpisodeError("judge", "the judge gave no usable answer")
-        found = [_small(text) > 0.5 for text in self.said]
-        checks = tuple(Check(n, "C0", 1.0, (), n if met else None) for n, met in enumerate(found))
-        score = Score(sum(found) / 2, all(found), checks=checks)
-        return Step(done=True, score=score, stop=StopReason.DONE)
+        return Step(done=True, score=self.score(), stop=StopReason.DONE)
+
+    def score(self) -> Score:
+        met = [*(_small(text) > 0 for text in self.said), False, False][:2]
+        checks = tuple(Check(n, "C0", 1.0, (), n if yes else None) for n, yes in enumerate(met))
+        return Score(sum(met) / 2, all(met), checks=checks)
 
 
 def _small(text: str) -> float:
@@ -58,13 +60,12 @@ def _small(text: str) -> float:
 
 
 class Talks(LettersSuite):
-    def __init__(self, void: Sequence[str] = ()) -> None:
+    def __init__(self, void: bool = False) -> None:
+        super().__init__()
         self.void = void
 
     def make(self) -> LettersEnv:
-        env = Talk(())
-        env.broken = self.void
-        return env
+        return Talk(self.void)
 
 
 @pytest.fixture(scope="module")
@@ -88,8 +89,7 @@ def test_training_on_checklists_raises_the_reward(level: str, model: Path, tmp_p
 
 
 def test_a_void_sample_is_counted_and_not_trained_on(model: Path, tmp_path: Path) -> None:
-    suite = Talks([f"letters/tests/train/{n}" for n in range(4)])
-    metrics = train(tmp_path, model, suite, 24, assignment=STEP)
+    metrics = train(tmp_path, model, Talks(void=True), 24, assignment=STEP)
     ledger = read_lines(tmp_path / "ledger.jsonl")
     void = [line for line in ledger if (line["error"] or "").startswith("judge: ")]
     assert void and sum(m["failures"] for m in metrics) == len(void) < 24
