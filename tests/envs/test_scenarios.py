@@ -66,13 +66,17 @@ def test_train_large_is_large_and_solvable() -> None:
     assert all(follow(task).success for task in tasks[::40])
 
 
+DIALOGUES = [f"toolsandbox/embedded/dialogues/{n:04d}" for n in range(0, 2400, 60)]
+
+
 def test_the_splits_are_fixed() -> None:
     """Figures compare over time only while these stay. What libraries compute (dates, conversions)
     is left out; change a value here only together with the suite's name."""
     found = {}
     for split in SUITE.splits():
         digest = hashlib.sha256()
-        for task in SUITE.tasks(split):
+        tasks = SUITE.tasks(split) if split != "dialogues" else map(SUITE.task, DIALOGUES)
+        for task in tasks:
             drawn = [task.data[key] for key in ("shape", "now", "start", "tools", "user")]
             digest.update(json.dumps([task.id, task.seed, *drawn], sort_keys=True).encode())
         found[split] = digest.hexdigest()[:16]
@@ -81,7 +85,14 @@ def test_the_splits_are_fixed() -> None:
         "dev": "e6409192f55baaa9",
         "test": "f3ac5d5efbbbfdab",
         "train_large": "02d608d08218b5f4",
+        "dialogues": "9eff06911c375b8b",
     }
+
+
+def test_dialogues_have_several_user_turns() -> None:
+    tasks = list(map(SUITE.task, DIALOGUES))
+    assert {task.data["category"] for task in tasks} == {"multiple_user_turns"}
+    assert all(follow(task).success for task in tasks)
 
 
 def test_every_milestone_and_minefield_is_in_the_graph() -> None:

@@ -100,7 +100,10 @@ def _of_run(arguments: list[str], out: Path, count: int | None, least: int) -> d
     suite = _suite(settings)
     try:
         against = {str(summary["dev_split"]), str(summary["split"])}
-        made_by = {"command": "run", "run": summary["fingerprint"], "count": count, "turns": least}
+        made_by = {
+            "command": "run", "suite": f"{suite.name}/{suite.variant}",
+            "run": summary["fingerprint"], "count": count, "turns": least,
+        }  # fmt: skip
         folder = Folder(out, made_by, references.held_out(suite, sorted(against)))
         return _write(folder, runs.dialogues(source), count, least)
     finally:

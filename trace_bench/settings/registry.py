@@ -58,6 +58,7 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "method": {
             "base": "trace_bench.methods.base:Base",
             "grpo": "trace_bench.methods.grpo:Grpo",
+            "cm2": "trace_bench.methods.cm2:Cm2",
             "gepa": "trace_bench.methods.gepa:Gepa",
             "sft": "trace_bench.methods.sft:Sft",
             "trace": "trace_bench.methods.trace:Trace",

@@ -15,7 +15,7 @@ from trace_bench.core.protocols import Env, Suite
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Boundary, Message, Task
 
-ENDED = json.dumps({"error": "the session has ended"})
+ENDED = json.dumps({"error": "ToolError: the session has ended"})
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,12 @@ from trace_bench.checklists.model_judge import PROMPT_VERSION as JUDGE_VERSION
 from trace_bench.checklists.model_judge import ModelJudge
 from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import RunContext, Suite, Typical
-from trace_bench.core.store import read_bytes, stable_seed
+from trace_bench.core.protocols import Env, HasReference, RunContext, Suite, Typical
+from trace_bench.core.store import read_bytes, read_object, stable_seed
 from trace_bench.core.types import Message, Task
 from trace_bench.envs.recorded.behind import Behind, Rates
-from trace_bench.envs.recorded.data import read_split, splits_in
+from trace_bench.envs.recorded.data import META, read_split, splits_in
+from trace_bench.envs.recorded.either import EitherEnv
 from trace_bench.envs.recorded.env import RecordedEnv
 from trace_bench.envs.recorded.simulator import PROMPT_VERSION, ModelSimulator
 from trace_bench.envs.recorded.tools import Exchange, Simulator, Tools
@@ -45,6 +46,9 @@ class RecordedSettings:
     wrong: float = field(default=0.0, metadata=number(0, 1))
     stale: float = field(default=0.0, metadata=number(0, 1))
     inconsistent: float = field(default=0.0, metadata=number(0, 1))
+
+
+REAL = "real_"  # before the names of the real suite's splits
 
 
 class RecordedSuite:
@@ -90,6 +94,7 @@ class RecordedSuite:
             simulator = f"llm, prompt {PROMPT_VERSION}"
         return {
             "data": self._revision,
+            "real": self._source,
             "tools": s.tools,
             "judge": judge,
             "judge_errors": {"misses": s.misses, "alarms": s.alarms, "correlated": s.correlated},
@@ -100,13 +105,20 @@ class RecordedSuite:
         }  # fmt: skip
 
     def splits(self) -> Sequence[str]:
-        return splits_in(self.folder)
+        """The folder's files, and the splits of the suite that they come from as `real_dev`, ...:
+        its own tasks with its own score."""
+        if self._source is None:
+            return splits_in(self.folder)
+        real = [REAL + split for split in self._real(self._source).splits()]
+        return [*splits_in(self.folder), *real]
 
     def tasks(self, split: str) -> Sequence[Task]:
+        if split not in (there := self.splits()):
+            setting = "env.train_split, env.dev_split or evaluation.split"
+            raise unknown("split", split, there, setting)
+        if split.startswith(REAL) and self._source is not None:
+            return self._real(self._source).tasks(split.removeprefix(REAL))
         if split not in self._split:
-            if split not in (there := self.splits()):
-                setting = "env.train_split, env.dev_split or evaluation.split"
-                raise unknown("split", split, there, setting)
             records = enumerate(read_split(self.folder, split))
             self._split[split] = [self._task(split, n, record) for n, record in records]
         return self._split[split]
@@ -117,24 +129,49 @@ class RecordedSuite:
             for task in self.tasks(parts[2]):
                 if task.id == task_id:
                     return task
+        if self._source is not None and task_id.startswith(f"{self._source}/"):
+            return self._real(self._source).task(task_id)
         raise UserError(f"no task {task_id!r} in {self.name}/{self.variant}.")
 
-    def make(self) -> RecordedEnv:
+    def make(self) -> Env:
+        """An environment for a recording or for a task of the real suite."""
+        return EitherEnv(self._recorded, self._real_env)
+
+    def _recorded(self) -> RecordedEnv:
         return RecordedEnv(self._judge, self._make_tools, self._make_behind)
 
+    def _real_env(self, task: Task) -> Env:
+        """An environment for a task of the suite that its id names."""
+        return self._real("/".join(task.id.split("/")[:2])).make()
+
     def reference(self, task: Task) -> Sequence[Message]:
-        """The agent's recorded messages."""
+        """The agent's recorded messages; the real suite's reference for a task of it."""
+        if task.env != self.name and self._source is not None:
+            real = self._real(self._source)
+            return real.reference(task) if isinstance(real, HasReference) else ()
         return [m for m in task.data["record"]["messages"] if m["role"] == "assistant"]
 
     def checklist(self, task: Task) -> Sequence[Sequence[Mapping[str, Any]]]:
-        """The first variant of the record's checklists."""
+        """The first variant of the record's checklists; [] for a task of the real suite."""
+        if task.env != self.name:
+            return []
         found: Sequence[Sequence[Mapping[str, Any]]] = task.data["record"]["checklists"][0]
         return found
 
     @cached_property
+    def _source(self) -> str | None:
+        """The suite that all recordings come from, if the folder says so and it may be used."""
+        path = self.folder / META
+        if not self._settings.behind or not path.exists():
+            return None
+        made_by = read_object(path).get("made_by")
+        found = made_by.get("suite") if isinstance(made_by, Mapping) else None
+        return found if isinstance(found, str) else None
+
+    @cached_property
     def _revision(self) -> str:
         digest = hashlib.sha256()
-        for split in self.splits():
+        for split in splits_in(self.folder):
             digest.update(split.encode() + b"\0" + read_bytes(self.folder / f"{split}.jsonl"))
         return f"{self.variant}, {digest.hexdigest()[:12]}"
 

@@ -15,7 +15,7 @@ from trace_bench.core.types import Tool
 from trace_bench.envs.recorded.schema import fault_of
 
 ARGUMENTS = Limits(size=100_000, depth=16, items=10_000)  # of one call
-NOT_RECORDED = json.dumps({"error": "this call has no recorded answer"})
+NOT_RECORDED = json.dumps({"error": "ToolError: this call has no recorded answer"})
 
 Exchange = tuple[Call, str]  # a call and its answer
 
@@ -109,7 +109,7 @@ class Tools:
 
     def _refused(self, why: str) -> tuple[str, bool]:
         self.counts["refused"] += 1
-        return json.dumps({"error": why[:500]}), True
+        return json.dumps({"error": f"ToolError: {why[:500]}"}), True
 
 
 def exchanges(turns: Sequence[Turn]) -> list[Exchange]:

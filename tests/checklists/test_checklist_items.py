@@ -1,0 +1,107 @@
+"""CM2's JSON read and written, and errors that name record, variant, turn and item."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from trace_bench.checklists.annotate import read_annotation
+from trace_bench.checklists.items import read_checklists, to_json
+from trace_bench.core.errors import UserError
+
+
+def item(name: str, weight: float, **changes: Any) -> dict[str, Any]:
+    """An item with every field of the public format."""
+    return {
+        "id": name,
+        "evidence": [
+            {"turn": 0, "step": 1, "from": "assistant.tool_calls", "snippet": "get_weather(Bonn)"},
+            {"turn": 0, "step": 1, "from": "user.content", "snippet": "in Bonn"},
+        ],
+        "focus_on": "assistant.tool_calls",
+        "question": "Does the agent look up the weather in Bonn?",
+        "pass_condition": "A call of get_weather has the city Bonn.",
+        "failure_examples": ["another city"],
+        "required_for_next_turn": True,
+        "dependence": [],
+        "weight": weight,
+        "extra_info": {"price": 0.13},
+        **changes,
+    }
+
+
+RECORD = [
+    [
+        [item("C0", 0.4), item("C1", 0.6, dependence=["C0"], focus_on="tool.content")],
+        [item("C0", 1.0, required_for_next_turn=False)],
+    ],
+    [[item("C0", 1.0)], [item("C0", 1.0)]],
+]
+
+
+def test_the_public_format_is_read_and_written_without_a_loss() -> None:
+    found = read_checklists(json.loads(json.dumps(RECORD)), "r7")
+    assert to_json(found) == RECORD
+    assert len(found) == 2 and [len(turn) for turn in found[0].turns] == [2, 1]
+    second = found[0].turns[0][1]
+    assert second.after == ("C0",) and second.required and second.evidence[0].step == 1
+
+
+BAD: dict[str, tuple[Any, Any, str]] = {
+    "weights": ("weight", 0.9, r"record r7, variant 0, turn 0: the weights sum to 1\.5"),
+    "a weight of nobody": ("weight", None, r"turn 0, item C0: weight is None"),
+    "a weight that is no number": ("weight", float("nan"), "checklists cannot be used"),
+    "focus": ("focus_on", "user.content", r"item C0: focus_on is 'user\.content'; allowed: assis"),
+    "an id twice": ("id", "C1", r"turn 0: two items have the id 'C1'"),
+    "an id with a colon": ("id", "0:C", "turn 0, item 0: id is '0:C'"),
+    "dependence": ("dependence", ["C9"], r"item C0: dependence on 'C9'.*allowed: C0, C1"),
+    "a circle": ("dependence", ["C1"], r"item C0: its dependences form a circle"),
+    "question": ("question", 3, r"item C0: question is 3; allowed: a text"),
+    "required": ("required_for_next_turn", "yes", "required_for_next_turn is 'yes'"),
+    "evidence": ("evidence", [{"turn": 0, "step": -1}], "item C0, evidence 0: step is -1"),
+    "failures": ("failure_examples", "none", "failure_examples is 'none'; allowed: a list"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_errors_name_record_turn_and_item(name: str) -> None:
+    key, value, message = BAD[name]
+    data = copy.deepcopy(RECORD)
+    data[0][0][0][key] = value
+    with pytest.raises(UserError, match=message):
+        read_checklists(data, "r7")
+
+
+def test_the_outer_lists_are_checked() -> None:
+    for data, message in (
+        ({}, "record r7 is {}; allowed: a list of variants"),
+        ([[]], "variant 0 is"),
+        ([[[]]], "variant 0, turn 0 is"),
+        ([RECORD[0], RECORD[1][:1]], "its variants have 2 and 1 turns"),
+    ):
+        with pytest.raises(UserError, match=message):
+            read_checklists(data, "r7")
+
+
+def test_an_annotators_maps_are_merged_into_its_items() -> None:
+    items = [
+        {k: v for k, v in i.items() if k not in ("weight", "dependence")} for i in RECORD[0][0]
+    ]
+    turn = {"turn": 0, "checklist": items, "dependence": {"C1": ["C0"]},
+            "weight": {"C0": 0.4, "C1": 0.6}}  # fmt: skip
+    found = read_annotation("Here: " + json.dumps({"turns": [turn]}), 1)
+    assert [(i.id, i.weight, i.after) for i in found.turns[0]] == [
+        ("C0", 0.4, ()), ("C1", 0.6, ("C0",)),
+    ]  # fmt: skip
+    for changes, message in (
+        ({"weight": {"C0": 1.0, "C7": 0.0}}, "turn 0: weight names 'C7'"),
+        ({"weight": {"C0": 0.5}}, "item C1: weight is None"),
+        ({"checklist": []}, "turn 0 has no list `checklist`"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_annotation(json.dumps({"turns": [{**turn, **changes}]}), 1)
+    with pytest.raises(ValueError, match="one entry for each of the 2 turns"):
+        read_annotation(json.dumps({"turns": [turn]}), 2)

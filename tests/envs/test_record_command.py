@@ -1,0 +1,157 @@
+"""`python -m trace_bench.record`: folders of recordings, disjoint by scenario, that go on after a
+kill; checklists by a model; recordings of a finished run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from recordings import PHONE, recorded, suite, write
+from servers.scripted import Answer, chat, serve
+
+from trace_bench.__main__ import main as run_main
+from trace_bench.checklists.items import read_checklists
+from trace_bench.core.store import read_json, read_lines
+from trace_bench.record.__main__ import main
+from trace_bench.record.folder import Folder, scenario_of
+from trace_bench.record.references import held_out
+
+Said = pytest.CaptureFixture[str]
+COMMAND = ("suite", "env=toolsandbox", "split=train", "turns=2", "evaluation.split=dev")
+SPLITS = ("train", "dev", "test")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("whole") / "phone"
+    assert main([*COMMAND, f"out={out}"]) == 0
+    return out
+
+
+def lines(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    return {split: read_lines(folder / f"{split}.jsonl") for split in SPLITS}
+
+
+def test_dialogues_of_several_turns_are_recorded(whole: Path) -> None:
+    found = [record for records in lines(whole).values() for record in records]
+    assert len(found) == 15  # those of the 64 training tasks in which the user speaks twice
+    meta = read_json(whole / "meta.json")
+    assert sum(meta["dialogues"].values()) == 15 and meta["left out"]["too short"] == 49
+    made = suite(whole)
+    assert sum(len(made.tasks(split)) for split in made.splits()) == 15
+    assert all(len(record["checklists"][0]) >= 2 for record in found)
+
+
+def test_scenarios_are_in_one_split_and_never_held_out(tmp_path: Path) -> None:
+    records = recorded(6)
+    against = {scenario_of(records[0]["messages"])}
+    folder = Folder(tmp_path / "a", {"command": "test"}, against)
+    twins = [{**r, "uuid": f"twin {r['uuid']}"} for r in records]
+    taken = [folder.add(record, 2) for record in (*records, *twins)]
+    assert taken.count(True) == 10
+    facts = folder.finish()
+    assert facts["left out"] == {"held out": 2} and facts["held-out scenarios checked"] == 1
+    homes: dict[str, set[str]] = {}
+    for split, kept in lines(tmp_path / "a").items():
+        for record in kept:
+            homes.setdefault(scenario_of(record["messages"]), set()).add(split)
+    assert all(len(found) == 1 for found in homes.values())
+    wrong = json.loads(json.dumps(records[1]))
+    wrong["uuid"], wrong["checklists"][0][0][0]["extra_info"] = "x", {"check": {"tell": "Never."}}
+    assert not folder.add(wrong, 2)
+    assert folder.counts["does not satisfy its checklist"] == 1
+
+
+def test_the_recordings_of_the_phone_world_share_no_scenario_with_dev(whole: Path) -> None:
+    ours = {scenario_of(r["messages"]) for found in lines(whole).values() for r in found}
+    assert ours and not ours & held_out(PHONE, ["dev"])
+
+
+def test_the_same_command_goes_on_after_a_kill(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "cut"
+    command = [sys.executable, "-m", "trace_bench.record", *COMMAND, f"out={out}"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as started:
+        end = time.monotonic() + 120
+        while not (out / "train.jsonl").exists() and time.monotonic() < end:
+            time.sleep(0.005)
+        started.send_signal(signal.SIGKILL)
+        assert started.wait() in (-signal.SIGKILL, 0)
+    with (out / "train.jsonl").open("ab") as file:
+        file.write(b'{"uuid": "torn')  # as a kill in the middle of a line leaves it
+    assert main([*COMMAND, f"out={out}"]) == 0
+    assert lines(out) == lines(whole)
+    assert read_json(out / "meta.json")["dialogues"] == read_json(whole / "meta.json")["dialogues"]
+
+
+def test_wrong_input_is_named(whole: Path, tmp_path: Path, capsys: Said) -> None:
+    for arguments, said in (
+        (["suit", "out=x"], "unknown command 'suit'; allowed: suite, run, annotate"),
+        (["suite", "env=toolsandbox"], "`out` is missing"),
+        ([*COMMAND, f"out={tmp_path}/a", "count=0"], "count='0' is not allowed"),
+        ([*COMMAND[:2], "split=dev", f"out={tmp_path}/a"], "split=dev is held out"),
+        ([*COMMAND[:2], "split=trian", f"out={tmp_path}/a"], "unknown split 'trian'"),
+        ([*COMMAND, f"out={whole}", "count=3"], "holds recordings of another command"),
+        (["run", f"{tmp_path}", f"out={tmp_path}/a"], "is no finished run"),
+        (["annotate", f"{whole}", f"out={whole}"], "is the folder that is annotated"),
+        (["annotate", f"{whole}", f"out={tmp_path}/a"], "Set llm.annotator.by=endpoint"),
+    ):
+        assert main(arguments) == 2
+        assert said in capsys.readouterr().err
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "notes.txt").write_text("mine")
+    assert main([*COMMAND, f"out={tmp_path}/b"]) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_a_model_writes_checklists_and_is_asked_once(tmp_path: Path, capsys: Said) -> None:
+    records = recorded(3)
+    source = write(tmp_path / "plain", records)
+
+    def annotator(path: str, body: dict[str, Any]) -> Answer:
+        question = body["messages"][1]["content"]
+        turns = 1 + max(json.loads(line)["turn"] for line in question.splitlines()[1:-3])
+        item = {
+            "id": "C0", "evidence": [], "focus_on": "tool.content", "question": "Is it done?",
+            "pass_condition": "It is.", "failure_examples": [], "required_for_next_turn": False,
+        }  # fmt: skip
+        turn = {"checklist": [item], "dependence": {}, "weight": {"C0": 1.0}}
+        weight = {"C0": 0.5} if len(server.bodies()) == 1 else {"C0": 1.0}  # wrong at first
+        return chat(json.dumps({"turns": [{**turn, "turn": n, "weight": weight}
+                                          for n in range(turns)]}))  # fmt: skip
+
+    with serve(annotator) as server:
+        command = [
+            "annotate", str(source), f"out={tmp_path}/made", "variants=2",
+            "llm.annotator.by=endpoint", f"llm.shared.base_url={server.url}", "llm.shared.model=a",
+        ]  # fmt: skip
+        assert main(command) == 0
+        asked = len(server.bodies())
+        assert asked == 7 and "weights sum to 0.5" in str(server.bodies()[1]["messages"][-1])
+        assert main(command) == 0 and len(server.bodies()) == asked
+    found = read_lines(tmp_path / "made" / "train.jsonl")
+    assert [r["uuid"] for r in found] == [r["uuid"] for r in records]
+    assert all(len(read_checklists(r["checklists"], r["uuid"])) == 2 for r in found)
+    assert json.loads(capsys.readouterr().out.split("\n}\n")[0] + "\n}")["annotated"] == 3
+
+
+@pytest.mark.slow
+def test_a_finished_run_is_recorded(tmp_path: Path, capsys: Said) -> None:
+    """The rollouts that succeeded, and none of the held-out episodes."""
+    small = ["env=toolsandbox", "method=grpo", "budget=16", "checkpoints=[]", "trainer.groups=2",
+             "trainer.group_size=8", "evaluation.limit=2", "env.train_tasks=8"]  # fmt: skip
+    assert run_main([*small, f"run_dir={tmp_path}/run"]) == 0
+    ledger = read_lines(tmp_path / "run" / "ledger.jsonl")
+    capsys.readouterr()
+    out = tmp_path / "made"
+    assert main(["run", f"{tmp_path}/run", f"out={out}", "turns=1"]) == 0
+    found = [record for records in lines(out).values() for record in records]
+    assert 0 < len(found) <= len(ledger) == 16
+    assert {r["source"]["task"] for r in found} <= {line["task"] for line in ledger}
+    made = suite(out, tools="real")
+    assert sum(len(made.tasks(split)) for split in made.splits()) == len(found)

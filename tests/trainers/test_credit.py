@@ -1,0 +1,169 @@
+"""Advantages of tokens from checklists: in the loss of the local trainer, and through verl."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from letters import SETTINGS, LettersEnv, LettersSuite, job, make_lab
+from models import save_model
+
+from trace_bench.checklists.rewards import Assignment, advantages, rollout_of
+from trace_bench.core.errors import EpisodeError, UserError
+from trace_bench.core.store import read_lines
+from trace_bench.core.types import (
+    Boundary,
+    Check,
+    Failure,
+    Message,
+    Score,
+    Step,
+    StopReason,
+    Trajectory,
+    Turn,
+)
+from trace_bench.trainers.credit import credit, packed, unpacked
+
+STEP = {"level": "step", "holders": 2}
+
+
+class Talk(LettersEnv):
+    """Two turns of the user; in each, an item asks for a small letter in the reply. `void`:
+    the judge fails in the second turn of some episodes."""
+
+    def __init__(self, void: bool) -> None:
+        super().__init__(())
+        self.void = void
+        self.said: list[str] = []
+
+    def step(self, action: Message) -> Step:
+        self.said.append(action["content"])
+        if len(self.said) == 1:
+            return Step(({"role": "user", "content": "more"},))
+        if self.void and len(self.said[0]) % 2:
+            raise EpisodeError("judge", "the judge gave no usable answer")
+        return Step(done=True, score=self.score(), stop=StopReason.DONE)
+
+    def score(self) -> Score:
+        met = [*(_small(text) > 0 for text in self.said), False, False][:2]
+        checks = tuple(Check(n, "C0", 1.0, (), n if yes else None) for n, yes in enumerate(met))
+        return Score(sum(met) / 2, all(met), checks=checks)
+
+
+def _small(text: str) -> float:
+    return sum("a" <= c <= "z" for c in text) / max(len(text), 1)
+
+
+class Talks(LettersSuite):
+    def __init__(self, void: bool = False) -> None:
+        super().__init__()
+        self.void = void
+
+    def make(self) -> LettersEnv:
+        return Talk(self.void)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_model(tmp_path_factory.mktemp("small"))
+
+
+def train(folder: Path, model: Path, suite: Any, rollouts: int, **changes: Any) -> list[Any]:
+    lab = make_lab(folder, model, rollouts, SETTINGS, suite)
+    lab.trainer.train(replace(job(model, rollouts), **changes), lab)
+    lab.close()
+    return [r for r in read_lines(folder / "metrics.jsonl") if r["phase"] == "training"]
+
+
+@pytest.mark.parametrize("level", ["turn", "step"])
+def test_training_on_checklists_raises_the_reward(level: str, model: Path, tmp_path: Path) -> None:
+    how = {"level": level, "holders": 2}
+    metrics = train(tmp_path, model, Talks(), 12 * 12, assignment=how)
+    rewards = [m["reward"] for m in metrics]
+    assert sum(rewards[-3:]) > sum(rewards[:3]) + 0.3, rewards
+
+
+def test_a_void_sample_is_counted_and_not_trained_on(model: Path, tmp_path: Path) -> None:
+    metrics = train(tmp_path, model, Talks(void=True), 24, assignment=STEP)
+    ledger = read_lines(tmp_path / "ledger.jsonl")
+    void = [line for line in ledger if (line["error"] or "").startswith("judge: ")]
+    assert void and sum(m["failures"] for m in metrics) == len(void) < 24
+
+
+def test_a_score_without_a_checklist_is_refused(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has no checklist.*`method\.assign`"):
+        train(tmp_path, model, LettersSuite(), 12, assignment=STEP)
+
+
+# -- the arithmetic --------------------------------------------------------------------------------
+
+
+def episode(lengths: Sequence[int], *met: int | None, lost: bool = False) -> Trajectory:
+    """One turn of the agent for each turn of the user, with so many tokens."""
+    user = {"role": "user", "content": "x"}
+    turns = tuple(
+        Turn((user,), {"role": "assistant", "content": "y"}, (1,), (2,) * n, (-1.0,) * n)
+        for n in lengths
+    )
+    checks = tuple(Check(n, "C0", 1.0, (), step) for n, step in enumerate(met))
+    score = None if lost else Score(0.5, False, checks=checks)
+    failure = Failure(Boundary.JUDGE, "no verdict") if lost else None
+    return Trajectory("t", 0, "base", (), turns, (), StopReason.DONE, score, failure)
+
+
+PLAYED = [
+    episode([2, 3], 0, 1), episode([1, 1], 0, None), episode([4, 2], None, 1),
+    episode([1, 2], 0, 1, lost=True),
+    episode([2, 2], 0, 1), episode([3, 1], 0, 1), episode([1, 1], 0, 1), episode([1, 1], 0, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", ["trajectory", "turn", "step"])
+@pytest.mark.parametrize("normalize", [True, False])
+def test_every_token_has_the_advantage_of_its_step(level: Any, normalize: bool) -> None:
+    given = {"level": level, "holders": 2}
+    found = credit(PLAYED, 4, field="similarity", assignment=given, normalize_std=normalize)
+    how = Assignment(level, holders=2, deviation=normalize)
+    wanted = advantages([rollout_of(t) for t in PLAYED[:4]], how)
+    assert found.tokens is not None and wanted[3] == []
+    for tokens, values, played in zip(found.tokens[:3], wanted, PLAYED, strict=False):
+        each = [v for v, t in zip(values, played.turns, strict=True) for _ in t.token_ids]
+        assert tokens.tolist() == pytest.approx(each)
+    assert found.trained.tolist() == [True, True, True, False] + [False] * 4
+    assert (found.groups, found.constant, found.all_one, found.failed) == (2, 1, 1, 1)
+    spread = found.spread([2, 0], torch.tensor([6, 5]))
+    assert spread.tolist() == [*found.tokens[2].tolist(), *found.tokens[0].tolist()]
+
+
+def test_an_episode_survives_the_way_to_another_process() -> None:
+    assert unpacked(packed(PLAYED[0])) == (rollout_of(PLAYED[0]), [2, 3])
+    assert unpacked(packed(PLAYED[3])) == (None, [])
+
+
+@pytest.mark.verl
+@pytest.mark.parametrize("level", ["turn", "step"])
+def test_verl_gets_the_advantages_of_the_local_trainer(level: Any) -> None:
+    pytest.importorskip("verl", reason="verl is not installed")
+    from trace_bench.trainers.verl import estimator
+
+    given = {"level": level, "holders": 2}
+    ours = credit(PLAYED, 4, field="similarity", assignment=given, normalize_std=False)
+    rows = [5, 0, 3, 2, 7, 1, 4, 6]  # in any order, and one that pads the batch
+    mask = torch.zeros(len(rows) + 1, 12)
+    for row, n in enumerate(rows):
+        for place in range(sum(len(t.token_ids) for t in PLAYED[n].turns)):
+            mask[row, 1 + place + place // 2] = 1.0
+    uid = np.array([str(n // 4) for n in rows] + ["pad"], dtype=object)
+    how = Assignment(level, holders=2)
+    texts = [packed(PLAYED[n]) for n in rows] + [""]
+    found = estimator.by_checklist(texts, mask, uid, how)
+    assert ours.tokens is not None and not found[-1].any()
+    for row, n in enumerate(rows):
+        if n != 3:
+            torch.testing.assert_close(found[row][mask[row].bool()], ours.tokens[n])
+    assert not found[mask == 0].any()

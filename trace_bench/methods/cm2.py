@@ -1,0 +1,67 @@
+"""CM2 (arXiv 2602.12268): GRPO on recorded dialogues, with checklists as the reward.
+
+The training tasks are those of env=recorded; the held-out tasks can be the real suite's, with its
+own score (`evaluation.split=real_test`). docs/checklists.md says where the settings differ from the
+paper's and why.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from trace_bench.checklists.rewards import Level
+from trace_bench.core.checked import number
+from trace_bench.core.protocols import HasChecklist, Lab, MethodPlan, Need, PlannedRun, TrainingJob
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import AgentSpec, Task
+from trace_bench.methods.grpo import one_training
+
+
+@dataclass(frozen=True)
+class Cm2Settings:
+    """`method.*` of `method=cm2`: the fields of `checklists.rewards.Assignment`. Whether advantages
+    are divided by their deviation is the trainer's setting `normalize_std`."""
+
+    level: Level = "trajectory"
+    """To what advantages are assigned: the trajectory, each turn of the user, or each step."""
+    weights: bool = True
+    """The items' own weights; False: all items of a turn count the same."""
+    dependencies: bool = True
+    """An item counts only if the items that it depends on were satisfied before it."""
+    decay: float = field(default=1.0, metadata=number(0, 1))
+    """The factor on an item's reward for each step before the one that satisfied it (step only)."""
+    holders: int = field(default=5, metadata=number(2))
+    """The fewest rollouts for the baseline of a turn or an item; with fewer there is no advantage.
+    The paper drops those with four or fewer."""
+
+
+class Cm2:
+    """`protocols.Method`."""
+
+    def __init__(self, settings: Cm2Settings) -> None:
+        self.settings = settings
+
+    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
+        """The base agent with the adapter `cm2`, used for every task."""
+        return lab.trainer.train(
+            TrainingJob(
+                name="cm2",
+                agent=base,
+                tasks=tasks,
+                rollouts=lab.budget_left(),
+                seed=stable_seed(lab.seed, "cm2", "train"),
+                assignment=dataclasses.asdict(self.settings),
+            ),
+            lab,
+        )
+
+    def plan(self, run: PlannedRun) -> MethodPlan:
+        need = Need(
+            "env",
+            HasChecklist,
+            "docs/checklists.md",
+            "Set `env` to recorded, with `env.folder` a folder of recorded dialogues.",
+        )
+        return dataclasses.replace(one_training(run, "cm2"), needs=(need,))
