@@ -11,6 +11,7 @@ from trace_bench.methods.trace.classifier import Openings
 from trace_bench.methods.trace.routing import describe
 from trace_bench.methods.trace.settings import RoutingSettings
 from trace_bench.methods.trace.training import Trained
+from trace_bench.methods.trace.turns import Conversations
 from trace_bench.sandbox.choose import Sandbox
 from trace_bench.sandbox.generated import generated_suite
 
@@ -51,8 +52,8 @@ def test_a_module_that_fails_later_costs_only_its_examples() -> None:
     job = SimpleNamespace(name="late", tasks=tasks)
     trained = Trained(cast(Any, job), AdapterRef("late@1", "path", "late"), 1, 1)
     settings = RoutingSettings()
-    openings = Openings(lab, AgentSpec("m"), settings)
-    router = describe(lab, [trained], [], {"late": "It comes late."}, openings, settings)
+    learned = Openings(lab, AgentSpec("m"), settings), Conversations(lab, settings)
+    router = describe(lab, [trained], [], {"late": "It comes late."}, learned, settings)
     suite.close()
     assert router is not None
     assert [text for text, *_ in router["examples"]] == ["request 0", "request 5"]

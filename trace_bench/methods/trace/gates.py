@@ -165,7 +165,7 @@ class GateTraining:
             "phase": "training",
             "adapter": f"{NAME}@{iteration + 1:04d}",
             "iteration": iteration,
-            "spent": self.schedule.spent[iteration] + len(played),
+            "spent": self.recipe.group_size * sum(self.schedule.groups[: iteration + 1]),
             **of_rollouts(played, reward, found),
             "learning_rate": self.settings.gate_rate,
             "steps": update.steps,
