@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from trace_bench.core.chat import read_call
-from trace_bench.core.errors import UserError
+from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.protocols import AsksUser, Suite
 from trace_bench.core.types import Message, Task, Tool
 from trace_bench.methods.sft.formats import read
@@ -103,14 +103,18 @@ class World:
             env.close()
         return {_name(tool): tool for tool in offered}
 
-    @cached_property
-    def _splits(self) -> dict[str, str]:
-        return {t.id: split for split in self.suite.splits() for t in self.suite.tasks(split)}
-
     def _elsewhere(self, task: str | None) -> str | None:
-        if task in {t.id for t in self.tasks} or task not in self._splits:
+        """Why an episode of this task must not be trained on. One that the suite does not know, or
+        generated itself, may be."""
+        if task is None or task in {t.id for t in self.tasks}:
             return None
-        return f"a task of the split {self._splits[task]}, which is not trained on"
+        try:
+            split = self.suite.task(task).split
+        except (TraceBenchError, LookupError, ValueError):
+            return None
+        if split not in self.suite.splits():
+            return None
+        return f"a task of the split {split}, which is not trained on"
 
     def _call(self, call: Mapping[str, object]) -> str | None:
         assert self.tools is not None
