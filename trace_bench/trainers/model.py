@@ -216,7 +216,9 @@ def _attend_rows(
     queries = functional.embedding(rows.queries, q).view(n, -1, heads, size).transpose(1, 2)
     both = functional.embedding(rows.keys, kv).view(n, len(rows.keys) // n, -1, size)
     k, v = both.transpose(1, 2).chunk(2, dim=1)
+    # With a bias of another dtype, torch's product on CPU is wrong without an error.
+    bias = None if rows.bias is None else rows.bias.to(q.dtype)
     out = functional.scaled_dot_product_attention(
-        queries, k, v, rows.bias, is_causal=rows.bias is None, scale=scaling, enable_gqa=True
+        queries, k, v, bias, is_causal=bias is None, scale=scaling, enable_gqa=True
     )
     return out.transpose(1, 2).reshape(-1, heads * size)

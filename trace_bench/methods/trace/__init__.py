@@ -13,6 +13,8 @@ whole budget, a checkpoint of a large run is not what a run with that smaller bu
     synthesis/      step 2: tasks for a capability: the suite's own, a model's, or training tasks
     training.py     step 3: adapters
     routing.py      step 4: which adapter acts
+    classifier.py   learned from openings; turns.py from training rollouts; both by logistic.py
+    gates.py        the trained gate over the adapters
 
 Figures land in `capabilities.json`: {"analysis", "thresholds", "candidates", "calibration",
 "training", "labels", "outcome"}; where a model writes the environments also {"generator",
