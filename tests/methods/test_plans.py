@@ -29,7 +29,8 @@ FEW = {"recovers_from_errors": 0.8}
 """Fewer capabilities than the budget pays for: the rest is training."""
 METHODS = {name: method(name, **QUICK.get(name, {})) for name in [*PLAYING, "base", "sft"]}
 METHODS["select"] = method("trace", synthesis="select")
-METHODS["joint"] = method("trace", adapters="joint", **QUICK["trace"])
+METHODS["progress"] = method("trace", split="progress", **QUICK["trace"])
+METHODS["trunk"] = method("trace", trunk_share=0.3, **QUICK["trace"])
 BUDGETED = sorted(METHODS.keys() - {"base", "sft"})
 PHASES = {
     "analysis": Purpose.ANALYSIS,

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec
 from trace_bench.methods.sft import Sft
 from trace_bench.methods.sft.data import own
 from trace_bench.methods.sft.formats import read
 from trace_bench.methods.sft.formats.adp import conversation
 from trace_bench.methods.sft.settings import SftSettings
-from trace_bench.methods.sft.tuning import Tuning, tokens_of
+from trace_bench.methods.sft.tokens import demonstrations, tokens_of
+from trace_bench.methods.tuning import Tuning
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.local import load_model
 from trace_bench.tiny import MODEL_FOLDER
@@ -119,7 +121,17 @@ def test_it_learns_what_it_is_shown_and_spends_nothing(tmp_path: Path, trainer: 
     assert len(loss) == 12 and loss[-1] < 0.5 * loss[0]
     assert [a.name for a in agent.adapters] == ["sft@0012"]
     assert (Path(agent.adapters[0].path) / "adapter_model.safetensors").exists()
-    assert any("no rollout is spent, 640 stay" in text for text in place.notes["logged"])
+    assert any("without a rollout; 640 rollouts are left" in text for text in place.notes["logged"])
+
+
+def tuning_of(kind: type[Tuning], place: Any) -> Tuning:
+    """The fine-tuning of `method=sft`."""
+    settings, seed = sft().settings, stable_seed(3, "sft")
+
+    def sequences(context: int) -> Any:
+        return demonstrations(BASE, (), settings, seed, context, place)
+
+    return kind("sft", BASE, place, settings, {}, sequences)
 
 
 def test_its_steps_are_counted_and_without_one_there_is_no_adapter(
@@ -131,7 +143,7 @@ def test_its_steps_are_counted_and_without_one_there_is_no_adapter(
     assert sft(demonstrations=4).fit(BASE, [], place).adapters
     assert [(m["phase"], m["steps"]) for m in place.notes["metrics"]] == [("fine-tuning", 1)]
     still = lab(tmp_path / "none", trainer)
-    tuning = Tuning(BASE, still, trainer, sft().settings)
+    tuning = tuning_of(Tuning, still)
     record = {"loss": 1.0, "grad_norm": 0.0, "steps": 0, "tokens": 9}
     state = State(tuning._identity(), 1, finished=True, records=[record])
     state.save(tuning.folder, tuning.learner, None)  # type: ignore[arg-type]
@@ -155,7 +167,7 @@ def test_a_killed_tuning_ends_like_an_undisturbed_one(tmp_path: Path, trainer: A
 
     whole, cut = lab(tmp_path / "whole", trainer), lab(tmp_path / "cut", trainer)
     agent = sft().fit(BASE, [], whole)
-    tuning = Cut(BASE, cut, trainer, sft().settings)
+    tuning = tuning_of(Cut, cut)
     with pytest.raises(KeyboardInterrupt):
         tuning.run()
     again = sft().fit(BASE, [], cut)

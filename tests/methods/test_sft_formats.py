@@ -92,7 +92,7 @@ def test_an_adapter_is_trained_on_what_another_run_did(exported: Path, tmp_path:
         trainer=LocalTrainer(TrainerSettings(rank=4, alpha=8.0), threads=1),
         metric=lambda **values: metrics.append(values),
     )  # fmt: skip
-    sft = Sft(SftSettings(str(exported), demonstrations=4, batch=4, learning_rate=0.01))
+    sft = Sft(SftSettings(data=str(exported), demonstrations=4, batch=4, learning_rate=0.01))
     agent = sft.fit(AgentSpec(model=str(MODEL_FOLDER)), WORLD.tasks, lab)
     assert [a.name for a in agent.adapters] == ["sft@0001"] and metrics[0]["tokens"] > 100
     plan = sft.plan(SimpleNamespace())  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ from trace_lab import BASE, MemoryLab, ScriptedTrainer
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import PlannedRun
-from trace_bench.core.types import AgentSpec, Purpose
+from trace_bench.core.types import AgentSpec, Purpose, Score, StopReason, Task, Trajectory
+from trace_bench.methods.trace.progress import Progress, weights
 
 HABITS = {"recovers_from_errors": 0.6, "completes_all_parts": 0.5, "disambiguates": 0.7}
 
@@ -77,3 +79,55 @@ def test_a_models_environments_need_calibration_and_stand_alone(name: str) -> No
     run = PlannedRun(600, 64, ScriptedTrainer(), models=frozenset({"analyst", "generator"}))
     with pytest.raises(UserError, match=f"method.{name}="):
         method("trace", **given).plan(run)
+
+
+# -- learning progress ----------------------------------------------------------------------------
+
+
+def progress(*groups: Sequence[float]) -> Progress:
+    """What was heard of groups of these rewards."""
+    found = Progress("similarity")
+    for n, rewards in enumerate(groups):
+        task = Task(str(n), "e", "train", n)
+        played = [
+            Trajectory(task.id, 0, "a", (), (), (), StopReason.DONE, Score(r, r == 1.0))
+            for r in rewards
+        ]
+        found.hear([task] * len(played), played)
+    return found
+
+
+def test_what_learns_gets_more_and_what_is_saturated_nothing() -> None:
+    learns, stands = progress((0.0, 0.2), (0.6, 0.8)), progress((0.4, 0.6), (0.4, 0.6))
+    falls, full = progress((0.8, 1.0), (0.2, 0.0)), progress((0.0, 1.0), (1.0, 1.0))
+    assert learns.gain() == pytest.approx(0.6) and stands.gain() == falls.gain() == 0.0
+    assert [p.saturated() for p in (learns, stands, falls, full)] == [False, False, False, True]
+    assert weights([learns, stands, falls, full]) == pytest.approx([1 / 6 + 0.5, 1 / 6, 1 / 6, 0])
+    assert weights([stands, falls]) == [0.5, 0.5] and weights([full, full]) == [0.0, 0.0]
+    assert not Progress("similarity").saturated() and weights([Progress("similarity")]) == [1.0]
+
+
+def test_the_second_half_goes_on_from_the_first(usual: Any) -> None:
+    agent, lab = fit(split="progress")
+    jobs = {j.name: j for j in lab.trainer.jobs}
+    firsts = [j for name, j in jobs.items() if not name.endswith("-more")]
+    total = spent(usual[1])[Purpose.TRAINING]
+    assert sum(j.rollouts for j in firsts) == total - total // 2
+    (said,) = [text for text in lab.logged if text.startswith("learning progress: ")]
+    for job in firsts:
+        more = jobs.get(f"{job.name}-more")
+        assert (more is None) == (f"{job.name} saturated (0% of the rest)" in said)
+        assert more is None or [a.name for a in more.agent.adapters] == [f"{job.name}-v1"]
+    assert len({a.capability for a in agent.adapters}) == len(agent.adapters) == len(firsts)
+
+
+def test_adapters_start_from_a_joint_trunk(usual: Any) -> None:
+    agent, lab = fit(trunk_share=0.3, minimum_training=40)
+    trunk, *others = lab.trainer.jobs
+    left = spent(lab)[Purpose.TRAINING]
+    assert (trunk.name, trunk.rollouts) == ("trunk", int(0.3 * left))
+    assert {t.id for t in trunk.tasks} == {t.id for j in others for t in j.tasks}
+    assert all([a.name for a in j.agent.adapters] == ["trunk-v1"] for j in others)
+    assert "trunk-v1" not in [a.name for a in agent.adapters]
+    _, small = fit(trunk_share=0.3, minimum_training=140)
+    assert "trunk" not in [j.name for j in small.trainer.jobs], "nothing is left for it"

@@ -83,7 +83,7 @@ class ScriptedTrainer:
         tasks = [job.tasks[i % len(job.tasks)] for i in range(max(0, job.rollouts - self.leave))]
         lab.rollouts(f"train/{job.name}/0", job.agent, tasks, purpose=Purpose.TRAINING)
         adapter = AdapterRef(f"{job.name}-v1", f"adapters/{job.name}-v1", job.name)
-        agent = replace(job.agent, adapters=(*job.agent.adapters, adapter))
+        agent = replace(job.agent, adapters=(adapter,))
         lab.checkpoint(job.whole(agent) if job.whole else agent)
         return agent
 

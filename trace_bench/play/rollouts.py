@@ -108,6 +108,19 @@ def with_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, 
     return ({"role": "system", "content": f"Guidance: {guidance}"}, *out)
 
 
+def without_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, ...]:
+    """The messages as they were before `with_guidance`."""
+    out = list(messages)
+    for i, message in enumerate(out):
+        if message["role"] == "system":
+            text = str(message["content"]).removesuffix(f"Guidance: {guidance}")
+            if not text:
+                return (*out[:i], *out[i + 1 :])
+            out[i] = {**message, "content": text.removesuffix("\n")}
+            break
+    return tuple(out)
+
+
 @dataclass
 class _Episode:
     index: int

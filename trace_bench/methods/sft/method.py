@@ -9,14 +9,18 @@ gain of a method over this one is not a gain from demonstrations alone. The budg
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import FineTunes, Lab, MethodPlan, Need, PlannedRun
+from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.sft.settings import SftSettings
+from trace_bench.methods.tuning import HERE, PAGE, Tuning
 
 MARK = "demonstrations from method.data, whose rollouts no budget here has paid for"
-HERE = "method=sft trains in this process. Set `trainer` to local."
+
+if TYPE_CHECKING:
+    from trace_bench.trainers.tree import Tokens
 
 
 class Sft:
@@ -29,14 +33,16 @@ class Sft:
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with the adapter `sft`, used for every task; it goes on from the adapter
         that the base agent has, if any, and demonstrations are read under its prompt."""
-        from trace_bench.methods.sft.tuning import Tuning
+        from trace_bench.methods.sft.tokens import demonstrations
 
-        if not isinstance(lab.trainer, FineTunes):
-            raise UserError(HERE)
-        return Tuning(base, lab, lab.trainer, self.settings, tasks).run()
+        def sequences(context: int) -> list[Tokens]:
+            return demonstrations(base, tasks, self.settings, seed, context, lab)
+
+        seed = stable_seed(lab.seed, "sft")
+        return Tuning("sft", base, lab, self.settings, {}, sequences).run()
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        need = Need("trainer", FineTunes, "docs/trainers.md", HERE)
+        need = Need("trainer", FineTunes, PAGE, HERE)
         marks = () if self.settings.data is None else (MARK,)
         return MethodPlan(
             needs=(need,),

@@ -48,15 +48,22 @@ class Trace:
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with an adapter per missing capability and a router; the base agent itself
         when no capability passes the thresholds. UserError when the budget is too small."""
+        return self.fit_leaving(0, base, tasks, lab)
+
+    def fit_leaving(
+        self, reserve: int, base: AgentSpec, tasks: Sequence[Task], lab: Lab
+    ) -> AgentSpec:
+        """`fit` with all of the budget but `reserve` rollouts."""
         if not tasks:
             raise UserError(
                 f"method={self.title} needs training tasks and was given none; change `env.suite`."
             )
         check_base(base, self.settings)
         free = not lab.charges(Purpose.ANALYSIS)
-        gates.check(lab.budget_left(), self.settings, lab.trainer, free)
-        budgets.check_budget(lab.budget_left(), self.settings, free, self.title)
-        return _Fit(base, tasks, lab, self.settings, free, self._drawer).run()
+        left = lab.budget_left() - reserve
+        gates.check(left, self.settings, lab.trainer, free)
+        budgets.check_budget(left, self.settings, free, self.title)
+        return _Fit(base, tasks, lab, self.settings, free, self._drawer, reserve).run()
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         """What the run will play, need and ask. UserError when the budget is too small."""
@@ -85,10 +92,12 @@ class _Fit:
         settings: TraceSettings,
         free: bool,
         drawer: Drawer,
+        later: int,
     ) -> None:
         self.base, self.tasks, self.lab = base, tasks, lab
         self.settings, self.free, self.drawer = settings, free, drawer
-        self.reserve = gates.reserve(lab.budget_left(), settings)
+        self.later = later
+        self.reserve = later + gates.reserve(lab.budget_left() - later, settings)
         self.budget = self.left()  # of all that comes before the gate
         self.written = lab.prompt_limit(ROLE) is not None  # a model writes the environments
         # The capabilities that tasks can be made for; None: all that are no controls.
@@ -103,6 +112,10 @@ class _Fit:
     def left(self) -> int:
         """Rollouts of the budget that are left before the gate's."""
         return self.lab.budget_left() - self.reserve
+
+    def unspent(self) -> int:
+        """Rollouts that are left for all of this fit."""
+        return self.lab.budget_left() - self.later
 
     def run(self) -> AgentSpec:
         count = budgets.analysis_rollouts(self.budget, self.settings, len(self.tasks), self.free)
@@ -231,10 +244,10 @@ class _Fit:
                 "no adapter that may be used was trained: the base agent is returned"
             )
         agent = self.agent(done)
-        if self.reserve:
-            rollouts = self.lab.budget_left()
+        if self.reserve > self.later:
+            rollouts = self.unspent()
             agent = GateTraining(self.lab, agent, self.tasks, rollouts, self.settings).run()
-        unspent = self.lab.budget_left()
+        unspent = self.unspent()
         why = {"reason": UNSPENT} if unspent else {}
         self.write(outcome={"trained": [t.job.name for t in done], "unspent": unspent, **why})
         return agent
@@ -252,8 +265,8 @@ class _Fit:
     # -- the record ---------------------------------------------------------------------------
 
     def give_up(self, why: str) -> AgentSpec:
-        unspent = self.lab.budget_left()
-        whole = self.budget + self.reserve
+        unspent = self.unspent()
+        whole = self.budget + self.reserve - self.later
         self.lab.log(f"{why}; {unspent} of {whole} rollouts stay unspent")
         self.write(outcome={"trained": [], "unspent": unspent, "reason": why})
         return self.base

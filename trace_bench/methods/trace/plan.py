@@ -22,7 +22,7 @@ from trace_bench.methods.trace.analysis import analyst
 from trace_bench.methods.trace.settings import AnalysisSettings, TraceSettings
 from trace_bench.methods.trace.synthesis.from_training import MARK
 from trace_bench.methods.trace.synthesis.generate import generation, judge
-from trace_bench.methods.trace.training import JOINT
+from trace_bench.methods.trace.training import JOINT, PROGRESS
 
 CAVEAT = "its phases are shares of the whole budget"
 TASKS, METHODS = "docs/environments.md", "docs/methods.md"
@@ -67,6 +67,8 @@ def plan_of(settings: TraceSettings, run: PlannedRun, free: bool) -> MethodPlan:
     need = None if joint else asked.get(settings.route)
     routed = need is LETTERS
     needs = [*label_needs(run), *([need] if need else [])]
+    trunk = bool(settings.trunk_share) and not joint
+    progress = settings.split == PROGRESS and not joint
     written = not select and generation.ROLE in run.models
     if kept:
         needs.append(TUNING)
@@ -88,7 +90,7 @@ def plan_of(settings: TraceSettings, run: PlannedRun, free: bool) -> MethodPlan:
     return MethodPlan(
         phases=_phases(settings, run, analysis, left, most, free, kept),
         needs=tuple(needs),
-        adapters=1 if joint else most,
+        adapters=1 if joint else most * (1 + progress) + trunk,
         questions=questions,
         routed=routed,
         trains=True,

@@ -193,8 +193,14 @@ class TraceSettings(RoutingSettings, SynthesisSettings, AnalysisSettings):
     """Fewest training rollouts per capability; a budget that cannot pay this for every selected
     capability trains fewer of them (ours: at 640 rollouts on the development split 96 gave 0.573 on
     average over three seeds, 64 gave 0.547 and 128 gave 0.534)."""
-    split: Literal["equal", "by_coverage"] = "equal"
-    """How the rest of the budget is split: equal parts, or in proportion to mean coverage."""
+    split: Literal["equal", "by_coverage", "progress"] = "equal"
+    """How the rest of the budget is split: equal parts; in proportion to mean coverage; or the
+    second half of it by learning progress, with nothing for adapters that are saturated (ours,
+    progress.py)."""
+    trunk_share: float = _share(0.0)
+    """Part of the training rollouts with which one adapter is trained on all environments first,
+    from which those of the capabilities then start, instead of from nothing (ours); less where that
+    would leave one of them without `minimum_training`. 0: none."""
     adapters: Literal["per_capability", "joint"] = "per_capability"
     """One adapter per capability (published), or "joint": one adapter on all selected
     environments with the same budget, used for every task; its own run, with its own ledger."""
@@ -209,6 +215,25 @@ class SingleCapabilitySettings(TraceSettings):
     """`method.*` of `method=single_capability`: TRACE's, with one capability."""
 
     max_capabilities: int = field(default=1, metadata={"low": 1, "high": 1})
+
+
+@dataclass(frozen=True)
+class JointSettings(TraceSettings):
+    """`method.*` of `method=joint`: TRACE's, with one adapter."""
+
+    adapters: Literal["joint"] = "joint"
+    """No other."""
+
+
+@dataclass(frozen=True)
+class TraceFinishSettings(TraceSettings):
+    """`method.*` of `method=trace_finish`: TRACE's, and what comes after it."""
+
+    finish_share: float = _share(0.25)
+    """Part of the budget for GRPO on the target's training tasks (ours)."""
+    merge_weight: float = field(default=0.5, metadata={"low": 0})
+    """Weight of every adapter's update in the sum (ours: half of each, without a router, was as
+    good as a router on the development split in an early trial)."""
 
 
 @dataclass(frozen=True)

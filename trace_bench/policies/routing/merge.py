@@ -87,7 +87,7 @@ def _write(folder: Path, refs: Sequence[tuple[AdapterRef, float]], density: floa
     rank = sum(int(c["r"]) for c in configs)
     merged: dict[str, Any] = {}
     for place in sorted({key.rpartition(".lora_")[0] for t in tensors for key in t}):
-        pairs = [_pair(t, place, c) for t, c in zip(tensors, configs, strict=True)]
+        pairs = [pair_of(t, place, c) for t, c in zip(tensors, configs, strict=True)]
         pair = _sum(pairs, weights) if density is None else _ties(pairs, weights, density, rank)
         for part, value in zip("AB", pair, strict=True):
             merged[f"{place}.lora_{part}.weight"] = value.contiguous()
@@ -126,7 +126,7 @@ def _sizes(pairs: Sequence[Pair]) -> tuple[int, int]:
     return int(a.shape[1]), int(b.shape[0])
 
 
-def _pair(tensors: dict[str, Any], place: str, config: dict[str, Any]) -> Pair:
+def pair_of(tensors: dict[str, Any], place: str, config: dict[str, Any]) -> Pair:
     """(A, scale * B) of a layer; the adapter's rank, if it does not change this layer."""
     if f"{place}.lora_A.weight" not in tensors:
         return int(config["r"])

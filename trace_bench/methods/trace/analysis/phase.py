@@ -39,11 +39,13 @@ class Episode:
 
 @dataclass
 class Analysis:
-    """`write` takes parts of the report (capabilities.json) by name."""
+    """`write` takes parts of the report (capabilities.json) by name. `call`: the name of its
+    rollouts, another one for every analysis of a run."""
 
     lab: Lab
     settings: AnalysisSettings
     write: Callable[..., None]
+    call: str = CALL
     episodes: list[Episode] = field(default_factory=list)
     candidates: list[Capability] = field(default_factory=list)
     runs: list[list[Labelled]] = field(default_factory=list)
@@ -57,7 +59,7 @@ class Analysis:
         chosen = self._tasks(tasks, count)
         temperature = self.settings.analysis_temperature
         played = self.lab.rollouts(
-            CALL, agent, chosen, purpose=Purpose.ANALYSIS, temperature=temperature
+            self.call, agent, chosen, purpose=Purpose.ANALYSIS, temperature=temperature
         )
         if by_program:
             self._by_program(chosen, played)
@@ -133,7 +135,7 @@ class Analysis:
             analysis=counts,
             labels=[
                 {
-                    "call": CALL,
+                    "call": self.call,
                     "index": i,
                     "task": e.task.id,
                     "passed": e.passed,
@@ -146,7 +148,7 @@ class Analysis:
     def _tasks(self, tasks: Sequence[Task], count: int) -> list[Task]:
         """`count` tasks: all of them as often as they fit, then a seeded sample."""
         rounds, rest = divmod(count, len(tasks))
-        rng = random.Random(stable_seed(self.lab.seed, "trace", "analysis"))
+        rng = random.Random(stable_seed(self.lab.seed, "trace", self.call))
         extra = sorted(rng.sample(range(len(tasks)), rest))
         return [*list(tasks) * rounds, *(tasks[i] for i in extra)]
 

@@ -1,46 +1,70 @@
-"""The training of `method=sft`: demonstrations as tokens, optimizer steps, the adapter on disk."""
+"""Fine-tuning of one adapter on tokens, for the methods that train without a reward: optimizer
+steps, the adapter on disk. After every step what is needed to go on is on disk."""
 
 from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import FineTunes, Lab
 from trace_bench.core.store import fingerprint, stable_seed
-from trace_bench.core.types import AdapterRef, AgentSpec, Task
-from trace_bench.methods.sft.data import Conversation, World, others, own
-from trace_bench.methods.sft.settings import SftSettings
-from trace_bench.play.rollouts import with_guidance
+from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.trainers.record import stepped
 from trace_bench.trainers.start import start_of
 
 if TYPE_CHECKING:
-    from trace_bench.policies.chat import Chat
     from trace_bench.trainers.model import Learner
     from trace_bench.trainers.tree import Tokens
 
+PAGE = "docs/trainers.md"
+HERE = "This method fine-tunes in this process. Set `trainer` to local."
+
+
+@dataclass(frozen=True)
+class TuningSettings:
+    """The steps of a fine-tuning. The adapter's rank and layers are the trainer's."""
+
+    epochs: int = field(default=1, metadata={"low": 1})
+    """Passes over the conversations."""
+    batch: int = field(default=32, metadata={"low": 1})
+    """Conversations in one optimizer step."""
+    learning_rate: float = field(default=0.001, metadata={"low": 0})
+    """At the first step; it falls linearly to 0."""
+
+
+def tuner(lab: Lab) -> FineTunes:
+    """The lab's trainer. Raises UserError if it cannot fine-tune."""
+    if not isinstance(lab.trainer, FineTunes):
+        raise UserError(HERE)
+    return lab.trainer
+
 
 class Tuning:
-    """One adapter. After every step what is needed to go on is on disk."""
+    """One adapter, `<name>@<steps>`. `given`: what the conversations follow from, for the job's
+    identity. `sequences` gives them as tokens when they are needed, `batch` of them a step."""
 
     def __init__(
         self,
+        name: str,
         base: AgentSpec,
         lab: Lab,
-        trainer: FineTunes,
-        settings: SftSettings,
-        tasks: Sequence[Task] = (),
+        settings: TuningSettings,
+        given: Mapping[str, Any],
+        sequences: Callable[[int], Sequence[Tokens]],
     ) -> None:
-        self.base, self.lab, self.settings, self.tasks = base, lab, settings, tasks
+        trainer = tuner(lab)
+        self.name, self.base, self.lab, self.settings = name, base, lab, settings
+        self.given, self.sequences = given, sequences
         self.learner: Learner = trainer.learner(base.model)
         rate = settings.learning_rate
         self.trainer = dataclasses.replace(trainer.settings, learning_rate=rate)
-        self.seed = stable_seed(lab.seed, "sft")
-        self.folder = lab.folder / "adapters" / "sft"
+        self.seed = stable_seed(lab.seed, name)
+        self.folder = lab.folder / "adapters" / name
 
     def run(self) -> AgentSpec:
         """The agent with the adapter; the base agent if no step had a gradient."""
@@ -49,7 +73,7 @@ class Tuning:
 
         state = State.load(self.folder, self._identity(), self.lab.log)
         if not state.finished:
-            sequences = self._sequences()
+            sequences = self.sequences(self.learner.context)
             start = start_of(self.base)
             optimizer = restore(state, self.learner, self.trainer, self.seed, start)
             batches = self._batches(len(sequences))
@@ -69,50 +93,18 @@ class Tuning:
             self.lab.metric(phase="fine-tuning", step=step, **record)
         tokens = sum(r["tokens"] for r in state.records)
         self.lab.log(
-            f"sft: {state.iteration} steps on {tokens:,} tokens of demonstrations; no rollout is "
-            f"spent, {self.lab.budget_left()} stay"
+            f"{self.name}: {state.iteration} steps on {tokens:,} tokens, without a rollout; "
+            f"{self.lab.budget_left()} rollouts are left"
         )
         if not stepped(state.records):
-            self.lab.log("sft: no step had a gradient, so there is no adapter")
+            self.lab.log(f"{self.name}: no step had a gradient, so there is no adapter")
             return self.base
-        name = f"sft@{state.iteration:04d}"
+        name = f"{self.name}@{state.iteration:04d}"
         adapter = AdapterRef(name, str(self.folder / f"{state.iteration:04d}"))
         return dataclasses.replace(
             self.base,
             version=f"{self.base.version}+{name}",
             adapters=(adapter,),
-        )
-
-    def _sequences(self) -> list[Tokens]:
-        """The demonstrations as tokens. Those too long for the context are left out, and counted in
-        the log."""
-        from trace_bench.policies.chat import Chat
-        from trace_bench.policies.local import load_tokenizer
-
-        chat = Chat(load_tokenizer(self.base.model), self.base.model)
-        every = [
-            tokens_of(chat, (with_guidance(messages, self.base.prompt), tools))
-            for messages, tools in self._conversations()
-        ]
-        fitting = [s for s in every if len(s.ids) <= self.learner.context]
-        if len(fitting) < len(every):
-            self.lab.log(
-                f"sft: {len(every) - len(fitting)} of {len(every)} demonstrations are longer than "
-                f"the context of {self.learner.context} tokens and left out"
-            )
-        if not fitting:
-            raise UserError("method=sft has no demonstration that fits. Change `method.data`.")
-        return fitting
-
-    def _conversations(self) -> Iterable[Conversation]:
-        settings = self.settings
-        if settings.data is None:
-            return own(settings.demonstrations, self.seed)
-        return others(
-            Path(settings.data),
-            settings.demonstrations,
-            lambda: World(self.lab.suite, self.tasks),
-            self.lab.log,
         )
 
     def _batches(self, count: int) -> list[list[int]]:
@@ -145,7 +137,7 @@ class Tuning:
         limit = self.trainer.max_grad_norm
         norm = float(torch.nn.utils.clip_grad_norm_(self.learner.parameters, limit))
         if value != value or norm != norm:
-            raise UserError("sft: the loss is not finite. Lower `method.learning_rate`.")
+            raise UserError(f"{self.name}: the loss is not finite. Lower `method.learning_rate`.")
         optimizer.step()
         tokens = sum(len(s.ids) for s in batch)
         return {"loss": value, "grad_norm": norm, "steps": int(norm > 0), "tokens": tokens}
@@ -157,32 +149,7 @@ class Tuning:
                 "agent": self.base.version,
                 "seed": self.seed,
                 "settings": dataclasses.asdict(self.settings),
+                "given": self.given,
                 "trainer": self.trainer.trained(),
             }
         )
-
-
-def tokens_of(chat: Chat, talk: Conversation) -> Tokens:
-    """A conversation as tokens up to the agent's last turn; `sampled` are the agent's own."""
-    import numpy as np
-
-    from trace_bench.trainers.tree import Tokens
-
-    messages, tools = talk
-    ids: list[int] = []
-    sampled: list[int] = []
-    pending: list[Any] = []
-    for place, message in enumerate(messages):
-        if message["role"] != "assistant":
-            pending.append(message)
-            continue
-        ids += chat.following(pending, True) if ids else chat.first(pending, tools)
-        turn = chat.turn(messages[:place], tools, message)
-        sampled += range(len(ids), len(ids) + len(turn))
-        ids += turn
-        pending = []
-    return Tokens(
-        np.array(ids, dtype=np.int64),
-        np.array(sampled, dtype=np.int64),
-        np.zeros(len(sampled), dtype=np.float32),
-    )

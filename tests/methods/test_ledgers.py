@@ -1,0 +1,111 @@
+"""Methods over the real lab, policy and trainer: the ledger has what was played, no more than the
+budget, and a run that was killed ends like an undisturbed one."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from named import QUICK, method
+
+from trace_bench.core.store import read_lines
+from trace_bench.core.types import AgentSpec, Purpose
+from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
+from trace_bench.play.record import Player
+from trace_bench.play.suites import Suites
+from trace_bench.policies.local import LocalPolicy
+from trace_bench.runner.lab import Listeners, RunLab
+from trace_bench.runner.ledger import Ledger
+from trace_bench.runner.progress import Progress
+from trace_bench.tiny import MODEL_FOLDER
+from trace_bench.trackers.jsonl import Metrics, Silent
+from trace_bench.trainers.local import LocalTrainer, TrainerSettings
+
+BASE = AgentSpec(model=str(MODEL_FOLDER))
+SETTINGS: dict[str, dict[str, Any]] = {
+    "rft": {"epochs": 1},
+    "distill": {"epochs": 1, "keep_runs": 4},
+    "joint": {**QUICK["joint"], "keep_runs": 4},
+    "failure_loop": {**QUICK["failure_loop"], "rounds": 2, "keep_runs": 4},
+    "trace_finish": {**QUICK["trace"], "keep_runs": 4},
+    "trace": {**QUICK["trace"], "keep_runs": 4, "trunk_share": 0.5, "minimum_training": 32},
+}
+TRAINER = TrainerSettings(group_size=8, groups=4, rank=4, alpha=8.0, epochs=1)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    agent: AgentSpec
+    counted: Counter[str]  # what was asked for, by the test's own count
+    left: int
+
+
+def fit(name: str, folder: Path, budget: int, kill_at: int = 0) -> Fitted:
+    """`kill_at`: the process ends, as by kill -9, when so many episodes are in the ledger."""
+    folder.mkdir(exist_ok=True)
+    policy = LocalPolicy(str(MODEL_FOLDER), batch=256, threads=1)
+    lab = RunLab(
+        folder,
+        seed=1,
+        ledger=Ledger(folder / "ledger.jsonl", budget),
+        player=Player(policy, Suites(EmbeddedSuite()), max_turns=6, max_tokens=48),
+        trainer=LocalTrainer(TRAINER, threads=1),
+        listeners=Listeners(
+            Metrics(folder / "metrics.jsonl", Silent(), print), Progress(budget), None
+        ),
+        max_lost=1.0,
+    )
+    counted: Counter[str] = Counter()
+
+    def hear(tasks: Any, played: Any) -> None:
+        counted["all"] += len(tasks)
+        assert len(played) == len(tasks)
+        assert all(task.split not in ("dev", "test") for task in tasks)
+        if kill_at and counted["all"] >= kill_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    with lab.listening(hear):
+        agent = method(name, **SETTINGS[name]).fit(BASE, lab.suite.tasks("train"), lab)
+    left = lab.budget_left()
+    lab.close()
+    return Fitted(agent, counted, left)
+
+
+def check(found: Fitted, folder: Path, budget: int) -> None:
+    lines = read_lines(folder / "ledger.jsonl")
+    assert len(lines) == found.counted["all"] == budget - found.left <= budget
+    assert len({(line["call"], line["index"]) for line in lines}) == len(lines)
+    assert {line["purpose"] for line in lines} <= {p.value for p in Purpose} - {"evaluation"}
+    assert found.left <= 32, "at most what is too little for another iteration"
+
+
+def weights(agent: AgentSpec) -> list[bytes]:
+    return [(Path(a.path) / "adapter_model.safetensors").read_bytes() for a in agent.adapters]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_the_ledger_is_what_was_played_also_after_a_kill(name: str, tmp_path: Path) -> None:
+    whole = fit(name, tmp_path / "whole", 300)
+    check(whole, tmp_path / "whole", 300)
+    assert whole.agent.adapters and (whole.agent.router is None) == (name != "trace")
+    child = os.fork()
+    if child == 0:
+        fit(name, tmp_path / "killed", 300, kill_at=170)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    assert 170 <= len(read_lines(tmp_path / "killed/ledger.jsonl")) <= 300
+    again = fit(name, tmp_path / "killed", 300)
+    check(again, tmp_path / "killed", 300)
+    assert [a.name for a in again.agent.adapters] == [a.name for a in whole.agent.adapters]
+    assert weights(again.agent) == weights(whole.agent)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_budget_that_divides_by_nothing(name: str, tmp_path: Path) -> None:
+    check(fit(name, tmp_path, 437), tmp_path, 437)

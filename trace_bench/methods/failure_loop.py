@@ -1,0 +1,136 @@
+"""One policy, trained on what it fails at again and again: analysis, environments, training.
+
+The shape of SENTINEL (arXiv 2606.12908) and of RAFT's reinforcement learning: in every round the
+current policy plays the target's training tasks, what its failures lack is found as in TRACE, tasks
+for all of that are made, and the one adapter is trained further on them. No calibration, and no
+router: against TRACE it tells what a policy gains from being looked at again, against `joint` what
+the rounds bring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import (
+    Lab,
+    MethodPlan,
+    Phase,
+    PlannedRun,
+    PlansTraining,
+    TrainingJob,
+)
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import AgentSpec, Task
+from trace_bench.methods.trace.analysis.phase import Analysis
+from trace_bench.methods.trace.plan import GENERATOR, label_needs, label_questions
+from trace_bench.methods.trace.settings import AnalysisSettings
+from trace_bench.methods.trace.synthesis.draw import Mix, draw, generator
+from trace_bench.methods.trace.training import interleave
+
+
+@dataclass(frozen=True)
+class FailureLoopSettings(AnalysisSettings):
+    """`method.*` of `method=failure_loop`: those of TRACE's analysis, and these."""
+
+    rounds: int = field(default=3, metadata={"low": 1})
+    """Rounds of analysis and training, each with the same part of the training (ours; SENTINEL goes
+    on until nothing more is gained)."""
+    analysis_share: float = field(default=0.20, metadata={"low": 0, "high": 1})
+    """Part of a round that is analysis (ours: with 1,280 rollouts about one for each task)."""
+    synthetic_tasks: int = field(default=256, metadata={"low": 1})
+    """Tasks of each environment of a round."""
+    contrast_share: float = field(default=0.20, metadata={"low": 0, "high": 1})
+    """The share of them in which the capability must not be over-used."""
+    reward: Literal["similarity", "success"] = "similarity"
+    """Which number of the score is the reward."""
+
+    def looks(self, budget: int) -> list[int]:
+        """Analysis rollouts of every round. The rest is training, of which each round gets the same
+        part of what is left."""
+        each = int(self.analysis_share * (budget // self.rounds))
+        return [max(self.analysis_minimum, each)] * self.rounds
+
+
+class FailureLoop:
+    """`protocols.Method`."""
+
+    def __init__(self, settings: FailureLoopSettings) -> None:
+        self.settings = settings
+
+    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
+        """The base agent with one adapter, used for every task; the base agent itself when no round
+        found anything that it lacks."""
+        agent, budget = base, lab.budget_left()
+        report: list[dict[str, Any]] = []
+        looks = self.settings.looks(budget)
+        for number, count in enumerate(looks):
+            report.append({})
+
+            def write(**parts: Any) -> None:
+                report[-1].update(parts)
+                lab.write("rounds.json", report)
+
+            analysis = Analysis(lab, self.settings, write, f"analysis/{number}")
+            analysis.play(agent, tasks, count)
+            able = generator(lab.suite).capabilities()
+            names = [v.name for v in analysis.choose(able) if v.selected and v.name in able]
+            names = names[: self.settings.max_capabilities]
+            write(trained=names)
+            rollouts = (lab.budget_left() - sum(looks[number + 1 :])) // (len(looks) - number)
+            if names:
+                agent = self._train(agent, names, rollouts, number, lab)
+            else:
+                lab.log(f"round {number + 1}: no capability above the thresholds, no training")
+        if left := lab.budget_left():
+            lab.log(f"{left} of {budget} rollouts unspent")
+        return agent
+
+    def _train(
+        self,
+        agent: AgentSpec,
+        names: Sequence[str],
+        rollouts: int,
+        number: int,
+        lab: Lab,
+    ) -> AgentSpec:
+        """The agent after a round's training on the environments of `names`."""
+        settings, seed = self.settings, stable_seed(lab.seed, "failure_loop", number)
+        mix, count = Mix(settings.contrast_share), settings.synthetic_tasks
+        drawn = [draw(lab.suite, name, count, mix, seed, "train").tasks for name in names]
+        job = TrainingJob(
+            name=f"round{number + 1}",
+            agent=agent,
+            tasks=interleave(drawn),
+            rollouts=rollouts,
+            seed=seed,
+            reward=settings.reward,
+        )
+        return lab.trainer.train(job, lab)  # it goes on from the agent's adapter
+
+    def plan(self, run: PlannedRun) -> MethodPlan:
+        """UserError when a round is too small for its analysis and an iteration of training."""
+        looks = sum(self.settings.looks(run.budget))
+        least = (run.budget - looks) // self.settings.rounds
+        if least < 2:
+            raise UserError(
+                f"budget={run.budget} is too small for method=failure_loop: each of its "
+                f"{self.settings.rounds} rounds (method.rounds) has "
+                f"{self.settings.analysis_minimum} analysis rollouts or more "
+                "(method.analysis_minimum), and training. Raise `budget`, or lower `method.rounds`."
+            )
+        if isinstance(run.trainer, PlansTraining):
+            run.trainer.plan_training(least, "round1", ())
+        return MethodPlan(
+            phases=(
+                Phase("analysis", looks),
+                Phase("training", run.budget - looks, most=True),
+            ),
+            needs=(*label_needs(run), GENERATOR),
+            adapters=self.settings.rounds,
+            questions=label_questions(self.settings, run, looks),
+            trains=True,
+            caveat="its rounds are shares of the whole budget",
+        )

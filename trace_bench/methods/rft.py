@@ -1,0 +1,123 @@
+"""Rejection-sampling fine-tuning: the agent is fine-tuned on its own successes.
+
+Yuan et al. 2023 (arXiv 2308.01825); in rounds, each trained anew from the base model on all that
+was kept so far, it is expert iteration as in ReST-EM (Singh et al. 2023, arXiv 2312.06585). Against
+GRPO it tells what the failures and the contrast within a group bring.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import FineTunes, Lab, MethodPlan, Need, Phase, PlannedRun
+from trace_bench.core.store import fingerprint, stable_seed
+from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
+from trace_bench.methods.tuning import HERE, PAGE, Tuning, TuningSettings, tuner
+from trace_bench.trainers.record import exact
+
+if TYPE_CHECKING:
+    from trace_bench.trainers.tree import Tokens
+
+
+@dataclass(frozen=True)
+class RftSettings(TuningSettings):
+    """`method.*` of `method=rft`. None of the numbers was searched for."""
+
+    rounds: int = field(default=2, metadata={"low": 1})
+    """Rounds of rollouts and fine-tuning, each with the same part of the budget."""
+    per_task: int = field(default=4, metadata={"low": 1})
+    """Most distinct successes that are kept of a task in a round, so that easy tasks do not crowd
+    out the others."""
+    epochs: int = field(default=4, metadata={"low": 1})
+    """Passes over what was kept."""
+    batch: int = field(default=16, metadata={"low": 1})
+    """Conversations in one optimizer step."""
+    learning_rate: float = field(default=0.003, metadata={"low": 0})
+    """At the first step, as with trainer=local; it falls linearly to 0."""
+
+
+class Rft:
+    """`protocols.Method`."""
+
+    def __init__(self, settings: RftSettings) -> None:
+        self.settings = settings
+
+    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
+        """The base agent with one adapter, used for every task; the base agent itself when nothing
+        succeeded. UserError when the policy gives no tokens."""
+        tuner(lab)
+        agent, kept = base, list[Trajectory]()
+        budget, rounds = lab.budget_left(), self.settings.rounds
+        for number in range(rounds):
+            share = budget // rounds + (budget % rounds if number == rounds - 1 else 0)
+            played = lab.rollouts(
+                f"rft/{number}",
+                agent,
+                in_turn(tasks, share, stable_seed(lab.seed, "rft", number)),
+                purpose=Purpose.TRAINING,
+            )
+            new = successes(played, self.settings.per_task)
+            kept += new
+            lab.log(f"rft: {len(new)} of {len(played)} episodes are kept in round {number + 1}")
+            if kept:
+                agent = tune(f"rft{number + 1}", base, lab, self.settings, kept)
+        return agent
+
+    def plan(self, run: PlannedRun) -> MethodPlan:
+        if run.budget < self.settings.rounds:
+            raise UserError(
+                f"budget={run.budget} is too small for method=rft with method.rounds="
+                f"{self.settings.rounds}. Raise `budget`, or lower `method.rounds`."
+            )
+        return MethodPlan(
+            phases=(Phase("training", run.budget),),
+            needs=(Need("trainer", FineTunes, PAGE, HERE),),
+            adapters=self.settings.rounds,
+            trains=True,
+            caveat="its rounds are shares of the whole budget",
+        )
+
+
+def in_turn(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
+    """`count` tasks, in shuffled passes over all of them."""
+    out: list[Task] = []
+    while len(out) < count:
+        again = list(tasks)
+        random.Random(stable_seed(seed, len(out))).shuffle(again)
+        out += again
+    return out[:count]
+
+
+def successes(played: Sequence[Trajectory], per_task: int) -> list[Trajectory]:
+    """The episodes that succeeded, without repetitions, at most `per_task` of a task. UserError
+    when none has tokens."""
+    if played and not any(map(exact, played)):
+        raise UserError(
+            "the policy gives no token ids, so nothing can be fine-tuned on its rollouts. Change "
+            "the setting `policy`."
+        )
+    found: dict[str, dict[tuple[tuple[int, ...], ...], Trajectory]] = {}
+    for t in played:
+        if t.turns and t.score is not None and t.score.success and t.failure is None and exact(t):
+            said = tuple(turn.token_ids for turn in t.turns)
+            found.setdefault(t.task, {}).setdefault(said, t)
+    return [t for of in found.values() for t in list(of.values())[:per_task]]
+
+
+def tune(
+    name: str, base: AgentSpec, lab: Lab, settings: TuningSettings, kept: Sequence[Trajectory]
+) -> AgentSpec:
+    """The base agent with an adapter fine-tuned on the sampled tokens of these episodes."""
+
+    def sequences(context: int) -> list[Tokens]:
+        from trace_bench.trainers.tree import sequence_of
+
+        return [sequence_of(t) for t in kept]
+
+    said = [[t.task, [list(turn.token_ids) for turn in t.turns]] for t in kept]
+    given = {"kept": fingerprint({"said": said})}
+    return Tuning(name, base, lab, settings, given, sequences).run()
