@@ -14,6 +14,8 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import PlannedRun
 from trace_bench.core.types import AgentSpec, Purpose, Score, StopReason, Task, Trajectory
 from trace_bench.methods.trace.progress import Progress, weights
+from trace_bench.trainers.local import LocalTrainer
+from trace_bench.trainers.settings import TrainerSettings
 
 HABITS = {"recovers_from_errors": 0.6, "completes_all_parts": 0.5, "disambiguates": 0.7}
 
@@ -131,3 +133,11 @@ def test_adapters_start_from_a_joint_trunk(usual: Any) -> None:
     assert "trunk-v1" not in [a.name for a in agent.adapters]
     _, small = fit(trunk_share=0.3, minimum_training=140)
     assert "trunk" not in [j.name for j in small.trainer.jobs], "nothing is left for it"
+
+
+def test_parts_that_are_too_small_for_the_trainer_are_refused_beforehand() -> None:
+    trainer = LocalTrainer(TrainerSettings(group_size=16), threads=1)
+    run = PlannedRun(1280, 64, trainer)
+    with pytest.raises(UserError, match="in parts of 23 rollouts or more, a quarter of "):
+        method("trace", split="progress").plan(run)
+    method("trace", split="progress", minimum_training=132).plan(run)

@@ -12,6 +12,7 @@ from trace_bench.core.protocols import (
     Need,
     Phase,
     PlannedRun,
+    PlansTraining,
     RanksLabels,
     ShowsState,
     Synthesizes,
@@ -69,6 +70,8 @@ def plan_of(settings: TraceSettings, run: PlannedRun, free: bool) -> MethodPlan:
     needs = [*label_needs(run), *([need] if need else [])]
     trunk = bool(settings.trunk_share) and not joint
     progress = settings.split == PROGRESS and not joint
+    if progress:
+        _check_parts(settings, run)
     written = not select and generation.ROLE in run.models
     if kept:
         needs.append(TUNING)
@@ -97,6 +100,22 @@ def plan_of(settings: TraceSettings, run: PlannedRun, free: bool) -> MethodPlan:
         caveat=CAVEAT,
         marks=(MARK,) if select else (),
     )
+
+
+def _check_parts(settings: TraceSettings, run: PlannedRun) -> None:
+    """Raises UserError where the smallest part of a training in two halves is too little for the
+    trainer: the second half may leave an adapter half of its equal share."""
+    least = settings.minimum_training // 4 - 1
+    if not isinstance(run.trainer, PlansTraining):
+        return
+    try:
+        run.trainer.plan_training(least, PROGRESS, ())
+    except UserError as error:
+        raise UserError(
+            f"method.split=progress trains in parts of {least} rollouts or more, a quarter of "
+            f"method.minimum_training={settings.minimum_training}, and that is too little: {error} "
+            "Or raise `method.minimum_training`."
+        ) from error
 
 
 def _refuse_unwritten(settings: TraceSettings) -> None:
