@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from recordings import PHONE, recorded, suite, write
+from recordings import PHONE, follow, recorded, suite, write
 from servers.scripted import Answer, chat, serve
 
 from trace_bench.__main__ import main as run_main
@@ -44,7 +44,14 @@ def test_dialogues_of_several_turns_are_recorded(whole: Path) -> None:
     meta = read_json(whole / "meta.json")
     assert sum(meta["dialogues"].values()) == 15 and meta["left out"]["too short"] == 49
     made = suite(whole)
-    assert sum(len(made.tasks(split)) for split in made.splits()) == 15
+    own = [split for split in made.splits() if not split.startswith("real_")]
+    assert sum(len(made.tasks(split)) for split in own) == 15
+    real = made.tasks("real_dev")[3]  # the suite that they come from, with its own score
+    assert real == PHONE.tasks("dev")[3] == made.task(real.id)
+    env = made.make()
+    env.reset(real)
+    score = follow(env, made.reference(real)).score
+    assert score is not None and score.success and not score.checks
     assert all(len(record["checklists"][0]) >= 2 for record in found)
 
 
@@ -154,4 +161,5 @@ def test_a_finished_run_is_recorded(tmp_path: Path, capsys: Said) -> None:
     assert 0 < len(found) <= len(ledger) == 16
     assert {r["source"]["task"] for r in found} <= {line["task"] for line in ledger}
     made = suite(out, tools="real")
-    assert sum(len(made.tasks(split)) for split in made.splits()) == len(found)
+    own = [split for split in made.splits() if not split.startswith("real_")]
+    assert sum(len(made.tasks(split)) for split in own) == len(found)

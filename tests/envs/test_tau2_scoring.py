@@ -254,7 +254,7 @@ def test_a_judge_that_fails_loses_the_episode_and_not_the_agent(airline: Tau2Sui
     env, task = judged(airline, lambda role, messages: "no idea")
     with pytest.raises(EpisodeError, match="no usable answer in 3 tries") as caught:
         play_out(env, task, airline.reference(task))
-    assert caught.value.boundary == "environment"
+    assert caught.value.boundary == "judge"
 
 
 def test_without_a_judge_the_statements_are_left_out_and_said_so(airline: Tau2Suite) -> None:

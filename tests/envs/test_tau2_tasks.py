@@ -156,7 +156,7 @@ def test_a_judge_behind_http_decides_and_its_failure_is_not_the_agents(
     final = {o["task"]: o for o in lines if o["agent"] == "final"}
     assert all(final[task]["score"]["success"] is False for task in refused)
     assert all(final[task]["score"] is None for task in unheard)
-    assert all(final[task]["error"].startswith("environment: ") for task in unheard)
+    assert all(final[task]["error"].startswith("judge: ") for task in unheard)
     assert all("the judge" in final[task]["error"] for task in unheard)
     others = [o for task, o in final.items() if task not in {*refused, *unheard}]
     assert others and all(o["score"]["success"] for o in others)

@@ -133,7 +133,7 @@ class RecordedSuite:
             return self._real(self._source).task(task_id)
         raise UserError(f"no task {task_id!r} in {self.name}/{self.variant}.")
 
-    def make(self) -> Env:
+    def make(self) -> EitherEnv:
         """An environment for a recording or for a task of the real suite."""
         return EitherEnv(self._recorded, self._real_env)
 

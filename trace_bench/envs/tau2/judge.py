@@ -45,7 +45,7 @@ def judge(ask: Ask, statements: Sequence[str], talk: Sequence[Message]) -> dict[
             {"role": "user", "content": f"This cannot be used: {why}. Answer again."},
         ]
     raise EpisodeError(
-        Boundary.ENVIRONMENT.value, f"the judge gave no usable answer in {TRIES} tries: {why}"
+        Boundary.JUDGE.value, f"the judge gave no usable answer in {TRIES} tries: {why}"
     )
 
 
