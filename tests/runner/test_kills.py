@@ -139,16 +139,16 @@ def test_a_run_that_is_killed_while_it_takes_over_an_agent(trained: Path, tmp_pa
 
 
 def test_a_gate_that_is_killed_while_it_is_trained(tmp_path: Path) -> None:
-    """Killed in the first sum that it plays and in a later one: rollouts that were played are not
-    played again, and the gate is the same."""
+    """Killed within the first sum that it plays, at its end, and after the training: rollouts that
+    were played are not played again, and the gate is the same."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     again("trace_bench", *GATED, f"run_dir={whole}")
     calls = [row["call"] for row in read_lines(whole / "ledger.jsonl")]
     gates = [call for call in calls if call.startswith("train/gate")]
     assert len(gates) == 24 and len(set(gates)) == 3
     assert read_json(whole / "agent.json")["router"]["soft"] is True
-    for most in (1, 4):
-        killed("merged", most, "trace_bench", *GATED, f"run_dir={cut}")
+    for part, most in (("merged", 1), ("merged", 2), ("agent.json", 1)):
+        killed(part, most, "trace_bench", *GATED, f"run_dir={cut}")
     again("trace_bench", *GATED, f"run_dir={cut}")
     assert files(cut) == files(whole) and hidden(cut) == []
 
