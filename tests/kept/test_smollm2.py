@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,7 @@ from trace_bench.policies.engine.backend import Rows
 from trace_bench.policies.engine.decoder import Decoder
 from trace_bench.policies.local import backend_of, load_model, load_tokenizer
 
-CACHE = place(
-    Path(os.environ["TRACE_BENCH_MODELS"]) if "TRACE_BENCH_MODELS" in os.environ else None
-)
+CACHE = place(None)
 pytestmark = pytest.mark.skipif(
     not (CACHE / "smollm2" / NOTE).is_file(),
     reason="SmolLM2 is not here: python -m trace_bench.models get smollm2 (93 MB)",
