@@ -3,9 +3,9 @@
     python tests/bench/training.py [--model FOLDER] [--dtype auto] [--threads 1] [--groups 4]
 
 The plain loop is what one writes first, in float32: every trajectory a padded row, peft's layers,
-logits at all places. Both do the same number of optimizer steps; tokens are those of the trajectories,
-prompts included, so that work that is saved shows as speed. The adapters that come out are
-compared too. The last lines are JSON.
+logits at all places. Both do the same number of optimizer steps; tokens are those of the
+trajectories, prompts included, so that work that is saved shows as speed. The adapters that come
+out are compared too. The last lines are JSON.
 """
 
 from __future__ import annotations
