@@ -12,6 +12,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.play.rollouts import play
 from trace_bench.policies import precision
+from trace_bench.policies.engine.decoder import Decoder
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.matrices import LowRank, Merged
 from trace_bench.policies.local import LocalPolicy, load_model
@@ -39,8 +40,10 @@ def test_sampler_and_trainer_agree_in_bfloat16(kind, tmp_path, monkeypatch) -> N
     path = save_model(tmp_path / "model", kind, hidden_size=64, initializer_range=0.08)
     adapter = AdapterRef("a@0001", str(save_adapter(path, tmp_path / "adapter")))
     policy = LocalPolicy(path, batch=8, dtype="bfloat16")
-    assert isinstance(policy._backend._matrices, LowRank)
-    assert isinstance(LocalPolicy(path, batch=8)._backend._matrices, Merged)
+    exact = LocalPolicy(path, batch=8)
+    for used, kind_of in ((policy, LowRank), (exact, Merged)):
+        assert isinstance(used._backend, Decoder)
+        assert isinstance(used._backend._matrices, kind_of)
     agent = AgentSpec(str(path), adapters=(adapter,))
     tasks = [toy_task(i // 3, patience=2) for i in range(9)]
     played = play(
