@@ -17,8 +17,11 @@ from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.matrices import LowRank, Merged
 from trace_bench.policies.local import LocalPolicy, load_model
 from trace_bench.policies.precision import SMALL, CastHead, CastLinear, chosen
+from trace_bench.trainers.grpo import group_advantages
 from trace_bench.trainers.model import Learner
-from trace_bench.trainers.tree import build, sequence_of
+from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.trainers.tree import Tokens, build, sequence_of
+from trace_bench.trainers.update import Steps, update
 
 
 def test_auto_is_for_large_models_on_processors_that_have_it(monkeypatch) -> None:
@@ -31,6 +34,15 @@ def test_auto_is_for_large_models_on_processors_that_have_it(monkeypatch) -> Non
     assert chosen("auto", SMALL + 1, "cpu") == torch.float32
     with pytest.raises(UserError, match=r"policy\.dtype=bfloat16: .*allowed here: auto, float32"):
         chosen("bfloat16", 1, "cpu")
+
+
+def one_step(learner: Learner, batch: list[Tokens]) -> Steps:
+    """A step with a learning rate of 0."""
+    settings = TrainerSettings(group_size=3, epochs=1)
+    groups = torch.arange(len(batch)) // 3
+    found = group_advantages(torch.arange(float(len(batch))), groups)
+    optimizer = torch.optim.AdamW(learner.parameters, 0.0)
+    return update(learner, optimizer, batch, found, settings, 0)
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "llama"])
@@ -64,6 +76,15 @@ def test_sampler_and_trainer_agree_in_bfloat16(kind, tmp_path, monkeypatch) -> N
         apart[dtype] = float((found.detach() - sampled).abs().mean())
         torch.autograd.backward(found.sum())
         assert all(p.dtype == torch.float32 and p.grad is not None for p in learner.parameters)
+        rounded = dtype == "bfloat16"
+        assert learner.rounded is rounded
+        steps = one_step(learner, batch)
+        assert steps.mismatch is not None
+        gap = float((sampled - found.detach()).mean())  # the policy has not changed yet
+        assert steps.kl / steps.weight == pytest.approx(0.0 if rounded else gap, abs=1e-5)
+        assert steps.mismatch.mean == pytest.approx(
+            float((found.detach() - sampled).abs().mean()), rel=1e-2
+        )
     assert 0 < apart["bfloat16"] < 0.5 * apart["float32"], apart
 
 
