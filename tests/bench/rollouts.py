@@ -186,7 +186,7 @@ def bench_local(args: argparse.Namespace, path: Path, suite: Any, tasks: list[An
     """Prints the local policy's speed and its share of the floor; episodes a second."""
     from trace_bench.policies.local import LocalPolicy
 
-    policy = LocalPolicy(path, batch=args.batch)
+    policy = LocalPolicy(path, batch=args.batch, dtype=args.dtype)
     options = {"max_tokens": args.max_tokens}
     timed(policy, suite, tasks[: args.batch], 0, **options)
     engine = policy._engine
@@ -270,7 +270,7 @@ def bench_trl(args: argparse.Namespace) -> None:
     theirs = trl["episodes"] / trl["seconds"]
     suite = find("toolsandbox", "embedded")
     tasks = [suite.task(name) for name in trl["tasks"] for _ in range(args.group)]
-    policy = LocalPolicy(args.model, batch=args.batch)
+    policy = LocalPolicy(args.model, batch=args.batch, dtype=args.dtype)
     runs = [timed(policy, suite, tasks, 1000 * i, max_tokens=96) for i in range(args.repeat + 1)]
     seconds, played = min(runs[1:], key=lambda run: run[0])
     ours = len(played) / seconds
@@ -289,6 +289,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=512)
     parser.add_argument("--group", type=int, default=8, help="episodes of the same task")
     parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--max-tokens", type=int, default=None)
     parser.add_argument("--slow", type=int, default=24, help="episodes for model.generate")

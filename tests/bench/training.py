@@ -1,11 +1,11 @@
 """Training tokens/s beside a plain peft + AdamW loop, on the same rollouts with the same loss.
 
-    python tests/bench/training.py [--model FOLDER] [--threads 1] [--groups 4] [--repeat 5]
+    python tests/bench/training.py [--model FOLDER] [--dtype auto] [--threads 1] [--groups 4]
 
-The plain loop is what one writes first: every trajectory a padded row, peft's layers, logits at
-all places. Both do the same number of optimizer steps; tokens are those of the trajectories,
-prompts included, so that work that is saved shows as speed. The adapters that come out are
-compared too. The last lines are JSON.
+The plain loop is what one writes first, in float32: every trajectory a padded row, peft's layers,
+logits at all places. Both do the same number of optimizer steps; tokens are those of the
+trajectories, prompts included, so that work that is saved shows as speed. The adapters that come
+out are compared too. The last lines are JSON.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec
 from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
+from trace_bench.policies.precision import DType
 from trace_bench.trainers.adapters import restart
 from trace_bench.trainers.grpo import Advantages, group_advantages, policy_loss, token_weights
 from trace_bench.trainers.model import Learner
@@ -33,13 +34,15 @@ from trace_bench.trainers.tree import Tokens, sequence_of
 from trace_bench.trainers.update import minibatches, update
 
 
-def rollouts(model: str, settings: TrainerSettings) -> tuple[list[Tokens], Advantages]:
+def rollouts(
+    model: str, settings: TrainerSettings, dtype: DType
+) -> tuple[list[Tokens], Advantages]:
     """One iteration's trajectories of the embedded suite, groups that teach nothing left out (as
     in training)."""
     tasks = suite("toolsandbox", "embedded").tasks("train")
     kept: list[Tokens] = []
     rewards: list[float] = []
-    policy = LocalPolicy(model)
+    policy = LocalPolicy(model, batch=32, dtype=dtype)
     for number, task in enumerate(tasks):
         seeds = [stable_seed("bench", number, i) for i in range(settings.group_size)]
         played = play(
@@ -111,12 +114,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--groups", type=int, default=4)
     parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
     how = parser.parse_args()
     torch.set_num_threads(how.threads)
     settings = TrainerSettings(groups=how.groups)
-    sequences, found = rollouts(how.model, settings)
+    sequences, found = rollouts(how.model, settings, how.dtype)
     everything = [True] * len(sequences)
-    learner = Learner(how.model, settings.target_modules, settings.rank, settings.alpha)
+    targets, rank, alpha = settings.target_modules, settings.rank, settings.alpha
+    learner = Learner(how.model, targets, rank, alpha, dtype=how.dtype)
     restart(learner.layers, 0)
     plain = Plain(how.model, settings)
     plain.copy_from(learner)

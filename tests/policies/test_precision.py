@@ -12,12 +12,16 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.play.rollouts import play
 from trace_bench.policies import precision
+from trace_bench.policies.engine.decoder import Decoder
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.matrices import LowRank, Merged
 from trace_bench.policies.local import LocalPolicy, load_model
 from trace_bench.policies.precision import SMALL, CastHead, CastLinear, chosen
+from trace_bench.trainers.grpo import group_advantages
 from trace_bench.trainers.model import Learner
-from trace_bench.trainers.tree import build, sequence_of
+from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.trainers.tree import Tokens, build, sequence_of
+from trace_bench.trainers.update import Steps, update
 
 
 def test_auto_is_for_large_models_on_processors_that_have_it(monkeypatch) -> None:
@@ -32,6 +36,15 @@ def test_auto_is_for_large_models_on_processors_that_have_it(monkeypatch) -> Non
         chosen("bfloat16", 1, "cpu")
 
 
+def one_step(learner: Learner, batch: list[Tokens]) -> Steps:
+    """A step with a learning rate of 0."""
+    settings = TrainerSettings(group_size=3, epochs=1)
+    groups = torch.arange(len(batch)) // 3
+    found = group_advantages(torch.arange(float(len(batch))), groups)
+    optimizer = torch.optim.AdamW(learner.parameters, 0.0)
+    return update(learner, optimizer, batch, found, settings, 0)
+
+
 @pytest.mark.parametrize("kind", ["qwen3", "llama"])
 def test_sampler_and_trainer_agree_in_bfloat16(kind, tmp_path, monkeypatch) -> None:
     """The products differ from float32 far more than sampler and trainer from each other."""
@@ -39,8 +52,10 @@ def test_sampler_and_trainer_agree_in_bfloat16(kind, tmp_path, monkeypatch) -> N
     path = save_model(tmp_path / "model", kind, hidden_size=64, initializer_range=0.08)
     adapter = AdapterRef("a@0001", str(save_adapter(path, tmp_path / "adapter")))
     policy = LocalPolicy(path, batch=8, dtype="bfloat16")
-    assert isinstance(policy._backend._matrices, LowRank)
-    assert isinstance(LocalPolicy(path, batch=8)._backend._matrices, Merged)
+    exact = LocalPolicy(path, batch=8)
+    for used, kind_of in ((policy, LowRank), (exact, Merged)):
+        assert isinstance(used._backend, Decoder)
+        assert isinstance(used._backend._matrices, kind_of)
     agent = AgentSpec(str(path), adapters=(adapter,))
     tasks = [toy_task(i // 3, patience=2) for i in range(9)]
     played = play(
@@ -61,6 +76,15 @@ def test_sampler_and_trainer_agree_in_bfloat16(kind, tmp_path, monkeypatch) -> N
         apart[dtype] = float((found.detach() - sampled).abs().mean())
         torch.autograd.backward(found.sum())
         assert all(p.dtype == torch.float32 and p.grad is not None for p in learner.parameters)
+        rounded = dtype == "bfloat16"
+        assert learner.rounded is rounded
+        steps = one_step(learner, batch)
+        assert steps.mismatch is not None
+        gap = float((sampled - found.detach()).mean())  # the policy has not changed yet
+        assert steps.kl / steps.weight == pytest.approx(0.0 if rounded else gap, abs=1e-5)
+        assert steps.mismatch.mean == pytest.approx(
+            float((found.detach() - sampled).abs().mean()), rel=1e-2
+        )
     assert 0 < apart["bfloat16"] < 0.5 * apart["float32"], apart
 
 

@@ -119,7 +119,7 @@ def _weights(source: Path) -> Any:
         if config.model_type not in ARCHITECTURES:
             raise unknown("architecture", config.model_type, ARCHITECTURES, "add PATH")
         dtype = torch.float32 if how else "auto"
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, trust_remote_code=False, **how
         )
     return model.to(torch.bfloat16) if model.dtype == torch.float32 and how else model

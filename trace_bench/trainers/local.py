@@ -85,16 +85,16 @@ class LocalTrainer:
         check_start(start, self.settings)
 
     def machines(self, billions: float | None) -> tuple[list[str], list[str]]:
-        """`protocols.NeedsMachines`: all weights in float32 on one device."""
+        """`protocols.NeedsMachines`: all weights on one device, in float32 at most."""
         where = f"trainer=local on {self.device}"
         if billions is None:
-            return [f"{where}: the weights in float32 in this process"], []
-        size = 4 * billions
+            return [f"{where}: the weights in this process"], []
+        size = (2 if self.dtype == "bfloat16" else 4) * billions
         missing = [
             f"trainer=local holds all weights on one device, and {size:g} GB fit no GPU of "
             f"{GPU} GB: a trainer over several GPUs is needed for this model"
         ]
-        lines = [f"{where}: {size:g} GB of weights in float32 in this process"]
+        lines = [f"{where}: {size:g} GB of weights in this process"]
         return lines, missing if size > GPU else []
 
     def learner(self, model: str) -> Learner:
