@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.types import CHARGED
@@ -25,7 +24,7 @@ BY_KIND = ("lost", "rollouts_lost", "limits")
 
 def check(record: Record) -> None:
     """Raises ValueError that names the field of a record which cannot stand in a table."""
-    json.dumps(asdict(record), ensure_ascii=False, allow_nan=False).encode()  # UTF-8, no NaN
+    json.dumps(vars(record), ensure_ascii=False, allow_nan=False).encode()  # UTF-8, no NaN
     _names("method", [record.method])
     _names("tasks and fingerprint", [record.tasks, record.fingerprint])
     _counts("budget, seed and tokens", [record.budget, record.tokens], [record.seed])

@@ -30,6 +30,8 @@ FREE = (
     "beginning",  # its cost is counted (beginnings.py)
 )  # fmt: skip
 CHECKED = ("metrics.jsonl", "capabilities.json")  # also read here; older runs have no hash of them
+FILES = ("config.yaml", "summary.json", "ledger.jsonl", "evaluation.jsonl", *CHECKED)
+"""All files that a record is made from."""
 _TOKENS = re.compile(rb'"tokens":(\d+)')
 _FEW = 200  # points of a training curve that are kept
 
