@@ -3,6 +3,7 @@
     collect PLACES... --out FILE          records of run folders in one small file to commit
     tables PLACES... --out FOLDER         tables (Markdown, LaTeX, CSV) and figures (PNG, SVG), a
                                           folder for each group of runs that can stand together
+                                          --prices FILE: also what they cost in money
     map PLACES... --out FOLDER            over the number of training tasks (env.train_tasks)
     capabilities PLACES... --out FOLDER   over how many capabilities are used at most
     search PLACES... --out FOLDER         settings that were tried on the development split
@@ -16,6 +17,8 @@
     export RUN --out FOLDER [--format card|inspect|atif|hf]
                                           one run as a publication bundle (a rollout card), or
                                           for Inspect, Harbor or the Hugging Face hub
+    view PLACES... [--port N] [--out SITE]
+                                          runs in Inspect's viewer, here or as a static site
 
 A place is a run folder, a folder with run folders somewhere below it, or a file of records.
 Filters choose among what lies there: method=trace,grpo budget=640, also seed=, env=, suite=,
@@ -40,8 +43,11 @@ from trace_bench.core.text import visible
 from trace_bench.results import by_task, choose, make, rules, two
 from trace_bench.results.beginnings import by_total
 from trace_bench.results.places import Found, find
+from trace_bench.results.prices import read_prices
 
-ONLY = {"format": ("export",), "csv": ("compare",)}
+ONLY = {
+    "format": ("export",), "csv": ("compare",), "prices": ("tables", "regrade"), "port": ("view",),
+}  # fmt: skip
 """Options that belong to some of the commands."""
 
 
@@ -51,15 +57,17 @@ def main(arguments: Sequence[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", choices=[*make.COMMANDS, "compare", "regrade", "export"])
+    parser.add_argument("command", choices=[*make.COMMANDS, "compare", "regrade", "export", "view"])
     parser.add_argument("places", nargs="*", metavar="PLACE|FILTER")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--format", help="of export (default: card)")
     parser.add_argument("--csv", type=Path, help="of compare: a file for the differences by task")
+    parser.add_argument("--prices", type=Path, help="of tables: a YAML file of prices")
+    parser.add_argument("--port", type=int, help="of view (default: 7575)")
     parser.add_argument("--coverage", type=float, default=rules.COVERAGE)
     parser.add_argument("--no-index", action="store_true")
     given = parser.parse_intermixed_args(arguments)
-    if given.out is None and given.command != "compare":
+    if given.out is None and given.command not in ("compare", "view"):
         parser.error("the following arguments are required: --out")
     for name, commands in ONLY.items():
         if getattr(given, name) is not None and given.command not in commands:
@@ -70,6 +78,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if given.command == "compare":
             return _compare(given)
+        if given.command == "view":
+            return _view(given)
         written = _carry_out(given)
     except UserError as error:
         print(visible(f"error: {error}"), file=sys.stderr)
@@ -89,6 +99,25 @@ def _compare(given: argparse.Namespace) -> int:
     print(text)
     if given.out is not None:
         write_text(given.out / "compare.md", text + "\n")
+    return 0
+
+
+def _view(given: argparse.Namespace) -> int:
+    """Shows the runs, or writes the site."""
+    from trace_bench.results import view
+
+    view.check_installed(given.places)
+    found = _found(given.places, None, indexed=not given.no_index)
+    folders = [
+        found.folders[r.fingerprint] for r in found.records if r.fingerprint in found.folders
+    ]
+    if not folders:
+        raise UserError("view needs folders of finished runs; name at least one.")
+    if given.out is None:
+        view.serve(folders, given.port or view.PORT)
+    else:
+        for path in view.bundle(folders, given.out):
+            print(path)
     return 0
 
 
@@ -126,6 +155,8 @@ def _carry_out(given: argparse.Namespace) -> list[Path]:
         from trace_bench.results import drawing
 
         drawing.check_installed()
+    if given.prices is not None:
+        return make.make_tables(found, given.out, read_prices(given.prices))
     return make.COMMANDS[command](found, given.out)
 
 

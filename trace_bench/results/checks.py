@@ -40,6 +40,9 @@ def check(record: Record) -> None:
     for name, pair in _mapping("votes", record.votes).items():
         _names("votes", [name])
         _pairs("votes", [pair])
+    for role, used in _mapping("usage", record.usage).items():
+        _names("usage", [role])
+        _counts("usage", _mapping("usage", used).values())
     _mapping("versions", record.versions)
     if record.git is not None:
         _mapping("git", record.git)

@@ -14,6 +14,8 @@ from trace_bench.results import details, rules, search, tables
 from trace_bench.results.compare import cells, check_comparable
 from trace_bench.results.groups import Group, groups_of, overview
 from trace_bench.results.places import Found
+from trace_bench.results.prices import Prices
+from trace_bench.results.prices import table as money
 from trace_bench.results.records import Record, as_line, training_tasks
 from trace_bench.results.style import style
 from trace_bench.results.table import Table
@@ -51,12 +53,12 @@ def collect(found: Found, out: Path) -> list[Path]:
     return [out]
 
 
-def make_tables(found: Found, out: Path) -> list[Path]:
+def make_tables(found: Found, out: Path, prices: Prices | None = None) -> list[Path]:
     """The tables and figures of every group of runs that can stand in one table: in `out` if there
     is one group, else each in a folder of its own and groups.md beside them."""
     groups = groups_of(found.records)
     if len(groups) == 1:
-        return _tables(groups[0], found.skipped, out)
+        return _tables(groups[0], found.skipped, out, prices)
     left_out = "".join(f"\n- {visible(text)}" for text in found.skipped)
     about = overview(groups).markdown() + (
         f"\nCould not be used:\n{left_out}\n" if left_out else ""
@@ -64,11 +66,11 @@ def make_tables(found: Found, out: Path) -> list[Path]:
     write_text(out / "groups.md", about)
     print(f"{len(groups)} groups of runs that cannot stand in one table: see {out / 'groups.md'}",
           file=sys.stderr)  # fmt: skip
-    written = [_tables(group, found.skipped, out / group.name) for group in groups]
+    written = [_tables(group, found.skipped, out / group.name, prices) for group in groups]
     return [out / "groups.md", *(path for some in written for path in some)]
 
 
-def _tables(group: Group, skipped: Sequence[str], out: Path) -> list[Path]:
+def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | None) -> list[Path]:
     from trace_bench.results import plots
 
     for text in group.left_out:
@@ -89,6 +91,7 @@ def _tables(group: Group, skipped: Sequence[str], out: Path) -> list[Path]:
         details.selection(records, caption),
         details.reliability(grouped, caption),
         details.cost(grouped, caption),
+        prices and money(grouped, prices, caption),
     ]
     written = _write([t for t in made if t is not None], out)
     written += plots.rollout_scaling(grouped, readable(records), out / "rollout_scaling")

@@ -60,6 +60,9 @@ class Record:
     fingerprint: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)  # the suite's own facts
     beginning: Mapping[str, Any] | None = None  # what the run began with, as in summary.json
+    usage: Mapping[str, Mapping[str, int]] = field(
+        default_factory=dict
+    )  # tokens of models at servers, by role: {prompt_tokens, completion_tokens}
     format: int = FORMAT
 
     @property
@@ -131,10 +134,9 @@ def from_line(line: Mapping[str, Any]) -> Record:
 def as_line(record: Record) -> str:
     """A record as a line of a record file; whole successes as integers, to keep it small."""
     line = dict(vars(record))
-    if not record.about:
-        del line["about"]  # as in records from before there were any
-    if record.beginning is None:
-        del line["beginning"]
+    for name in ("about", "beginning", "usage"):
+        if not line[name]:
+            del line[name]  # as in records from before there were any
     for name in ("success", "base"):
         line[name] = [int(v) if v is not None and v == int(v) else v for v in line[name]]
     return json.dumps(line, sort_keys=True, separators=(",", ":")) + "\n"
