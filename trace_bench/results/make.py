@@ -91,7 +91,7 @@ def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | No
         details.selection(records, caption),
         details.reliability(grouped, caption),
         details.cost(grouped, caption),
-        prices and money(grouped, prices, caption),
+        None if prices is None else money(grouped, prices, caption),
     ]
     written = _write([t for t in made if t is not None], out)
     written += plots.rollout_scaling(grouped, readable(records), out / "rollout_scaling")

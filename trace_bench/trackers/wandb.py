@@ -89,8 +89,9 @@ class WandbTracker:
         """`protocols.TakesReport`: the table `episodes` and the artifact `report-...`. What exceeds
         the rows of a W&B table is left out, and counted in the summary."""
         most = self._wandb.Table.MAX_ROWS
-        columns: list[str | int] = list(episodes[0])
-        rows = [[episode[c] for c in columns] for episode in episodes[:most]]
+        names = list(episodes[0])
+        columns: list[str | int] = [*names]
+        rows = [[episode[name] for name in names] for episode in episodes[:most]]
         self._run.log({"episodes": self._wandb.Table(columns=columns, data=rows)})
         self._run.summary["episodes_left_out"] = max(0, len(episodes) - most)
         report = self._wandb.Artifact(f"report-{self._context.fingerprint}", type="report")
