@@ -61,7 +61,7 @@ def test_the_viewer_lists_the_run_and_ends_with_the_command(folder: Path) -> Non
         process.send_signal(signal.SIGTERM)
         said, _ = process.communicate(timeout=60)
     assert process.returncode == 0, said
-    assert f"http://{view.HOST}:{port} shows 1 run;" in said
+    assert f"http://{view.HOST}:{port}/ shows the runs" in said
     with pytest.raises(httpx.TransportError):
         httpx.get(f"http://{view.HOST}:{port}/", timeout=5)
 

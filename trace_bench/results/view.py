@@ -15,7 +15,6 @@ from pathlib import Path
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import shown
 from trace_bench.results.formats import export
-from trace_bench.results.uncertainty import many
 
 PORT = 7575
 HOST = "127.0.0.1"
@@ -59,7 +58,7 @@ def serve(folders: Sequence[Path], port: int) -> None:
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
     with tempfile.TemporaryDirectory() as place:
         logs = _exported(folders, Path(place))
-        print(f"http://{HOST}:{port} shows {many(len(folders), 'run')}; Ctrl-C ends it", flush=True)
+        print(f"http://{HOST}:{port}/ shows the runs; Ctrl-C ends it", flush=True)
         viewer = _Viewer("start", "--log-dir", str(logs), "--host", HOST, "--port", str(port))
         try:
             viewer.check()
