@@ -139,7 +139,9 @@ READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
     "sweep.py": [(swept, "sweep.jsonl")],
 }
 BEHIND = {
+    "runner/handover.py": "files that results/runs.py has checked against the summary's hashes",
     "runner/pipeline.py": "the lines that this process has just written",
+    "results/by_task.py": "files that results/runs.py has checked against the summary's hashes",
     "report/runs.py": "files that results/runs.py has checked against the summary's hashes",
     "results/formats/episodes.py": "files that the export has checked against these hashes",
     "trainers/verl/rewind.py": "the same lines, with the same fields, as arrivals.py",

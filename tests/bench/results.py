@@ -1,4 +1,5 @@
-"""How long tables take over many runs: generated run folders, tables in a process of their own.
+"""How long tables take over many runs, with and without their index: generated run folders,
+tables in a process of their own.
 
     python tests/bench/results.py [--runs 1000] [--lines 5000]
 
@@ -9,17 +10,21 @@ matching hashes) with drawn outcomes; they say nothing about methods. `--lines` 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import random
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from trace_bench.core.store import file_hash, fingerprint
+from trace_bench.results.index import SETTLED_NS
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import identity, parts_of
 
@@ -30,13 +35,17 @@ AGENTS = ("base", "idle", "random", "reference", "final", *(f"adapter:a{n}" for 
 TASKS = [f"toolsandbox/embedded/test/{n:04d}" for n in range(387)]
 
 
+@functools.cache
+def settings_of(method: str) -> Mapping[str, Any]:
+    settings = compose([f"method={method}"])
+    return identity(settings, parts_of(settings))
+
+
 def generate(folder: Path, method: str, seed: int, lines: int) -> None:
     """One run folder whose budget is `lines`."""
     rng = random.Random(f"{method}{lines}{seed}")
     folder.mkdir(parents=True)
-    settings = compose([f"method={method}"])
-    own = identity(settings, parts_of(settings))
-    who = {**own, "budget": lines, "seed": seed}
+    who = {**settings_of(method), "budget": lines, "seed": seed}
     (folder / "config.yaml").write_text(yaml.safe_dump(who, sort_keys=False))
     point = (
         '{"rollouts":%d,"phase":"training","adapter":"x@0001","reward":0.5,"zero_share":0.1,'
@@ -86,10 +95,20 @@ def generate(folder: Path, method: str, seed: int, lines: int) -> None:
 MEASURE = """
 import resource, sys
 from trace_bench.results.__main__ import main
-code = main(["tables", sys.argv[1], "--out", sys.argv[2]])
+code = main(["tables", sys.argv[1], "--out", sys.argv[2], *sys.argv[3:]])
 print("peak MiB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, file=sys.stderr)
 sys.exit(code)
 """
+
+
+def tables(place: Path, *more: str) -> tuple[float, str]:
+    """Seconds of the tables in a process of their own, and the last line that it says."""
+    began = time.perf_counter()
+    done = subprocess.run(
+        [sys.executable, "-c", MEASURE, str(place / "runs"), str(place / "tables"), *more],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return time.perf_counter() - began, done.stderr.strip().splitlines()[-1]
 
 
 def main() -> None:
@@ -105,16 +124,14 @@ def main() -> None:
             lines = given.lines + 160 * (more % BUDGETS)  # five budgets
             generate(place / "runs" / f"{n:04d}", method, more // BUDGETS, lines)
         size = sum(p.stat().st_size for p in place.rglob("*") if p.is_file())
-        began = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-c", MEASURE, str(place / "runs"), str(place / "tables")],
-            check=True, capture_output=True, text=True,
-        )  # fmt: skip
-        seconds = time.perf_counter() - began
-        print(
-            f"{given.runs} runs, {size / 2**30:.2f} GiB: {seconds:.1f} s, "
-            f"{done.stderr.strip().splitlines()[-1]}, {len(done.stdout.splitlines())} files"
-        )
+        print(f"{given.runs} runs, {size / 2**30:.2f} GiB")
+        time.sleep(SETTLED_NS / 1e9)  # files that have just been changed are not indexed
+        cold, said = tables(place)
+        print(f"cold, makes the index: {cold:.1f} s, {said}")
+        warm, said = tables(place)
+        print(f"warm, by the index: {warm:.1f} s, {said}; {cold / warm:.1f} times as fast")
+        without, said = tables(place, "--no-index")
+        print(f"without an index: {without:.1f} s, {said}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 from reading import HOSTILE, played, poisoned, unpacked
 
 from trace_bench.report.__main__ import main
-from trace_bench.results.two import compare_two, the_run
+from trace_bench.results.two import chosen, compare_two
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,8 @@ def test_two_runs_are_compared_task_by_task(runs: Path, tmp_path: Path) -> None:
     gap = sum(right[t] - left[t] for t in left) / len(left)
     found = pair["found"]
     assert found["value"] == pytest.approx(gap) and found["low"] < gap < found["high"] < 0
-    said = compare_two(the_run(runs / "random"), the_run(runs / "reference"))
+    sides = chosen([str(runs / "random"), str(runs / "reference")])
+    said = compare_two(sides.a, sides.b)
     assert f"{gap:+.3f} [{found['low']:+.3f}, {found['high']:+.3f}]" in said
     assert ["policy.name", "reference", "random"] in pair["differ"]
 

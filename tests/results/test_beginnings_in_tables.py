@@ -16,7 +16,7 @@ from trace_bench.results.__main__ import main
 from trace_bench.results.beginnings import by_total, name
 from trace_bench.results.compare import cells, check_comparable
 from trace_bench.results.records import Record, as_line, read_records
-from trace_bench.results.two import compare_two
+from trace_bench.results.two import Side, compare_two
 
 GEPA = {
     "method": "gepa", "env": "e", "seed": 0, "budget": 320, "fingerprint": "f" * 12,
@@ -98,5 +98,5 @@ def test_a_record_keeps_what_it_began_with(tmp_path: Path) -> None:
 
 
 def test_two_runs_say_what_they_began_with() -> None:
-    text = compare_two(record("grpo", [1, 0]), began(record("grpo", [1, 1]), SFT))
+    text = compare_two(Side((record("grpo", [1, 0]),)), Side((began(record("grpo", [1, 1]), SFT),)))
     assert "begins with: the bare model | the agent of sft (0 rollouts and 1024 demo" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import shutil
@@ -24,10 +25,10 @@ from trace_bench.results.compare import (
     holm,
 )
 from trace_bench.results.paper import paper_tables
-from trace_bench.results.places import find
+from trace_bench.results.places import Found, find
 from trace_bench.results.records import Record, read_records
 from trace_bench.results.runs import read_run
-from trace_bench.results.two import compare_two
+from trace_bench.results.two import Side, compare_two, sides_of
 
 SETTINGS = {
     "env.name": "toolsandbox",
@@ -333,13 +334,18 @@ def test_two_runs_of_one_method_are_compared(
     assert "seed: 0 | 1" in said and "| A less B | +0.000 [" in said and "base of A" in said
     assert (tmp_path / "compare.md").read_text().strip() == said.strip()
     for wrong, why in (
-        ([one], "takes two runs, got 1"),
+        ([one], "found 1: base budget=640 .1 seed, toolsandbox/embedded, run"),
         ([one, one], "is named twice"),
-        ([one, str(folders)], "holds 2 finished runs"),
-        ([one, str(folders / "cut")], "holds 0 finished runs .*not finished"),
+        ([one, str(folders / "cut")], "found 1 .*not finished"),
+        ([one, two, "--format", "atif"], "--format is an option of export"),
     ):
-        assert main(["compare", *wrong]) == 2
+        with contextlib.suppress(SystemExit):
+            assert main(["compare", *wrong]) == 2
         assert re.search(why, capsys.readouterr().err)
+
+
+def sides(a: Record, b: Record) -> tuple[Side, Side]:
+    return sides_of([Found((a,), ()), Found((b,), ())])
 
 
 def test_the_comparison_of_two_runs_is_paired_and_names_the_settings() -> None:
@@ -357,7 +363,7 @@ def test_the_comparison_of_two_runs_is_paired_and_names_the_settings() -> None:
         method_settings={"groups": 8},
         fingerprint="other",
     )
-    said = compare_two(a, b)
+    said = compare_two(*sides(a, b))
     assert "trainer.learning_rate: 0.002 | 0.003" in said and "method.groups: 4 | 8" in said
     assert "evaluation.split" not in said and "budget:" not in said
     rows = {line.split(" | ")[0].strip("| "): line for line in said.splitlines() if "|" in line}
@@ -368,7 +374,7 @@ def test_the_comparison_of_two_runs_is_paired_and_names_the_settings() -> None:
     assert "can show" in said and "One seed each" in said
     with pytest.raises(UserError, match=r"other held-out tasks \(evaluation.split is test and dev"):
         elsewhere = {**SETTINGS, "evaluation.split": "dev"}
-        compare_two(a, replace(b, settings=elsewhere, tasks="u"))
+        sides(a, replace(b, settings=elsewhere, tasks="u"))
 
 
 def tried(method: str, rate: float, success: list[float | None], seed: int = 0) -> Record:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 
 import trace_bench
 from trace_bench.__main__ import main
+from trace_bench.core.errors import UserError
 from trace_bench.trackers.jsonl import MOST_SAID, Metrics, Silent
 
 TRAINED = (
@@ -51,6 +52,38 @@ class Failing:
         self.called.append(name)
         if name == self.at:
             raise OSError(errno.ENOSPC, "No space\nleft")
+
+
+class Taking(Failing):
+    """One that also takes the report."""
+
+    def report(self, episodes: Sequence[Mapping[str, Any]], page: Path) -> None:
+        self._call("report")
+
+
+def test_only_a_tracker_that_takes_the_report_has_it_made(tmp_path: Path) -> None:
+    """A report that cannot be made, or taken, is logged as the tracker's failure."""
+    made: list[str] = []
+
+    def page() -> tuple[list[dict[str, Any]], Path]:
+        made.append("page")
+        return [], tmp_path
+
+    def damaged() -> tuple[list[dict[str, Any]], Path]:
+        raise UserError("tasks.json is damaged")
+
+    for tracker, make, failure in (
+        (Failing("none"), page, None),
+        (Taking("none"), page, None),
+        (Taking("report"), page, "Taking, OSError: [Errno 28] No space left"),
+        (Taking("none"), damaged, "Taking, UserError: tasks.json is damaged"),
+    ):
+        said: list[str] = []
+        metrics = Metrics(tmp_path / "metrics.jsonl", tracker, said.append)
+        metrics.report(make)
+        assert metrics.failure == failure and len(said) == (failure is not None)
+        metrics.close()
+    assert made == ["page"] * 2
 
 
 MODULE = "from test_metrics import Failing\n\n\ndef tracker(at: str) -> Failing:\n"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from trace_bench.__main__ import main
 pytest.importorskip("wandb", reason="the tracker needs wandb, which is not installed")
 
 from trace_bench.core.protocols import RunContext
+from trace_bench.core.store import read_lines
 from trace_bench.trackers.jsonl import Metrics
 from trace_bench.trackers.wandb import WandbTracker
 
@@ -34,6 +37,29 @@ def test_a_tracked_run_computes_what_an_untracked_one_does(tmp_path: Path) -> No
         assert one.read_bytes() == two.read_bytes()
     content = record_of(tmp_path / "with")
     assert b"score.success" in content and b"agent-" in content
+    lines = read_lines(tmp_path / "with" / "evaluation.jsonl")
+    (path,) = (tmp_path / "with" / "wandb").glob("offline-run-*/files/media/table/episodes_*.json")
+    table = json.loads(path.read_text())
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
+    assert [row["agent"] for row in rows[:8]] == ["final"] * 4 + ["base"] * 4
+    keys = ("agent", "task", "trial", "adapter", "stop", "tokens", "error")
+    assert {tuple(row[k] for k in keys) for row in rows} == {
+        tuple(line[k] for k in keys) for line in lines
+    }
+    for row in rows:
+        (line,) = [o for o in lines if (o["agent"], o["task"]) == (row["agent"], row["task"])]
+        assert row["success"] == line["score"]["success"]
+    page = staged(content, "report.html").read_text()
+    assert page.lower().startswith("<!doctype html>") and 'id="data-index"' in page
+
+
+def staged(record: bytes, name: str) -> Path:
+    """The file that W&B keeps for an artifact's file until it is sent."""
+    found = re.search(
+        rb"%s\x12.{1,80}?(/[\x20-\x7e]+?/tmp\w{8})" % name.encode(), record, re.DOTALL
+    )
+    assert found is not None
+    return Path(found[1].decode())
 
 
 def record_of(folder: Path) -> bytes:

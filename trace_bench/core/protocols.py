@@ -12,7 +12,7 @@ the part is built, such as its container image, is a protocol on the class.
     trainers       Trainer (PlansTraining, ContinuesAdapters, Preflight, NeedsMachines, FineTunes;
                    of what plays its episodes elsewhere: TakesBack)
     methods        Method (PlansItself), Lab
-    trackers       Tracker (AwaitsResult)
+    trackers       Tracker (AwaitsResult, TakesReport)
 
 Every part that is found by name (`settings.registry`) is built by its factory, whose parameters are
 the part's settings; a parameter annotated `RunContext` receives the facts of the run.
@@ -607,6 +607,15 @@ class AwaitsResult(Protocol):
     because a sweep service started the run and waits for its score."""
 
     def awaits_result(self) -> bool: ...
+
+
+@runtime_checkable
+class TakesReport(Protocol):
+    """A tracker that also takes what a reader of the finished run looks at, once after `conclude`.
+    `episodes`: the held-out episodes, all with the same keys, those of the trained and the base
+    agent first. `page`: the report, an HTML file that is there during the call only."""
+
+    def report(self, episodes: Sequence[Mapping[str, Any]], page: Path) -> None: ...
 
 
 # -- what a factory may ask for -----------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Reads a run's settings, config.yaml, which may be damaged or meant to do harm."""
+"""Reads settings in YAML, such as a run's config.yaml, which may be damaged or meant to do harm."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.run_files import CONFIG, REPAIRS
-from trace_bench.core.store import read_bytes
+from trace_bench.core.store import read_bytes, repair
 
 MOST_BYTES = 2**20
 MOST_VALUES = 100_000  # aliases count each time: a few lines of them may stand for billions
@@ -32,7 +31,7 @@ def read_settings(path: Path) -> dict[str, Any]:
         _count(value)
     except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
         why = " ".join(str(error).split())
-        raise UserError(f"{path} cannot be read ({why}). {REPAIRS[CONFIG]}") from error
+        raise UserError(f"{path} cannot be read ({why}). {repair(path)}") from error
     return value
 
 

@@ -25,7 +25,7 @@ from trace_bench.core.store import (
     write_json,
     write_text,
 )
-from trace_bench.results.places import DAMAGE
+from trace_bench.results.records import DAMAGE
 from trace_bench.results.rules import DEFAULT, RULES, counted, drops
 from trace_bench.results.runs import read_run
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.types import CHARGED
@@ -25,7 +24,7 @@ BY_KIND = ("lost", "rollouts_lost", "limits")
 
 def check(record: Record) -> None:
     """Raises ValueError that names the field of a record which cannot stand in a table."""
-    json.dumps(asdict(record), ensure_ascii=False, allow_nan=False).encode()  # UTF-8, no NaN
+    json.dumps(vars(record), ensure_ascii=False, allow_nan=False).encode()  # UTF-8, no NaN
     _names("method", [record.method])
     _names("tasks and fingerprint", [record.tasks, record.fingerprint])
     _counts("budget, seed and tokens", [record.budget, record.tokens], [record.seed])
@@ -41,6 +40,9 @@ def check(record: Record) -> None:
     for name, pair in _mapping("votes", record.votes).items():
         _names("votes", [name])
         _pairs("votes", [pair])
+    for role, used in _mapping("usage", record.usage).items():
+        _names("usage", [role])
+        _counts("usage", _mapping("usage", used).values())
     _mapping("versions", record.versions)
     if record.git is not None:
         _mapping("git", record.git)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -42,12 +43,9 @@ def check_same_settings(records: Sequence[Record], free: Sequence[str] = ()) -> 
     values: dict[str, dict[str, str]] = {}
     facts = {name for record in records for name in record.about}
     for record in records:
-        shared = {**DEFAULTS, **record.settings}
-        shared |= {"held-out tasks": record.tasks, "rule": record.rule}
-        shared |= {f"the suite's {n}": record.about.get(n, "not recorded") for n in facts}
-        for key in shared.keys() - set(free):
-            value = shared[key]
-            values.setdefault(key, {})[str(value)] = record.fingerprint
+        found = shared(record, facts)
+        for key in found.keys() - set(free):
+            values.setdefault(key, {})[str(found[key])] = record.fingerprint
     differ = {key: found for key, found in values.items() if len(found) > 1}
     if differ:
         shown = "; ".join(
@@ -58,6 +56,13 @@ def check_same_settings(records: Sequence[Record], free: Sequence[str] = ()) -> 
             f"these runs cannot stand in one table, since they differ in more than method, budget "
             f"and seed: {shown}. Name runs that agree."
         )
+
+
+def shared(record: Record, facts: Iterable[str]) -> dict[str, Any]:
+    """What all runs of a table must agree in: settings, held-out tasks, reporting rule, and the
+    suite's own `facts`."""
+    found = {**DEFAULTS, **record.settings, "held-out tasks": record.tasks, "rule": record.rule}
+    return found | {f"the suite's {n}": record.about.get(n, "not recorded") for n in facts}
 
 
 def _setting(record: Record, name: str) -> object:
@@ -91,11 +96,13 @@ class Cell:
         known = (~np.isnan(matrix)).sum(0)
         return np.where(known > 0, np.nansum(matrix, 0) / np.maximum(known, 1), np.nan)
 
-    @property
+    @cached_property
     def seed_means(self) -> list[float]:
         """Success of each seed; on tasks that a seed lost it counts as the mean over the seeds."""
         gaps = self.matrix - self.per_task
-        return [float(self.value + (0.0 if np.isnan(g).all() else np.nanmean(g))) for g in gaps]
+        known = (~np.isnan(gaps)).sum(1)
+        means: list[float] = (self.value + np.nansum(gaps, 1) / np.maximum(known, 1)).tolist()
+        return means
 
     def similarity(self) -> Interval:
         """Mean over seeds of the mean similarity, with its range over seeds."""

@@ -2,45 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import reason, shown
-from trace_bench.results.records import Record, read_records
+from trace_bench.results.index import Index
+from trace_bench.results.records import DAMAGE, Record, read_records
 from trace_bench.results.rules import DEFAULT
 from trace_bench.results.runs import read_run
 
-DAMAGE = (
-    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError,
-)  # fmt: skip
-"""What reading raises where a file holds something else than a run has written."""
 RUN_FILES = ("summary.json", "ledger.jsonl", "evaluation.jsonl")
 
 
 @dataclass(frozen=True)
 class Found:
-    """The records, and a message for every place without a usable one."""
+    """The records, and a message for every place without a usable one. `folders`: those of the
+    records that come from a run folder, by fingerprint; `notes`: what else there is to say."""
 
     records: tuple[Record, ...]
     skipped: tuple[str, ...]
+    folders: Mapping[str, Path] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
-def find(places: Sequence[Path], rule: str | None = None) -> Found:
+def find(places: Sequence[Path], rule: str | None = None, indexed: bool = False) -> Found:
     """Records of all run folders at or below `places`, and of record files (*.jsonl) named there.
     `rule` None is the default rule for folders, and for files the one that they were made by.
+    `indexed`: with an index in each of the folders, see `run_folders`.
 
     A folder that is unfinished, damaged or edited is skipped and named, and so is a run that was
     there before: two copies are not two seeds. UserError for a place that does not exist, and for a
     record file of another rule: it does not hold the attempts."""
     found: dict[str, Record] = {}
+    folders: dict[str, Path] = {}
     skipped: list[str] = []
+    notes: list[str] | None = [] if indexed else None
 
     def take(record: Record, place: Path) -> None:
         key = record.fingerprint or f"unnamed {len(found)}"
         if found.setdefault(key, record) is not record:
             skipped.append(f"{place}: run {record.fingerprint} is there already, counted once")
+        elif place.is_dir():
+            folders[key] = place
 
     for place in places:
         try:
@@ -53,21 +58,37 @@ def find(places: Sequence[Path], rule: str | None = None) -> Found:
             for record in _of_rule(read_records(place), rule, place):
                 take(record, place)
             continue
-        for folder, record in run_folders(place, rule or DEFAULT, skipped):
+        for folder, record in run_folders(place, rule or DEFAULT, skipped, notes):
             take(record, folder)
-    return Found(tuple(found.values()), tuple(skipped))
+    return Found(tuple(found.values()), tuple(skipped), folders, tuple(notes or ()))
 
 
-def run_folders(place: Path, rule: str, skipped: list[str]) -> Iterator[tuple[Path, Record]]:
+def run_folders(
+    place: Path, rule: str, skipped: list[str], notes: list[str] | None = None
+) -> Iterator[tuple[Path, Record]]:
     """Every finished run at or below a folder, with its record; the others are named in
-    `skipped`."""
+    `skipped`. With a list for `notes` an index in `place` is used and kept (not in a run folder
+    itself), and what it has to say is added to the list."""
+    index = None
+    if notes is not None and not _is_run(place):
+        index = Index(place, rule, notes)
     for folder in _folders(place, skipped):
         try:
-            yield folder, read_run(folder, rule)
+            yield folder, read_run(folder, rule) if index is None else index.record(folder)
         except UserError as error:
             skipped.append(str(error))
         except DAMAGE as error:
             skipped.append(f"{folder}: damaged ({type(error).__name__}: {str(error)[:200]})")
+    if index is not None:
+        index.save()
+
+
+def _is_run(place: Path) -> bool:
+    """Also where that cannot be told: such a folder gets no index."""
+    try:
+        return (place / "config.yaml").exists()
+    except OSError:
+        return True
 
 
 def _of_rule(records: list[Record], rule: str | None, place: Path) -> list[Record]:

@@ -3,7 +3,6 @@ from a file of such records that is small enough to commit."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +15,10 @@ from trace_bench.core.types import charged
 from trace_bench.results.checks import check
 
 FORMAT = 1
+DAMAGE = (
+    OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError,
+)  # fmt: skip
+"""What reading raises where a file holds something else than a run has written."""
 _LISTS = ("success", "base", "capabilities", "adapters")
 
 
@@ -57,6 +60,9 @@ class Record:
     fingerprint: str = ""
     about: Mapping[str, Any] = field(default_factory=dict)  # the suite's own facts
     beginning: Mapping[str, Any] | None = None  # what the run began with, as in summary.json
+    usage: Mapping[str, Mapping[str, int]] = field(
+        default_factory=dict
+    )  # tokens of models at servers, by role: {prompt_tokens, completion_tokens}
     format: int = FORMAT
 
     @property
@@ -111,25 +117,26 @@ def read_records(path: Path) -> list[Record]:
                 f"{FORMAT}."
             )
         try:
-            out.append(_frozen(line))
-            check(out[-1])
-        except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
+            out.append(from_line(line))
+        except DAMAGE as error:
             raise UserError(f"{path}, line {number} is not a record ({error}).") from error
     return out
 
 
-def _frozen(line: Mapping[str, Any]) -> Record:
+def from_line(line: Mapping[str, Any]) -> Record:
+    """The record that a line holds. Raises one of `DAMAGE` if it holds none."""
     values: dict[str, Any] = {k: tuple(v) if k in _LISTS else v for k, v in line.items()}
-    return Record(**values)
+    record = Record(**values)
+    check(record)
+    return record
 
 
 def as_line(record: Record) -> str:
     """A record as a line of a record file; whole successes as integers, to keep it small."""
-    line = dataclasses.asdict(record)
-    if not record.about:
-        del line["about"]  # as in records from before there were any
-    if record.beginning is None:
-        del line["beginning"]
+    line = dict(vars(record))
+    for name in ("about", "beginning", "usage"):
+        if not line[name]:
+            del line[name]  # as in records from before there were any
     for name in ("success", "base"):
         line[name] = [int(v) if v is not None and v == int(v) else v for v in line[name]]
     return json.dumps(line, sort_keys=True, separators=(",", ":")) + "\n"

@@ -30,6 +30,9 @@ FREE = (
     "beginning",  # its cost is counted (beginnings.py)
 )  # fmt: skip
 CHECKED = ("metrics.jsonl", "capabilities.json")  # also read here; older runs have no hash of them
+FILES = ("config.yaml", "summary.json", "ledger.jsonl", "evaluation.jsonl", *CHECKED)
+"""All files that a record is made from."""
+TOKENS = ("prompt_tokens", "completion_tokens")
 _TOKENS = re.compile(rb'"tokens":(\d+)')
 _FEW = 200  # points of a training curve that are kept
 
@@ -77,9 +80,16 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         fingerprint=summary["fingerprint"],
         about=summary.get("suite_data", {}),
         beginning=summary.get("beginning"),
+        usage=_usage(summary),
     )
     check(record)
     return record
+
+
+def _usage(summary: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Tokens of models at servers by role; {} in runs from before they were counted."""
+    found = summary.get("llm", {}).get("usage", {})
+    return {role: {name: used.get(name, 0) for name in TOKENS} for role, used in found.items()}
 
 
 def _label(summary: Mapping[str, Any]) -> str:

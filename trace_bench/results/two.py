@@ -1,41 +1,130 @@
-"""Two finished runs side by side: what their settings differ in, each against the base agent that
-it evaluated itself, and one against the other. Also for two runs of one method."""
+"""Two agents side by side: what their settings differ in, each against the base agent that its own
+runs evaluated, and one against the other. Also for two runs of one method. A side is one run, or
+several that differ in nothing but the seed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from trace_bench.core.errors import UserError
+from trace_bench.results import choose
 from trace_bench.results.beginnings import began_with
 from trace_bench.results.compare import Cell, Difference, base_of, difference
-from trace_bench.results.places import find
+from trace_bench.results.places import Found, find
 from trace_bench.results.records import Record, flat_settings
 from trace_bench.results.table import Table
-from trace_bench.results.uncertainty import ASSUMED, can_show, repeats_of
+from trace_bench.results.uncertainty import ASSUMED, can_show, many, repeats_of
 
 _SAME_TASKS = ("env.name", "env.suite", "evaluation.split", "evaluation.limit")
+_MOST_NAMED = 12
 
 
-def the_run(place: Path) -> Record:
-    """The one finished run at a place. Raises UserError for none and for several."""
-    found = find([place])
-    if len(found.records) != 1:
-        why = f" ({'; '.join(found.skipped)})" if found.skipped else ""
+@dataclass(frozen=True)
+class Side:
+    """Runs of one agent with other seeds."""
+
+    records: tuple[Record, ...]
+
+    @property
+    def first(self) -> Record:
+        return self.records[0]
+
+    @property
+    def name(self) -> str:
+        return ", ".join(r.fingerprint for r in self.records)
+
+    @cached_property
+    def cell(self) -> Cell:
+        return Cell(self.first.method, self.first.budget, self.records)
+
+    @cached_property
+    def base(self) -> Cell:
+        return base_of(self.cell)
+
+    def settings(self) -> dict[str, Any]:
+        seeds = ", ".join(str(r.seed) for r in self.records)
+        own = {"method": self.first.method, "budget": self.first.budget, "seed": seeds}
+        own["begins with"] = began_with(self.first) or "the bare model"
+        return {**own, "rule": self.first.rule, **flat_settings(self.first)}
+
+
+def sides_of(found: Sequence[Found]) -> tuple[Side, Side]:
+    """The two sides: what lies at two places, or all that was found at one. Raises UserError where
+    the runs make another number of sides."""
+    if len(found) == 2:
+        a, b = (_sides(f.records) for f in found)
+        if len(a) == len(b) == 1:
+            return _two(a[0], b[0])
+    records = [r for f in found for r in f.records]
+    sides = _sides(list({r.fingerprint or id(r): r for r in records}.values()))
+    if len(sides) == 1 and len(sides[0].records) == 2:  # two seeds of one agent
+        sides = [Side((r,)) for r in sides[0].records]
+    if len(sides) != 2:
+        skipped = [text for f in found for text in f.skipped]
+        why = f" ({'; '.join(skipped[:3])})" if skipped else ""
+        named = "; ".join(map(_named, sides[:_MOST_NAMED])) or "none"
+        more = f"; and {len(sides) - _MOST_NAMED} more" if len(sides) > _MOST_NAMED else ""
         raise UserError(
-            f"{place} holds {len(found.records)} finished runs{why}; compare takes two places with "
-            "one run each."
+            "compare takes two finished runs, or two agents with their seeds; found "
+            f"{len(sides)}{why}: {named}{more}. Name two folders, or filter by what they differ "
+            "in, such as method=, budget=, or any setting."
         )
-    return found.records[0]
+    return _two(*sides)
 
 
-def compare_two(a: Record, b: Record) -> str:
-    """The comparison as text. Raises UserError for runs with other held-out tasks or of other
-    suites, and for one run named twice."""
-    if a.fingerprint and a.fingerprint == b.fingerprint:
-        raise UserError(f"run {a.fingerprint} is named twice; name two runs.")
-    _check_tasks(a, b)
+def _sides(records: Sequence[Record]) -> list[Side]:
+    """The runs in groups that differ in nothing but the seed. A second run of a seed is a side of
+    its own: two runs of one seed are not two seeds."""
+    groups: dict[tuple[object, ...], list[list[Record]]] = {}
+    for r in records:
+        settings = json.dumps(flat_settings(r), sort_keys=True)
+        alike = (r.method, r.budget, r.rule, r.tasks, began_with(r), settings)
+        some = groups.setdefault(alike, [])
+        free = next((side for side in some if all(o.seed != r.seed for o in side)), None)
+        if free is None:
+            some.append([r])
+        else:
+            free.append(r)
+    sides = [side for some in groups.values() for side in some]
+    return [Side(tuple(sorted(side, key=lambda r: r.seed))) for side in sides]
+
+
+def _named(side: Side) -> str:
+    r = side.first
+    return (
+        f"{r.method} budget={r.budget} ({many(len(side.records), 'seed')}, "
+        f"{r.settings['env.name']}/{r.settings.get('env.suite')}, run {r.fingerprint})"
+    )
+
+
+def _two(a: Side, b: Side) -> tuple[Side, Side]:
+    """Raises UserError for sides with other held-out tasks, and for one run named twice."""
+    marks = {r.fingerprint for r in a.records} & {r.fingerprint for r in b.records} - {""}
+    if marks:
+        raise UserError(f"run {', '.join(sorted(marks))} is named twice; name two runs.")
+    one, two = a.first, b.first
+    differ = {
+        key: (one.settings.get(key), two.settings.get(key))
+        for key in _SAME_TASKS
+        if one.settings.get(key) != two.settings.get(key)
+    }
+    if differ or one.tasks != two.tasks:
+        shown = "; ".join(f"{key} is {x} and {y}" for key, (x, y) in differ.items())
+        raise UserError(
+            f"runs {one.fingerprint} and {two.fingerprint} were evaluated on other held-out tasks"
+            f"{f' ({shown})' if shown else ''}, so they cannot be paired. Run one of them again "
+            "with the suite, evaluation.split and evaluation.limit of the other."
+        )
+    return a, b
+
+
+def compare_two(a: Side, b: Side) -> str:
+    """The comparison as text."""
     table, made = _table(a, b)
     lines = [*_settings(a, b), "", table.markdown(), *_what_it_can_show(a, b)]
     if made.uncertainty.seeds == 0:
@@ -43,57 +132,33 @@ def compare_two(a: Record, b: Record) -> str:
     return "\n".join(lines)
 
 
-def _check_tasks(a: Record, b: Record) -> None:
-    differ = {
-        key: (a.settings.get(key), b.settings.get(key))
-        for key in _SAME_TASKS
-        if a.settings.get(key) != b.settings.get(key)
-    }
-    if differ or a.tasks != b.tasks:
-        shown = "; ".join(f"{key} is {one} and {two}" for key, (one, two) in differ.items())
-        raise UserError(
-            f"runs {a.fingerprint} and {b.fingerprint} were evaluated on other held-out tasks"
-            f"{f' ({shown})' if shown else ''}, so they cannot be paired. Run one of them again "
-            "with the suite, evaluation.split and evaluation.limit of the other."
-        )
-
-
-def _settings(a: Record, b: Record) -> list[str]:
-    one, two = (
-        {
-            **{"method": r.method, "begins with": began_with(r) or "the bare model"},
-            **{"budget": r.budget, "seed": r.seed, "rule": r.rule},
-            **flat_settings(r),
-        }
-        for r in (a, b)
-    )
+def _settings(a: Side, b: Side) -> list[str]:
+    one, two = a.settings(), b.settings()
     absent = "not a setting of it"
     differ = [
         f"  {key}: {one.get(key, absent)} | {two.get(key, absent)}"
         for key in dict.fromkeys([*one, *two])
         if one.get(key, absent) != two.get(key, absent)
     ]
-    head = f"run A {a.fingerprint} ({a.method}) and run B {b.fingerprint} ({b.method})"
+    head = f"run A {a.name} ({a.first.method}) and run B {b.name} ({b.first.method})"
     if not differ:
         return [f"{head} have the same settings."]
     return [f"{head} differ in (A | B):", *differ]
 
 
-def _table(a: Record, b: Record) -> tuple[Table, Difference]:
-    cells = [Cell(r.method, r.budget, (r,)) for r in (a, b)]
-    bases = [base_of(cell) for cell in cells]
+def _table(a: Side, b: Side) -> tuple[Table, Difference]:
     rows = [
-        _row(f"A: {a.method}", cells[0], difference(cells[0], bases[0])),
-        _row(f"B: {b.method}", cells[1], difference(cells[1], bases[1])),
-        _row("base of A", bases[0], None),
-        _row("base of B", bases[1], None),
+        _row(f"A: {a.first.method}", a.cell, difference(a.cell, a.base)),
+        _row(f"B: {b.first.method}", b.cell, difference(b.cell, b.base)),
+        _row("base of A", a.base, None),
+        _row("base of B", b.base, None),
     ]
-    gains = difference(*cells)
+    gains = difference(a.cell, b.cell)
     rows.append(_alone("A less B", gains))
-    rows.append(_alone("base of A less base of B", difference(*bases)))
+    rows.append(_alone("base of A less base of B", difference(a.base, b.base)))
     text = (
-        f"{len(a.success)} held-out tasks. Differences are paired by task, with 95 % intervals; p "
-        "by sign flips over tasks, of each comparison alone."
+        f"{len(a.first.success)} held-out tasks. Differences are paired by task, with 95 % "
+        "intervals; p by sign flips over tasks, of each comparison alone."
     )
     header = ("", "success", "less its own base", "p")
     return Table("compare", text, header, tuple(rows)), gains
@@ -116,16 +181,16 @@ def _shown(found: Difference) -> tuple[str, str]:
     return f"{d.value:+.3f} [{d.low:+.3f}, {d.high:+.3f}]", p
 
 
-def _what_it_can_show(a: Record, b: Record) -> list[str]:
-    """From the trials of the two runs, from the two bases where they are repeats of one agent that
-    does not always do the same, else from the assumption."""
-    trials = int(a.settings.get("evaluation.trials", 1))
-    found = repeats_of([a, b])
-    if found is ASSUMED and _same_base(a, b):
-        ends = base_of(Cell(a.method, a.budget, (a,))), base_of(Cell(b.method, b.budget, (b,)))
-        twins = [cell.records[0] for cell in ends]
+def _what_it_can_show(a: Side, b: Side) -> list[str]:
+    """From the seeds or trials of the runs, from the two bases where they are repeats of one agent
+    that does not always do the same, else from the assumption."""
+    trials = int(a.first.settings.get("evaluation.trials", 1))
+    found = repeats_of([*a.records, *b.records])
+    if found is ASSUMED and _same_base(a.first, b.first):
+        twins = [a.base.records[0], b.base.records[0]]
         found = repeats_of([twins[0], _as(twins[1], twins[0])])
-    return [can_show(len(a.success), 1, trials, found)]
+    seeds = min(len(a.records), len(b.records))
+    return [can_show(len(a.first.success), seeds, trials, found)]
 
 
 def _same_base(a: Record, b: Record) -> bool:
@@ -140,8 +205,26 @@ def _as(record: Record, other: Record) -> Record:
     return replace(record, settings=other.settings, method_settings=own, budget=other.budget)
 
 
-def compare_places(places: Sequence[str]) -> str:
-    """`compare_two` of the runs at two places. Raises UserError for another number of places."""
-    if len(places) != 2:
-        raise UserError(f"compare takes two runs, got {len(places)}: compare RUN_A RUN_B.")
-    return compare_two(*(the_run(Path(place)) for place in places))
+@dataclass(frozen=True)
+class Chosen:
+    """Two sides; `folders`: those of the runs, by fingerprint; `notes`: what else there is to
+    say."""
+
+    a: Side
+    b: Side
+    folders: Mapping[str, Path]
+    notes: tuple[str, ...]
+
+
+def chosen(arguments: Sequence[str], indexed: bool = False) -> Chosen:
+    """The two sides that places and filters (see `choose`) leave. Raises UserError as `sides_of`
+    does."""
+    places, filters = choose.split(arguments)
+    found = [find([Path(place)], indexed=indexed) for place in places]
+    if filters:
+        kept, _ = choose.choose([r for f in found for r in f.records], filters)
+        own = set(map(id, kept))
+        found = [replace(f, records=tuple(r for r in f.records if id(r) in own)) for f in found]
+    a, b = sides_of(found)
+    folders = {mark: folder for f in found for mark, folder in f.folders.items()}
+    return Chosen(a, b, folders, tuple(text for f in found for text in f.notes))

@@ -132,11 +132,23 @@ def _between_seeds(records: Sequence[Record]) -> tuple[float, float, float]:
     """(flips, variance of the seeds' means beyond them, its degrees of freedom)."""
     trials = int(records[0].settings.get("evaluation.trials", 1))
     values = np.array([[np.nan if s is None else s for s in r.success] for r in records], float)
-    pairs = [(a, b) for i, a in enumerate(values) for b in values[:i]]
-    flips = _mean([float(np.nanmean(a * (1 - b) + b * (1 - a))) for a, b in pairs])
+    flips = _disagreement(values)
     means = np.nanmean(values, axis=1)
     excess = float(np.var(means, ddof=1)) - flips / (2 * values.shape[1] * trials)
     return flips, max(0.0, excess), len(records) - 1
+
+
+def _disagreement(values: np.ndarray) -> float:
+    """How often episodes of two rows of [repeats, tasks] differ, a(1-b) + b(1-a): mean over the
+    tasks that both have, then over the pairs that have such tasks."""
+    known = (~np.isnan(values)).astype(float)
+    found = np.nan_to_num(values)
+    either = found @ known.T
+    both = known @ known.T
+    pair = np.tril_indices(len(values), -1)
+    some = both[pair] > 0
+    differ = (either + either.T - 2 * found @ found.T)[pair]
+    return float(np.mean(differ[some] / both[pair][some])) if some.any() else 0.0
 
 
 def _mean(values: Sequence[float]) -> float:

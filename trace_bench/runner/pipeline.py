@@ -59,6 +59,7 @@ from trace_bench.runner.folder import (
     only_writer,
     stored_summary,
 )
+from trace_bench.runner.handover import hand_over
 from trace_bench.runner.header import header
 from trace_bench.runner.lab import Listeners, Models, RunLab
 from trace_bench.runner.ledger import Ledger
@@ -229,6 +230,8 @@ def _execute(
     summary = summarize(settings, bench.parts, bench.place, bench.plan, finished)
     write_json(folder / SUMMARY, summary)
     lab.conclude(summary)
+    if summary["complete"]:
+        hand_over(folder, metrics)
     metrics.close()  # the tracker may fail at its very end, too
     if metrics.failure != summary["health"]["tracker"]:
         summary["health"]["tracker"] = metrics.failure
@@ -357,6 +360,7 @@ def _reported_again(
         return summary
     with closing(Metrics(place.folder / "metrics.jsonl", tracker, log)) as metrics:
         metrics.conclude(summary)
+        hand_over(place.folder, metrics)
     if metrics.failure is None or "health" not in summary:
         return summary
     return {**summary, "health": {**summary["health"], "tracker": metrics.failure}}

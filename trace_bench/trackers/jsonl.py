@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.protocols import Tracker
+from trace_bench.core.protocols import TakesReport, Tracker
 from trace_bench.core.store import Lines, canonical
 
 CLOCK_WORDS = ("wall", "second", "seconds", "_s", "time")
@@ -60,6 +60,14 @@ class Metrics:
     def conclude(self, summary: Mapping[str, Any]) -> None:
         """The run is finished."""
         self._forward(lambda tracker: tracker.conclude(summary))
+
+    def report(self, make: Callable[[], tuple[Sequence[Mapping[str, Any]], Path]]) -> None:
+        """Passes on what `make` makes, which takes a while, to a tracker that takes it (see
+        `protocols.TakesReport`)."""
+        tracker = self._tracker
+        if isinstance(tracker, TakesReport):
+            takes: TakesReport = tracker
+            self._forward(lambda _: takes.report(*make()))
 
     def close(self) -> None:
         self._lines.close()

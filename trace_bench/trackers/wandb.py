@@ -1,4 +1,5 @@
-"""Weights & Biases as a tracker: curves, the closing table and the agent, offline by default.
+"""Weights & Biases as a tracker, offline by default: curves, the closing table, the agent, the
+held-out episodes as a table and the report.
 
 A repeated run continues the W&B run of the same id, the run's fingerprint, and logs only what is
 new. Under a W&B agent the id is the agent's.
@@ -7,7 +8,8 @@ new. Under a W&B agent the id is the agent's.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 from trace_bench.core.errors import UserError
@@ -82,6 +84,19 @@ class WandbTracker:
         agent = self._wandb.Artifact(f"agent-{summary['fingerprint']}", type="agent")
         agent.add_file(str(self._context.folder / "agent.json"))
         run.log_artifact(agent)
+
+    def report(self, episodes: Sequence[Mapping[str, Any]], page: Path) -> None:
+        """`protocols.TakesReport`: the table `episodes` and the artifact `report-...`. What exceeds
+        the rows of a W&B table is left out, and counted in the summary."""
+        most = self._wandb.Table.MAX_ROWS
+        names = list(episodes[0])
+        columns: list[str | int] = [*names]
+        rows = [[episode[name] for name in names] for episode in episodes[:most]]
+        self._run.log({"episodes": self._wandb.Table(columns=columns, data=rows)})
+        self._run.summary["episodes_left_out"] = max(0, len(episodes) - most)
+        report = self._wandb.Artifact(f"report-{self._context.fingerprint}", type="report")
+        report.add_file(str(page), name="report.html")
+        self._run.log_artifact(report)
 
     def close(self) -> None:
         if self._started is not None:

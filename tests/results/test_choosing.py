@@ -1,0 +1,213 @@
+"""Which runs stand together: filters, groups, rows of one method with other settings, two sides."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from results.test_results import SETTINGS, record
+
+from trace_bench.__main__ import main as run
+from trace_bench.core.errors import UserError
+from trace_bench.results.__main__ import main
+from trace_bench.results.choose import choose, split
+from trace_bench.results.groups import groups_of, overview
+from trace_bench.results.places import Found
+from trace_bench.results.records import Record, as_line, read_records
+from trace_bench.results.two import sides_of
+
+
+def other(found: Record, mark: str = "x", **settings: Any) -> Record:
+    """The run with other settings."""
+    dotted = {key.replace("__", "."): value for key, value in settings.items()}
+    changed = {**found.settings, **dotted}
+    return replace(found, settings=changed, fingerprint=found.fingerprint + mark)
+
+
+def variant(found: Record, mark: str, **own: Any) -> Record:
+    return replace(found, method_settings=own, fingerprint=found.fingerprint + mark)
+
+
+BASE, GRPO = record("base", [1, 0, 0]), record("grpo", [1, 1, 0])
+TRACE = variant(record("trace", [1, 1, 1]), "", max_capabilities=4)
+
+
+def chosen(records: Sequence[Record], *filters: str) -> tuple[Record, ...]:
+    return choose(records, split(filters)[1])[0]
+
+
+def test_filters_choose_by_method_number_and_any_setting() -> None:
+    dev = other(record("grpo", [1, 0, 0], seed=1, budget=320), evaluation__split="dev")
+    paper = replace(TRACE, method="trace (paper's count)", fingerprint="p")
+    runs = (BASE, GRPO, TRACE, dev, paper)
+    assert chosen(runs, "method=grpo,base") == (BASE, GRPO, dev)
+    assert chosen(runs, "method=trace") == (TRACE, paper)
+    assert chosen(runs, "budget=320") == chosen(runs, "split=dev") == (dev,)
+    assert chosen(runs, "method=grpo", "seed=0") == (GRPO,)
+    assert chosen(runs, "suite=embedded") == chosen(runs, "suite=toolsandbox/embedded") == runs
+    assert chosen(runs, "env.train_tasks=null") == runs
+    assert chosen(runs, "method.max_capabilities=4") == (TRACE, paper)
+    kept, left_out = choose(runs, split(["method=grpo", "budget=640"])[1])
+    assert kept == (GRPO,)
+    assert left_out == ["4 of 5 runs, by the filters method=grpo budget=640"]
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        (["method=tarce"], "no run has method=tarce; there are: base, grpo, trace"),
+        (["budget=64"], "no run has budget=64; there are: 640"),
+        (["metod=grpo"], "no run has 'metod' to filter by; allowed: method, budget, seed, .*env"),
+        (["method="], "names no value; write method=VALUE"),
+        (["method=grpo", "method=base"], "given twice.*method=grpo,base"),
+        (["method=base", "method.max_capabilities=4"], "none of the 3 runs has method=base and"),
+    ],
+)
+def test_a_filter_that_finds_nothing_says_what_there_is(given: list[str], why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        chosen((BASE, GRPO, TRACE), *given)
+
+
+def test_a_place_with_an_equals_sign_is_a_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rate=1").mkdir()
+    places, filters = split(["rate=1", "runs/a=b", "seed=1"])
+    assert places == ["rate=1", "runs/a=b"] and [str(f) for f in filters] == ["seed=1"]
+
+
+def test_groups_hold_what_can_stand_in_one_table() -> None:
+    dev = [other(r, evaluation__split="dev") for r in (BASE, GRPO)]
+    fewer = replace(GRPO, tasks="u", fingerprint="f")
+    facts = replace(BASE, about={"data": "v2"}, fingerprint="a")
+    old = replace(record("sft", [0, 0, 0]), settings={**SETTINGS})
+    del old.settings["env.train_tasks"]  # type: ignore[attr-defined]
+    groups = groups_of([BASE, *dev, GRPO, fewer, facts, TRACE, old])
+    assert groups[0].records == (BASE, GRPO, TRACE, old) and groups[1].records == tuple(dev)
+    assert sorted(r.fingerprint for g in groups[2:] for r in g.records) == ["a", "f"]
+    assert all(g.name.startswith("toolsandbox-embedded-") for g in groups)
+    assert len({g.name for g in groups}) == 4
+    again = groups_of([old, TRACE, facts, fewer, GRPO, *dev, BASE])
+    assert [{(g.name, r.fingerprint) for r in g.records} for g in again] == [
+        {(g.name, r.fingerprint) for r in g.records} for g in groups
+    ]
+    rows = {row[0]: row for row in overview(groups).rows}
+    assert rows[groups[0].name][4] == ""
+    assert rows[groups[1].name][4] == "evaluation.split: dev instead of test"
+    differs = {row[4] for row in rows.values()}
+    assert (
+        "held-out tasks: u instead of t" in differs
+        and "the suite's data: v2 instead of not recorded" in differs
+    )
+
+
+def test_runs_of_one_method_with_other_settings_are_rows_of_their_own() -> None:
+    more = [replace(TRACE, seed=s, fingerprint=f"t{s}") for s in (1, 2)]
+    two = variant(TRACE, "two", max_capabilities=2)
+    long = variant(TRACE, "long", max_capabilities=4, hints="w" * 100)
+    (group,) = groups_of([two, TRACE, *more, GRPO, long])
+    names = [r.method for r in group.records]
+    assert names[:5] == ["trace, hints not set, max_capabilities 2", *["trace"] * 3, "grpo"]
+    assert names[5].startswith("trace, settings ")
+    assert "trace without further words is that with hints not set, max_capabilities 4." in (
+        group.remarks
+    )
+    assert any(text.startswith(f"{names[5]}: hints www") for text in group.remarks)
+
+
+def test_a_second_run_of_one_seed_is_no_second_seed() -> None:
+    twin = replace(GRPO, fingerprint="twin")  # as with other checkpoints
+    (group,) = groups_of([GRPO, twin])
+    assert group.records == (GRPO,)
+    assert "run twin repeats run grpo0640 (grpo, budget 640, seed 0)" in group.left_out[0]
+
+
+@pytest.fixture(scope="module")
+def left_behind(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs such as a newcomer's: other numbers of tasks, of another agent, and one cut off."""
+    place = tmp_path_factory.mktemp("runs")
+    for n, limit in enumerate((6, 6, 4)):
+        settings = ["method=base", f"policy={'random' if n == 1 else 'reference'}"]
+        settings += [f"seed={n}", f"evaluation.limit={limit}"]
+        assert run([*settings, f"run_dir={place / f'run{n}'}"]) == 0
+    (place / "cut").mkdir()
+    (place / "cut" / "config.yaml").write_text("seed: 0\n")
+    return place
+
+
+def test_tables_of_a_folder_of_all_sorts(
+    left_behind: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A set of tables a group, and what was left out with the reason."""
+    pytest.importorskip("matplotlib", reason="figures need matplotlib, which is not installed")
+    out = tmp_path / "tables"
+    assert main(["tables", str(left_behind), "--out", str(out)]) == 0
+    said = capsys.readouterr()
+    assert f"skipped: {left_behind / 'cut'}: not finished (no summary.json)" in said.err
+    assert "3 groups of runs that cannot stand in one table" in said.err
+    folders = sorted(p for p in out.iterdir() if p.is_dir())
+    assert len(folders) == 3
+    assert all({"rollout_scaling.png", "comparison_640.md"} <= {f.name for f in p.iterdir()}
+               for p in folders)  # fmt: skip
+    listed = (out / "groups.md").read_text()
+    assert all(p.name in listed for p in folders)
+    assert "random instead of reference" in listed or "reference instead of random" in listed
+    assert "evaluation.limit: " in listed and "cut: not finished" in listed
+    one = tmp_path / "one.jsonl"
+    limits = ["evaluation.limit=6", "policy.name=random"]
+    assert main(["collect", *limits, str(left_behind), "--out", str(one)]) == 0
+    assert "left out: 2 of 3 runs, by the filters" in capsys.readouterr().err
+    assert [r.settings["policy.name"] for r in read_records(one)] == ["random"]
+
+
+def test_runs_with_too_few_scores_are_left_out_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("matplotlib", reason="figures need matplotlib, which is not installed")
+    lossy = replace(record("sft", [1.0, None, None]), drops={"episodes": 3, "excluded": 2})
+    fine = replace(GRPO, drops={"episodes": 3, "excluded": 0})
+    file = tmp_path / "records.jsonl"
+    file.write_text("".join(map(as_line, (fine, lossy))))
+    assert main(["tables", str(file), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().err
+    assert "left out: run sft0640: a score for 33% of its held-out episodes, less than 90%" in said
+    table = (tmp_path / "out" / "rollout_scaling.md").read_text()
+    assert "| grpo |" in table and "| sft |" not in table and "could not be used: 1" in table
+
+
+def test_two_agents_are_compared_over_their_seeds(left_behind: Path) -> None:
+    grpo = [replace(GRPO, seed=s, fingerprint=f"g{s}") for s in (0, 1)]
+    trace = [replace(TRACE, seed=s, fingerprint=f"t{s}") for s in (0, 1)]
+    a, b = sides_of([Found((*grpo, *trace), ())])
+    assert a.records == tuple(grpo) and b.records == tuple(trace)
+    assert a.settings()["seed"] == "0, 1"
+    a, b = sides_of([Found(tuple(grpo), ())])  # two seeds of one agent
+    assert (a.records, b.records) == ((grpo[0],), (grpo[1],))
+    with pytest.raises(UserError, match=r"found 3: base .*; grpo .*2 seeds.*method=, budget="):
+        sides_of([Found((BASE, *grpo, TRACE), ())])
+
+
+def test_the_difference_by_task_is_a_file(
+    left_behind: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "by_task.csv"
+    filters = ["evaluation.limit=6", "--csv", str(path)]
+    assert main(["compare", str(left_behind), *filters]) == 0
+    assert "A less B" in capsys.readouterr().out
+    rows = list(csv.DictReader(io.StringIO(path.read_text())))
+    assert len(rows) == 6 and all(row["task"].startswith("toolsandbox/") for row in rows)
+    gaps = [float(row["A"]) - float(row["B"]) for row in rows]
+    assert gaps == [float(row["A less B"]) for row in rows] and any(gaps)
+    words = {0.0: "same", 1.0: "better", -1.0: "worse"}
+    assert [row["A is"] for row in rows] == [words[g] for g in gaps]
+    assert any(row["needs"] for row in rows)
+    records = tmp_path / "r.jsonl"
+    assert main(["collect", str(left_behind), "--out", str(records)]) == 0
+    assert main(["compare", str(records), *filters]) == 2
+    assert "a file of records does not hold" in capsys.readouterr().err

@@ -1,0 +1,92 @@
+"""Inspect's own viewer shows what `results view` gives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from trace_bench.__main__ import main as run
+from trace_bench.core.errors import UserError
+from trace_bench.results import view
+from trace_bench.results.__main__ import main
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("view") / "run"
+    few = ["evaluation.limit=2", "policy=reference", "method=base"]
+    assert run([*few, f"run_dir={place}"]) == 0
+    return place
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((view.HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def answer(url: str, process: subprocess.Popen[str]) -> httpx.Response:
+    """What the viewer answers, once it does."""
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            return httpx.get(url, timeout=10)
+        except httpx.TransportError:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.2)
+
+
+def test_the_viewer_lists_the_run_and_ends_with_the_command(folder: Path) -> None:
+    pytest.importorskip("inspect_ai", reason="the viewer needs inspect-ai, which is not installed")
+    port = free_port()
+    command = [sys.executable, "-m", "trace_bench.results", "view", str(folder)]
+    process = subprocess.Popen(
+        [*command, "--port", str(port)], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        assert "<html" in answer(f"http://{view.HOST}:{port}/", process).text
+        listed = answer(f"http://{view.HOST}:{port}/api/logs", process).text
+        assert listed.count(".json") >= 5 and "evaluation-final" in listed
+        with pytest.raises(UserError, match=f"port {port} cannot be used"):
+            view.serve([folder], port)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert f"http://{view.HOST}:{port}/ shows the runs" in said
+    with pytest.raises(httpx.TransportError):
+        httpx.get(f"http://{view.HOST}:{port}/", timeout=5)
+
+
+def test_the_viewer_is_written_as_a_site(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("inspect_ai", reason="the viewer needs inspect-ai, which is not installed")
+    site = tmp_path / "site"
+    assert main(["view", str(folder), "--out", str(site)]) == 0
+    assert "<html" in (site / "index.html").read_text()
+    assert len(list(site.rglob("*evaluation-final*"))) == 1
+    assert main(["view", str(folder), "--out", str(site)]) == 2
+
+
+def test_without_the_viewer_the_commands_are_named(folder: Path) -> None:
+    """In an interpreter whose packages do not have it."""
+    code = (
+        "import sys, importlib.abc\n"
+        "sys.path = [p for p in sys.path if 'site-packages' not in p] + sys.argv[1].split(':')\n"
+        "from trace_bench.results.view import check_installed\n"
+        "check_installed(['runs'])\n"
+    )
+    parts = [str(Path(__file__).resolve().parents[2])]
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code, ":".join(parts)],
+        capture_output=True, text=True, env={**os.environ, "PYTHONPATH": parts[0]},
+    )  # fmt: skip
+    assert "pip install 'trace_bench[view]'" in done.stderr
+    assert "export runs --format inspect --out logs" in done.stderr

@@ -1,0 +1,154 @@
+"""Groups of runs that can stand in one table: they differ in nothing but method, the method's own
+settings, budget and seed. Runs of one method with other settings are rows of their own there."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from trace_bench.results.compare import shared
+from trace_bench.results.records import Record
+from trace_bench.results.table import Table
+
+_LONGEST = 60
+"""Characters of a value that a row or a remark shows."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Comparable runs. `name`: of a folder, the same whenever the same runs are grouped; `values`:
+    what they share; `remarks`: sentences for the caption; `left_out`: runs that repeat another."""
+
+    name: str
+    records: tuple[Record, ...]
+    values: Mapping[str, str]
+    remarks: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+
+
+def groups_of(records: Sequence[Record]) -> list[Group]:
+    """The groups, the largest first. A setting that a run lacks (it is older, or another part's)
+    separates it from no other; among several groups it then goes with the largest."""
+    facts = {name for record in records for name in record.about}
+    alike: dict[str, tuple[dict[str, str], list[Record]]] = {}
+    for record in records:
+        values = {key: str(value) for key, value in shared(record, facts).items()}
+        alike.setdefault(json.dumps(values, sort_keys=True), (values, []))[1].append(record)
+    found: list[tuple[str, dict[str, str], list[Record]]] = []
+    for key, (values, some) in sorted(alike.items(), key=lambda kv: (-len(kv[1][1]), kv[0])):
+        for _, common, members in found:
+            if all(values[k] == common[k] for k in values.keys() & common.keys()):
+                members += some
+                common |= values
+                break
+        else:
+            mark = hashlib.sha256(key.encode()).hexdigest()[:6]
+            found.append((f"{_place(some[0])}-{mark}", dict(values), list(some)))
+    order = {id(record): n for n, record in enumerate(records)}
+    return [
+        _group(name, values, sorted(members, key=lambda r: order[id(r)]))
+        for name, values, members in sorted(found, key=lambda g: -len(g[2]))
+    ]
+
+
+def _place(record: Record) -> str:
+    """Suite and split as the beginning of a folder's name."""
+    s = record.settings
+    parts = (s["env.name"], s.get("env.suite"), s["evaluation.split"])
+    return re.sub(r"[^\w+-]+", "_", "-".join(filter(None, parts)))[:_LONGEST]
+
+
+def _group(name: str, values: Mapping[str, str], members: Sequence[Record]) -> Group:
+    kept, left_out = _without_repeats(members)
+    named, remarks = _variants(kept)
+    return Group(name, tuple(named), values, tuple(remarks), tuple(left_out))
+
+
+def _without_repeats(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
+    """One run of each method, settings, budget and seed: two of one seed are not two seeds."""
+    first: dict[tuple[object, ...], Record] = {}
+    left_out = []
+    for r in members:
+        same = first.setdefault((r.method, _own(r), r.budget, r.seed), r)
+        if same is not r:
+            left_out.append(
+                f"run {r.fingerprint} repeats run {same.fingerprint} ({r.method}, budget "
+                f"{r.budget}, seed {r.seed}); they differ in nothing that changes a result"
+            )
+    return list(first.values()), left_out
+
+
+def _variants(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
+    """The records with a method's name for each of its settings: the plain one for those of most
+    runs, for others with the settings in which they differ; and remarks that say so."""
+    settings: dict[str, dict[str, list[Record]]] = {}
+    for r in members:
+        settings.setdefault(r.method, {}).setdefault(_own(r), []).append(r)
+    names: dict[tuple[str, str], str] = {}
+    remarks = []
+    for method, found in settings.items():
+        ordered = sorted(found, key=lambda own: (-len(found[own]), own))
+        if len(ordered) == 1:
+            continue
+        keys = _differing([found[own][0] for own in ordered])
+        shown = [_shown(found[own][0], keys) for own in ordered]
+        remarks.append(f"{method} without further words is that with {shown[0]}.")
+        names[method, ordered[0]] = method
+        for own, text in zip(ordered[1:], shown[1:], strict=True):
+            names[method, own] = f"{method}, {text}"
+            if len(text) > _LONGEST:  # too long for a row
+                mark = hashlib.sha256(text.encode()).hexdigest()[:6]
+                names[method, own] = f"{method}, settings {mark}"
+                remarks.append(f"{names[method, own]}: {text}.")
+    named = [replace(r, method=names.get((r.method, _own(r)), r.method)) for r in members]
+    return named, remarks
+
+
+def _own(record: Record) -> str:
+    return json.dumps(record.method_settings, sort_keys=True, default=str)
+
+
+def _differing(records: Sequence[Record]) -> list[str]:
+    keys = sorted({key for r in records for key in r.method_settings})
+    return [k for k in keys if len({str(r.method_settings.get(k)) for r in records}) > 1]
+
+
+def _shown(record: Record, keys: Sequence[str]) -> str:
+    own = record.method_settings
+    values = [" ".join(str(own.get(k, "not set")).split())[:_LONGEST] for k in keys]
+    return ", ".join(f"{k} {v}" for k, v in zip(keys, values, strict=True))
+
+
+def overview(groups: Sequence[Group]) -> Table:
+    """One row a group: its folder, its runs, and where its settings differ from the largest's."""
+    rows = []
+    for group in groups:
+        methods = dict.fromkeys(r.method for r in group.records)
+        budgets = sorted({r.budget for r in group.records})
+        rows.append(
+            (
+                group.name,
+                f"{len(group.records)}",
+                "; ".join(methods),
+                ", ".join(map(str, budgets)),
+                _against(group, groups[0]),
+            )
+        )
+    text = (
+        "Runs that cannot stand in one table, in groups that can. A group's tables lie in the "
+        "folder of its name. The last column says in what a group's runs differ from the first's, "
+        "apart from method, budget and seed."
+    )
+    header = ("group", "runs", "methods", "budgets", "differs in")
+    return Table("groups", text, header, tuple(rows))
+
+
+def _against(group: Group, first: Group) -> str:
+    keys = sorted(group.values.keys() & first.values.keys())
+    differ = [k for k in keys if group.values[k] != first.values[k]]
+    return "; ".join(
+        f"{k}: {group.values[k][:_LONGEST]} instead of {first.values[k][:_LONGEST]}" for k in differ
+    )

@@ -1,0 +1,175 @@
+"""What each command makes of the runs that were found: tables and figures, or a file of records."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import write_text
+from trace_bench.core.text import visible
+from trace_bench.results import details, rules, search, tables
+from trace_bench.results.compare import cells, check_comparable
+from trace_bench.results.groups import Group, groups_of, overview
+from trace_bench.results.places import Found
+from trace_bench.results.prices import Prices
+from trace_bench.results.prices import table as money
+from trace_bench.results.records import Record, as_line, training_tasks
+from trace_bench.results.style import style
+from trace_bench.results.table import Table
+from trace_bench.results.tables import describe, readable
+
+
+def usable(found: Found, least: float) -> Found:
+    """The runs that tables can show: the infrastructure lost few enough of their held-out episodes,
+    and it is known what the agent cost with which they began. The others are named in `skipped`.
+    Raises UserError if none is left."""
+    why = {id(r): _unusable(r, least) for r in found.records}
+    kept = tuple(r for r in found.records if not why[id(r)])
+    if not kept:
+        rules.check_coverage(found.records, least)
+    poor = tuple(f"run {r.fingerprint}: {why[id(r)]}" for r in found.records if why[id(r)])
+    return replace(found, records=kept or found.records, skipped=(*found.skipped, *poor))
+
+
+def _unusable(record: Record, least: float) -> str:
+    if record.coverage < least:
+        return (
+            f"a score for {record.coverage:.0%} of its held-out episodes, less than {least:.0%} "
+            "(--coverage)"
+        )
+    return "it began with an agent of unknown cost" if record.before is None else ""
+
+
+def collect(found: Found, out: Path) -> list[Path]:
+    """One line a record, in a fixed order."""
+    ordered = sorted(
+        found.records,
+        key=lambda r: (r.method, training_tasks(r), r.budget, r.seed, str(r.method_settings)),
+    )
+    write_text(out, "".join(map(as_line, ordered)))
+    return [out]
+
+
+def make_tables(found: Found, out: Path, prices: Prices | None = None) -> list[Path]:
+    """The tables and figures of every group of runs that can stand in one table: in `out` if there
+    is one group, else each in a folder of its own and groups.md beside them."""
+    groups = groups_of(found.records)
+    if len(groups) == 1:
+        return _tables(groups[0], found.skipped, out, prices)
+    left_out = "".join(f"\n- {visible(text)}" for text in found.skipped)
+    about = overview(groups).markdown() + (
+        f"\nCould not be used:\n{left_out}\n" if left_out else ""
+    )
+    write_text(out / "groups.md", about)
+    print(f"{len(groups)} groups of runs that cannot stand in one table: see {out / 'groups.md'}",
+          file=sys.stderr)  # fmt: skip
+    written = [_tables(group, found.skipped, out / group.name, prices) for group in groups]
+    return [out / "groups.md", *(path for some in written for path in some)]
+
+
+def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | None) -> list[Path]:
+    from trace_bench.results import plots
+
+    for text in group.left_out:
+        print(f"left out: {text}", file=sys.stderr)
+
+    def about(records: Sequence[Record]) -> str:
+        return " ".join((describe(records, skipped), *group.remarks))
+
+    records = group.records
+    grouped, caption = cells(records), about(records)
+    budgets = sorted({budget for _, budget in grouped})
+    at = {b: about([r for r in records if r.budget == b]) for b in budgets}
+    made: list[Table | None] = [
+        tables.rollout_scaling(grouped, caption),
+        *(tables.comparison(grouped, b, at[b]) for b in budgets),
+        *(tables.pairs(grouped, b, at[b]) for b in budgets),
+        details.routing(records, caption),
+        details.selection(records, caption),
+        details.reliability(grouped, caption),
+        details.cost(grouped, caption),
+        None if prices is None else money(grouped, prices, caption),
+    ]
+    written = _write([t for t in made if t is not None], out)
+    written += plots.rollout_scaling(grouped, readable(records), out / "rollout_scaling")
+    if any(r.training for r in records):
+        curves = out / "learning_curves"
+        written += plots.learning_curves(records, curves)
+    return written
+
+
+def make_map(found: Found, out: Path) -> list[Path]:
+    """Runs without env.train_tasks stand as level lines if their method does not look at training
+    tasks; other such runs are left out, and said so."""
+    from trace_bench.results import plots
+
+    sized = [r for r in found.records if training_tasks(r)]
+    if not sized:
+        raise UserError("the map needs runs with env.train_tasks set; all have null.")
+    budgets = {r.budget for r in sized}
+    level = [r for r in found.records if not training_tasks(r) and r.budget in budgets]
+    level = [r for r in level if r.method in style().level]
+    if rest := len(found.records) - len(sized) - len(level):
+        print(f"left out: {rest} runs without env.train_tasks or of other budgets", file=sys.stderr)
+    check_comparable([*sized, *level], free=("env.train_tasks", "env.train_split"))
+    caption = describe(sized, found.skipped)
+    written = _write([tables.by_training_tasks(sized, level, caption)], out)
+    about = readable(sized)
+    return written + plots.by_training_tasks(sized, level, about, out / "training_tasks")
+
+
+def make_capabilities(found: Found, out: Path) -> list[Path]:
+    from trace_bench.results import plots
+
+    records = [r for r in found.records if "max_capabilities" in r.method_settings]
+    if not records:
+        raise UserError("no run of a method with method.max_capabilities (trace, prompt_only).")
+    check_comparable(records, free=("method.max_capabilities",))
+    caption = describe(records, found.skipped)
+    written = _write([tables.by_capabilities(records, caption)], out)
+    return written + plots.by_capabilities(records, readable(records), out / "capabilities")
+
+
+def make_search(found: Found, out: Path) -> list[Path]:
+    search.check(found.records)
+    return _write([search.table(found.records, describe(found.records, found.skipped))], out)
+
+
+def paper(found: Found, out: Path) -> list[Path]:
+    from trace_bench.results import paper_plots
+    from trace_bench.results.paper import paper_tables, reported
+
+    written = _write(paper_tables(found.records, found.skipped), out)
+    scaling = reported()["toolsandbox"]["rollouts"]
+    written += paper_plots.toolsandbox(scaling, out / "paper_rollout_scaling")
+    return written + paper_plots.tau2(reported()["tau2"], 164, out / "paper_tau2")
+
+
+def _write(made: Sequence[Table], out: Path) -> list[Path]:
+    written = []
+    for table in made:
+        for suffix, text in (
+            (".md", table.markdown()),
+            (".tex", table.latex()),
+            (".csv", table.csv()),
+        ):
+            path = out / f"{table.name}{suffix}"
+            write_text(path, text)
+            written.append(path)
+    return written
+
+
+COMMANDS: dict[str, Callable[[Found, Path], list[Path]]] = {
+    "collect": collect,
+    "tables": make_tables,
+    "map": make_map,
+    "capabilities": make_capabilities,
+    "search": make_search,
+    "paper": paper,
+}
+
+DRAWING = ("tables", "map", "capabilities", "paper")
+"""The commands that also draw figures."""
