@@ -20,9 +20,12 @@ from trace_bench.results.two import compare_two
 
 GEPA = {
     "method": "gepa", "env": "e", "seed": 0, "budget": 320, "fingerprint": "f" * 12,
-    "rollouts": {"prompt": 200, "validation": 104}, "demonstrations": 0,
+    "rollouts": {"prompt": 200, "validation": 104}, "demonstrations": 0, "marks": ["a remark"],
 }  # fmt: skip
-SFT = {**GEPA, "method": "sft", "rollouts": {}, "demonstrations": 1024, "fingerprint": "5" * 12}
+SFT = {
+    **GEPA, "method": "sft", "rollouts": {}, "demonstrations": 1024, "fingerprint": "5" * 12,
+    "marks": [],
+}  # fmt: skip
 
 
 def began(own: Record, *runs: dict[str, Any]) -> Record:
@@ -43,7 +46,7 @@ def test_prompt_then_weights_stands_beside_runs_of_the_same_total() -> None:
         ("base", 640, 600), ("grpo", 640, 600), ("gepa > grpo", 640, 600),
     ]  # fmt: skip
     caption = tables.describe(found)
-    assert "Runs began with the agent of gepa (304 rollouts, run ffffffffffff)" in caption
+    assert "Runs began with the agent of gepa (304 rollouts, run ffffffffffff; a remark)" in caption
     table = tables.comparison(cells(found), 640, caption)
     row = next(r for r in table.rows if r[0] == "gepa > grpo")
     assert row[2] == "600 (304 before)" and row[5].startswith("+0.333")

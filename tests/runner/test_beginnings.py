@@ -248,15 +248,15 @@ def test_every_kind_of_router_keeps_its_adapters_under_their_new_names() -> None
     zero_shot = {"kind": "zero_shot", "skills": [["a", "what"]]}
     both = {"kind": "both", "retrieval": retrieval, "zero_shot": zero_shot, "otherwise": "a"}
     classifier = {"kind": "classifier", "labels": ["a", None], "weights": [[0.0]], "bias": [1.0]}
+    turns = {**classifier, "kind": "turns", "words": ["w"]}
     summed = {"kind": "sum", "parts": [["a", 0.5]], "density": None}
     fixed = {"kind": "fixed", "adapter": "a"}
-    for router in (retrieval, zero_shot, both, classifier, summed, fixed):
+    routers = (retrieval, zero_shot, both, classifier, turns, summed, fixed)
+    for router in routers:
         found = renamed(router, {"a": "NEW", None: None}.__getitem__)
         assert json.loads(json.dumps(found).replace('"NEW"', '"a"')) == router
         assert '"a"' not in json.dumps(found) and '"NEW"' in json.dumps(found)
-    assert {r["kind"] for r in (retrieval, zero_shot, both, classifier, summed, fixed)} == set(
-        KINDS
-    )
+    assert {router["kind"] for router in routers} == set(KINDS)
 
 
 def test_the_same_content_is_the_same_beginning(place: Path, tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def _runs(folder: Path) -> Runs:
     not say what was spent. Raises UserError for a run that is not finished."""
     if not (folder / CONFIG).exists() and not (folder / SUMMARY).exists():
         unknown = {"method": "unknown", "env": "", "seed": 0, "budget": 0, "fingerprint": ""}
-        return ({**unknown, "rollouts": None, "demonstrations": 0},)
+        return ({**unknown, "rollouts": None, "demonstrations": 0, "marks": []},)
     summary = read_object(folder / SUMMARY) if (folder / SUMMARY).exists() else {}
     if not summary.get("complete"):
         raise UserError(
@@ -199,6 +199,7 @@ def _runs(folder: Path) -> Runs:
         "fingerprint": summary["fingerprint"],
         "rollouts": rollouts,
         "demonstrations": summary.get("demonstrations", 0),
+        "marks": list(summary.get("marks", ())),
     }
     learned = bool(summary["learns"]) or any(rollouts.values())
     return (*before, own) if learned else tuple(before)

@@ -55,7 +55,9 @@ def _made(run: dict[str, object]) -> str:
     rollouts = run["rollouts"]
     spent = sum(rollouts.values()) if isinstance(rollouts, dict) else "unknown"
     taught = f" and {run['demonstrations']} demonstrations" if run["demonstrations"] else ""
-    return f"{run['method']} ({spent} rollouts{taught}, run {run['fingerprint']})"
+    marks = run.get("marks") or []
+    remarks = "".join(f"; {mark}" for mark in marks) if isinstance(marks, list) else ""
+    return f"{run['method']} ({spent} rollouts{taught}, run {run['fingerprint']}{remarks})"
 
 
 def began_apart(records: Sequence[Record]) -> bool:

@@ -99,6 +99,8 @@ def _beginning(beginning: Mapping[str, Any]) -> None:
     for run in beginning["runs"]:
         _names("beginning", [_mapping("beginning", run)["method"], run["fingerprint"]])
         _counts("beginning", [run["demonstrations"]])
+        _require("beginning", isinstance(run.get("marks", []), list), run)
+        _names("beginning", run.get("marks", []))
         if run["rollouts"] is not None:
             _counts("beginning", _mapping("beginning", run["rollouts"]).values())
 

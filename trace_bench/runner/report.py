@@ -195,7 +195,8 @@ def _beginning(beginning: Mapping[str, Any], own: int) -> str:
     taught = beginning["demonstrations"]
     shown = f", {taught} demonstrations" if taught else ""
     made = " > ".join(str(run["method"]) for run in beginning["runs"]) or "the bare model"
-    return f"began with the agent of {made} ({before} rollouts{shown}){known}"
+    marks = "".join(f"; {mark}" for run in beginning["runs"] for mark in run.get("marks", ()))
+    return f"began with the agent of {made} ({before} rollouts{shown}{marks}){known}"
 
 
 def _without(method: str, learns: bool, figures: Mapping[str, Any]) -> str:

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from trace_bench.core.limits import Limits, Unreadable, read
+from trace_bench.core.protocols import Router, RoutesTurns
 from trace_bench.core.store import canonical
 from trace_bench.core.types import Message
+from trace_bench.play.rollouts import with_guidance
 from trace_bench.serve.request import ChatRequest
 
 _ARGUMENTS = Limits(2**20)
@@ -20,6 +22,14 @@ def opening(ask: ChatRequest) -> tuple[Message, ...]:
     """The messages before the agent's first turn, by which the router decides."""
     roles = [m["role"] for m in ask.messages]
     return ask.messages[: roles.index("assistant")] if "assistant" in roles else ask.messages
+
+
+def choose(router: Router, ask: ChatRequest, prompt: str) -> Any:
+    """The router's choice for the next turn, under the agent's prompt: from the conversation's
+    first messages, or from all of them if it chooses anew at every turn."""
+    if isinstance(router, RoutesTurns) and _answered(ask):
+        return router.next(with_guidance(ask.messages, prompt), ask.tools)
+    return router.route(with_guidance(opening(ask), prompt), ask.tools)
 
 
 def new_messages(ask: ChatRequest) -> tuple[Message, ...]:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from trace_bench.core.protocols import TurnReply, TurnRequest
+from trace_bench.core.protocols import RoutesTurns, TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Message
 from trace_bench.play.rollouts import with_guidance
@@ -23,7 +23,7 @@ from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.merge import Mixture, merge
 from trace_bench.policies.routing.router import make_router
 from trace_bench.serve.completion import Answer, answer_of
-from trace_bench.serve.conversations import key_after, key_before, new_messages, opening
+from trace_bench.serve.conversations import choose, key_after, key_before, new_messages
 from trace_bench.serve.request import ChatRequest, Refused
 from trace_bench.serve.settings import Model
 
@@ -166,6 +166,8 @@ class LocalEngine:
         else:
             messages = new_messages(ask)
             ticket.episode, ticket.adapter = known
+            if ticket.model.routed and isinstance(self._router, RoutesTurns):
+                ticket.adapter = self._adapter(ask, ticket.model)
         self._running[ticket.episode] = ticket
         seed = ask.seed if ask.seed is not None else stable_seed("serve", self._number)
         self._policy.submit(
@@ -186,10 +188,10 @@ class LocalEngine:
         return with_guidance(messages, self._agent.prompt if model.prompted else "")
 
     def _adapter(self, ask: ChatRequest, model: Model) -> str | None:
-        """The adapter for a conversation: the router's choice from its first messages."""
+        """The adapter for a conversation's next turn."""
         if not model.routed:
             return model.adapter
-        choice: Any = self._router.route(self._guided(opening(ask), model), ask.tools)
+        choice: Any = choose(self._router, ask, self._agent.prompt)
         if not isinstance(choice, Mixture):
             return choice  # type: ignore[no-any-return]
         if choice.name not in self._mixtures:

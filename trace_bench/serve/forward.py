@@ -1,7 +1,7 @@
 """Answers by a server behind this one, such as vLLM with the agent's adapters: the router picks the
-adapter from a conversation's first messages, the agent's prompt is added, and the request goes on
-under the adapter's name there. The choice follows from the messages alone, so that every turn of a
-conversation has the same adapter."""
+adapter from a conversation's first messages (or anew at every turn, where the agent does), the
+agent's prompt is added, and the request goes on under the adapter's name there. The choice follows
+from the messages alone, so that nothing is remembered here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trace_bench.play.rollouts import with_guidance
 from trace_bench.policies.openai import CHAT, OpenAIPolicy
 from trace_bench.policies.routing.merge import Mixture, merge
 from trace_bench.policies.routing.router import make_router
-from trace_bench.serve.conversations import opening
+from trace_bench.serve.conversations import choose
 from trace_bench.serve.request import ChatRequest, Refused
 from trace_bench.serve.settings import Model
 
@@ -105,9 +105,8 @@ class Forward:
     async def _adapter(self, ask: ChatRequest, model: Model) -> str | None:
         if not model.routed:
             return model.adapter
-        messages = self._guided(opening(ask), model)
         try:
-            choice: Any = await asyncio.to_thread(self._router.route, messages, ask.tools)
+            choice: Any = await asyncio.to_thread(choose, self._router, ask, self._agent.prompt)
         except LLMError as error:
             raise Refused(502, f"the server behind this one gave no choice: {error}") from error
         if not isinstance(choice, Mixture):
