@@ -20,10 +20,13 @@ from toy import ToySuite
 import trace_bench
 from trace_bench import show, sweep
 from trace_bench.core.errors import UserError
+from trace_bench.core.store import write_json
+from trace_bench.envs.recorded.data import META
 from trace_bench.llm.roles import Roles
 from trace_bench.play.record import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy
+from trace_bench.record.folder import Folder
 from trace_bench.report.talks import Talks
 from trace_bench.results.card import export
 from trace_bench.results.places import find
@@ -105,6 +108,11 @@ def compared(folder: Path) -> None:
     trace_bench.compare(folder, folder)
 
 
+def recordings(folder: Path) -> None:
+    write_json(folder / META, {"made_by": {}})
+    Folder(folder, {}, ())
+
+
 # module -> what reads its lines, and the file
 READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
     "runner/ledger.py": [
@@ -135,11 +143,13 @@ READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
         (lambda f: Talks().add(f / "trajectories.jsonl"), "trajectories.jsonl"),
     ],
     "results/places.py": [(lambda f: find([f]), "evaluation.jsonl")],
+    "record/folder.py": [(recordings, "train.jsonl")],
     "show.py": [(listing, "trajectories.jsonl")],
     "sweep.py": [(swept, "sweep.jsonl")],
 }
 BEHIND = {
     "runner/handover.py": "files that results/runs.py has checked against the summary's hashes",
+    "record/annotation.py": "reads one field of its own lines, which Lines checks",
     "runner/pipeline.py": "the lines that this process has just written",
     "results/by_task.py": "files that results/runs.py has checked against the summary's hashes",
     "report/runs.py": "files that results/runs.py has checked against the summary's hashes",

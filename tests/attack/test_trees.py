@@ -18,8 +18,8 @@ import trace_bench.show
 from trace_bench.__main__ import main
 from trace_bench.core.run_files import ELSEWHERE
 from trace_bench.core.store import file_hash, fingerprint
-from trace_bench.results.__main__ import COMMANDS
 from trace_bench.results.__main__ import main as results
+from trace_bench.results.make import COMMANDS
 from trace_bench.results.records import read_records
 
 Said = pytest.CaptureFixture[str]

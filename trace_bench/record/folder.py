@@ -16,7 +16,7 @@ from trace_bench.checklists.talk import Turn, text_of, turns_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import Lines, canonical, read_object, stable_seed, write_json
 from trace_bench.core.types import Message
-from trace_bench.envs.recorded.data import META, Record
+from trace_bench.envs.recorded.data import META, Record, read_record
 
 SHARES = {"train": 0.9, "dev": 0.05, "test": 0.05}
 """The shares of the scenarios that each split gets."""
@@ -41,8 +41,9 @@ class Folder:
         self._lines = {split: Lines(path / f"{split}.jsonl", {"uuid": str}) for split in SHARES}
         self._known: set[str] = set()
         self.counts: Counter[str] = Counter()
-        for lines in self._lines.values():
-            for record in lines.existing:
+        for split, lines in self._lines.items():
+            for number, line in enumerate(lines.existing, start=1):
+                record = read_record(line, f"{path / split}.jsonl, line {number}")
                 self._known.add(record["uuid"])
                 self.counts["taken"] += 1
                 self.counts["turns"] += len(record["checklists"][0])
