@@ -22,7 +22,7 @@ def test_a_sandbox_is_checked_the_same_way(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["env=phone"], "unknown env 'phone'; allowed: bfcl, custom, tau2, toolsandbox"),
+        (["env=phone"], "unknown env 'phone'; allowed: bfcl, custom, recorded, tau2, toolsandbox"),
         (["env.suite=official2"], "unknown suite of toolsandbox 'official2'; allowed: embedded"),
         (["split=exam"], "unknown split 'exam'; allowed: train, dev, test"),
         (["limit=many"], "limit=many is no number of tasks"),

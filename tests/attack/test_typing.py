@@ -80,7 +80,7 @@ REFUSED: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "a model set to null": (["model=null"], ["model=null", "leave"]),
     "a misspelt group": (["metod=grpo"], ["'metod'", "method, model, policy", "`metod`"]),
     "a misspelt setting": (["policy.bacth=3"], ["'policy.bacth'", "batch", "policy.bacth"]),
-    "an unknown setting": (["colour=red"], ["'colour'", "budget, seed", "`colour`"]),
+    "an unknown setting": (["colour=red"], ["'colour'", "budget, agent, seed", "`colour`"]),
     "a setting of a part": (["trainer.lr=1"], ["'trainer.lr'", "learning_rate", "trainer.lr"]),
     "an unknown method": (["method=gpro"], ["method 'gpro'", "grpo", "`method`"]),
     "an unknown environment": (["env=nope"], ["env 'nope'", "toolsandbox", "`env`"]),

@@ -69,6 +69,7 @@ def test_json_files_are_replaced_whole(tmp_path):
         "details": {"m": [1]},
         "milestones": [],
         "minefields": [],
+        "checks": [],
     }
     assert [p.name for p in path.parent.iterdir()] == ["summary.json"]
 

@@ -169,7 +169,7 @@ def test_a_policy_as_an_entry_point(site: Path, tmp_path: Path) -> None:
 
 def test_wrong_names_and_settings_are_met_with_all_there_are(site: Path, tmp_path: Path) -> None:
     for argument, words in {
-        "env=dusk": "unknown env 'dusk'; allowed: bfcl, custom, desk, tau2, toolsandbox.",
+        "env=dusk": "unknown env 'dusk'; allowed: bfcl, custom, desk, recorded, tau2, toolsandbox.",
         "trainer=serch": "unknown trainer 'serch'; allowed: custom, local, search, verl",
         "trainer=search trainer.options.tris=2": "unknown key 'trainer.tris'; allowed: tries, st",
         "trainer=search trainer.options.tries=two": "trainer.tries='two' is not allowed; allowed",
