@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from trace_bench.sandbox.build import PARTS
+from trace_bench.sandbox.protocol import IN_WORKER
 from trace_bench.settings.registry import OWN
 
 PACKAGE = Path(__file__).resolve().parents[1] / "trace_bench"
@@ -69,6 +71,14 @@ def test_environments_need_no_model_library() -> None:
     for path in (PACKAGE / "envs").rglob("*.py"):
         heavy = {n.split(".")[0] for n in imported(path)} & HEAVY
         assert not heavy, f"{path.relative_to(PACKAGE)} imports {sorted(heavy)}"
+
+
+def test_an_image_has_what_its_worker_imports() -> None:
+    files = [PACKAGE / "sandbox" / name for name in IN_WORKER]
+    files += [p for name in ("core", "checklists", "envs") for p in (PACKAGE / name).rglob("*.py")]
+    for path in files:
+        missing = inside(imported(path)) - set(PARTS) - {"__version__"}
+        assert not missing, f"{path.relative_to(PACKAGE)} imports {sorted(missing)}"
 
 
 def test_only_the_entrance_knows_hydra() -> None:

@@ -34,7 +34,7 @@ from trace_bench.sandbox.protocol import code_hash
 
 DEFAULT_BASE, OWN_BASE = "python:3.11-slim-bookworm", "trace-bench/python:3.11"
 # The parts of this project that an environment may import (checked by tests/test_imports.py).
-PARTS = ("__init__.py", "core", "envs", "sandbox")
+PARTS = ("__init__.py", "core", "settings", "checklists", "envs", "sandbox")
 
 
 def containers() -> Path:

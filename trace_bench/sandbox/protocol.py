@@ -226,14 +226,18 @@ def _digest(tools: Sequence[Tool]) -> str:
     return hashlib.sha256(encode({"tools": tools})).hexdigest()[:16]
 
 
+IN_WORKER = ("protocol.py", "worker.py", "keeper.py", "suite.py")
+"""The files of this folder that a worker imports."""
+
+
 def code_hash() -> str:
     """Hash of the code that host and worker must share: what a worker imports, and the data of the
     environments."""
     package = Path(__file__).resolve().parents[1]
     files = [*package.glob("core/*.py"), *package.glob("checklists/*.py")]
     files += package.glob("envs/**/*.py")
-    sandbox = ("protocol.py", "worker.py", "keeper.py", "suite.py")
-    files += [package / "sandbox" / name for name in sandbox]
+    files += [package / "sandbox" / name for name in IN_WORKER]
+    files += [package / "settings" / name for name in ("registry.py", "schema.py", "origin.py")]
     files += package.glob("envs/**/*.json")
     digest = hashlib.sha256()
     for path in sorted(files):
