@@ -1,9 +1,10 @@
 """The paper's tables: each figure as reported, the interval that its number of tasks implies, and
 our measurement, if there is one.
 
-Reported figures come from results/paper.json (arXiv 2604.05336 and the data behind its plots). They
-are of official benchmarks with a 30B model; ours are of whatever suite the records name, so the two
-columns are never about the same thing unless suite and model say so.
+Reported figures come from results/paper.json (arXiv 2604.05336 and the data behind its plots; those
+of CM2, arXiv 2602.12268, have a table of their own). They are of official benchmarks with models of
+8B and 30B; ours are of whatever suite the records name, so the two columns are never about the same
+thing unless suite and model say so.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ def paper_tables(records: Sequence[Record], skipped: Sequence[str] = ()) -> list
         _tau2(data),
         _scaling(data, found, note),
         *_tau2_details(data["tau2"]),
+        _cm2(data["cm2"]),
     ]
 
 
@@ -188,3 +190,25 @@ def _tau2_details(data: Mapping[str, Any]) -> list[Table]:
             tuple(chosen),
         ),
     ]
+
+
+def _cm2(data: Mapping[str, Any]) -> Table:
+    """CM2's main table, one line for each agent and benchmark."""
+    names = {
+        "airline": "τ²-bench airline", "retail": "τ²-bench retail", "telecom": "τ²-bench telecom",
+        "bfcl_multi_turn": "BFCL-V4 multi-turn", "web_search": "BFCL-V4 web search",
+        "toolsandbox": "ToolSandbox",
+    }  # fmt: skip
+    rows = []
+    for row in data["main"]:
+        for key, name in names.items():
+            share, tasks = row[key] / 100, data["tasks"].get(key)
+            implied = "" if tasks is None else _implied(share * tasks, tasks)
+            rows.append((row["agent"], name, f"{share:.3f}", implied, NOT_RUN))
+    caption = (
+        f"{data['paper']}, as reported, without seeds: pass rate (τ²-bench, mean of 4 runs), "
+        "accuracy (BFCL-V4) and mean similarity (ToolSandbox). The interval is what the "
+        "number of tasks implies for one run (Wilson). Ours: nothing was measured."
+    )
+    header = ("agent", "benchmark", "reported", "implied interval", "measured (ours)")
+    return Table("paper_cm2", caption, header, tuple(rows))
