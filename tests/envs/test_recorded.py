@@ -12,6 +12,7 @@ import pytest
 from recordings import PHONE, follow, recorded, suite, write
 from servers.scripted import Answer, Server, chat, serve
 
+from trace_bench.__main__ import main
 from trace_bench.checklists.talk import Call
 from trace_bench.core.chat import make_call
 from trace_bench.core.errors import EpisodeError, UserError
@@ -98,6 +99,16 @@ def test_the_registry_and_a_worker_process_make_the_same_suite(folder: Path) -> 
         assert step.score.checks and boxed.checklist(task)  # type: ignore[attr-defined]
     finally:
         pool.close()
+
+
+@pytest.mark.docker
+def test_recordings_are_played_in_a_container(folder: Path, tmp_path: Path) -> None:
+    """With the phone world behind them, which the image holds."""
+    given = ["method=base", "policy=reference", "env=recorded", f"env.folder={folder}"]
+    given += ["env.tools=real", "evaluation.split=dev", "sandbox=docker", "checkpoints=[]"]
+    assert main([*given, f"run_dir={tmp_path / 'run'}"]) == 0
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["score"]["success"] == 1.0
 
 
 def test_the_user_goes_on_only_if_the_required_items_are_satisfied(tmp_path: Path) -> None:
