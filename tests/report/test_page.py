@@ -7,12 +7,16 @@ import gzip
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from reading import HOSTILE, played, poisoned, unpacked
 
 from trace_bench.report.__main__ import main
+from trace_bench.report.page import build
+from trace_bench.report.pairs import differences
+from trace_bench.report.runs import Found, find
 from trace_bench.results.two import chosen, compare_two
 
 
@@ -80,6 +84,16 @@ def test_runs_on_different_tasks_are_not_compared(runs: Path, tmp_path: Path) ->
     page = report([runs / "reference", other], tmp_path / "r.html")
     [pair] = unpacked(page, "index")["pairs"]
     assert "found" not in pair and "different tasks" in pair["why"]
+
+
+def test_runs_of_environments_with_other_code_are_not_paired(runs: Path) -> None:
+    one, other = find([runs / "reference", runs / "random"]).runs
+    changed = {**other.record.settings, "env.origin.sha256": "66df"}
+    other = replace(other, record=replace(other.record, settings=changed))
+    [pair], _ = differences([one, other])
+    assert "found" not in pair and "sha256 is none and 66df" in pair["why"]
+    heads = unpacked(build(Found((one, other), ()), 10**8).html, "index")["runs"]
+    assert [head["code"] for head in heads] == [{}, {"env.origin.sha256": "66df"}]
 
 
 def test_nothing_of_the_data_is_html(runs: Path, tmp_path: Path) -> None:

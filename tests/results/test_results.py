@@ -377,6 +377,18 @@ def test_the_comparison_of_two_runs_is_paired_and_names_the_settings() -> None:
         sides(a, replace(b, settings=elsewhere, tasks="u"))
 
 
+def test_runs_of_environments_with_other_code_are_not_paired() -> None:
+    own = {**SETTINGS, "env.name": "custom", "env.suite": None, "env.origin.sha256": "fc95"}
+    a = replace(record("grpo", [1.0] * 4), settings=own, about={"data": "v1"})
+    changed = {**own, "env.origin.sha256": "66df"}
+    b = replace(record("grpo", [0.0] * 4, seed=1), settings=changed)
+    with pytest.raises(UserError, match=r"sha256 is fc95 and 66df.*Run both again"):
+        sides(a, b)
+    said = compare_two(*sides(a, replace(b, settings=own, about={"data": "v2"})))
+    assert "Other data (the suite's data is v1 and v2)" in said
+    assert "Other data" not in compare_two(*sides(a, replace(b, settings=own, about=a.about)))
+
+
 def tried(method: str, rate: float, success: list[float | None], seed: int = 0) -> Record:
     settings = {**SETTINGS, "evaluation.split": "dev", "trainer.learning_rate": rate}
     return replace(

@@ -77,6 +77,9 @@ def test_what_a_design_can_show_follows_from_its_repeats() -> None:
     assert "assumption `flips`" in can_show(400, 1, 1) and "Other seeds" in can_show(400, 1, 1)
     assert "1 seed and 2 trials can show" in can_show(400, 1, 2)
     assert "Other seeds" not in can_show(400, 2, 1)
+    noisy = Repeats(1.0, "", 0.3, 1)
+    assert smallest(3, 2, 1, noisy) > 1 and "can show (" in can_show(3, 2, 1, noisy)
+    assert "task): none (not even a difference of 1)" in can_show(3, 2, 1, noisy)
 
 
 def test_repeats_are_read_from_seeds_then_from_trials() -> None:

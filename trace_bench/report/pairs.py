@@ -8,7 +8,7 @@ from typing import Any
 
 from trace_bench.core.types import to_json
 from trace_bench.report.runs import Run
-from trace_bench.results.compare import Cell, difference
+from trace_bench.results.compare import Cell, difference, other_data, other_environment
 
 MOST = 60
 
@@ -33,9 +33,13 @@ def _pair(runs: Sequence[Run], left: int, right: int) -> dict[str, Any]:
         for key in keys
         if one.settings.get(key) != other.settings.get(key)
     ]
+    differ += map(list, other_data(one.record, other.record))
     pair: dict[str, Any] = {"left": left, "right": right, "differ": differ}
     if one.record.tasks != other.record.tasks:
         return pair | {"why": "they were evaluated on different tasks"}
+    if code := other_environment(one.record, other.record):
+        why = "their environments have other code, so one task id may stand for two tasks"
+        return pair | {"why": f"{why} ({code})"}
     scores = zip(one.record.success, other.record.success, strict=True)
     both = sum(a is not None and b is not None for a, b in scores)
     if not both:

@@ -17,6 +17,8 @@ from trace_bench.results.uncertainty import Uncertainty, uncertainty
 
 # The values of these settings in runs from before they existed.
 DEFAULTS = {"accounting": "strict", "evaluation.retries": 1}
+_LONGEST = 60
+"""Characters of a value that a message shows."""
 
 
 def check_comparable(records: Sequence[Record], free: Sequence[str] = ()) -> None:
@@ -63,6 +65,29 @@ def shared(record: Record, facts: Iterable[str]) -> dict[str, Any]:
     suite's own `facts`."""
     found = {**DEFAULTS, **record.settings, "held-out tasks": record.tasks, "rule": record.rule}
     return found | {f"the suite's {n}": record.about.get(n, "not recorded") for n in facts}
+
+
+def environment_code(record: Record) -> dict[str, str]:
+    """What is recorded of the code of a run's environment, by setting; {} for the package's own."""
+    own = {k: v for k, v in record.settings.items() if k.startswith(("env.factory", "env.origin."))}
+    return {k: str(v) for k, v in own.items()}
+
+
+def other_environment(one: Record, other: Record) -> str:
+    """In what the code of the two runs' environments differs, both values of each; "" if in nothing
+    that is recorded. With other code the same task id may stand for another task."""
+    a, b = environment_code(one), environment_code(other)
+    differ = [k for k in {**a, **b} if a.get(k) != b.get(k)]
+    return "; ".join(
+        f"{k} is {a.get(k, 'none')[:_LONGEST]} and {b.get(k, 'none')[:_LONGEST]}" for k in differ
+    )
+
+
+def other_data(one: Record, other: Record) -> list[tuple[str, Any, Any]]:
+    """The facts in which the suites of the two runs differ, such as the version of their data:
+    [(fact, value, other value)]."""
+    names = [n for n in one.about if n in other.about and one.about[n] != other.about[n]]
+    return [(f"the suite's {n}", one.about[n], other.about[n]) for n in names]
 
 
 def _setting(record: Record, name: str) -> object:

@@ -164,9 +164,8 @@ def comparison(found: Mapping[tuple[str, int], Cell], budget: int, caption: str)
         f"All methods at {budget} rollouts. {caption} Differences are paired by task; p by sign "
         "flips over tasks for the seeds that were run, Holm-corrected over "
         f"{many(len(corrected), 'comparison')}; intervals are over tasks and seeds, the wider "
-        "statement: where they hold 0, a small p speaks of these seeds only. A true difference of "
-        f"{size:.3f} would be found with a power of 80 % over tasks and seeds, in the noisiest of "
-        "these comparisons."
+        "statement: where they hold 0, a small p speaks of these seeds only. "
+        f"{_found_from(size)}"
         if corrected
         else f"All methods at {budget} rollouts. {caption} One agent, compared with no other."
     )
@@ -177,6 +176,17 @@ def comparison(found: Mapping[tuple[str, int], Cell], budget: int, caption: str)
         *(f"vs {control}", "p", f"vs {focus}", "p"),
     )
     return Table(f"comparison_{budget}", text, header, tuple(rows))
+
+
+def _found_from(size: float) -> str:
+    """`size`: the smallest difference that the noisiest comparison can show; above 1 there is
+    none."""
+    if size > 1:
+        return "The noisiest of these comparisons can show no difference, not even one of 1."
+    return (
+        f"A true difference of {size:.3f} would be found with a power of 80 % over tasks and "
+        "seeds, in the noisiest of these comparisons."
+    )
 
 
 def pairs(found: Mapping[tuple[str, int], Cell], budget: int, caption: str) -> Table:

@@ -14,7 +14,14 @@ from typing import Any
 from trace_bench.core.errors import UserError
 from trace_bench.results import choose
 from trace_bench.results.beginnings import began_with
-from trace_bench.results.compare import Cell, Difference, base_of, difference
+from trace_bench.results.compare import (
+    Cell,
+    Difference,
+    base_of,
+    difference,
+    other_data,
+    other_environment,
+)
 from trace_bench.results.places import Found, find
 from trace_bench.results.records import Record, flat_settings
 from trace_bench.results.table import Table
@@ -103,7 +110,8 @@ def _named(side: Side) -> str:
 
 
 def _two(a: Side, b: Side) -> tuple[Side, Side]:
-    """Raises UserError for sides with other held-out tasks, and for one run named twice."""
+    """Raises UserError for sides with other held-out tasks, for environments with other code, and
+    for one run named twice."""
     marks = {r.fingerprint for r in a.records} & {r.fingerprint for r in b.records} - {""}
     if marks:
         raise UserError(f"run {', '.join(sorted(marks))} is named twice; name two runs.")
@@ -120,6 +128,12 @@ def _two(a: Side, b: Side) -> tuple[Side, Side]:
             f"{f' ({shown})' if shown else ''}, so they cannot be paired. Run one of them again "
             "with the suite, evaluation.split and evaluation.limit of the other."
         )
+    if code := other_environment(one, two):
+        raise UserError(
+            f"runs {one.fingerprint} and {two.fingerprint} were made with other code of the "
+            f"environment ({code}): the same task ids may stand for other tasks, so they cannot be "
+            "paired. Run both again with one version of the environment."
+        )
     return a, b
 
 
@@ -127,6 +141,9 @@ def compare_two(a: Side, b: Side) -> str:
     """The comparison as text."""
     table, made = _table(a, b)
     lines = [*_settings(a, b), "", table.markdown(), *_what_it_can_show(a, b)]
+    if data := other_data(a.first, b.first):
+        shown = "; ".join(f"{name} is {x} and {y}" for name, x, y in data)
+        lines.append(f"Other data ({shown}): one task id may stand for two tasks.")
     if made.uncertainty.seeds == 0:
         lines.append("One seed each: the interval and p are over tasks, for these two seeds.")
     return "\n".join(lines)

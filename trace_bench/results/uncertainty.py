@@ -96,12 +96,14 @@ def smallest(tasks: int, seeds: int, trials: int, repeats: Repeats) -> float:
 
 
 def can_show(tasks: int, seeds: int, trials: int, repeats: Repeats = ASSUMED) -> str:
-    """`smallest` as a sentence, with what it follows from."""
+    """`smallest` as a sentence, with what it follows from. Above 1, the largest difference that two
+    success rates can have, there is none."""
     counts = f"{many(tasks, 'task')}, {many(seeds, 'seed')} and {many(trials, 'trial')}"
+    least = smallest(tasks, seeds, trials, repeats)
+    shown = f"{least:.3f}" if least <= 1 else "none (not even a difference of 1)"
     text = (
         f"The smallest difference that {counts} can show (power 80 %, two-sided 5 %, paired by "
-        f"task): {smallest(tasks, seeds, trials, repeats):.3f}, if repeats disagree on "
-        f"{100 * repeats.flips:.1f} % of the tasks"
+        f"task): {shown}, if repeats disagree on {100 * repeats.flips:.1f} % of the tasks"
     )
     if repeats.deviation:
         text += f" and seeds deviate by {repeats.deviation:.3f} beyond that"

@@ -20,6 +20,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.report import pairs, runs
 from trace_bench.report.runs import Found, Run
 from trace_bench.report.talks import Talks
+from trace_bench.results.compare import environment_code
 
 SUMMARY = (
     "method", "env", "suite", "suite_data", "split", "train_split", "dev_split", "protocol",
@@ -97,7 +98,8 @@ def _head(run: Run) -> dict[str, Any]:
     """What the overview needs of a run."""
     keys = ("method", "env", "suite", "split", "model", "seed", "budget", "score", "base_score",
             "difference")  # fmt: skip
-    return {"name": run.name, "folder": str(run.folder)} | {k: run.summary.get(k) for k in keys}
+    own = {"name": run.name, "folder": str(run.folder), "code": environment_code(run.record)}
+    return own | {k: run.summary.get(k) for k in keys}
 
 
 def _run(run: Run, talks: Talks) -> dict[str, Any]:

@@ -7,7 +7,7 @@ const WHO = { assistant: "agent", tool: "tool result", user: "user", system: "sy
 
 export async function conversation(index, state, go) {
   const left = state.left ?? "0/base", right = state.right ?? "0/final";
-  const rows = passing(await compared(left, right), state);
+  const rows = passing(await compared(index, left, right), state);
   const at = rows.findIndex((r) => r.id === state.task);
   const step = (by, text, key) => {
     const next = rows[at + by];

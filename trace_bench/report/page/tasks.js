@@ -20,8 +20,17 @@ export async function choices(index) {
     index.runs.length > 1 ? `${index.runs[i].name}: ${words(agent)}` : words(agent)]));
 }
 
-// The tasks that both agents played, with their outcomes and the change from left to right.
-export async function compared(left, right) {
+// Whether the environments of two sides have the same code; else one task id may stand for two
+// tasks.
+function samePlace(index, left, right) {
+  const code = (text) => Object.entries(index.runs[side(text)[0]].code).sort().join();
+  return code(left) === code(right);
+}
+
+// The tasks that both agents played, with their outcomes and the change from left to right; none
+// where the environments have other code.
+export async function compared(index, left, right) {
+  if (!samePlace(index, left, right)) return [];
   const [[l, a], [r, b]] = [side(left), side(right)];
   const [one, other] = await Promise.all([load(`run-${l}`), load(`run-${r}`)]);
   const place = new Map(other.tasks.ids.map((id, i) => [id, i]));
@@ -51,7 +60,7 @@ export const passing = (rows, state) => rows.filter((r) =>
 
 export async function tasks(index, state, go) {
   const left = state.left ?? "0/base", right = state.right ?? "0/final";
-  const [options, rows] = await Promise.all([choices(index), compared(left, right)]);
+  const [options, rows] = await Promise.all([choices(index), compared(index, left, right)]);
   const tags = [...new Set(rows.flatMap((r) => r.tags))].sort();
   const sizes = [...new Set(rows.map((r) => r.tags.length))].sort((x, y) => x - y);
   const place = el("div");
@@ -68,6 +77,8 @@ export async function tasks(index, state, go) {
   show(state.find ?? "");
   return [
     el("h1", {}, "Held-out tasks"),
+    samePlace(index, left, right) ? null : el("p", { class: "note" }, "The environments of these " +
+      "two runs have other code, so one task id may stand for two tasks: they are not paired."),
     el("div", { class: "controls" },
       select("Left", options, left, (value) => change({ left: value })),
       select("Right", options, right, (value) => change({ right: value })),
