@@ -17,8 +17,9 @@ from trace_bench.core.errors import UserError
 from trace_bench.results.__main__ import main
 from trace_bench.results.choose import choose, split
 from trace_bench.results.groups import groups_of, overview
-from trace_bench.results.places import Found
+from trace_bench.results.places import Found, find
 from trace_bench.results.records import Record, as_line, read_records
+from trace_bench.results.tables import describe
 from trace_bench.results.two import sides_of
 
 
@@ -80,6 +81,24 @@ def test_a_place_with_an_equals_sign_is_a_place(
     (tmp_path / "rate=1").mkdir()
     places, filters = split(["rate=1", "runs/a=b", "seed=1"])
     assert places == ["rate=1", "runs/a=b"] and [str(f) for f in filters] == ["seed=1"]
+
+
+def test_a_suite_of_ones_own_has_the_name_it_gives_itself(tmp_path: Path) -> None:
+    given = ["method=base", "policy=idle", "env=custom", "env.factory=toy:ToySuite"]
+    given += ["protocol=paper", "evaluation.split=train", "env.dev_split=train"]
+    assert run([*given, f"run_dir={tmp_path / 'run'}"]) == 0
+    [own] = find([tmp_path]).records
+    assert own.suite == own.suite_name == "toy/tests"
+    for key in ("suite=toy/tests", "suite=toy", "suite=tests", "suite=custom", "env=toy",
+                "env=custom", "env.factory=toy:ToySuite"):  # fmt: skip
+        assert chosen([own], key) == (own,)
+    with pytest.raises(UserError, match="no run has suite=desk; there are: toy/tests"):
+        chosen([own], "suite=desk")
+    [group] = groups_of([own])
+    assert group.name.startswith("toy-tests-train-") and describe([own]).startswith("toy/tests, ")
+    (tmp_path / "file.jsonl").write_text(as_line(own))
+    assert read_records(tmp_path / "file.jsonl") == [own]
+    assert '"suite":' not in as_line(GRPO) and GRPO.suite_name == "toolsandbox/embedded"
 
 
 def test_groups_hold_what_can_stand_in_one_table() -> None:

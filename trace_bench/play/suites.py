@@ -8,6 +8,7 @@ from typing import Any
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.protocols import AsksUser, Closes, Describes, Suite
 from trace_bench.core.store import canonical
+from trace_bench.core.text import visible
 from trace_bench.core.types import Task
 
 GENERATED = "generated/"
@@ -55,6 +56,11 @@ class Suites:
 def asks_user(suite: Suite) -> bool:
     """Whether this suite's episodes may wait for a model that plays the user."""
     return isinstance(suite, AsksUser) and suite.asks_user()
+
+
+def name_of(suite: Suite) -> str:
+    """`name/variant` as the suite states them, in a form that a line of a table can hold."""
+    return visible(f"{suite.name}/{suite.variant}").replace("\n", " ")[:100]
 
 
 def about_of(suite: Suite) -> dict[str, Any]:

@@ -63,6 +63,7 @@ def _settings(record: Record) -> None:
     for name in CAPTION:
         value = settings.get(name)
         _names(name, ["none" if value is None and name == "env.suite" else value])
+    _names("suite", [record.suite])
     _require("accounting", settings.get("accounting", "strict") in CHARGED, settings)
     own = _mapping("method_settings", record.method_settings)
     numbers = [settings.get("evaluation.trials", 1), settings.get("env.train_tasks") or 0]

@@ -112,9 +112,25 @@ def _method(record: Record) -> tuple[str, ...]:
     return record.method, record.method.partition(" (")[0]
 
 
+def _env(record: Record) -> tuple[str, ...]:
+    """With the name that a suite of one's own gives itself."""
+    own = record.suite.rpartition("/")[0]
+    return (*_texts(record.settings["env.name"]), *([own] if own else []))
+
+
 def _suite(record: Record) -> tuple[str, ...]:
-    env, suite = record.settings["env.name"], record.settings.get("env.suite")
-    return (suite, f"{env}/{suite}") if suite else (env,)
+    env, _, variant = record.suite_name.rpartition("/")
+    if record.suite:
+        return record.suite, env, variant, str(record.settings["env.name"])
+    return (variant, f"{env}/{variant}") if env else (variant,)
+
+
+def _factory(record: Record) -> tuple[str, ...]:
+    """As it was given: module:attribute."""
+    s = record.settings
+    if "env.origin.module" in s:
+        return (f"{s['env.origin.module']}:{s['env.origin.attribute']}",)
+    return _texts(s["env.factory"]) if "env.factory" in s else ()
 
 
 def _setting(key: str) -> Callable[[Record], tuple[str, ...]]:
@@ -125,7 +141,8 @@ SHORT: Mapping[str, Callable[[Record], tuple[str, ...]]] = {
     "method": _method,
     "budget": lambda r: (str(r.budget),),
     "seed": lambda r: (str(r.seed),),
-    "env": _setting("env.name"),
+    "env": _env,
+    "env.factory": _factory,
     "suite": _suite,
     "split": _setting("evaluation.split"),
     "model": _setting("model.name"),

@@ -56,8 +56,7 @@ def groups_of(records: Sequence[Record]) -> list[Group]:
 
 def _place(record: Record) -> str:
     """Suite and split as the beginning of a folder's name."""
-    s = record.settings
-    parts = (s["env.name"], s.get("env.suite"), s["evaluation.split"])
+    parts = (*record.suite_name.split("/"), record.settings["evaluation.split"])
     return re.sub(r"[^\w+-]+", "_", "-".join(filter(None, parts)))[:_LONGEST]
 
 

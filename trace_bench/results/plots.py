@@ -130,9 +130,9 @@ def learning_curves(records: Sequence[Record], path: Path) -> list[Path]:
         column[0].set_ylim(0, 1.05)
     grid[0][0].set_ylabel("mean reward")
     grid[1][0].set_ylabel("groups without advantage")
-    first, seeds = trained[0].settings, len({r.seed for r in trained})
+    seeds = len({r.seed for r in trained})
     caption = (
-        f"Suite {first['env.name']}/{first['env.suite']}, training rollouts only, {budget:,} "
+        f"Suite {trained[0].suite_name}, training rollouts only, {budget:,} "
         f"rollouts in all, {many(seeds, 'seed')}. Lines are means over adapters and seeds of "
         f"running means over {_WINDOW} iterations; bands hold the middle 80 % of the curves. Each "
         "curve begins with the training of its adapter; shown as far as half of them go."

@@ -63,7 +63,14 @@ class Record:
     usage: Mapping[str, Mapping[str, int]] = field(
         default_factory=dict
     )  # tokens of models at servers, by role: {prompt_tokens, completion_tokens}
+    suite: str = ""  # `name/variant` as the suite calls itself, where the settings do not name it
     format: int = FORMAT
+
+    @property
+    def suite_name(self) -> str:
+        """The suite's name in tables, figures and messages."""
+        env, variant = self.settings["env.name"], self.settings.get("env.suite")
+        return self.suite or (f"{env}/{variant}" if variant else str(env))
 
     @property
     def spent(self) -> int:
@@ -134,7 +141,7 @@ def from_line(line: Mapping[str, Any]) -> Record:
 def as_line(record: Record) -> str:
     """A record as a line of a record file; whole successes as integers, to keep it small."""
     line = dict(vars(record))
-    for name in ("about", "beginning", "usage"):
+    for name in ("about", "beginning", "usage", "suite"):
         if not line[name]:
             del line[name]  # as in records from before there were any
     for name in ("success", "base"):

@@ -81,6 +81,7 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         about=summary.get("suite_data", {}),
         beginning=summary.get("beginning"),
         usage=_usage(summary),
+        suite=summary.get("suite_name", ""),
     )
     check(record)
     return record

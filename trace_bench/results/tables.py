@@ -27,7 +27,7 @@ def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
     first = records[0].settings
     trials = first.get("evaluation.trials", 1)
     text = (
-        f"{first['env.name']}/{first['env.suite']}, split {first['evaluation.split']}, protocol "
+        f"{records[0].suite_name}, split {first['evaluation.split']}, protocol "
         f"{first['protocol']}, accounting {first.get('accounting', 'strict')}, "
         f"{len(records[0].success)} tasks, {_seeds(records)}, "
         f"{many(int(trials), 'trial')}. Floor (idle) {_bound(records[0], 'idle')}, ceiling "
@@ -49,7 +49,7 @@ def readable(records: Sequence[Record]) -> str:
     trials = int(first.get("evaluation.trials", 1))
     trained = "the reported tasks" if first["protocol"] == "paper" else "other tasks"
     return (
-        f"Suite {first['env.name']}/{first['env.suite']}, {len(records[0].success)} tasks of its "
+        f"Suite {records[0].suite_name}, {len(records[0].success)} tasks of its "
         f"{first['evaluation.split']} split, methods trained on {trained}, {_seeds(records)}, "
         f"{many(trials, 'trial')}"
     )

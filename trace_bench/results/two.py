@@ -105,7 +105,7 @@ def _named(side: Side) -> str:
     r = side.first
     return (
         f"{r.method} budget={r.budget} ({many(len(side.records), 'seed')}, "
-        f"{r.settings['env.name']}/{r.settings.get('env.suite')}, run {r.fingerprint})"
+        f"{r.suite_name}, run {r.fingerprint})"
     )
 
 

@@ -30,7 +30,7 @@ from trace_bench.core.store import read_lines, write_json
 from trace_bench.core.types import CHARGED, AgentSpec, Task
 from trace_bench.play.faults import Faults
 from trace_bench.play.record import Episodes, Player
-from trace_bench.play.suites import Suites, about_of
+from trace_bench.play.suites import Suites, about_of, name_of
 from trace_bench.runner import health, report
 from trace_bench.runner.beginning import base_agent, beginning_of
 from trace_bench.runner.bench import (
@@ -222,6 +222,7 @@ def _execute(
         curve=evaluation.points,
         seconds=clock.seconds,
         about=about_of(bench.suite),
+        suite=name_of(bench.suite),
         llm=_costs(run, lab),
         health=_health(run, lab),
         before=None if beginning is None else beginning.runs,

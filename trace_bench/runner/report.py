@@ -133,7 +133,8 @@ def p_value(p: float) -> str:
 def closing(summary: Mapping[str, Any], columns: int = WIDE) -> str:
     """The closing output of a finished run, without the last line, from its summary alone.
     `columns`: the width of the terminal."""
-    suite = "/".join(name for name in (summary["env"], summary["suite"]) if name)
+    named = "/".join(name for name in (summary["env"], summary["suite"]) if name)
+    suite = summary.get("suite_name") or named
     n = summary["score"]["n"]
     title = (
         f"{summary['method']} on {suite}, split {summary['split']} ({n} tasks, protocol "

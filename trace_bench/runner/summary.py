@@ -42,9 +42,10 @@ ROW_NAMES = {"idle": "idle floor", "random": "random floor", "reference": "refer
 class Finished:
     """The results of a run. `outcomes`: by agent; `rollouts`: episodes by purpose; `yardsticks`:
     title and rollouts by purpose of each; `seconds`: wall time by phase; `about`: the suite's own
-    facts; `llm`: requests to models, and malformed tool calls; `health`: what was lost or
-    cut off. `before`: the runs that made the agent which the run began with; None for the bare
-    model. `known_bad`: held-out tasks whose scoring is known to be wrong, by their data."""
+    facts; `suite`: `name/variant` as it calls itself; `llm`: requests to models, and malformed tool
+    calls; `health`: what was lost or cut off. `before`: the runs that made the agent
+    which the run began with; None for the bare model. `known_bad`: held-out tasks whose scoring is
+    known to be wrong, by their data."""
 
     agent: AgentSpec
     outcomes: Mapping[str, Sequence[Outcome]]
@@ -55,6 +56,7 @@ class Finished:
     curve: Sequence[Mapping[str, Any]]
     seconds: Mapping[str, float]
     about: Mapping[str, Any]
+    suite: str
     llm: Mapping[str, Any]
     health: Mapping[str, Any]
     before: Runs | None = None
@@ -76,6 +78,7 @@ def summarize(
         "marks": list(plan.marks),
         "env": parts["env"].label,
         "suite": settings.env.suite or "",
+        **({} if settings.env.suite else {"suite_name": run.suite}),
         "suite_data": dict(run.about),
         "models": _models(settings),
         "split": settings.evaluation.split,

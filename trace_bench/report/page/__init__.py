@@ -23,10 +23,10 @@ from trace_bench.report.talks import Talks
 from trace_bench.results.compare import environment_code
 
 SUMMARY = (
-    "method", "env", "suite", "suite_data", "split", "train_split", "dev_split", "protocol",
-    "accounting", "policy", "model", "experiment", "seed", "budget", "rollouts", "score",
-    "base_score", "difference", "table", "routing", "routing_dev", "llm", "health", "curve",
-    "curve_caveat", "capabilities", "adapters", "wall_s", "versions", "git", "fingerprint",
+    "method", "env", "suite", "suite_name", "suite_data", "split", "train_split", "dev_split",
+    "protocol", "accounting", "policy", "model", "experiment", "seed", "budget", "rollouts",
+    "score", "base_score", "difference", "table", "routing", "routing_dev", "llm", "health",
+    "curve", "curve_caveat", "capabilities", "adapters", "wall_s", "versions", "git", "fingerprint",
 )  # fmt: skip
 MODULES = ("dom", "data", "charts", "table", "overview", "run", "tasks", "conversation", "main")
 
@@ -96,8 +96,8 @@ def _parts(number: int, talks: Talks, start: int) -> dict[str, str]:
 
 def _head(run: Run) -> dict[str, Any]:
     """What the overview needs of a run."""
-    keys = ("method", "env", "suite", "split", "model", "seed", "budget", "score", "base_score",
-            "difference")  # fmt: skip
+    keys = ("method", "env", "suite", "suite_name", "split", "model", "seed", "budget", "score",
+            "base_score", "difference")  # fmt: skip
     own = {"name": run.name, "folder": str(run.folder), "code": environment_code(run.record)}
     return own | {k: run.summary.get(k) for k in keys}
 

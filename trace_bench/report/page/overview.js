@@ -13,7 +13,8 @@ export function overview(index) {
     table("Held-out success of each run's agent and of its base agent, with 95 % intervals.", [
       { name: "run", text: true, value: (r) => r.name, cell: (r) =>
         link({ view: "run", run: r.i }, r.name) },
-      { name: "suite", value: (r) => [r.env, r.suite].filter(Boolean).join(" ") },
+      { name: "suite", value: (r) =>
+        r.suite_name ?? [r.env, r.suite].filter(Boolean).join(" ") },
       { name: "model", value: (r) => r.model },
       { name: "base", value: (r) => r.base_score?.success, cell: (r) =>
         number(r.base_score?.success) },

@@ -23,7 +23,8 @@ export function run(index, at, data) {
 }
 
 function headline(s) {
-  const what = `${s.method} on ${s.env}${s.suite ? ` (${s.suite})` : ""}, model ${s.model}, ` +
+  const suite = s.suite_name ?? `${s.env}${s.suite ? ` (${s.suite})` : ""}`;
+  const what = `${s.method} on ${suite}, model ${s.model}, ` +
     `budget ${s.budget} rollouts, seed ${s.seed}.`;
   if (!s.score) return el("p", { class: "headline" }, what, " No held-out task has a score.");
   const d = s.difference;

@@ -125,7 +125,7 @@ def _card(source: Source, sizes: Mapping[str, int]) -> str:
     )
     counts = ", ".join(f"{count} episodes in {name}" for name, count in sizes.items())
     columns = "\n".join(f"| {name} | {about} |" for name, about in COLUMNS.items())
-    suite = "/".join(filter(None, (s["env"], s["suite"])))
+    suite = s.get("suite_name") or "/".join(filter(None, (s["env"], s["suite"])))
     return (
         f"---\nconfigs:\n{configs}tags:\n- agent-traces\n- trace_bench\n---\n"
         f"# {s['method']} on {suite}\n\n"

@@ -57,7 +57,7 @@ def _log(source: Source, group: str, samples: list[dict[str, Any]], made: str) -
     s = source.summary
     ids = list(dict.fromkeys(sample["id"] for sample in samples))
     epochs = max(sample["epoch"] for sample in samples)
-    suite = "/".join(filter(None, (s["env"], s["suite"])))
+    suite = s.get("suite_name") or "/".join(filter(None, (s["env"], s["suite"])))
     split = s["split"] if group.startswith(HELD_OUT) else s["train_split"]
     run = {k: s[k] for k in ("method", "budget", "seed", "accounting", "protocol", "fingerprint")}
     return {
