@@ -15,7 +15,7 @@ import pytest
 
 from trace_bench.__main__ import main as run
 from trace_bench.core.errors import UserError
-from trace_bench.results import search, tables
+from trace_bench.results import drawing, search, tables
 from trace_bench.results.__main__ import main
 from trace_bench.results.compare import (
     Cell,
@@ -372,6 +372,11 @@ def test_the_comparison_of_two_runs_is_paired_and_names_the_settings() -> None:
     assert "+0.200 [+0.120, +0.280]" in rows["A less B"] and "<0.0001" in rows["A less B"]
     assert "+0.000 [+0.000, +0.000]" in rows["base of A less base of B"]
     assert "can show" in said and "One seed each" in said
+    assert said.index("A less B") < said.index("differ in (A | B)")
+    more = replace(b, method="trace", method_settings={"groups": 8, "x": 1, "y": None})
+    said = compare_two(*sides(a, more))
+    assert "method.groups: 4 | 8" in said and "only B has: 2 of method" in said
+    assert "only A" not in said and "method.x" not in said
     with pytest.raises(UserError, match=r"other held-out tasks \(evaluation.split is test and dev"):
         elsewhere = {**SETTINGS, "evaluation.split": "dev"}
         sides(a, replace(b, settings=elsewhere, tasks="u"))
@@ -435,6 +440,14 @@ def test_figures_and_tables_are_written_and_repeatable(tmp_path: Path) -> None:
         written[0]
     )
     assert written[0]["rollout_scaling.png"].startswith(b"\x89PNG")
+
+
+def test_bounds_of_one_value_are_named_together() -> None:
+    figure, ((axes,),) = drawing.panels(1, 1, (3, 3))
+    drawing.bounds(axes, {"idle": 0.0, "random": 0.0, "reference": 1.0})
+    texts = [text.get_text() for text in axes.texts]
+    figure.clear()
+    assert texts == ["idle agent and random agent 0.00", "reference solutions 1.00"]
 
 
 def test_the_paper_stands_beside_what_was_measured_and_nothing_else() -> None:

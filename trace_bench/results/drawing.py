@@ -105,17 +105,21 @@ def curve(
 
 def bounds(axes: Any, floors: Mapping[str, float], named: bool = True) -> None:
     """Floor and ceiling of the held-out tasks, where the records have them, named on the line. The
-    lowest one's name stands below its line, so that two close ones can both be read."""
+    lowest one's name stands below its line, so that two close ones can both be read; names that
+    would stand in one place are written as one."""
     known = {name: value for name, value in floors.items() if name in _BOUNDS}
+    places: dict[tuple[str, bool], list[str]] = {}
     for name, value in known.items():
         axes.axhline(value, color=_BOUND, linestyle=(0, (1, 2)), linewidth=1, zorder=0.8)
         below = value == min(known.values()) and value > 0.08
-        if named:
-            axes.annotate(
-                f"{_BOUNDS[name]} {value:.2f}", (0.01, value), (0, -2 if below else 2),
-                xycoords=("axes fraction", "data"), textcoords="offset points",
-                fontsize=_SMALL, color=_BOUND, va="top" if below else "bottom",
-            )  # fmt: skip
+        places.setdefault((f"{value:.2f}", below), []).append(name)
+    for (text, below), names in places.items() if named else ():
+        axes.annotate(
+            f"{' and '.join(_BOUNDS[name] for name in names)} {text}",
+            (0.01, known[names[0]]), (0, -2 if below else 2),
+            xycoords=("axes fraction", "data"), textcoords="offset points",
+            fontsize=_SMALL, color=_BOUND, va="top" if below else "bottom",
+        )  # fmt: skip
     axes.set_ylim(0, 1.08)
 
 

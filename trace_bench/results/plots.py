@@ -125,7 +125,7 @@ def learning_curves(records: Sequence[Record], path: Path) -> list[Path]:
         for axes, value in zip(column, (2, 4), strict=True):
             curve(axes, *_bundle([[(p[0], p[value]) for p in c] for c in curves]),
                   style().colour(method))  # fmt: skip
-        column[0].set_title(plain(f"{style().label(method)}\n{len(curves)} curves"))
+        column[0].set_title(plain(f"{style().label(method)}\n{many(len(curves), 'curve')}"))
         column[1].set_xlabel("rollouts of its training")
         column[0].set_ylim(0, 1.05)
     grid[0][0].set_ylabel("mean reward")

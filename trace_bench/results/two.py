@@ -138,29 +138,38 @@ def _two(a: Side, b: Side) -> tuple[Side, Side]:
 
 
 def compare_two(a: Side, b: Side) -> str:
-    """The comparison as text."""
+    """The comparison as text: the result first, then the settings that differ."""
     table, made = _table(a, b)
-    lines = [*_settings(a, b), "", table.markdown(), *_what_it_can_show(a, b)]
+    lines = [table.markdown(), *_what_it_can_show(a, b)]
     if data := other_data(a.first, b.first):
         shown = "; ".join(f"{name} is {x} and {y}" for name, x, y in data)
         lines.append(f"Other data ({shown}): one task id may stand for two tasks.")
     if made.uncertainty.seeds == 0:
         lines.append("One seed each: the interval and p are over tasks, for these two seeds.")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *_settings(a, b)])
 
 
 def _settings(a: Side, b: Side) -> list[str]:
     one, two = a.settings(), b.settings()
-    absent = "not a setting of it"
-    differ = [
-        f"  {key}: {one.get(key, absent)} | {two.get(key, absent)}"
-        for key in dict.fromkeys([*one, *two])
-        if one.get(key, absent) != two.get(key, absent)
-    ]
+    both = [key for key in one if key in two]
+    differ = [f"  {k}: {one[k]} | {two[k]}" for k in both if one[k] != two[k]]
+    differ += _alone_in("A", [key for key in one if key not in two])
+    differ += _alone_in("B", [key for key in two if key not in one])
     head = f"run A {a.name} ({a.first.method}) and run B {b.name} ({b.first.method})"
     if not differ:
         return [f"{head} have the same settings."]
     return [f"{head} differ in (A | B):", *differ]
+
+
+def _alone_in(side: str, keys: Sequence[str]) -> list[str]:
+    """The settings that the other side does not have, counted by group: of another method or part
+    there are dozens."""
+    groups: dict[str, list[str]] = {}
+    for key in keys:
+        groups.setdefault(key.partition(".")[0], []).append(key)
+    counts = [f"{some[0]}" if len(some) == 1 else f"{len(some)} of {group}"
+              for group, some in groups.items()]  # fmt: skip
+    return [f"  settings that only {side} has: {', '.join(counts)}"] if counts else []
 
 
 def _table(a: Side, b: Side) -> tuple[Table, Difference]:
