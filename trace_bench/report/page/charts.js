@@ -49,7 +49,7 @@ export function dots(caption, rows, title, zero = false) {
     y: rows.map((r) => r[0]), x: rows.map((r) => r[1]),
     error_x: { type: "data", symmetric: false, array: rows.map((r) => r[3] - r[1]),
       arrayminus: rows.map((r) => r[1] - r[2]), color: colour(0) },
-    marker: { color: colour(0), size: 9 },
+    marker: { color: colour(0), size: 9 }, cliponaxis: false,
     hovertemplate: "%{y}: %{x:.3f}<extra></extra>",
   }];
   const x = { title: { text: title }, ...(zero ? { zeroline: true, zerolinewidth: 2 } :

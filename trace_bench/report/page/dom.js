@@ -32,6 +32,7 @@ export const p = (value) => (value < 0.0001 ? "p < .0001" : "p = " + value.toFix
 
 export function shown(value) {
   if (value === null || value === undefined) return "none";
+  if (typeof value === "object" && !Object.keys(value).length) return "none";
   if (typeof value === "object") return JSON.stringify(value);
   return String(value);
 }

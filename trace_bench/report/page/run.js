@@ -164,8 +164,9 @@ function routing(s, tasks) {
 
 function health(s) {
   if (!s.health) return null;
+  const plain = (v) => typeof v === "number" ? String(Number(v.toPrecision(3))) : shown(v);
   const rows = Object.entries(s.health).map(([name, value]) =>
     [words(name), value && typeof value === "object" ? Object.entries(value)
-      .map(([k, v]) => `${words(k)} ${shown(v)}`).join(", ") : shown(value)]);
+      .map(([k, v]) => `${words(k)} ${plain(v)}`).join(", ") || "none" : plain(value)]);
   return section("Health of the run", facts(rows));
 }
