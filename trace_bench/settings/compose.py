@@ -265,7 +265,7 @@ def _translate(error: Exception) -> UserError:
         if group == "hydra/launcher" and choice in LAUNCHERS:
             return UserError(
                 f"hydra/launcher={choice} needs a package that is not installed: pip install "
-                "'trace_bench[launchers]', or leave `hydra/launcher` out."
+                "'.[launchers]', or leave `hydra/launcher` out."
             )
         return unknown(group, choice, getattr(error, "options", None) or (), group)
     for cause in _chain(error):
