@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
+from pages import EXAMPLES
 
 from trace_bench.check import main
 
@@ -17,6 +21,34 @@ def test_the_embedded_suite_passes(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_sandbox_is_checked_the_same_way(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sandbox=process", "limit=2"]) == 0
     assert "train, sandbox=process: 2 tasks" in capsys.readouterr().out
+
+
+OVERLAP = """
+import trace_bench as tb
+from desk import Suite as Desk
+
+class Suite(Desk):
+    def task(self, task_id):
+        task = super().task(task_id.replace("/test/", "/dev/"))
+        return tb.Task(task_id, task.env, task.split, task.seed, task.data)
+"""
+
+
+def test_splits_that_share_tasks_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same data is the same task, whatever its id."""
+    shutil.copy(EXAMPLES / "desk.py", tmp_path)
+    (tmp_path / "overlap.py").write_text(OVERLAP)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["env.factory=desk:Suite", "limit=2"]) == 0
+    assert "ok         3  the splits share no task" in capsys.readouterr().out
+    assert main(["env.factory=overlap:Suite", "limit=2"]) == 1
+    printed = capsys.readouterr().out
+    assert "FAILED     2  the splits share no task" in printed
+    assert "48 tasks of test are in dev too, such as desk/test/0" in printed
+    assert main(["env.factory=overlap:Suite", "limit=2", "protocol=paper"]) == 0
 
 
 @pytest.mark.parametrize(

@@ -166,6 +166,15 @@ def test_failures_are_listed_alone(mixed: Path, capsys: pytest.CaptureFixture[st
     assert listed(capsys.readouterr().out).keys() == failed
 
 
+def test_a_final_agent_that_is_the_base_agent_has_its_conversations(
+    mixed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(mixed), "--agent", "base"]) == 0
+    of_base = capsys.readouterr().out
+    assert main([str(mixed), "--agent", "final"]) == 0
+    assert capsys.readouterr().out == of_base
+
+
 def test_tasks_are_listed_by_what_they_need(
     mixed: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,23 +4,27 @@
     python -m trace_bench.check env=tau2 env.domain=retail sandbox=docker split=test limit=40
 
 Settings are those of a run (`env`, `env.*`, `sandbox`, ...); `split` (default: the run's training
-split) and `limit` (default 16 tasks) are this command's own. Every task goes through every check;
-the exit status is 1 when one fails.
+split) and `limit` (default 16 tasks) are this command's own. Every task goes through every check,
+and the run's splits for training, development and evaluation may share no task (unless
+protocol=paper); the exit status is 1 when a check fails.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import Closes
-from trace_bench.envs.check import check
-from trace_bench.play.suites import splits_of, tasks_of
+from trace_bench.core.protocols import Closes, Suite
+from trace_bench.envs.check import Line, check
+from trace_bench.play.suites import in_both, splits_of, tasks_of
 from trace_bench.runner.build import make_suite, run_context
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import parts_of
+from trace_bench.settings.schema import Settings
 
 LIMIT = 16
 
@@ -54,6 +58,8 @@ def _check(arguments: list[str]) -> int:
             raise unknown("split", chosen, there, "split")
         tasks = tasks_of(suite, chosen)[: int(limit)]
         report = check(suite, tasks)
+        if settings.protocol == "held_out":
+            report = replace(report, lines=[*report.lines, _apart(suite, settings)])
         where = f"sandbox={settings.sandbox.name}"
         print(f"{suite.name}/{suite.variant} {chosen}, {where}: {len(tasks)} tasks")
         print(report)
@@ -61,6 +67,22 @@ def _check(arguments: list[str]) -> int:
     finally:
         if isinstance(suite, Closes):
             suite.close()
+
+
+def _apart(suite: Suite, settings: Settings) -> Line:
+    """Whether the run's splits share no task; a split that the suite lacks is left out, and one
+    that serves two purposes is looked at once. Counts the pairs of splits that pass."""
+    env, line = settings.env, Line("the splits share no task (pairs of splits)")
+    used = dict.fromkeys((env.train_split, env.dev_split, settings.evaluation.split))
+    there = splits_of(suite)
+    for first, second in combinations([name for name in used if name in there], 2):
+        if shared := in_both(suite, first, second):
+            line.faults.append(
+                f"{len(shared)} tasks of {second} are in {first} too, such as {shared[0]}"
+            )
+        else:
+            line.passed += 1
+    return line
 
 
 def _take(arguments: list[str], key: str) -> str | None:

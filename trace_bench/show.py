@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.alike import same_agents
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import EPISODE, TASKS
 from trace_bench.core.store import read_json, read_lines, read_object, reason, shown
@@ -103,7 +104,7 @@ def chosen(folder: Path, found: Sequence[Episode], filters: Filters) -> list[Epi
     """The episodes that pass the filters. UserError, with what there is, when none does."""
     out = list(found)
     if (agent := filters.agent) is not None:
-        out = [e for e in out if e.call.startswith((agent, f"evaluation/{agent}"))]
+        out = _played_by(agent, found) or _played_by(same_agents(folder).get(agent), found)
         calls = sorted({"/".join(e.call.split("/")[:2]) for e in found})
         _some(out, f"--agent {agent}", calls)
     if (split := filters.split) is not None:
@@ -120,6 +121,11 @@ def chosen(folder: Path, found: Sequence[Episode], filters: Filters) -> list[Epi
         out = [e for e in out if e.data["score"] is not None and not e.data["score"]["success"]]
         _some(out, "--failed", ["only successes and lost episodes"])
     return out
+
+
+def _played_by(agent: str | None, found: Sequence[Episode]) -> list[Episode]:
+    names = () if agent is None else (agent, f"evaluation/{agent}")
+    return [e for e in found if e.call.startswith(names)]
 
 
 def _some(found: Sequence[Episode], option: str, there: Sequence[str]) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from pages import EXAMPLES, PAGES, ROOT, TOP, blocks, lay_out
 
+from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY
+
 PROGRAM = """
 import sys
 from trace_bench.__main__ import main
@@ -106,6 +108,16 @@ def test_every_promise_about_security_names_a_test_that_runs() -> None:
 def test_the_first_page_names_the_check_first() -> None:
     page = ROOT / "docs" / "environments.md"
     assert commands(page)[0].startswith("python -m trace_bench.check env.factory=")
+
+
+def test_the_table_of_capabilities_is_the_vocabulary() -> None:
+    page = (ROOT / "docs" / "environments.md").read_text()
+    table, controls = (
+        page.split("\n## Names of capabilities\n")[1].split("\n## ")[0].split("\nFour ")
+    )
+    offered = re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)
+    assert offered == [c.name for c in VOCABULARY if not c.control]
+    assert re.findall(r"`(\w+)`", controls) == [c.name for c in VOCABULARY if c.control]
 
 
 def test_examples_are_as_long_as_the_pages_say() -> None:

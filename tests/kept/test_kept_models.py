@@ -72,7 +72,7 @@ def test_what_does_not_fit_is_refused_and_nothing_stays(llama, tmp_path, templat
         add(tmp_path / "missing", "a", "hermes", cache)
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + b"\0" * 64)
-    pytest.importorskip("gguf", reason="reads GGUF files: pip install 'trace_bench[gguf]'")
+    pytest.importorskip("gguf", reason="reads GGUF files: pip install '.[gguf]'")
     with pytest.raises(UserError, match="cannot be read as a language model"):
         add(broken, "a", "hermes", cache)
     with pytest.raises(UserError, match="is no name for a model"):

@@ -54,6 +54,7 @@ def test_every_stored_conversation_is_in_the_report(runs: Path, tmp_path: Path) 
     text = (runs / "random" / "evaluation_trajectories.jsonl").read_text()
     lines = [json.loads(line) for line in text.splitlines()]
     assert len(lines) == 24
+    assert data["same"] == {"final": "base"}  # nothing was trained: kept once
     for line in lines:
         stored = line["trajectory"]
         [[part, place]] = data["talks"][line["call"]][stored["task"]]

@@ -88,5 +88,5 @@ def test_without_the_viewer_the_commands_are_named(folder: Path) -> None:
         [sys.executable, "-S", "-c", code, ":".join(parts)],
         capture_output=True, text=True, env={**os.environ, "PYTHONPATH": parts[0]},
     )  # fmt: skip
-    assert "pip install 'trace_bench[view]'" in done.stderr
+    assert "pip install '.[view]'" in done.stderr
     assert "export runs --format inspect --out logs" in done.stderr

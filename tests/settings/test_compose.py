@@ -98,7 +98,14 @@ def test_every_choice_of_every_group_composes() -> None:
     ("override", "words"),
     [
         ("method=tarce", ["unknown method 'tarce'", "base", "trace", "`method`"]),
-        ("env=sandbox", ["unknown env 'sandbox'", "toolsandbox"]),
+        (
+            "env=sandbox",
+            ["unknown env 'sandbox'", "toolsandbox", "`env=custom env.factory=module:attribute`"],
+        ),
+        (
+            "env.factory=trace_bench.envs.bfcl.suite:BfclSuite",
+            ["unknown key 'env.augmentation'", "`env=toolsandbox` is chosen", "add `env=custom`"],
+        ),
         ("experiment=tiny", ["unknown experiment 'tiny'", "smoke"]),
         ("metod=trace", ["unknown key 'metod'", "method", "budget"]),
         ("env.sute=embedded", ["unknown key 'env.sute'", "suite", "train_split"]),

@@ -84,7 +84,7 @@ def _reads(source: Path) -> tuple[str, dict[str, Any]]:
         import gguf  # noqa: F401  transformers reads GGUF with it
     except ImportError as error:
         raise UserError(
-            "a GGUF file is read with the package gguf: pip install 'trace_bench[gguf]'."
+            "a GGUF file is read with the package gguf: pip install '.[gguf]'."
         ) from error
     return str(source.parent), {"gguf_file": source.name}
 

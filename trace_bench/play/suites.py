@@ -103,6 +103,25 @@ def tasks_of(suite: Suite, split: str, some: bool = True) -> list[Task]:
     return found
 
 
+def in_both(suite: Suite, first: str, second: str) -> list[str]:
+    """The ids of those tasks of the split `second` that `first` has too: two tasks are the same if
+    their data is equal, or without data, their seed. Raises UserError for data that is not
+    JSON-safe."""
+    known = {_content(task) for task in tasks_of(suite, first, some=False)}
+    return [task.id for task in tasks_of(suite, second, some=False) if _content(task) in known]
+
+
+def _content(task: Task) -> str:
+    if not task.data:
+        return f"seed {task.seed}"
+    try:
+        return canonical(task.data)
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"the data of task {task.id} is not JSON-safe ({error}). Change `env`."
+        ) from error
+
+
 def _asked(suite: Suite, call: str, ask: Callable[[], Sequence[Any]]) -> list[Any]:
     """Calls a suite's method. An exception becomes a UserError that names the call."""
     try:

@@ -46,7 +46,7 @@ def check_installed() -> None:
     except ImportError as error:
         raise UserError(
             "the figures need the package matplotlib, which is not installed: pip install "
-            "'trace_bench[plots]'. The commands collect, search and export draw none."
+            "'.[plots]'. The commands collect, search and export draw none."
         ) from error
 
 

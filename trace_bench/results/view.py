@@ -28,7 +28,7 @@ def check_installed(places: Sequence[str]) -> None:
         run = places[0] if places else "RUN"
         raise UserError(
             "`view` needs the package inspect-ai, which is not installed: pip install "
-            "'trace_bench[view]'. Or, with the viewer elsewhere: python -m trace_bench.results "
+            "'.[view]'. Or, with the viewer elsewhere: python -m trace_bench.results "
             f"export {run} --format inspect --out logs; then there: inspect view --log-dir logs"
         )
 

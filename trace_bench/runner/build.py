@@ -24,11 +24,10 @@ from trace_bench.core.protocols import (
     Trainer,
 )
 from trace_bench.core.run_files import FLOORS
-from trace_bench.core.store import canonical
 from trace_bench.core.types import CHARGED, Task, to_json
 from trace_bench.llm.client import Endpoint, check_extra, check_urls, read_key
 from trace_bench.llm.roles import Role, Roles
-from trace_bench.play.suites import splits_of, tasks_of
+from trace_bench.play.suites import in_both, splits_of, tasks_of
 from trace_bench.runner.beginning import beginning_of, with_beginning
 from trace_bench.runner.lab import MakeSuite
 from trace_bench.sandbox.choose import Sandbox, Where, suite_in
@@ -283,28 +282,14 @@ def check_splits(settings: Settings, suite: Suite, plan: MethodPlan) -> None:
 
 
 def _check_disjoint(settings: Settings, suite: Suite) -> None:
-    train = {_content(t) for t in tasks_of(suite, settings.env.train_split)}
-    held_out = tasks_of(suite, settings.evaluation.split)
-    if shared := [t.id for t in held_out if _content(t) in train]:
+    train, reported = settings.env.train_split, settings.evaluation.split
+    if shared := in_both(suite, train, reported):
         raise UserError(
             f"protocol=held_out reports on other tasks than it trains on, and {len(shared)} of "
-            f"{len(held_out)} tasks of evaluation.split={settings.evaluation.split} are in "
-            f"env.train_split={settings.env.train_split} too, such as {shared[0]}. Change one of "
-            "them, or set `protocol=paper` to train and report on the same tasks (and be marked "
-            "so)."
+            f"{len(tasks_of(suite, reported))} tasks of evaluation.split={reported} are in "
+            f"env.train_split={train} too, such as {shared[0]}. Change one of them, or set "
+            "`protocol=paper` to train and report on the same tasks (and be marked so)."
         )
-
-
-def _content(task: Task) -> str:
-    """The key by which two tasks count as equal, in whatever split they are."""
-    if not task.data:
-        return f"seed {task.seed}"
-    try:
-        return canonical(task.data)
-    except (TypeError, ValueError) as error:
-        raise UserError(
-            f"the data of task {task.id} is not JSON-safe ({error}). Change `env`."
-        ) from error
 
 
 def training_tasks(settings: Settings, suite: Suite) -> list[Task]:

@@ -78,7 +78,7 @@ def _serve(given: argparse.Namespace) -> int:
         from trace_bench.serve.app import App
     except ImportError as error:
         raise UserError(
-            f"serving needs the package {error.name}: pip install 'trace_bench[serve]'"
+            f"serving needs the package {error.name}: pip install '.[serve]'"
         ) from error
     from trace_bench.llm.client import read_key
 

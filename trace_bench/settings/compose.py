@@ -265,9 +265,13 @@ def _translate(error: Exception) -> UserError:
         if group == "hydra/launcher" and choice in LAUNCHERS:
             return UserError(
                 f"hydra/launcher={choice} needs a package that is not installed: pip install "
-                "'trace_bench[launchers]', or leave `hydra/launcher` out."
+                "'.[launchers]', or leave `hydra/launcher` out."
             )
-        return unknown(group, choice, getattr(error, "options", None) or (), group)
+        found = unknown(group, choice, getattr(error, "options", None) or (), group)
+        if group in ENTRY_POINTS:
+            own = f"{group}=custom {group}.factory=module:attribute"
+            return UserError(f"{found} One of your own: `{own}`.")
+        return found
     for cause in _chain(error):
         if isinstance(cause, InterpolationResolutionError):
             why = str(cause).partition("\n")[0]

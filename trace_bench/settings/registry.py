@@ -181,10 +181,24 @@ def find(group: str, chosen: PartSettings, variant: str | None = None) -> Part:
         factory.check(factory.target, KINDS[group])
     known = factory.known()  # a null for a setting that this part lacks counts as not given
     given = {k: v for k, v in chosen.options.items() if v is not None or k in known}
-    options = factory.settings(given, group)
+    try:
+        options = factory.settings(given, group)
+    except UserError as error:
+        raise _with_choice(error, group, chosen) from error
     own = factory.text in OWN[group].values() and (factory.importable or not factory.finished)
     origin = None if own else origin_of(factory, distribution)
     return Part(group, chosen.name, factory, MappingProxyType(options), origin)
+
+
+def _with_choice(error: UserError, group: str, chosen: PartSettings) -> UserError:
+    """The error about the settings of a part; if the part was given by `factory` beside the choice
+    of another, whose settings it then gets, the error says so."""
+    if chosen.factory is None or chosen.name not in {n.partition("/")[0] for n in OWN[group]}:
+        return error
+    return UserError(
+        f"{error} {group}.factory was given, but `{group}={chosen.name}` is chosen, and has "
+        f"settings of its own: add `{group}=custom`."
+    )
 
 
 def entry_points(group: str) -> dict[str, metadata.EntryPoint]:

@@ -16,6 +16,7 @@ from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.alike import same_agents
 from trace_bench.core.errors import UserError
 from trace_bench.report import pairs, runs
 from trace_bench.report.runs import Found, Run
@@ -110,6 +111,7 @@ def _run(run: Run, talks: Talks) -> dict[str, Any]:
         "capabilities": runs.capabilities(run),
         "training": runs.curves(run),
         "talks": talks.places,
+        "same": same_agents(run.folder),
         "tools": talks.tools,
     }
 

@@ -45,7 +45,9 @@ async function pane(index, state, name, chosen, go) {
   }
   const { part, place } = places[number];
   const talk = (await load(`talk-${run}-${part}`))[place];
-  return el("article", { class: "side" }, head, body(talk, data.tools));
+  const same = data.same[agent] ? el("p", { class: "note" }, `${words(agent)} is the same agent as ` +
+    `${words(data.same[agent])}.`) : null;
+  return el("article", { class: "side" }, head, same, body(talk, data.tools));
 }
 
 // The agents that can be chosen: all of all runs, and the calls of training that played this task.
@@ -56,12 +58,14 @@ async function options(index, data, run, task) {
     `${index.runs.length > 1 ? `${index.runs[run].name}: ` : ""}training: ${c}`])];
 }
 
-// Where the stored episodes of an agent on a task are: [{part, place, title}].
+// Where the stored episodes of an agent on a task are: [{part, place, title}]. An agent that is
+// another one under a second name (final is base where nothing was trained) has that one's.
 function stored(data, agent, task) {
   const call = agent.startsWith("call:") ? agent.slice(5) : `evaluation/${agent}`;
-  return Object.keys(data.talks).filter((c) => c === call || c.startsWith(`${call}/`)).sort()
+  const found = Object.keys(data.talks).filter((c) => c === call || c.startsWith(`${call}/`)).sort()
     .flatMap((c) => (data.talks[c][task] ?? []).map(([part, place], i) => ({ part, place,
       title: `${i + 1}${c === call ? "" : ` of ${c}`}` })));
+  return found.length || !data.same[agent] ? found : stored(data, data.same[agent], task);
 }
 
 function outcome(data, agent, task) {

@@ -19,7 +19,7 @@ VERL = "0.9.1"
 TRANSFORMERS = ((5, 5, 3), (5, 11, 0))
 VALUE_HEAD = "AutoModelForCausalLMWithValueHead"
 _TRL_PPO = "experimental/ppo/__init__.py"
-_INSTALL = "pip install 'trace_bench[verl]'"
+_INSTALL = "pip install '.[verl]'"
 
 
 def preflight(spec: JobSpec, settings: VerlSettings, *, whole: bool = True) -> None:

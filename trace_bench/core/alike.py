@@ -1,0 +1,23 @@
+"""Which agents of a run are the same one under two names, as the final agent is the base agent when
+nothing was trained. Their outcomes are copied, their conversations are kept once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trace_bench.core.store import read_lines
+
+
+def same_agents(folder: Path) -> dict[str, str]:
+    """{agent: the agent before it in evaluation.jsonl that has the same version}; empty for a
+    folder without that file."""
+    path = folder / "evaluation.jsonl"
+    if not path.exists():
+        return {}
+    first: dict[str, str] = {}
+    found: dict[str, str] = {}
+    for line in read_lines(path):
+        known = first.setdefault(line["version"], line["agent"])
+        if known != line["agent"]:
+            found[line["agent"]] = known
+    return found
