@@ -79,6 +79,7 @@ def test_every_choice_of_every_group_composes() -> None:
     needed = {
         "model=hf": ["model.path=somewhere"],
         "model=served": ["model.name=Some/Model"],
+        "model=kept": ["model.name=some"],
         "policy=openai": [f"policy.base_url={somewhere}"],
         **{f"{group}=custom": [f"{group}.factory={OWN_PARTS[group]}"] for group in OWN_PARTS},
         "llm=endpoint": [
