@@ -19,6 +19,7 @@ from toy import ToySuite
 
 import trace_bench
 from trace_bench import show, sweep
+from trace_bench.core.alike import same_agents
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_json
 from trace_bench.envs.recorded.data import META
@@ -120,6 +121,7 @@ READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
         (lambda f: Ledger(f / "ledger.jsonl", 9), "ledger.jsonl"),
     ],
     "runner/lab.py": [(lab, "trajectories.jsonl"), (lab, "ledger.jsonl")],
+    "core/alike.py": [(same_agents, "evaluation.jsonl")],
     "runner/evaluate.py": [
         (evaluator, "evaluation.jsonl"),
         (evaluator, "evaluation_trajectories.jsonl"),

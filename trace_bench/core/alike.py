@@ -7,6 +7,8 @@ from pathlib import Path
 
 from trace_bench.core.store import read_lines
 
+NEEDED = {"agent": str, "version": str}
+
 
 def same_agents(folder: Path) -> dict[str, str]:
     """{agent: the agent before it in evaluation.jsonl that has the same version}; empty for a
@@ -16,7 +18,7 @@ def same_agents(folder: Path) -> dict[str, str]:
         return {}
     first: dict[str, str] = {}
     found: dict[str, str] = {}
-    for line in read_lines(path):
+    for line in read_lines(path, NEEDED):
         known = first.setdefault(line["version"], line["agent"])
         if known != line["agent"]:
             found[line["agent"]] = known
