@@ -127,7 +127,7 @@ def preflight_of(chosen: Settings) -> None:
 
 @pytest.mark.skipif("verl" in INSTALLED, reason="verl is installed here")
 def test_without_verl() -> None:
-    with pytest.raises(UserError, match=r"needs the package verl.*trace_bench\[verl\]"):
+    with pytest.raises(UserError, match=r"needs the package verl.*'\.\[verl\]'"):
         preflight_of(jobs.settings())
 
 

@@ -111,9 +111,9 @@ class StepTrainer(PPOTrainerSync):
         )
         nested = data["response_mask"]
         mask = nested.to_padded_tensor(padding=0)
-        episodes = [extra.get(CREDIT, "") for extra in data["extra_fields"].tolist()]
+        episodes = [extra[CREDIT] for extra in list(data["extra_fields"])]
         how = assignment_of(spec.assignment, bool(spec.trainer["normalize_std"]))
-        uid = np.array(data["uid"].tolist(), dtype=object)
+        uid = np.array(list(data["uid"]), dtype=object)
         made = estimator.by_checklist(episodes, mask, uid, how)
         there = response_to_nested(made, nested)
         fields_made = TensorDict({"advantages": there, "returns": there}, batch_size=len(batch))
