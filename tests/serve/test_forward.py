@@ -136,6 +136,12 @@ def test_what_goes_wrong_there_is_said_here(
         assert httpx.get(f"{served.url}/health").json()["open"] == 0
 
 
+def test_half_a_surrogate_pair_from_there_reaches_the_client(tmp_path: Path) -> None:
+    with both(tmp_path) as (served, _, script, _):
+        script.fault = chat("\ud800")
+        assert ask(served).json()["choices"][0]["message"]["content"] == "\ufffd"
+
+
 def test_a_server_without_the_model_is_refused_at_the_start() -> None:
     with serve(Behind()) as behind, pytest.raises(UserError, match=r"unknown model at .*'other'"):
         Forward(Endpoint((behind.url,), retries=0), "other", AgentSpec("other"), 16)

@@ -15,6 +15,7 @@ import httpx
 
 from trace_bench.core.limits import Unreadable, read
 from trace_bench.core.protocols import Router
+from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import AdapterRef, AgentSpec, Message
 from trace_bench.llm.client import BODY, CONNECT, Endpoint, LLMError
 from trace_bench.play.rollouts import with_guidance
@@ -122,7 +123,7 @@ class Forward:
 def _read(status: int, content: bytes) -> dict[str, Any]:
     """The object in an answer. Raises Refused, with the server's own words for a refusal."""
     try:
-        said = read(content, BODY)
+        said = without_surrogates(read(content, BODY))
     except Unreadable as error:
         raise Refused(502, f"the server behind this one sent no usable JSON: {error}") from error
     if status == 200 and isinstance(said, dict):
