@@ -35,7 +35,7 @@ class Forward:
     not answer, does not have the model or does not use an adapter."""
 
     def __init__(self, endpoint: Endpoint, model: str, agent: AgentSpec, most: int) -> None:
-        self._agent, self._most, self._url = agent, most, endpoint.urls[0]
+        self._agent, self._most, self._url = agent, most, endpoint.urls[0].rstrip("/")
         self._policy = OpenAIPolicy(endpoint, model, capacity=endpoint.concurrency, extra=None)
         self._policy.load(agent)
         self._router: Router = make_router(agent, self._policy)
@@ -154,10 +154,11 @@ class Forward:
             return choice  # type: ignore[no-any-return]
         async with self._one:
             if choice.name not in self._mixtures:
-                self._mixtures[choice.name] = merge(choice, self._agent.adapters)
-                every = (*self._agent.adapters, *self._mixtures.values())
+                merged = await asyncio.to_thread(merge, choice, self._agent.adapters)
+                every = (*self._agent.adapters, *self._mixtures.values(), merged)
                 await asyncio.to_thread(self._policy.load, replace(self._agent, adapters=every))
-        return self._mixtures[choice.name].name
+                self._mixtures[choice.name] = merged
+        return choice.name
 
 
 async def _lines(answer: httpx.Response) -> AsyncGenerator[bytes, None]:
