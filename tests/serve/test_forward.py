@@ -69,10 +69,13 @@ def both(tmp_path: Path) -> Iterator[tuple[Served, Server, Behind, dict[str, str
     there = {a.name: f"{a.name}+{weights_hash(a)}" for a in agent.adapters}
     script = Behind()
     with serve(script) as behind:
-        endpoint = Endpoint((behind.url,), retries=0, deadline=5.0, concurrency=8)
+        endpoint = Endpoint((behind.url,), KEY, retries=0, deadline=5.0, concurrency=8)
         with serving(Forward(endpoint, "m", agent, 16), agent) as served:
             yield served, behind, script, there
     assert script.names == ["m"], "adapters stay behind"
+
+
+KEY = "k3y-for-the-server-behind"
 
 
 def ask(served: Served, text: str = "send a message", **fields: Any) -> httpx.Response:
@@ -112,6 +115,49 @@ def test_a_stream_goes_through_under_the_clients_name(tmp_path: Path) -> None:
         assert behind.bodies()[-1]["model"] == there["a@0001"]
 
 
+def test_a_stream_may_hold_what_ends_lines_elsewhere(tmp_path: Path) -> None:
+    said = "one\u2028two\x85three"
+    events = [{"model": "x", "choices": [{"delta": {"content": said}}]}, {"usage": {}}]
+    text = "".join(f"data: {json.dumps(e, ensure_ascii=False)}\n\n" for e in events)
+    with both(tmp_path) as (served, _, script, _):
+        script.fault = Answer(f"{text}data: [DONE]\n\n")
+        sent = ask(served, stream=True).content.removesuffix(b"\n\n").split(b"\n\n")
+        first, second = (json.loads(e.removeprefix(b"data: ")) for e in sent[:-1])
+        assert first["choices"][0]["delta"]["content"] == said and first["model"] == "agent"
+        assert second == {"usage": {}} and sent[-1] == b"data: [DONE]"
+
+
+def test_a_stream_that_is_none_is_an_error(tmp_path: Path) -> None:
+    with both(tmp_path) as (served, _, script, _):
+        for body in ("", ": only a comment\n\n"):
+            script.fault = Answer(body)
+            answer = ask(served, stream=True)
+            assert answer.status_code == 502 and "without events" in answer.text
+        script.fault = Answer('data: {"model": "x"}\n\ndata: {"mod\n\ndata: [DONE]\n\n')
+        events = ask(served, stream=True).text.split("\n\n")
+        assert "no usable JSON" in events[1] and events[2] == ""
+        assert httpx.get(f"{served.url}/health").json()["open"] == 0
+
+
+def test_the_key_for_the_server_behind_stays_here(tmp_path: Path) -> None:
+    with both(tmp_path) as (served, behind, script, _):
+        script.fault = Answer({"error": {"message": f"wrong key: {KEY}"}}, 401)
+        answer = ask(served)
+        assert answer.status_code == 502 and "wrong key: ***" in answer.text
+        assert behind.headers[-1]["Authorization"] == f"Bearer {KEY}"
+        script.fault = Answer(f'data: {{"error": "wrong key: {KEY}"}}\n\n')
+        assert '{"error": "wrong key: ***"}' in ask(served, stream=True).text
+
+
+def test_an_answer_without_end_is_not_read_to_it(tmp_path: Path) -> None:
+    with both(tmp_path) as (served, _, script, _):
+        script.fault = Answer("x" * (16 * 2**20 + 1))
+        answer = ask(served)
+        assert answer.status_code == 502 and "longer than" in answer.text
+        script.fault = Answer("data: " + "x" * (16 * 2**20 + 1))
+        assert "at once" in ask(served, stream=True).text
+
+
 @pytest.mark.parametrize(
     ("fault", "status", "words"),
     [
@@ -134,6 +180,12 @@ def test_what_goes_wrong_there_is_said_here(
         script.fault = None
         assert ask(served).status_code == 200
         assert httpx.get(f"{served.url}/health").json()["open"] == 0
+
+
+def test_half_a_surrogate_pair_from_there_reaches_the_client(tmp_path: Path) -> None:
+    with both(tmp_path) as (served, _, script, _):
+        script.fault = chat("\ud800")
+        assert ask(served).json()["choices"][0]["message"]["content"] == "\ufffd"
 
 
 def test_a_server_without_the_model_is_refused_at_the_start() -> None:

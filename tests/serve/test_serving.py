@@ -246,6 +246,14 @@ def test_a_bad_request_is_refused_in_words(
         assert words in error["message"]
 
 
+def test_half_a_surrogate_pair_is_a_character_that_is_not_known(served: Served) -> None:
+    body = (
+        b'{"model": "agent", "max_tokens": 2, "messages": [{"role": "user", "content": "\\ud800"}]}'
+    )
+    answer = httpx.post(f"{served.url}/v1/chat/completions", content=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+
+
 def test_what_is_no_request_is_refused(served: Served) -> None:
     url = f"{served.url}/v1/chat/completions"
     for body in (b"", b"{", b"[1]", b"\xff", b'{"model": NaN}', b"[" * 5000):

@@ -103,7 +103,7 @@ class Client:
         self.endpoint = endpoint
         self.usage = Usage()
         self._secret = Secret(endpoint.key)
-        headers = {"Accept-Encoding": "gzip, deflate"}  # what `_decompressed` reads
+        headers = {"Accept-Encoding": "gzip, deflate"}  # what `decompressed` reads
         if endpoint.key:
             headers["Authorization"] = f"Bearer {endpoint.key}"
         self._loop = asyncio.new_event_loop()
@@ -170,7 +170,7 @@ class Client:
             async with asyncio.timeout(self.endpoint.deadline):
                 how = "GET" if body is None else "POST"
                 async with self._http.stream(how, url, json=body) as got:
-                    content = await _decompressed(got)
+                    content = await decompressed(got)
         except TimeoutError:
             return None, f"no answer within {self.endpoint.deadline:g} s", None
         except httpx.HTTPError as error:
@@ -209,7 +209,7 @@ class Client:
         return pause if wanted is None else max(pause, min(wanted, LONGEST_PAUSE))
 
 
-async def _decompressed(response: Any) -> bytes:
+async def decompressed(response: Any) -> bytes:
     """The response's body, read piece by piece. Raises Unreadable as soon as it is longer than
     `BODY.size`, whatever it was compressed to, and for a compression that was not asked for."""
     kind = response.headers.get("content-encoding", "identity").strip().lower()

@@ -61,12 +61,12 @@ class Shape:
         events.append(self._event({}, answer.finish))
         if with_usage:
             head = self._head("chat.completion.chunk")
-            events.append(_sse({**head, "choices": [], "usage": usage(answer)}))
+            events.append(event({**head, "choices": [], "usage": usage(answer)}))
         return [*events, DONE]
 
     def _event(self, delta: Mapping[str, Any], finish: str | None = None) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish}
-        return _sse({**self._head("chat.completion.chunk"), "choices": [choice]})
+        return event({**self._head("chat.completion.chunk"), "choices": [choice]})
 
     def _head(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
@@ -91,8 +91,9 @@ def error_body(error: Refused) -> dict[str, Any]:
 
 def error_event(error: Refused) -> bytes:
     """An error in a stream that has begun."""
-    return _sse(error_body(error))
+    return event(error_body(error))
 
 
-def _sse(value: Mapping[str, Any]) -> bytes:
+def event(value: Any) -> bytes:
+    """A server-sent event."""
     return f"data: {json.dumps(value)}\n\n".encode()

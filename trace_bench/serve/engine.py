@@ -143,8 +143,10 @@ class LocalEngine:
             self._waiting.popleft()
             try:
                 self._begin(ticket, known)
-            except Exception as error:  # of a conversation that the chat template refuses
-                ticket.deliver(Refused(400, f"{error}"))
+            except Exception as error:
+                if known is not None:
+                    self._release(known[0])
+                ticket.deliver(_refusal(error))
 
     def _place(self) -> bool:
         """Whether there is a place for another conversation; the one that was idle for longest
@@ -160,16 +162,16 @@ class LocalEngine:
     def _begin(self, ticket: Ticket, known: tuple[int, str | None] | None) -> None:
         ask = ticket.ask
         if known is None:
-            self._number += 1
             messages = self._guided(ask.messages, ticket.model)
+            self._check(messages, ask)  # a router may read all of it
+            self._number += 1
             ticket.episode, ticket.adapter = self._number, self._adapter(ask, ticket.model)
         else:
             messages = new_messages(ask)
             ticket.episode, ticket.adapter = known
             if ticket.model.routed and isinstance(self._router, RoutesTurns):
                 ticket.adapter = self._adapter(ask, ticket.model)
-        self._running[ticket.episode] = ticket
-        seed = ask.seed if ask.seed is not None else stable_seed("serve", self._number)
+        seed = ask.seed if ask.seed is not None else stable_seed("serve", ticket.episode)
         self._policy.submit(
             [
                 TurnRequest(
@@ -183,6 +185,17 @@ class LocalEngine:
                 )
             ]
         )
+        self._running[ticket.episode] = ticket
+
+    def _check(self, messages: tuple[Message, ...], ask: ChatRequest) -> None:
+        """Raises Refused for a conversation that the chat template or the context does not hold."""
+        try:
+            tokens = len(self._policy.chat.first(messages, ask.tools))
+        except Exception as error:  # templates may raise any exception
+            text = f"the model cannot read this conversation: {error.__cause__ or error}"
+            raise Refused(400, text, param="messages") from error
+        if tokens >= self._policy.context:
+            raise _full()
 
     def _guided(self, messages: tuple[Message, ...], model: Model) -> tuple[Message, ...]:
         return with_guidance(messages, self._agent.prompt if model.prompted else "")
@@ -196,10 +209,10 @@ class LocalEngine:
             return choice  # type: ignore[no-any-return]
         if choice.name not in self._mixtures:
             merged = merge(choice, self._agent.adapters)
-            self._mixtures[choice.name] = merged
-            every = (*self._agent.adapters, *self._mixtures.values())
+            every = (*self._agent.adapters, *self._mixtures.values(), merged)
             self._policy.load(replace(self._agent, adapters=every))
-        return self._mixtures[choice.name].name
+            self._mixtures[choice.name] = merged
+        return choice.name
 
     def _tell(self) -> None:
         """The growing texts of the answers that are streamed."""
@@ -225,10 +238,23 @@ class LocalEngine:
 
 def _failure(reply: TurnReply) -> Refused:
     if reply.context_full:
-        return Refused(
-            400,
-            "the conversation and an answer exceed the model's context length",
-            param="messages",
-            code="context_length_exceeded",
-        )
-    return Refused(500, str(reply.error))
+        return _full()
+    text = f"the model cannot read this conversation: {reply.error}"
+    return Refused(400, text, param="messages")
+
+
+def _full() -> Refused:
+    return Refused(
+        400,
+        "the conversation and an answer exceed the model's context length",
+        param="messages",
+        code="context_length_exceeded",
+    )
+
+
+def _refusal(error: Exception) -> Refused:
+    """What a client is told of an exception; one that is not its own doing goes to the log."""
+    if isinstance(error, Refused):
+        return error
+    traceback.print_exception(error)
+    return Refused(500, "no adapter could be chosen for this conversation; see the server's log")

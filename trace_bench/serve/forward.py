@@ -6,7 +6,6 @@ from the messages alone, so that nothing is remembered here."""
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -15,12 +14,15 @@ import httpx
 
 from trace_bench.core.limits import Unreadable, read
 from trace_bench.core.protocols import Router
+from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import AdapterRef, AgentSpec, Message
-from trace_bench.llm.client import BODY, CONNECT, Endpoint, LLMError
+from trace_bench.llm.client import BODY, CONNECT, Endpoint, LLMError, decompressed
+from trace_bench.llm.secret import Secret
 from trace_bench.play.rollouts import with_guidance
 from trace_bench.policies.openai import CHAT, OpenAIPolicy
 from trace_bench.policies.routing.merge import Mixture, merge
 from trace_bench.policies.routing.router import make_router
+from trace_bench.serve.completion import DONE, event
 from trace_bench.serve.conversations import choose
 from trace_bench.serve.request import ChatRequest, Refused
 from trace_bench.serve.settings import Model
@@ -33,13 +35,16 @@ class Forward:
     not answer, does not have the model or does not use an adapter."""
 
     def __init__(self, endpoint: Endpoint, model: str, agent: AgentSpec, most: int) -> None:
-        self._agent, self._most, self._url = agent, most, endpoint.urls[0]
+        self._agent, self._most, self._url = agent, most, endpoint.urls[0].rstrip("/")
         self._policy = OpenAIPolicy(endpoint, model, capacity=endpoint.concurrency, extra=None)
         self._policy.load(agent)
         self._router: Router = make_router(agent, self._policy)
         self._mixtures: dict[str, AdapterRef] = {}
         self._one = asyncio.Lock()  # of what loads adapters
-        headers = {"Authorization": f"Bearer {endpoint.key}"} if endpoint.key else {}
+        self._secret = Secret(endpoint.key)
+        headers = {"Accept-Encoding": "identity"}
+        if endpoint.key:
+            headers["Authorization"] = f"Bearer {endpoint.key}"
         self._http = httpx.AsyncClient(
             headers=headers,
             trust_env=False,
@@ -51,10 +56,10 @@ class Forward:
     async def whole(self, ask: ChatRequest, model: Model, note: dict[str, Any]) -> dict[str, Any]:
         body = await self._body(ask, model, note)
         try:
-            answer = await self._http.post(self._url + CHAT, json=body)
+            async with self._http.stream("POST", self._url + CHAT, json=body) as answer:
+                said = await self._said(answer)
         except httpx.HTTPError as error:
             raise _unreachable(error) from error
-        said = _read(answer.status_code, answer.content)
         usage = said.get("usage")
         if isinstance(usage, dict):
             note |= {
@@ -72,12 +77,16 @@ class Forward:
         try:
             async with self._http.stream("POST", self._url + CHAT, json=body) as answer:
                 if answer.status_code != 200:
-                    _read(answer.status_code, await answer.aread())
-                async for line in answer.aiter_lines():
-                    if line.startswith("data:"):
-                        yield _renamed(line.removeprefix("data:").strip(), ask.model)
+                    await self._said(answer)
+                begun = False
+                async for line in _lines(answer):
+                    if line.startswith(b"data:"):
+                        begun = True
+                        yield self._renamed(line.removeprefix(b"data:").strip(), ask.model)
         except httpx.HTTPError as error:
             raise _unreachable(error) from error
+        if not begun:
+            raise Refused(502, "the server behind this one sent a stream without events")
 
     def health(self) -> dict[str, Any]:
         return {"status": "ok", "backend": self._url}
@@ -99,6 +108,38 @@ class Forward:
             body["tools"] = list(ask.tools)
         return body if ask.seed is None else {**body, "seed": ask.seed}
 
+    async def _said(self, answer: httpx.Response) -> dict[str, Any]:
+        """The object in an answer. Raises Refused, with the server's own words for a refusal, but
+        never with the key for it."""
+        try:
+            said = self._clean(await decompressed(answer))
+        except Unreadable as error:
+            raise _unusable(error) from error
+        status = answer.status_code
+        if status == 200 and isinstance(said, dict):
+            return said
+        found = said.get("error", said) if isinstance(said, Mapping) else said
+        message = found.get("message") if isinstance(found, Mapping) else found
+        code = found.get("code") if isinstance(found, Mapping) else None
+        own = status if status in (400, 413, 422, 429, 503) else 502
+        code = code if isinstance(code, str) else None
+        raise Refused(own, f"the server behind this one: {str(message)[:500]}", code=code)
+
+    def _renamed(self, data: bytes, name: str) -> bytes:
+        """An event under the name that the client asked for. Raises Refused for one that is no
+        JSON."""
+        if data == b"[DONE]":
+            return DONE
+        try:
+            said = self._clean(data)
+        except Unreadable as error:
+            raise _unusable(error) from error
+        return event({**said, NAME: name} if isinstance(said, dict) and NAME in said else said)
+
+    def _clean(self, data: bytes) -> Any:
+        """The value of a JSON text, without the key. Raises Unreadable."""
+        return self._secret.clean_value(without_surrogates(read(data, BODY)))
+
     def _guided(self, messages: tuple[Message, ...], model: Model) -> tuple[Message, ...]:
         return with_guidance(messages, self._agent.prompt if model.prompted else "")
 
@@ -113,36 +154,31 @@ class Forward:
             return choice  # type: ignore[no-any-return]
         async with self._one:
             if choice.name not in self._mixtures:
-                self._mixtures[choice.name] = merge(choice, self._agent.adapters)
-                every = (*self._agent.adapters, *self._mixtures.values())
+                merged = await asyncio.to_thread(merge, choice, self._agent.adapters)
+                every = (*self._agent.adapters, *self._mixtures.values(), merged)
                 await asyncio.to_thread(self._policy.load, replace(self._agent, adapters=every))
-        return self._mixtures[choice.name].name
+                self._mixtures[choice.name] = merged
+        return choice.name
 
 
-def _read(status: int, content: bytes) -> dict[str, Any]:
-    """The object in an answer. Raises Refused, with the server's own words for a refusal."""
-    try:
-        said = read(content, BODY)
-    except Unreadable as error:
-        raise Refused(502, f"the server behind this one sent no usable JSON: {error}") from error
-    if status == 200 and isinstance(said, dict):
-        return said
-    found = said.get("error", said) if isinstance(said, Mapping) else said
-    message = found.get("message") if isinstance(found, Mapping) else found
-    code = found.get("code") if isinstance(found, Mapping) else None
-    own = status if status in (400, 413, 422, 429, 503) else 502
-    code = code if isinstance(code, str) else None
-    raise Refused(own, f"the server behind this one: {str(message)[:500]}", code=code)
+async def _lines(answer: httpx.Response) -> AsyncGenerator[bytes, None]:
+    """The lines of a stream. They end at a line feed alone: JSON may hold the other characters that
+    end lines elsewhere, such as U+2028. Raises Refused for a line beyond `BODY.size`."""
+    begun = bytearray()
+    async for piece in answer.aiter_raw():
+        *ended, last = piece.split(b"\n")
+        for line in ended:
+            yield bytes(begun) + line
+            begun.clear()
+        begun += last
+        if len(begun) > BODY.size:
+            raise Refused(502, f"the server behind this one sent over {BODY.size} bytes at once")
+    if begun:
+        yield bytes(begun)
 
 
-def _renamed(data: str, name: str) -> bytes:
-    """An event under the name that the client asked for."""
-    try:
-        said = read(data, BODY)
-    except Unreadable:
-        return f"data: {data}\n\n".encode()  # such as [DONE]
-    said = {**said, NAME: name} if isinstance(said, dict) and NAME in said else said
-    return f"data: {json.dumps(said)}\n\n".encode()
+def _unusable(error: Unreadable) -> Refused:
+    return Refused(502, f"the server behind this one sent no usable JSON: {error}")
 
 
 def _unreachable(error: httpx.HTTPError) -> Refused:

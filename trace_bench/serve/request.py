@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trace_bench.core.limits import Limits, Unreadable, read
+from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import ROLES, Message, Tool
 
 IGNORED = frozenset(("user", "metadata", "store", "parallel_tool_calls", "service_tier"))
@@ -51,7 +52,7 @@ class ChatRequest:
 def parse(body: bytes, limits: Limits, most: int) -> ChatRequest:
     """The request in a body. `most`: the most tokens of an answer. Raises Refused."""
     try:
-        data = read(body, limits)
+        data = without_surrogates(read(body, limits))
     except Unreadable as error:
         raise Refused(400, f"the body is not usable JSON: {error}") from error
     if not isinstance(data, dict):
