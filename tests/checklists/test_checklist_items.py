@@ -100,6 +100,10 @@ def test_an_annotators_maps_are_merged_into_its_items() -> None:
         ({"weight": {"C0": 1.0, "C7": 0.0}}, "turn 0: weight names 'C7'"),
         ({"weight": {"C0": 0.5}}, "item C1: weight is None"),
         ({"checklist": []}, "turn 0 has no list `checklist`"),
+        (
+            {"checklist": [{**items[0], "id": ["C0"]}, items[1]], "weight": {}, "dependence": {}},
+            r"item 0: id is \['C0'\]",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             read_annotation(json.dumps({"turns": [{**turn, **changes}]}), 1)

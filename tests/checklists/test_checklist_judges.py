@@ -4,6 +4,7 @@ to say yes."""
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -170,6 +171,20 @@ def test_an_injection_does_not_move_the_verdict(attack: str, tmp_path: Path) -> 
             mark = first.removeprefix("[data ").rstrip("]")
             assert last == f"[end {mark}]" and mark not in attack
             assert body["messages"][1]["content"].count(f"[end {mark}]") == 1
+
+
+def test_a_judge_that_affirms_the_control_item_gets_no_hint(tmp_path: Path) -> None:
+    """One that obeys the data and takes back whatever is complained about."""
+
+    def script(path: str, body: dict[str, Any]) -> Answer:
+        complaint = body["messages"][-1]["content"] if len(body["messages"]) > 2 else ""
+        named = re.findall(r"item (\d+) is not", complaint)
+        return verdicts(body, lambda text: text.split("\n")[0] not in named)
+
+    with serve(script) as server:
+        bad = scene(calling("send_message", content=ATTACKS[0]))
+        assert judged(server, tmp_path).satisfied(ITEMS, bad) == frozenset()
+        assert len(server.bodies()) == 1
 
 
 @pytest.mark.parametrize(

@@ -90,8 +90,8 @@ def _merged(turn: Any, number: int) -> list[dict[str, Any]]:
     return [
         {
             **item,
-            "weight": maps["weight"].get(item.get("id")),
-            "dependence": maps["dependence"].get(item.get("id"), []),
+            "weight": maps["weight"].get(str(item.get("id"))),
+            "dependence": maps["dependence"].get(str(item.get("id")), []),
         }
         for item in items
     ]

@@ -2,7 +2,8 @@
 
 What the agent and its tools said is data: it stands as JSON between marks that nobody who wrote it
 can know. Every question also has a control item that cannot be satisfied. A judge that affirms it
-follows the data or says yes to everything; what it affirms besides counts as not satisfied.
+follows the data or says yes to everything; what it affirms besides counts as not satisfied. It is
+not asked again: a complaint would tell it which item is the control.
 """
 
 from __future__ import annotations
@@ -67,23 +68,21 @@ class ModelJudge:
             {"role": "system", "content": _SYSTEM},
             {"role": "user", "content": question},
         ]
-        asked, why, believed = messages, "", True
+        asked, why = messages, ""
         for _ in range(TRIES):
             answer = self._ask("judge", asked)
             try:
                 found = read_verdicts(answer, len(items) + 1, control)
                 return [item.id for item, met in zip(items, found, strict=True) if met]
-            except Controlled as error:
-                believed, why = False, str(error)
+            except Controlled:
+                return []
             except ValueError as error:
-                believed, why = True, str(error)
+                why = str(error)
             asked = [
                 *messages,
                 {"role": "assistant", "content": answer[:_LONGEST]},
                 {"role": "user", "content": f"This cannot be used: {why}. Answer again."},
             ]
-        if not believed:
-            return []
         raise EpisodeError(
             Boundary.JUDGE.value, f"the judge gave no usable answer in {TRIES} tries: {why}"
         )
@@ -115,7 +114,7 @@ def read_verdicts(text: str, count: int, control: int) -> list[bool]:
         raise ValueError(f"it does not judge the items 1 to {count}, each once and in order")
     verdicts = [_verdict(entry) for entry in found]
     if verdicts.pop(control):
-        raise Controlled(f"item {control + 1} is not in the step")
+        raise Controlled
     return verdicts
 
 

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from trace_bench.core.chat import read_call
+from trace_bench.core.limits import Limits, fault_of
 from trace_bench.core.text import between
 from trace_bench.core.types import Message
 
+ARGUMENTS = Limits(size=100_000, depth=16, items=10_000)  # of one call
 _ERROR = re.compile(r"\s*(?:\w{1,60}(?:Error|Exception|Fault)|Error|error)\b\s*:")
 
 
@@ -89,12 +91,21 @@ def turns_of(messages: Sequence[Message]) -> tuple[list[Message], list[Turn]]:
     return opening, turns
 
 
+def call_of(raw: Any) -> Call:
+    """A call as a message has it. Raises ValueError, in words that the agent may read, for one that
+    cannot be read or has more arguments than ARGUMENTS allows."""
+    name, arguments = read_call(raw)
+    if fault := fault_of(arguments, ARGUMENTS):
+        raise ValueError(fault)
+    return Call(name, arguments)
+
+
 def step_of(message: Message, results: Sequence[str] = (), malformed: bool = False) -> Step:
     """A step from the agent's message."""
     calls: list[Call | None] = []
     for raw in message.get("tool_calls") or ():
         try:
-            calls.append(Call(*read_call(raw)))
+            calls.append(call_of(raw))
         except ValueError:
             calls.append(None)
     return Step(message, tuple(calls), tuple(results), malformed or None in calls)

@@ -111,19 +111,26 @@ def _of_steps(steps: Any) -> list[Message]:
         content = f"<think>{thought}</think>{content}" if isinstance(thought, str) else content
         named = [
             (str(call.get("tool_call_id") or ""), call.get("function_name"), call.get("arguments"))
-            for call in step.get("tool_calls") or ()
-            if isinstance(call, Mapping)
+            for call in _objects(step.get("tool_calls"), f"step {number}: tool_calls")
         ]
         out.append(_calling(named, number, content))
         observed = step.get("observation")
-        results = (observed.get("results") if isinstance(observed, Mapping) else None) or ()
-        for place, result in enumerate(r for r in results if isinstance(r, Mapping)):
+        results = observed.get("results") if isinstance(observed, Mapping) else None
+        for place, result in enumerate(_objects(results, f"step {number}: results")):
             calls = out[-1 - place].get("tool_calls") or [{}]
             identity = result.get("source_call_id") or calls[min(place, len(calls) - 1)].get("id")
             said = result.get("content")
             said = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
             out.append({"role": "tool", "tool_call_id": str(identity or ""), "content": said})
     return out
+
+
+def _objects(value: Any, where: str) -> list[Mapping[str, Any]]:
+    """A list of objects; empty for None. Raises ValueError for anything else."""
+    found = [] if value is None else value
+    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
+        raise ValueError(f"{where} is no list of objects")
+    return found
 
 
 def _named(call: Any, where: str) -> tuple[str, Any, Any]:

@@ -7,14 +7,10 @@ import json
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from trace_bench.checklists.talk import Call, Turn
-from trace_bench.core.chat import read_call
-from trace_bench.core.limits import Limits
-from trace_bench.core.limits import fault_of as fault_of_value
+from trace_bench.checklists.talk import Call, Turn, call_of
 from trace_bench.core.types import Tool
 from trace_bench.envs.recorded.schema import fault_of
 
-ARGUMENTS = Limits(size=100_000, depth=16, items=10_000)  # of one call
 NOT_RECORDED = json.dumps({"error": "ToolError: this call has no recorded answer"})
 
 Exchange = tuple[Call, str]  # a call and its answer
@@ -69,11 +65,9 @@ class Tools:
     def answer(self, raw: Any) -> tuple[str, bool]:
         """(the answer, whether the call is malformed)."""
         try:
-            call = Call(*read_call(raw))
+            call = call_of(raw)
         except ValueError as error:
             return self._refused(str(error))
-        if fault := fault_of_value(dict(call.arguments), ARGUMENTS):
-            return self._refused(fault)
         tool = self._schemas.get(call.name)
         if tool is None:
             return self._refused(f"there is no tool {call.name[:60]!r}")
