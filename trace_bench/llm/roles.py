@@ -4,7 +4,8 @@ checklists, simulator of tools.
 Every answer is appended to llm.jsonl with its cost. Answers to named questions (`usable`) are
 stored and reused when the run is resumed. Answers of the simulated user, and a judge's verdict on
 an episode, are part of the episode, which is stored elsewhere, so only their cost is recorded. The
-simulator's answers are stored too: an episode that is played again meets the same tools.
+simulator's answers are stored too: an episode that is played again meets the same tools. A request
+that failed in an episode is made again: that episode was lost, and nothing followed from it.
 """
 
 from __future__ import annotations
@@ -131,11 +132,12 @@ class Roles:
 
     def _answer(self, role: str, call: str, messages: Sequence[Message]) -> _Answer:
         """The answer to a named question; names are unique per role. Raises LLMError. A resumed run
-        repeats a stored failure, since later steps depended on it (unless `retract` removed it)."""
+        repeats a stored failure, since later steps depended on it (unless `retract` removed it, or
+        the role is in KEPT)."""
         digest = hashlib.sha256(canonical(list(messages)).encode()).hexdigest()[:16]
         with self._lock:
             known = self._known.get((role, call, digest))
-        if known is None:
+        if known is None or (known.error is not None and role in KEPT):
             return self._ask(role, self._players[role], messages, (call, digest))
         if known.error is not None:
             raise LLMError(known.error, known.status)
