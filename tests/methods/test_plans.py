@@ -12,6 +12,7 @@ from trace_lab import BASE, MemoryLab, ScriptedTrainer
 from trace_bench.core.beginning import Beginning
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
+    ContinuesAdapters,
     FineTunes,
     HasReference,
     MethodPlan,
@@ -154,6 +155,8 @@ def test_a_models_capabilities_need_a_models_environments() -> None:
         plan("trace", 437, models=alone)
     plan("select", 437, models=alone)
     plan("prompt_only", 437, models=alone)
+    with pytest.raises(UserError, match=r"Set llm.analyst.by=program, or `method` to trace"):
+        plan("failure_loop", 437, models=alone)
 
 
 def test_what_a_method_needs_of_the_others() -> None:
@@ -171,6 +174,23 @@ def test_what_a_method_needs_of_the_others() -> None:
     assert not plan("trace", 437).routed
     folder = method("untargeted", environments="x")
     assert folder.plan(PlannedRun(437, 64, ScriptedTrainer())).needs == ()
+
+
+def test_a_trainer_that_goes_on_from_no_adapter_is_given_none() -> None:
+    """Each of these methods trains on from an adapter that it has trained itself."""
+    run = PlannedRun(437, 64, ScriptedTrainer())
+
+    def goes_on(made: Any) -> bool:
+        return ContinuesAdapters in {n.protocol for n in made.plan(run).needs}
+
+    for name in ("progress", "trunk", "failure_loop"):
+        assert goes_on(METHODS[name]), name
+    assert goes_on(method("trace_finish"))
+    for name in ("trace", "joint", "grpo", "distill"):
+        assert not goes_on(method(name)), name
+    assert not goes_on(method("failure_loop", rounds=1))
+    assert not goes_on(method("trace", split="progress", trunk_share=0.3, adapters="joint"))
+    assert isinstance(LocalTrainer(TrainerSettings()), ContinuesAdapters)
 
 
 def test_only_some_trainers_fine_tune() -> None:

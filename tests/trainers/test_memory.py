@@ -77,6 +77,15 @@ def test_a_pass_keeps_no_square_of_its_tokens(learner) -> None:
     assert learner.room.node == pytest.approx(few, rel=0.3)
 
 
+def test_the_room_is_the_same_where_it_is_first_asked_for_without_gradients(learner) -> None:
+    """As in bfloat16, where the trainer's own log-probabilities are read before the first step."""
+    vars(learner).pop("room", None)
+    with torch.no_grad():
+        without = learner.room
+    del learner.room
+    assert without == learner.room and without.node > 0
+
+
 def test_batches_are_divided_to_fit(learner) -> None:
     batch = [tokens(n, i, 20) for i, n in enumerate((40, 44, 30, 90, 25, 26))]
     room = Room(100.0, 1.0, 0.0)  # a hundred distinct tokens

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 
 from trace_bench.checklists.rewards import Level
 from trace_bench.core.checked import number
-from trace_bench.core.protocols import HasChecklist, Lab, MethodPlan, Need, PlannedRun, TrainingJob
-from trace_bench.core.store import stable_seed
+from trace_bench.core.protocols import HasChecklist, Lab, MethodPlan, Need, PlannedRun
 from trace_bench.core.types import AgentSpec, Task
-from trace_bench.methods.grpo import one_training
+from trace_bench.methods.grpo import one_training, train_once
 
 
 @dataclass(frozen=True)
@@ -45,17 +44,8 @@ class Cm2:
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with the adapter `cm2`, used for every task."""
-        return lab.trainer.train(
-            TrainingJob(
-                name="cm2",
-                agent=base,
-                tasks=tasks,
-                rollouts=lab.budget_left(),
-                seed=stable_seed(lab.seed, "cm2", "train"),
-                assignment=dataclasses.asdict(self.settings),
-            ),
-            lab,
-        )
+        assignment = dataclasses.asdict(self.settings)
+        return train_once("cm2", base, tasks, lab, assignment=assignment)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         need = Need(

@@ -15,8 +15,10 @@ from typing import Any, Literal
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
+    ContinuesAdapters,
     Lab,
     MethodPlan,
+    Need,
     Phase,
     PlannedRun,
     PlansTraining,
@@ -25,10 +27,17 @@ from trace_bench.core.protocols import (
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.trace.analysis.phase import Analysis
-from trace_bench.methods.trace.plan import GENERATOR, label_needs, label_questions
+from trace_bench.methods.trace.plan import GENERATOR, label_needs, refuse_analyst
 from trace_bench.methods.trace.settings import AnalysisSettings
 from trace_bench.methods.trace.synthesis.draw import Mix, draw, generator
 from trace_bench.methods.trace.training import interleave
+
+GOES_ON = Need(
+    "trainer",
+    ContinuesAdapters,
+    "docs/trainers.md",
+    "With method.rounds=1 no round goes on from another's adapter.",
+)
 
 
 @dataclass(frozen=True)
@@ -111,7 +120,9 @@ class FailureLoop:
         return lab.trainer.train(job, lab)  # it goes on from the agent's adapter
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        """UserError when a round is too small for its analysis and an iteration of training."""
+        """UserError when a round is too small for its analysis and an iteration of training, and
+        where a model is the analyst."""
+        refuse_analyst(run, "Set llm.analyst.by=program, or `method` to trace.")
         looks = sum(self.settings.looks(run.budget))
         least = (run.budget - looks) // self.settings.rounds
         if least < 2:
@@ -128,9 +139,8 @@ class FailureLoop:
                 Phase("analysis", looks),
                 Phase("training", run.budget - looks, most=True),
             ),
-            needs=(*label_needs(run), GENERATOR),
+            needs=(*label_needs(run), GENERATOR, *([GOES_ON] if self.settings.rounds > 1 else [])),
             adapters=self.settings.rounds,
-            questions=label_questions(self.settings, run, looks),
             trains=True,
             caveat="its rounds are shares of the whole budget",
         )

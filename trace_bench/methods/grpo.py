@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from trace_bench.core.protocols import (
     Lab,
@@ -34,20 +34,32 @@ class Grpo:
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with the adapter `grpo`, used for every task."""
-        return lab.trainer.train(
-            TrainingJob(
-                name="grpo",
-                agent=base,
-                tasks=tasks,
-                rollouts=lab.budget_left(),
-                seed=stable_seed(lab.seed, "grpo", "train"),
-                reward=self.settings.reward,
-            ),
-            lab,
-        )
+        return train_once("grpo", base, tasks, lab, reward=self.settings.reward)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         return one_training(run, "grpo")
+
+
+def train_once(
+    name: str,
+    base: AgentSpec,
+    tasks: Sequence[Task],
+    lab: Lab,
+    *,
+    reward: str = "similarity",
+    assignment: Mapping[str, Any] | None = None,
+) -> AgentSpec:
+    """The base agent with the adapter `name`, from one training job with all that is left."""
+    job = TrainingJob(
+        name=name,
+        agent=base,
+        tasks=tasks,
+        rollouts=lab.budget_left(),
+        seed=stable_seed(lab.seed, name, "train"),
+        reward=reward,
+        assignment=assignment,
+    )
+    return lab.trainer.train(job, lab)
 
 
 def one_training(run: PlannedRun, name: str) -> MethodPlan:

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from trace_bench.core.protocols import (
+    ContinuesAdapters,
     Lab,
     MethodPlan,
+    Need,
     Phase,
     PlannedRun,
     PlansTraining,
@@ -26,6 +28,7 @@ from trace_bench.policies.routing.compress import compress
 from trace_bench.policies.routing.merge import Mixture, merge
 
 NAME = "finish"
+GOES_ON = Need("trainer", ContinuesAdapters, "docs/trainers.md")
 
 
 class TraceFinish(Trace):
@@ -70,6 +73,7 @@ class TraceFinish(Trace):
             plan,
             phases=phases,
             adapters=plan.adapters + 1,
+            needs=(*plan.needs, GOES_ON),
             routed=False,
         )
 

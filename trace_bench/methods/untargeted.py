@@ -24,12 +24,11 @@ from trace_bench.core.protocols import (
     Need,
     PlannedRun,
     Synthesizes,
-    TrainingJob,
 )
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods import awm
-from trace_bench.methods.grpo import one_training
+from trace_bench.methods.grpo import one_training, train_once
 from trace_bench.methods.trace.synthesis.draw import (
     FULL,
     IDLE,
@@ -80,19 +79,12 @@ class Untargeted:
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with the adapter `untargeted`, used for every task."""
         folder = self.settings.environments
-        return lab.trainer.train(
-            TrainingJob(
-                name="untargeted",
-                agent=base,
-                tasks=_from_files(lab, folder, self.settings.scenarios)
-                if folder
-                else _from_suite(lab, self.settings),
-                rollouts=lab.budget_left(),
-                seed=stable_seed(lab.seed, "untargeted", "train"),
-                reward=self.settings.reward,
-            ),
-            lab,
+        made = (
+            _from_files(lab, folder, self.settings.scenarios)
+            if folder
+            else _from_suite(lab, self.settings)
         )
+        return train_once("untargeted", base, made, lab, reward=self.settings.reward)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         needs = () if self.settings.environments else (GENERATOR,)

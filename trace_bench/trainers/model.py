@@ -113,7 +113,8 @@ class Learner:
                 kept[storage.data_ptr()] = storage.nbytes()
             return value
 
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value)
+        with torch.enable_grad(), hooks:  # the first batch may be read without a gradient
             held = self._logprobs(build([sequence]))  # as long as it lives, so do all storages
         del held
         return float(sum(kept.values()))

@@ -6,6 +6,7 @@ import math
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
+    ContinuesAdapters,
     FineTunes,
     HasReference,
     MethodPlan,
@@ -44,6 +45,12 @@ TUNING = Need(
     "docs/routing.md",
     "With method.gate_share=0 the gate is played as it starts.",
 )
+GOES_ON = Need(
+    "trainer",
+    ContinuesAdapters,
+    "docs/trainers.md",
+    "With method.trunk_share=0 and another method.split every adapter starts anew.",
+)
 STATES = Need(
     "policy", ShowsState, "docs/routing.md", "With method.route=retrieval no hidden state is read."
 )
@@ -75,13 +82,14 @@ def plan_of(settings: TraceSettings, run: PlannedRun, free: bool) -> MethodPlan:
     written = not select and generation.ROLE in run.models
     if kept:
         needs.append(TUNING)
+    if trunk or progress:
+        needs.append(GOES_ON)
     if not select and not written:
-        if analyst.ROLE in run.models:
-            raise UserError(
-                "llm.analyst.by=endpoint finds capabilities that this project's generator has no "
-                "tasks for. Set llm.generator.by=endpoint too, llm.analyst.by=program, or "
-                "method.synthesis=select."
-            )
+        refuse_analyst(
+            run,
+            "Set llm.generator.by=endpoint too, llm.analyst.by=program, or "
+            "method.synthesis=select.",
+        )
         needs.append(GENERATOR)
     if written:
         _refuse_unwritten(settings)
@@ -130,6 +138,15 @@ def _refuse_unwritten(settings: TraceSettings) -> None:
         raise UserError(
             f"method.target_share={settings.target_share:g} adds training tasks to the suite's own "
             "synthetic ones, and here a model writes them (llm.generator). Set it to 0."
+        )
+
+
+def refuse_analyst(run: PlannedRun, instead: str) -> None:
+    """Raises UserError where a model is the analyst and the suite's generator makes the tasks."""
+    if analyst.ROLE in run.models:
+        raise UserError(
+            "llm.analyst.by=endpoint finds capabilities that this project's generator has no tasks "
+            f"for. {instead}"
         )
 
 
