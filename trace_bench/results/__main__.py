@@ -120,7 +120,7 @@ def _view(given: argparse.Namespace) -> int:
     if not folders:
         raise UserError("view needs folders of finished runs; name at least one.")
     if given.out is None:
-        view.serve(folders, given.port or view.PORT)
+        view.serve(folders, view.PORT if given.port is None else given.port)
     else:
         for path in view.bundle(folders, given.out):
             print(path)
