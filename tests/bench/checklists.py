@@ -1,4 +1,4 @@
-"""What a checklist by program adds to a rollout: recorded dialogues with and without their judge.
+"""What share of a rollout of a recorded dialogue is its checklist by program.
 
     python tests/bench/checklists.py [--dialogues 40] [--rounds 5]
 

@@ -14,13 +14,14 @@ from results.test_results import SETTINGS, record
 
 from trace_bench.__main__ import main as run
 from trace_bench.core.errors import UserError
+from trace_bench.results import by_task
 from trace_bench.results.__main__ import main
 from trace_bench.results.choose import choose, split
 from trace_bench.results.groups import groups_of, overview
 from trace_bench.results.places import Found, find
 from trace_bench.results.records import Record, as_line, read_records
 from trace_bench.results.tables import describe
-from trace_bench.results.two import sides_of
+from trace_bench.results.two import compare_two, sides_of
 
 
 def other(found: Record, mark: str = "x", **settings: Any) -> Record:
@@ -210,6 +211,46 @@ def test_two_agents_are_compared_over_their_seeds(left_behind: Path) -> None:
     assert (a.records, b.records) == ((grpo[0],), (grpo[1],))
     with pytest.raises(UserError, match=r"found 3: base .*; grpo .*2 seeds.*method=, budget="):
         sides_of([Found((BASE, *grpo, TRACE), ())])
+
+
+def test_runs_on_other_data_are_no_seeds_of_one_agent() -> None:
+    one, two = (replace(GRPO, seed=s, fingerprint=f"g{s}", about={"data": s}) for s in (0, 1))
+    a, b = sides_of([Found((one, two), ())])
+    assert (a.records, b.records) == ((one,), (two,))
+    with pytest.raises(UserError, match="found 3"):
+        sides_of([Found((one, two, TRACE), ())])
+
+
+def test_seeds_that_agree_are_still_several() -> None:
+    runs = [replace(r, seed=s, fingerprint=f"{r.method}{s}") for r in (GRPO, TRACE) for s in (0, 1)]
+    assert "One seed each" not in compare_two(*sides_of([Found(tuple(runs), ())]))
+    assert "One seed each" in compare_two(*sides_of([Found((GRPO, TRACE), ())]))
+
+
+def test_a_comparison_says_what_it_leaves_out_and_refuses_lossy_runs(
+    left_behind: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", str(left_behind), "evaluation.limit=6"]) == 0
+    said = capsys.readouterr().err
+    assert f"skipped: {left_behind / 'cut'}: not finished (no summary.json)" in said
+    assert "left out: 1 of 3 runs, by the filters evaluation.limit=6" in said
+    lossy = replace(record("sft", [1.0, None, None]), drops={"episodes": 3, "excluded": 2})
+    file = tmp_path / "records.jsonl"
+    file.write_text("".join(map(as_line, (replace(GRPO, drops={}), lossy))))
+    assert main(["compare", str(file)]) == 2
+    assert "less than 90% of their held-out episodes: run sft0640 (33%)" in capsys.readouterr().err
+    assert main(["compare", str(file), "--coverage", "0.3"]) == 0
+    assert main(["compare", str(file), "--coverage", "30"]) == 2
+
+
+def test_sums_that_differ_by_rounding_are_no_change() -> None:
+    assert 0.2 + 0.2 + 0.2 != 0.6
+    thirds = [replace(GRPO, seed=s, success=(0.2, 1, 0), fingerprint=f"g{s}") for s in range(3)]
+    whole = [replace(TRACE, seed=s, success=(v, 1, 0), fingerprint=f"t{s}")
+             for s, v in enumerate((0.6, 0.0, 0.0))]  # fmt: skip
+    a, b = sides_of([Found((*thirds, *whole), ())])
+    assert a.cell.per_task[0] != b.cell.per_task[0]
+    assert by_task.change(a.cell.per_task[0], b.cell.per_task[0]) == (0.0, "same")
 
 
 def test_the_difference_by_task_is_a_file(

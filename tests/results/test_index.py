@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import os
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from trace_bench.__main__ import main as run
-from trace_bench.results import runs
+from trace_bench.results import index, runs
 from trace_bench.results.__main__ import main
 from trace_bench.results.places import Found, find
 
@@ -254,6 +255,17 @@ def test_processes_that_write_it_at_once_leave_a_whole_one(place: Path) -> None:
     assert [p.wait(timeout=120) for p in both] == [0, 0]
     assert find([place], indexed=True).notes == () and len(entries(place)) == 2
     assert not list(place.glob("*.tmp")) and not list(place.glob(".*.tmp"))
+
+
+def test_the_index_knows_all_the_code_that_makes_records() -> None:
+    """One module that it does not know could change, and old records would stay."""
+    known = {module.__name__ for module in index.SOURCES}
+    used = {name for name in known if name.startswith("trace_bench.results.")}
+    for name in sorted(used):
+        tree = ast.parse(Path(str(sys.modules[name].__file__)).read_text())
+        used |= {str(node.module) for node in tree.body if isinstance(node, ast.ImportFrom)}
+    own = {name for name in used if name.startswith("trace_bench.")}
+    assert own - known == {"trace_bench.core.errors"}
 
 
 def test_a_record_is_made_from_no_other_file(made: Path, tmp_path: Path) -> None:

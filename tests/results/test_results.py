@@ -442,6 +442,23 @@ def test_figures_and_tables_are_written_and_repeatable(tmp_path: Path) -> None:
     assert written[0]["rollout_scaling.png"].startswith(b"\x89PNG")
 
 
+def test_a_short_training_has_tables_and_no_curve(tmp_path: Path) -> None:
+    """One iteration makes no line. An adapter with one does not keep others from their curves."""
+    pytest.importorskip("matplotlib", reason="figures need matplotlib, which is not installed")
+    from trace_bench.results.records import as_line
+
+    short = replace(record("grpo", [1, 0, 1]), training=[[8, "x", 0.5, 0.1, 0.2]], drops={})
+    more = [*short.training, [8, "y", None, None, None], [16, "y", 0.4, 0, 0], [24, "y", 0.6, 0, 0]]
+    both = [short, replace(short, method="trace", training=more, fingerprint="t")]
+    for records, drawn in (([short], False), (both, True)):
+        source, out = tmp_path / "records.jsonl", tmp_path / f"{len(records)}"
+        source.write_text("".join(map(as_line, records)))
+        assert main(["tables", str(source), "--out", str(out)]) == 0
+        assert (out / "cost.md").exists()
+        assert (out / "learning_curves.svg").exists() == drawn
+    assert "1 curve" in texts_of(out / "learning_curves.svg")
+
+
 def test_bounds_of_one_value_are_named_together() -> None:
     figure, ((axes,),) = drawing.panels(1, 1, (3, 3))
     drawing.bounds(axes, {"idle": 0.0, "random": 0.0, "reference": 1.0})

@@ -69,10 +69,24 @@ def test_the_viewer_lists_the_run_and_ends_with_the_command(folder: Path) -> Non
 def test_the_viewer_is_written_as_a_site(folder: Path, tmp_path: Path) -> None:
     pytest.importorskip("inspect_ai", reason="the viewer needs inspect-ai, which is not installed")
     site = tmp_path / "site"
+    left = tmp_path / ".site.building"  # of a command that was killed
+    left.mkdir()
+    (left / "index.html").write_text("half")
     assert main(["view", str(folder), "--out", str(site)]) == 0
+    assert [p.name for p in tmp_path.iterdir()] == ["site"]
     assert "<html" in (site / "index.html").read_text()
     assert len(list(site.rglob("*evaluation-final*"))) == 1
     assert main(["view", str(folder), "--out", str(site)]) == 2
+    assert main(["view", str(folder), "--out", str(folder / "summary.json" / "site")]) == 2
+
+
+@pytest.mark.parametrize("port", ["0", "-1", "65536"])
+def test_a_port_that_is_none_is_refused(
+    folder: Path, port: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("inspect_ai", reason="the viewer needs inspect-ai, which is not installed")
+    assert main(["view", str(folder), f"--port={port}"]) == 2
+    assert f"port {port} is none; allowed: 1 to 65535" in capsys.readouterr().err
 
 
 def test_without_the_viewer_the_commands_are_named(folder: Path) -> None:

@@ -25,8 +25,9 @@ Filters choose among what lies there: method=trace,grpo budget=640, also seed=, 
 split=, model=, or any setting by its full name. What is left out is named, with the reason.
 
 Reporting rules: retry (the default), exclude, zero. --coverage SHARE: of the held-out episodes
-that must have a score (default 0.9); runs with fewer are left out of tables. A folder of runs gets
-an index, a hidden file that is checked against the runs' files; --no-index reads all of them anew.
+that must have a score (default 0.9); `tables` leaves out runs with fewer, other
+tables and `compare` refuse them. A folder of runs gets an index, a hidden file that is checked
+against the runs' files; --no-index reads all of them anew.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ def main(arguments: Sequence[str]) -> int:
         remove_leftovers(given.out.parent.glob(f".{given.out.name}.*.tmp"))
         remove_leftovers(given.out.glob(".*.tmp"))
     try:
+        if not 0 <= given.coverage <= 1:
+            raise UserError(f"--coverage {given.coverage} is no share; allowed: 0 to 1.")
         if given.command == "compare":
             return _compare(given)
         if given.command == "view":
@@ -93,6 +96,9 @@ def _compare(given: argparse.Namespace) -> int:
     """Prints the comparison, and with a folder writes it there, too."""
     sides = two.chosen(given.places, indexed=not given.no_index)
     _say("note", sides.notes)
+    _say("skipped", sides.skipped)
+    _say("left out", sides.left_out)
+    rules.check_coverage((*sides.a.records, *sides.b.records), given.coverage)
     text = two.compare_two(sides.a, sides.b)
     if given.csv is not None:
         write_text(given.csv, by_task.per_task(sides.a, sides.b, sides.folders))
@@ -114,7 +120,7 @@ def _view(given: argparse.Namespace) -> int:
     if not folders:
         raise UserError("view needs folders of finished runs; name at least one.")
     if given.out is None:
-        view.serve(folders, given.port or view.PORT)
+        view.serve(folders, view.PORT if given.port is None else given.port)
     else:
         for path in view.bundle(folders, given.out):
             print(path)
@@ -122,8 +128,6 @@ def _view(given: argparse.Namespace) -> int:
 
 
 def _carry_out(given: argparse.Namespace) -> list[Path]:
-    if not 0 <= given.coverage <= 1:
-        raise UserError(f"--coverage {given.coverage} is no share; allowed: 0 to 1.")
     places, command, rule = given.places, given.command, None
     if command == "regrade":
         named = [p.removeprefix("rule=") for p in places if p.startswith("rule=")]

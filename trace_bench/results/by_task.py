@@ -36,9 +36,8 @@ def per_task(a: Side, b: Side, folders: Mapping[str, Path]) -> str:
     writer.writerow(("task", "needs", "A", "B", "A less B", "A is", "base of A", "base of B"))
     columns = [cell.per_task.tolist() for cell in (a.cell, b.cell, a.base, b.base)]
     for task, one, two, *bases in zip(ids, *columns, strict=True):
-        words, gap = " ".join(map(str, needs.get(task, ()))), one - two
-        figures = (_figure(one), _figure(two), _figure(gap), _change(gap))
-        writer.writerow((task, words, *figures, *map(_figure, bases)))
+        words, (gap, made) = " ".join(map(str, needs.get(task, ()))), change(one, two)
+        writer.writerow((task, words, *map(_figure, (one, two, gap)), made, *map(_figure, bases)))
     return out.getvalue()
 
 
@@ -46,8 +45,9 @@ def _figure(value: float) -> str:
     return "" if np.isnan(value) else f"{value:.6g}"
 
 
-def _change(gap: float) -> str:
-    """Of A against B."""
+def change(one: float, two: float) -> tuple[float, str]:
+    """A less B, and what that makes of A. Means that only rounding tells apart are the same."""
+    gap = round(one - two, 9) + 0.0  # no -0
     if np.isnan(gap):
-        return "dropped"
-    return "same" if gap == 0 else "better" if gap > 0 else "worse"
+        return gap, "dropped"
+    return gap, "same" if gap == 0 else "better" if gap > 0 else "worse"

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core import types
+from trace_bench.core import run_files, store, types, yaml_file
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.store import read_bytes, remove_leftovers, write_bytes
@@ -32,6 +32,8 @@ FORMAT = 1
 SETTLED_NS = 2_000_000_000
 """A file that was changed later than so long ago may change once more within one tick of its
 clock, and its size and times stay the same: such a run is not indexed yet."""
+SOURCES = (types, run_files, store, yaml_file, runs, rules, records, checks)
+"""The code that makes records."""
 _HEAD = Limits(size=4096)
 Stamp = list[list[int] | None]
 
@@ -72,8 +74,8 @@ class Index:
         if not self._changed and self._kept.keys() == self._stored.keys():
             return
         body = b"".join(line + b"\n" for line in self._kept.values())
-        head = {**self._own_head(), "sha256": hashlib.sha256(body).hexdigest()}
         try:
+            head = {**self._own_head(), "sha256": hashlib.sha256(body).hexdigest()}
             remove_leftovers(self._place.glob(f".{self._path.name}.*.tmp"))
             write_bytes(self._path, json.dumps(head).encode() + b"\n" + body)
         except (UserError, OSError) as error:
@@ -141,7 +143,6 @@ def _settled(found: Stamp) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _code() -> str:
-    """A hash of the code that makes records."""
-    sources = (types, runs, rules, records, checks)
-    text = b"".join(read_bytes(Path(str(module.__file__))) for module in sources)
+    """A hash of `SOURCES`."""
+    text = b"".join(read_bytes(Path(str(module.__file__))) for module in SOURCES)
     return hashlib.sha256(text).hexdigest()[:16]

@@ -95,10 +95,7 @@ def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | No
     ]
     written = _write([t for t in made if t is not None], out)
     written += plots.rollout_scaling(grouped, readable(records), out / "rollout_scaling")
-    if any(r.training for r in records):
-        curves = out / "learning_curves"
-        written += plots.learning_curves(records, curves)
-    return written
+    return written + plots.learning_curves(records, out / "learning_curves")
 
 
 def make_map(found: Found, out: Path) -> list[Path]:

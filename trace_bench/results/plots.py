@@ -112,8 +112,11 @@ def by_capabilities(records: Sequence[Record], about: str, path: Path) -> list[P
 def learning_curves(records: Sequence[Record], path: Path) -> list[Path]:
     """At the largest budget, a column a method: above the reward of the training rollouts over the
     rollouts of the adapter's training, below the share of groups without an advantage (all members
-    have one reward). A curve is one adapter of one run."""
-    trained = [r for r in records if r.training]
+    have one reward). A curve is one adapter of one run; where none has two points, there is no
+    figure."""
+    trained = [r for r in records if _per_adapter(r)]
+    if not trained:
+        return []
     budget = max(r.budget for r in trained)
     trained = [r for r in trained if r.budget == budget]
     methods = sorted({r.method for r in trained}, key=style().place)
@@ -145,12 +148,11 @@ def _bundle(
 ) -> tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]:
     """Rollouts since the training of each began, and at each the 10th percentile, mean and 90th
     percentile of the curves that go so far."""
-    own = [c for c in curves if len(c) > 1]
-    starts = [[x - c[0][0] for x, _ in c] for c in own]
+    starts = [[x - c[0][0] for x, _ in c] for c in curves]
     x = np.linspace(0, float(np.median([s[-1] for s in starts])), 120)
     values = np.array(
         [np.interp(x, s, running([v for _, v in c]), right=np.nan)
-         for s, c in zip(starts, own, strict=True)]
+         for s, c in zip(starts, curves, strict=True)]
     )  # fmt: skip
     low, high = np.nanpercentile(values, (10, 90), axis=0)
     return x.tolist(), low.tolist(), np.nanmean(values, axis=0).tolist(), high.tolist()
@@ -163,6 +165,7 @@ def running(values: Sequence[float]) -> list[float]:
 
 
 def _per_adapter(record: Record) -> list[list[Any]]:
-    """The training points of each adapter, nothing of what gave no reward."""
+    """The training points of each adapter that has two of them, nothing of what gave no reward."""
     names = dict.fromkeys(p[1] for p in record.training)
-    return [[p for p in record.training if p[1] == n and p[2] is not None] for n in names]
+    found = [[p for p in record.training if p[1] == n and p[2] is not None] for n in names]
+    return [points for points in found if len(points) > 1]

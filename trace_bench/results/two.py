@@ -90,7 +90,8 @@ def _sides(records: Sequence[Record]) -> list[Side]:
     groups: dict[tuple[object, ...], list[list[Record]]] = {}
     for r in records:
         settings = json.dumps(flat_settings(r), sort_keys=True)
-        alike = (r.method, r.budget, r.rule, r.tasks, began_with(r), settings)
+        about = json.dumps(r.about, sort_keys=True)
+        alike = (r.method, r.budget, r.rule, r.tasks, began_with(r), settings, about)
         some = groups.setdefault(alike, [])
         free = next((side for side in some if all(o.seed != r.seed for o in side)), None)
         if free is None:
@@ -139,12 +140,12 @@ def _two(a: Side, b: Side) -> tuple[Side, Side]:
 
 def compare_two(a: Side, b: Side) -> str:
     """The comparison as text: the result first, then the settings that differ."""
-    table, made = _table(a, b)
+    table = _table(a, b)
     lines = [table.markdown(), *_what_it_can_show(a, b)]
     if data := other_data(a.first, b.first):
         shown = "; ".join(f"{name} is {x} and {y}" for name, x, y in data)
         lines.append(f"Other data ({shown}): one task id may stand for two tasks.")
-    if made.uncertainty.seeds == 0:
+    if len(a.records) == len(b.records) == 1:
         lines.append("One seed each: the interval and p are over tasks, for these two seeds.")
     return "\n".join([*lines, "", *_settings(a, b)])
 
@@ -172,22 +173,21 @@ def _alone_in(side: str, keys: Sequence[str]) -> list[str]:
     return [f"  settings that only {side} has: {', '.join(counts)}"] if counts else []
 
 
-def _table(a: Side, b: Side) -> tuple[Table, Difference]:
+def _table(a: Side, b: Side) -> Table:
     rows = [
         _row(f"A: {a.first.method}", a.cell, difference(a.cell, a.base)),
         _row(f"B: {b.first.method}", b.cell, difference(b.cell, b.base)),
         _row("base of A", a.base, None),
         _row("base of B", b.base, None),
     ]
-    gains = difference(a.cell, b.cell)
-    rows.append(_alone("A less B", gains))
+    rows.append(_alone("A less B", difference(a.cell, b.cell)))
     rows.append(_alone("base of A less base of B", difference(a.base, b.base)))
     text = (
         f"{len(a.first.success)} held-out tasks. Differences are paired by task, with 95 % "
         "intervals; p by sign flips over tasks, of each comparison alone."
     )
     header = ("", "success", "less its own base", "p")
-    return Table("compare", text, header, tuple(rows)), gains
+    return Table("compare", text, header, tuple(rows))
 
 
 def _row(name: str, cell: Cell, found: Difference | None) -> tuple[str, ...]:
@@ -233,12 +233,14 @@ def _as(record: Record, other: Record) -> Record:
 
 @dataclass(frozen=True)
 class Chosen:
-    """Two sides; `folders`: those of the runs, by fingerprint; `notes`: what else there is to
-    say."""
+    """Two sides; `folders`: those of the runs, by fingerprint; `skipped`: the folders without a
+    usable run; `left_out`: what the filters left out; `notes`: what else there is to say."""
 
     a: Side
     b: Side
     folders: Mapping[str, Path]
+    skipped: tuple[str, ...]
+    left_out: tuple[str, ...]
     notes: tuple[str, ...]
 
 
@@ -247,10 +249,13 @@ def chosen(arguments: Sequence[str], indexed: bool = False) -> Chosen:
     does."""
     places, filters = choose.split(arguments)
     found = [find([Path(place)], indexed=indexed) for place in places]
+    left_out: list[str] = []
     if filters:
-        kept, _ = choose.choose([r for f in found for r in f.records], filters)
+        kept, left_out = choose.choose([r for f in found for r in f.records], filters)
         own = set(map(id, kept))
         found = [replace(f, records=tuple(r for r in f.records if id(r) in own)) for f in found]
     a, b = sides_of(found)
     folders = {mark: folder for f in found for mark, folder in f.folders.items()}
-    return Chosen(a, b, folders, tuple(text for f in found for text in f.notes))
+    skipped = tuple(text for f in found for text in f.skipped)
+    notes = tuple(text for f in found for text in f.notes)
+    return Chosen(a, b, folders, skipped, tuple(left_out), notes)

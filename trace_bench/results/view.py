@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -13,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.store import shown
+from trace_bench.core.store import disk_errors, shown
 from trace_bench.results.formats import export
 
 PORT = 7575
@@ -34,19 +35,31 @@ def check_installed(places: Sequence[str]) -> None:
 
 
 def bundle(folders: Sequence[Path], out: Path) -> list[Path]:
-    """Writes the viewer with these runs as a site that any web server shows. Raises UserError for
-    a place that is taken."""
+    """Writes the viewer with these runs as a site that any web server shows; it gets the name `out`
+    when all is in it. Raises UserError for a place that is taken or cannot be written."""
     if out.exists():
         raise UserError(f"{shown(out)} exists already. Name another place in --out.")
+    # An absolute path: the viewer takes some relative ones for a place on the network.
+    building = out.resolve().with_name(f".{out.name}.building")
     with tempfile.TemporaryDirectory() as place:
         logs = _exported(folders, Path(place))
-        # An absolute path: the viewer takes some relative ones for a place on the network.
-        _Viewer("bundle", "--log-dir", str(logs), "--output-dir", str(out.resolve())).check()
+        shutil.rmtree(building, ignore_errors=True)
+        try:
+            with disk_errors(out):
+                building.parent.mkdir(parents=True, exist_ok=True)
+            _Viewer("bundle", "--log-dir", str(logs), "--output-dir", str(building)).check()
+            with disk_errors(out):
+                building.rename(out)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
     return [out / "index.html"]
 
 
 def serve(folders: Sequence[Path], port: int) -> None:
-    """Shows these runs until it is interrupted. Raises UserError for a port that is taken."""
+    """Shows these runs until it is interrupted. Raises UserError for a port that is taken or is
+    none."""
+    if not 1 <= port <= 65535:
+        raise UserError(f"port {port} is none; allowed: 1 to 65535. Name another with --port.")
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
