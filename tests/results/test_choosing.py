@@ -17,7 +17,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.results import by_task
 from trace_bench.results.__main__ import main
 from trace_bench.results.choose import choose, split
-from trace_bench.results.groups import groups_of, overview
+from trace_bench.results.groups import groups_of, overview, with_own
 from trace_bench.results.places import Found, find
 from trace_bench.results.records import Record, as_line, read_records
 from trace_bench.results.tables import describe
@@ -139,6 +139,54 @@ def test_runs_of_one_method_with_other_settings_are_rows_of_their_own() -> None:
         group.remarks
     )
     assert any(text.startswith(f"{names[5]}: hints www") for text in group.remarks)
+
+
+def test_settings_across_which_runs_stand_together_are_named() -> None:
+    keys = ["trainer.order"]
+    plain, first = (other(GRPO, m, trainer__order=m) for m in ("shuffled", "prioritized"))
+    base = other(BASE, trainer__order="shuffled")
+    assert len(groups_of([base, plain, first])) == 2
+    (group,) = groups_of(with_own([base, plain, first], keys))
+    names = [r.method for r in group.records]
+    assert names == ["base", "grpo, trainer.order shuffled", "grpo, trainer.order prioritized"]
+    more = replace(plain, seed=1, fingerprint="1")
+    (group,) = groups_of(with_own([base, plain, first, more], keys))
+    names = [r.method for r in group.records]
+    assert names == ["base", "grpo", "grpo, trainer.order prioritized", "grpo"]
+    with pytest.raises(UserError, match=r"unknown setting 'order'.*trainer.order.*--across"):
+        with_own([base, plain], ["order"])
+
+
+def test_a_map_has_a_row_for_each_of_a_methods_settings(tmp_path: Path) -> None:
+    sized = [
+        other(replace(variant(TRACE, mark, route=mark), seed=seed), f"{seed}{size}",
+              env__train_tasks=size, env__train_split="train_large")
+        for mark in ("soft", "retrieval") for size in (8, 16) for seed in (0, 1)
+    ]  # fmt: skip
+    level = other(record("untargeted", [1, 0, 1]), env__train_split="train")
+    lines = "".join(map(as_line, [*sized, level]))
+    (tmp_path / "runs.jsonl").write_text(lines)
+    given = ["map", str(tmp_path / "runs.jsonl"), "--coverage", "0.3"]
+    assert main([*given, "--out", str(tmp_path / "out")]) == 0
+    rows = list(csv.reader(io.StringIO((tmp_path / "out/training_tasks.csv").read_text())))
+    assert [row[:2] for row in rows[1:]] == [
+        ["8", "trace, route retrieval"], ["8", "trace, route soft"],
+        ["16", "trace, route retrieval"], ["16", "trace, route soft"], ["any", "untargeted"],
+    ]  # fmt: skip
+
+
+def test_tasks_stand_apart_by_how_many_capabilities_they_need() -> None:
+    from trace_bench.results.compare import cells
+    from trace_bench.results.details import by_needs
+
+    runs = [replace(r, needs=(0, 2, 3)) for r in (GRPO, BASE)]
+    table = by_needs(cells(runs), "")
+    assert table is not None
+    assert table.header[2:] == ("none (1 tasks)", "several (2 tasks)")
+    assert [(row[0], row[2][:5], row[3][:5]) for row in table.rows] == [
+        ("base", "1.000", "0.000"), ("grpo", "1.000", "0.500"),
+    ]  # fmt: skip
+    assert by_needs(cells([GRPO, BASE]), "") is None
 
 
 def test_a_second_run_of_one_seed_is_no_second_seed() -> None:

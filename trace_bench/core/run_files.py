@@ -71,6 +71,6 @@ EPISODE = {"call": str, "index": int, "trajectory": dict}
 
 HASHED = (
     "ledger.jsonl", "evaluation.jsonl", "curve.jsonl", "metrics.jsonl", "capabilities.json",
-    "trajectories.jsonl", "evaluation_trajectories.jsonl",
+    "trajectories.jsonl", "evaluation_trajectories.jsonl", TASKS,
 )  # fmt: skip
 """The files whose hashes are in summary.json."""

@@ -4,6 +4,7 @@
     tables PLACES... --out FOLDER         tables (Markdown, LaTeX, CSV) and figures (PNG, SVG), a
                                           folder for each group of runs that can stand together
                                           --prices FILE: also what they cost in money
+                                          --across SETTING: runs may differ in it, too (also of map)
     map PLACES... --out FOLDER            over the number of training tasks (env.train_tasks)
     capabilities PLACES... --out FOLDER   over how many capabilities are used at most
     search PLACES... --out FOLDER         settings that were tried on the development split
@@ -43,11 +44,13 @@ from trace_bench.core.store import remove_leftovers, write_text
 from trace_bench.core.text import visible
 from trace_bench.results import by_task, choose, make, rules, two
 from trace_bench.results.beginnings import by_total
+from trace_bench.results.groups import with_own
 from trace_bench.results.places import Found, find
 from trace_bench.results.prices import read_prices
 
 ONLY = {
     "format": ("export",), "csv": ("compare",), "prices": ("tables", "regrade"), "port": ("view",),
+    "across": ("tables", "map", "regrade"),
 }  # fmt: skip
 """Options that belong to some of the commands."""
 
@@ -64,6 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--format", help="of export (default: card)")
     parser.add_argument("--csv", type=Path, help="of compare: a file for the differences by task")
     parser.add_argument("--prices", type=Path, help="of tables: a YAML file of prices")
+    parser.add_argument("--across", help="of tables and map: SETTING,... that rows name")
     parser.add_argument("--port", type=int, help="of view (default: 7575)")
     parser.add_argument("--coverage", type=float, default=rules.COVERAGE)
     parser.add_argument("--no-index", action="store_true")
@@ -155,6 +159,8 @@ def _carry_out(given: argparse.Namespace) -> list[Path]:
         rules.check_coverage(found.records, given.coverage)
     if command != "collect":
         found = replace(found, records=by_total(found.records))
+    if given.across is not None:
+        found = replace(found, records=tuple(with_own(found.records, given.across.split(","))))
     if command in make.DRAWING:
         from trace_bench.results import drawing
 

@@ -80,6 +80,8 @@ def _outcomes(record: Record) -> None:
         _require(name, fine and len(values) == len(record.success), values)
     _require("success", any(v is not None for v in record.success), "no task with a score")
     _require("similarity", _finite(record.similarity), record.similarity)
+    _counts("needs", record.needs)
+    _require("needs", len(record.needs) in (0, len(record.success)), len(record.needs))
     _pairs("passes", record.passes)
     _require("passes", len(record.passes) in (0, len(record.success)), len(record.passes))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from trace_bench.results.compare import Cell
 from trace_bench.results.records import Record
@@ -113,6 +114,37 @@ def reliability(found: Mapping[tuple[str, int], Cell], caption: str) -> Table | 
     )
     header = ("method", "budget", "trials", *(f"k={k}" for k in range(1, planned + 1)), "lost")
     return Table("reliability", text, header, tuple(rows))
+
+
+def by_needs(found: Mapping[tuple[str, int], Cell], caption: str) -> Table | None:
+    """Success on the tasks that need none, one, or several capabilities, where their suite says
+    what they need."""
+    known = [r.needs for cell in found.values() for r in cell.records if r.needs]
+    if not known:
+        return None
+    kinds = {"none": {0}, "one": {1}, "several": set(range(2, max(known[0]) + 1))}
+    places = {
+        name: [i for i, count in enumerate(known[0]) if count in counts]
+        for name, counts in kinds.items()
+    }
+    places = {name: own for name, own in places.items() if own}
+    rows = []
+    for (method, budget), cell in found.items():
+        own = [_only(cell, where).interval() for where in places.values()]
+        shown = [f"{i.value:.3f} [{i.low:.3f}, {i.high:.3f}]" for i in own]
+        rows.append((method, f"{budget}", *shown))
+    text = (
+        "Success by how many capabilities a task needs, by its suite's own word, with 95 % "
+        f"intervals over tasks and seeds. {caption}"
+    )
+    header = ("method", "budget", *(f"{n} ({len(own)} tasks)" for n, own in places.items()))
+    return Table("needs", text, header, tuple(rows))
+
+
+def _only(cell: Cell, places: Sequence[int]) -> Cell:
+    """The cell of some of its tasks."""
+    some = (replace(r, success=tuple(r.success[i] for i in places)) for r in cell.records)
+    return replace(cell, records=tuple(some))
 
 
 def _trials(record: Record, convention: str, planned: int) -> list[tuple[int, int]]:

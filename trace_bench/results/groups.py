@@ -9,8 +9,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from trace_bench.core.errors import unknown
 from trace_bench.results.compare import shared
-from trace_bench.results.records import Record
+from trace_bench.results.records import Record, training_tasks
 from trace_bench.results.table import Table
 
 _LONGEST = 60
@@ -29,13 +30,32 @@ class Group:
     left_out: tuple[str, ...] = ()
 
 
-def groups_of(records: Sequence[Record]) -> list[Group]:
+def with_own(records: Sequence[Record], keys: Sequence[str]) -> list[Record]:
+    """The records with these settings among the method's own, so that runs which differ in them can
+    stand in one table and rows name them. Raises UserError for a setting that no run has."""
+    known = {key for record in records for key in record.settings}
+    for key in keys:
+        if key not in known:
+            raise unknown("setting", key, sorted(known), "--across")
+    return [
+        replace(
+            r,
+            settings={k: v for k, v in r.settings.items() if k not in keys},
+            method_settings={**r.method_settings, **{k: r.settings.get(k) for k in keys}},
+        )
+        for r in records
+    ]
+
+
+def groups_of(records: Sequence[Record], free: Sequence[str] = ()) -> list[Group]:
     """The groups, the largest first. A setting that a run lacks (it is older, or another part's)
-    separates it from no other; among several groups it then goes with the largest."""
+    separates it from no other; among several groups it then goes with the largest. `free`: settings
+    that separate no runs and name no row, such as those along an axis."""
     facts = {name for record in records for name in record.about}
     alike: dict[str, tuple[dict[str, str], list[Record]]] = {}
     for record in records:
-        values = {key: str(value) for key, value in shared(record, facts).items()}
+        given = shared(record, facts)
+        values = {key: str(value) for key, value in given.items() if key not in free}
         alike.setdefault(json.dumps(values, sort_keys=True), (values, []))[1].append(record)
     found: list[tuple[str, dict[str, str], list[Record]]] = []
     for key, (values, some) in sorted(alike.items(), key=lambda kv: (-len(kv[1][1]), kv[0])):
@@ -67,11 +87,12 @@ def _group(name: str, values: Mapping[str, str], members: Sequence[Record]) -> G
 
 
 def _without_repeats(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
-    """One run of each method, settings, budget and seed: two of one seed are not two seeds."""
+    """One run of each method, settings, budget, number of training tasks and seed: two of one seed
+    are not two seeds."""
     first: dict[tuple[object, ...], Record] = {}
     left_out = []
     for r in members:
-        same = first.setdefault((r.method, _own(r), r.budget, r.seed), r)
+        same = first.setdefault((r.method, _own(r), r.budget, training_tasks(r), r.seed), r)
         if same is not r:
             left_out.append(
                 f"run {r.fingerprint} repeats run {same.fingerprint} ({r.method}, budget "
@@ -81,8 +102,9 @@ def _without_repeats(members: Sequence[Record]) -> tuple[list[Record], list[str]
 
 
 def _variants(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
-    """The records with a method's name for each of its settings: the plain one for those of most
-    runs, for others with the settings in which they differ; and remarks that say so."""
+    """The records with a method's name for each of its settings: with the settings in which they
+    differ, but the plain one for those that more runs have than any other; and remarks that say
+    so."""
     settings: dict[str, dict[str, list[Record]]] = {}
     for r in members:
         settings.setdefault(r.method, {}).setdefault(_own(r), []).append(r)
@@ -94,9 +116,11 @@ def _variants(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
             continue
         keys = _differing([found[own][0] for own in ordered])
         shown = [_shown(found[own][0], keys) for own in ordered]
-        remarks.append(f"{method} without further words is that with {shown[0]}.")
-        names[method, ordered[0]] = method
-        for own, text in zip(ordered[1:], shown[1:], strict=True):
+        plain = int(len(found[ordered[0]]) > len(found[ordered[1]]))
+        if plain:
+            remarks.append(f"{method} without further words is that with {shown[0]}.")
+            names[method, ordered[0]] = method
+        for own, text in zip(ordered[plain:], shown[plain:], strict=True):
             names[method, own] = f"{method}, {text}"
             if len(text) > _LONGEST:  # too long for a row
                 mark = hashlib.sha256(text.encode()).hexdigest()[:6]

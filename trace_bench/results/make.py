@@ -11,7 +11,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_text
 from trace_bench.core.text import visible
 from trace_bench.results import details, rules, search, tables
-from trace_bench.results.compare import cells, check_comparable
+from trace_bench.results.compare import cells, check_comparable, check_same_settings
 from trace_bench.results.groups import Group, groups_of, overview
 from trace_bench.results.places import Found
 from trace_bench.results.prices import Prices
@@ -73,8 +73,7 @@ def make_tables(found: Found, out: Path, prices: Prices | None = None) -> list[P
 def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | None) -> list[Path]:
     from trace_bench.results import plots
 
-    for text in group.left_out:
-        print(f"left out: {text}", file=sys.stderr)
+    _say_left_out(group)
 
     def about(records: Sequence[Record]) -> str:
         return " ".join((describe(records, skipped), *group.remarks))
@@ -89,6 +88,7 @@ def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | No
         *(tables.pairs(grouped, b, at[b]) for b in budgets),
         details.routing(records, caption),
         details.selection(records, caption),
+        details.by_needs(grouped, caption),
         details.reliability(grouped, caption),
         details.cost(grouped, caption),
         None if prices is None else money(grouped, prices, caption),
@@ -96,6 +96,14 @@ def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | No
     written = _write([t for t in made if t is not None], out)
     written += plots.rollout_scaling(grouped, readable(records), out / "rollout_scaling")
     return written + plots.learning_curves(records, out / "learning_curves")
+
+
+def _say_left_out(group: Group) -> None:
+    for text in group.left_out:
+        print(f"left out: {text}", file=sys.stderr)
+
+
+AXIS = ("env.train_tasks", "env.train_split")
 
 
 def make_map(found: Found, out: Path) -> list[Path]:
@@ -111,8 +119,12 @@ def make_map(found: Found, out: Path) -> list[Path]:
     level = [r for r in level if r.method in style().level]
     if rest := len(found.records) - len(sized) - len(level):
         print(f"left out: {rest} runs without env.train_tasks or of other budgets", file=sys.stderr)
-    check_comparable([*sized, *level], free=("env.train_tasks", "env.train_split"))
-    caption = describe(sized, found.skipped)
+    check_same_settings([*sized, *level], AXIS)
+    (group,) = groups_of([*sized, *level], AXIS)
+    _say_left_out(group)
+    sized = [r for r in group.records if training_tasks(r)]
+    level = [r for r in group.records if not training_tasks(r)]
+    caption = " ".join((describe(sized, found.skipped), *group.remarks))
     written = _write([tables.by_training_tasks(sized, level, caption)], out)
     about = readable(sized)
     return written + plots.by_training_tasks(sized, level, about, out / "training_tasks")

@@ -19,7 +19,7 @@ DAMAGE = (
     OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError,
 )  # fmt: skip
 """What reading raises where a file holds something else than a run has written."""
-_LISTS = ("success", "base", "capabilities", "adapters")
+_LISTS = ("success", "base", "capabilities", "adapters", "needs")
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class Record:
     usage: Mapping[str, Mapping[str, int]] = field(
         default_factory=dict
     )  # tokens of models at servers, by role: {prompt_tokens, completion_tokens}
+    needs: tuple[int, ...] = ()  # how many capabilities each task needs, where its suite says so
     suite: str = ""  # `name/variant` as the suite calls itself, where the settings do not name it
     format: int = FORMAT
 
@@ -141,7 +142,7 @@ def from_line(line: Mapping[str, Any]) -> Record:
 def as_line(record: Record) -> str:
     """A record as a line of a record file; whole successes as integers, to keep it small."""
     line = dict(vars(record))
-    for name in ("about", "beginning", "usage", "suite"):
+    for name in ("about", "beginning", "usage", "needs", "suite"):
         if not line[name]:
             del line[name]  # as in records from before there were any
     for name in ("success", "base"):

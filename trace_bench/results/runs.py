@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.run_files import ELSEWHERE, FLOORS
+from trace_bench.core.run_files import ELSEWHERE, FLOORS, TASKS
 from trace_bench.core.store import fingerprint, read_bytes, read_object
 from trace_bench.core.types import Boundary, Purpose, charged
 from trace_bench.core.yaml_file import read_settings
@@ -29,7 +29,7 @@ FREE = (
     "evaluation.joint",  # its name in older runs
     "beginning",  # its cost is counted (beginnings.py)
 )  # fmt: skip
-CHECKED = ("metrics.jsonl", "capabilities.json")  # also read here; older runs have no hash of them
+CHECKED = ("metrics.jsonl", "capabilities.json", TASKS)  # older runs have no hash of them
 FILES = ("config.yaml", "summary.json", "ledger.jsonl", "evaluation.jsonl", *CHECKED)
 """All files that a record is made from."""
 TOKENS = ("prompt_tokens", "completion_tokens")
@@ -81,10 +81,19 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         about=summary.get("suite_data", {}),
         beginning=summary.get("beginning"),
         usage=_usage(summary),
+        needs=_needs(folder, tasks),
         suite=summary.get("suite_name", ""),
     )
     check(record)
     return record
+
+
+def _needs(folder: Path, tasks: Sequence[str]) -> tuple[int, ...]:
+    """How many capabilities each task needs; () where that is not known of all."""
+    path = folder / TASKS
+    tags = read_object(path) if path.exists() else {}
+    known = [tag for task in tasks if isinstance(tag := tags.get(task), list)]
+    return tuple(map(len, known)) if len(known) == len(tasks) else ()
 
 
 def _usage(summary: Mapping[str, Any]) -> dict[str, dict[str, int]]:
