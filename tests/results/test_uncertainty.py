@@ -39,7 +39,9 @@ def test_two_agents_have_welchs_degrees_of_freedom() -> None:
 
 def test_one_task_or_one_seed_is_not_taken_for_certainty() -> None:
     one = Cell("m", 640, (record("m", [1.0]),)).interval()
-    assert (one.value, one.low, one.high) == (1.0, 0.0, 1.0)
+    assert (one.value, one.low, one.high) == (1.0, pytest.approx(0.2065, abs=1e-4), 1.0)
+    all_fail = Cell("m", 640, tuple(record("m", [0.0] * 20, s) for s in range(3))).interval()
+    assert (all_fail.low, all_fail.high) == pytest.approx((0.0, 0.1611), abs=1e-4)
     few = Cell("m", 640, tuple(record("m", [1.0, 0.0, 1.0], s) for s in range(3))).interval()
     assert 0.0 <= few.low < 2 / 3 < few.high <= 1.0
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from trace_bench.core.errors import UserError
 from trace_bench.results.records import Record
-from trace_bench.results.statistics import Interval, permutation_p
+from trace_bench.results.statistics import Interval, permutation_p, wilson_interval
 from trace_bench.results.style import style
 from trace_bench.results.uncertainty import Uncertainty, uncertainty
 
@@ -135,8 +135,12 @@ class Cell:
         return Interval(sum(values) / len(values), min(values), max(values))
 
     def interval(self) -> Interval:
-        """95 % over tasks and seeds, see `uncertainty`."""
-        found = uncertainty(self.per_task[~np.isnan(self.per_task)].tolist(), self.seed_means)
+        """95 % over tasks and seeds, see `uncertainty`; Wilson's over tasks where all succeeded or
+        all failed in every seed, since nothing varied."""
+        known = self.per_task[~np.isnan(self.per_task)].tolist()
+        if self.value in (0.0, 1.0):
+            return wilson_interval(sum(known), len(known))
+        found = uncertainty(known, self.seed_means)
         return _around(self.value, found, 0.0)
 
 

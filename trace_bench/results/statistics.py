@@ -74,6 +74,14 @@ def wilson_interval(successes: float, n: int, *, level: float = 0.95) -> Interva
     return Interval(share, max(0.0, centre - half), min(1.0, centre + half))
 
 
+def share_interval(values: Sequence[float]) -> Interval:
+    """95 % interval of a mean of success shares, one per task: a bootstrap, and Wilson's where
+    every task succeeded or every task failed. Raises ValueError for an empty sample."""
+    if values and (all(v == 0 for v in values) or all(v == 1 for v in values)):
+        return wilson_interval(sum(values), len(values))
+    return bootstrap_interval(values)
+
+
 FINEST_P = 1 / (RESAMPLES * 2 + 1)
 """The smallest Monte Carlo p-value of `permutation_p`: no sign flip reached the observed value."""
 

@@ -155,7 +155,11 @@ def comparison(found: Mapping[tuple[str, int], Cell], budget: int, caption: str)
                 _cell(cell),
                 f"{sum(r.similarity for r in records) / len(records):.3f}",
                 *_difference(against_control.get(method), corrected.get(f"{method}/{control}")),
-                *_difference(against_focus.get(method), corrected.get(f"{method}/{focus}")),
+                *(
+                    _difference(against_focus.get(method), corrected.get(f"{method}/{focus}"))
+                    if against_focus
+                    else ()
+                ),
             )
         )
     made = (*against_control.values(), *against_focus.values())
@@ -173,7 +177,8 @@ def comparison(found: Mapping[tuple[str, int], Cell], budget: int, caption: str)
         text += f" The {control} agent is that of each run's own evaluation."
     header = (
         *("method", "runs", "rollouts", "success", "similarity"),
-        *(f"vs {control}", "p", f"vs {focus}", "p"),
+        *(f"vs {control}", "p"),
+        *((f"vs {focus}", "p") if against_focus else ()),
     )
     return Table(f"comparison_{budget}", text, header, tuple(rows))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from trace_bench.core.types import charged
 from trace_bench.results import facts
-from trace_bench.results.statistics import bootstrap_interval, paired_difference, task_means
+from trace_bench.results.statistics import paired_difference, share_interval, task_means
 from trace_bench.runner import health
 from trace_bench.runner.outcomes import Outcome
 
@@ -44,7 +44,7 @@ def score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
         return {**empty, "failures": failures}
     success = task_means((o.task, o.success) for o in scored)
     similarity = task_means((o.task, o.similarity) for o in scored)
-    interval = bootstrap_interval(list(success.values()))
+    interval = share_interval(list(success.values()))
     return {
         "success": interval.value,
         "similarity": sum(similarity.values()) / len(similarity),
