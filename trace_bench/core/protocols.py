@@ -9,8 +9,8 @@ the part is built, such as its container image, is a protocol on the class.
                    LargerSplits, TypicalLengths, Tagged)
     policies       Policy (Wakes, ReadsPrompts, TriesTurns, KnowsTask, CountsUsage, RanksLabels,
                    ShowsState; on the class: Scripted, AtServers), Router (RoutesTurns)
-    trainers       Trainer (PlansTraining, ContinuesAdapters, Preflight, NeedsMachines, FineTunes;
-                   of what plays its episodes elsewhere: TakesBack)
+    trainers       Trainer (PlansTraining, ContinuesAdapters, AssignsAdvantages, Preflight,
+                   NeedsMachines, FineTunes; of what plays its episodes elsewhere: TakesBack)
     methods        Method (PlansItself), Lab
     trackers       Tracker (AwaitsResult, TakesReport)
 
@@ -346,7 +346,8 @@ class RoutesTurns(Protocol):
 class TrainingJob:
     """One adapter to train. `reward` names the field of the score that is the reward
     ("similarity" or "success"). `assignment`: how advantages are taken from the checklists of the
-    scores instead (the settings of `checklists.rewards.Assignment`). `whole` maps the agent with
+    scores instead (the settings of `checklists.rewards.Assignment`), which only a trainer that
+    `AssignsAdvantages` can; every trainer heeds the other fields. `whole` maps the agent with
     the partly trained adapter to the agent that the method would return if training ended
     now; that agent is evaluated for the curve."""
 
@@ -385,6 +386,16 @@ class ContinuesAdapters(Protocol):
     cannot hold."""
 
     def check_start(self, start: AdapterRef) -> None: ...
+
+
+@runtime_checkable
+class AssignsAdvantages(Protocol):
+    """A trainer that heeds `TrainingJob.assignment`: it takes advantages from the checklists of the
+    scores, for a trajectory, a turn or a step. A method whose jobs have one needs this ability, for
+    a trainer without it would train on `reward` instead. Raises UserError for an assignment with
+    which its settings can learn nothing."""
+
+    def check_assignment(self, assignment: Mapping[str, Any]) -> None: ...
 
 
 @runtime_checkable
