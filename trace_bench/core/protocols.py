@@ -5,8 +5,8 @@ own below it: a class has the ability if it has the protocol's members. What mus
 the part is built, such as its container image, is a protocol on the class.
 
     environments   Env (ScoresAlone), Suite (HasReference, HasChecklist, Synthesizes, AsksUser,
-                   ActsTogether, Describes, Closes; on the class: InImage, ListsTasksHere,
-                   LargerSplits, TypicalLengths, Tagged)
+                   ActsTogether, Describes, Borrows, Closes; on the class: InImage,
+                   ListsTasksHere, LargerSplits, TypicalLengths, Tagged)
     policies       Policy (Wakes, ReadsPrompts, TriesTurns, KnowsTask, CountsUsage, RanksLabels,
                    ShowsState; on the class: Scripted, AtServers), Router (RoutesTurns)
     trainers       Trainer (PlansTraining, ContinuesAdapters, AssignsAdvantages, Preflight,
@@ -134,6 +134,26 @@ class Describes(Protocol):
     that were left out. JSON-safe."""
 
     def about(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Lender:
+    """The suite that a split's tasks are borrowed from. `env`, `variant`: the settings `env` and
+    `env.suite` that choose it; `split`: the split's name there."""
+
+    suite: Suite
+    env: str
+    variant: str | None
+    split: str
+
+
+@runtime_checkable
+class Borrows(Protocol):
+    """A suite with splits whose tasks are another suite's, played and scored as they are there.
+    With it a run that is evaluated on such a split can stand in a table with runs of the lender.
+    None for a split of its own."""
+
+    def lender(self, split: str) -> Lender | None: ...
 
 
 @runtime_checkable

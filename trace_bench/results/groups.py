@@ -1,5 +1,7 @@
 """Groups of runs that can stand in one table: they differ in nothing but method, the method's own
-settings, budget and seed. Runs of one method with other settings are rows of their own there."""
+settings, the training tasks, budget and seed. What decides is the held-out tasks, their code and
+their data. Runs of one method with other settings, or on other training tasks, are rows of their
+own there."""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from trace_bench.results.compare import shared
 from trace_bench.results.records import Record
+from trace_bench.results.sources import by_source, source_of
 from trace_bench.results.table import Table
 
 _LONGEST = 60
@@ -63,15 +66,17 @@ def _place(record: Record) -> str:
 def _group(name: str, values: Mapping[str, str], members: Sequence[Record]) -> Group:
     kept, left_out = _without_repeats(members)
     named, remarks = _variants(kept)
-    return Group(name, tuple(named), values, tuple(remarks), tuple(left_out))
+    named, more = by_source(kept, named)
+    return Group(name, tuple(named), values, (*remarks, *more), tuple(left_out))
 
 
 def _without_repeats(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
-    """One run of each method, settings, budget and seed: two of one seed are not two seeds."""
+    """One run of each method, settings, training tasks, budget and seed: two of one seed are not
+    two seeds."""
     first: dict[tuple[object, ...], Record] = {}
     left_out = []
     for r in members:
-        same = first.setdefault((r.method, _own(r), r.budget, r.seed), r)
+        same = first.setdefault((r.method, _own(r), source_of(r), r.budget, r.seed), r)
         if same is not r:
             left_out.append(
                 f"run {r.fingerprint} repeats run {same.fingerprint} ({r.method}, budget "
