@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from recordings import recorded as dialogues
+from recordings import write
 from results.test_results import SETTINGS, record
 
 from trace_bench.__main__ import main as run
@@ -17,6 +20,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.results import by_task
 from trace_bench.results.__main__ import main
 from trace_bench.results.choose import choose, split
+from trace_bench.results.compare import check_comparable
 from trace_bench.results.groups import groups_of, overview, with_own
 from trace_bench.results.places import Found, find
 from trace_bench.results.records import Record, as_line, read_records
@@ -194,6 +198,83 @@ def test_a_second_run_of_one_seed_is_no_second_seed() -> None:
     (group,) = groups_of([GRPO, twin])
     assert group.records == (GRPO,)
     assert "run twin repeats run grpo0640 (grpo, budget 640, seed 0)" in group.left_out[0]
+
+
+ELSEWHERE = {
+    "training.suite": "recorded/phone", "training.data": "phone, 1", "training.tools": "simulate",
+    "training.env.name": "recorded", "training.env.tools": "simulate",
+    "training.env.train_split": "train",
+}  # fmt: skip
+"""Of a run that was trained on recordings and evaluated on the tasks of their suite."""
+
+
+def recorded(found: Record, mark: str, **training: Any) -> Record:
+    source = {**ELSEWHERE, **{k.replace("__", "."): v for k, v in training.items()}}
+    return replace(found, source=source, fingerprint=mark)
+
+
+def test_the_held_out_tasks_decide_what_stands_together_not_the_training_tasks() -> None:
+    cm2 = [replace(recorded(GRPO, f"c{s}"), method="cm2", seed=s) for s in (0, 1)]
+    replay = {"training__env.tools": "replay", "training__tools": "replay"}
+    runs = [BASE, GRPO, *cm2, recorded(GRPO, "r"), recorded(GRPO, "p", **replay)]
+    runs.append(replace(recorded(GRPO, "d", training__data="phone, 2"), seed=1))
+    runs.append(replace(other(GRPO, env__train_tasks=16), seed=1))
+    idle = replace(BASE, rollouts={"evaluation": 9})  # it has looked at no training task
+    (group,) = groups_of([idle, replace(recorded(idle, "i"), seed=1), *runs[1:]])
+    assert [r.method for r in group.records] == [
+        "base", "base", "grpo, trained on toolsandbox/embedded", "cm2", "cm2", "grpo",
+        "grpo, env.tools replay", "grpo, data phone, 2",
+        "grpo, trained on toolsandbox/embedded, env.train_tasks 16",
+    ]  # fmt: skip
+    assert group.remarks[0].endswith("the training tasks are those of recorded/phone.")
+    usual = "On recorded/phone without further words: data phone, 1, env.tools simulate, tools simu"
+    assert group.remarks[1].startswith(usual)
+    assert group.remarks[2].endswith("embedded without further words: env.train_tasks not set.")
+    assert chosen(runs, "training.env.tools=replay") == (runs[5],)
+    (alone,) = groups_of(cm2)  # all of one source: nothing to say
+    assert [r.method for r in alone.records] == ["cm2", "cm2"] and alone.remarks == ()
+
+
+def test_tables_of_one_source_refuse_another() -> None:
+    fewer = replace(other(record("trace", [1, 0, 0]), env__train_tasks=16), fingerprint="few")
+    for found in (recorded(TRACE, "r"), fewer):
+        with pytest.raises(UserError, match=r"training\.(suite|env\.train_tasks) is "):
+            check_comparable([GRPO, found])
+    check_comparable([GRPO, fewer], free=("env.train_tasks",))
+
+
+def test_runs_of_two_suites_share_a_table_if_their_held_out_tasks_are_the_same(
+    tmp_path: Path,
+) -> None:
+    """Evaluated on the real tasks behind recordings, and on the same tasks of the real suite."""
+    meta = {"made_by": {"suite": "toolsandbox/embedded"}}
+    phone = write(tmp_path / "phone", dialogues(3))
+    (phone / "meta.json").write_text(json.dumps(meta))
+    given = ["method=base", "policy=idle", "evaluation.limit=3", "checkpoints=[]"]
+    elsewhere = ["env=recorded", f"env.folder={phone}", "env.dev_split=real_dev"]
+    splits = {"real": [], "borrowed": [*elsewhere, "evaluation.split=real_test"]}
+    for name, more in splits.items():
+        assert run([*given, *more, f"run_dir={tmp_path / 'runs' / name}"]) == 0
+    borrowed, real = find([tmp_path / "runs"]).records
+    assert (borrowed.suite_name, borrowed.settings["evaluation.split"]) == (
+        "toolsandbox/embedded", "test",
+    )  # fmt: skip
+    assert borrowed.source["training.suite"] == "recorded/phone" and not real.source
+    assert borrowed.source["training.env.folder"] == str(phone)
+    (group,) = groups_of([real, replace(borrowed, seed=1)])
+    assert [r.method for r in group.records] == ["base", "base"]
+    trained = [
+        replace(r, method=m, rollouts={"training": 8}) for r, m in ((real, "grpo"), (borrowed, "x"))
+    ]
+    (group,) = groups_of(trained)
+    assert {r.method.partition(",")[0] for r in group.records} == {"grpo", "x"}
+    a, b = sides_of([Found(tuple(trained), ())])
+    assert "training.suite: toolsandbox/embedded | recorded/phone" in compare_two(a, b)
+    scrambled = {**real.settings, "env.augmentation": "scrambled_names"}
+    assert len(groups_of([borrowed, replace(real, settings=scrambled)])) == 2
+    file = tmp_path / "records.jsonl"
+    file.write_text(as_line(borrowed))
+    assert read_records(file) == [borrowed] and '"source"' not in as_line(real)
 
 
 @pytest.fixture(scope="module")

@@ -96,7 +96,7 @@ def test_a_void_sample_is_counted_and_not_trained_on(model: Path, tmp_path: Path
 
 
 def test_a_score_without_a_checklist_is_refused(model: Path, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"has no checklist.*`method\.assign`"):
+    with pytest.raises(UserError, match=r"has no checklist.*Set `env` to recorded"):
         train(tmp_path, model, LettersSuite(), 12, assignment=STEP)
 
 

@@ -5,12 +5,12 @@ own below it: a class has the ability if it has the protocol's members. What mus
 the part is built, such as its container image, is a protocol on the class.
 
     environments   Env (ScoresAlone), Suite (HasReference, HasChecklist, Synthesizes, AsksUser,
-                   ActsTogether, Describes, Closes; on the class: InImage, ListsTasksHere,
-                   LargerSplits, TypicalLengths, Tagged)
+                   ActsTogether, Describes, Borrows, Closes; on the class: InImage,
+                   ListsTasksHere, LargerSplits, TypicalLengths, Tagged)
     policies       Policy (Wakes, ReadsPrompts, TriesTurns, KnowsTask, CountsUsage, RanksLabels,
                    ShowsState; on the class: Scripted, AtServers), Router (RoutesTurns)
-    trainers       Trainer (PlansTraining, ContinuesAdapters, Preflight, NeedsMachines, FineTunes;
-                   of what plays its episodes elsewhere: TakesBack)
+    trainers       Trainer (PlansTraining, ContinuesAdapters, AssignsAdvantages, Preflight,
+                   NeedsMachines, FineTunes; of what plays its episodes elsewhere: TakesBack)
     methods        Method (PlansItself), Lab
     trackers       Tracker (AwaitsResult, TakesReport)
 
@@ -134,6 +134,26 @@ class Describes(Protocol):
     that were left out. JSON-safe."""
 
     def about(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Lender:
+    """The suite that a split's tasks are borrowed from. `env`, `variant`: the settings `env` and
+    `env.suite` that choose it; `split`: the split's name there."""
+
+    suite: Suite
+    env: str
+    variant: str | None
+    split: str
+
+
+@runtime_checkable
+class Borrows(Protocol):
+    """A suite with splits whose tasks are another suite's, played and scored as they are there.
+    With it a run that is evaluated on such a split can stand in a table with runs of the lender.
+    None for a split of its own."""
+
+    def lender(self, split: str) -> Lender | None: ...
 
 
 @runtime_checkable
@@ -346,7 +366,8 @@ class RoutesTurns(Protocol):
 class TrainingJob:
     """One adapter to train. `reward` names the field of the score that is the reward
     ("similarity" or "success"). `assignment`: how advantages are taken from the checklists of the
-    scores instead (the settings of `checklists.rewards.Assignment`). `whole` maps the agent with
+    scores instead (the settings of `checklists.rewards.Assignment`), which only a trainer that
+    `AssignsAdvantages` can; every trainer heeds the other fields. `whole` maps the agent with
     the partly trained adapter to the agent that the method would return if training ended
     now; that agent is evaluated for the curve."""
 
@@ -385,6 +406,16 @@ class ContinuesAdapters(Protocol):
     cannot hold."""
 
     def check_start(self, start: AdapterRef) -> None: ...
+
+
+@runtime_checkable
+class AssignsAdvantages(Protocol):
+    """A trainer that heeds `TrainingJob.assignment`: it takes advantages from the checklists of the
+    scores, for a trajectory, a turn or a step. A method whose jobs have one needs this ability, for
+    a trainer without it would train on `reward` instead. Raises UserError for an assignment with
+    which its settings can learn nothing."""
+
+    def check_assignment(self, assignment: Mapping[str, Any]) -> None: ...
 
 
 @runtime_checkable

@@ -13,9 +13,29 @@ from dataclasses import dataclass, field
 
 from trace_bench.checklists.rewards import Level
 from trace_bench.core.checked import number
-from trace_bench.core.protocols import HasChecklist, Lab, MethodPlan, Need, PlannedRun
+from trace_bench.core.protocols import (
+    AssignsAdvantages,
+    HasChecklist,
+    Lab,
+    MethodPlan,
+    Need,
+    PlannedRun,
+)
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.grpo import one_training, train_once
+
+CHECKLISTS = Need(
+    "env",
+    HasChecklist,
+    "docs/checklists.md",
+    "Set `env` to recorded, with `env.folder` a folder of recorded dialogues.",
+)
+ADVANTAGES = Need(
+    "trainer",
+    AssignsAdvantages,
+    "docs/trainers.md",
+    "It would train on the similarity instead of the checklists.",
+)
 
 
 @dataclass(frozen=True)
@@ -44,14 +64,10 @@ class Cm2:
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with the adapter `cm2`, used for every task."""
-        assignment = dataclasses.asdict(self.settings)
-        return train_once("cm2", base, tasks, lab, assignment=assignment)
+        return train_once("cm2", base, tasks, lab, assignment=dataclasses.asdict(self.settings))
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        need = Need(
-            "env",
-            HasChecklist,
-            "docs/checklists.md",
-            "Set `env` to recorded, with `env.folder` a folder of recorded dialogues.",
-        )
-        return dataclasses.replace(one_training(run, "cm2"), needs=(need,))
+        """UserError when the budget or the trainer's groups are too small to learn anything."""
+        if isinstance(run.trainer, AssignsAdvantages):
+            run.trainer.check_assignment(dataclasses.asdict(self.settings))
+        return dataclasses.replace(one_training(run, "cm2"), needs=(CHECKLISTS, ADVANTAGES))

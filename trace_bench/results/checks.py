@@ -64,6 +64,9 @@ def _settings(record: Record) -> None:
         value = settings.get(name)
         _names(name, ["none" if value is None and name == "env.suite" else value])
     _names("suite", [record.suite])
+    _names("source", _mapping("source", record.source))
+    if record.source:
+        _names("training.suite", [record.source.get("training.suite")])
     _require("accounting", settings.get("accounting", "strict") in CHARGED, settings)
     own = _mapping("method_settings", record.method_settings)
     numbers = [settings.get("evaluation.trials", 1), settings.get("env.train_tasks") or 0]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from trace_bench.core.errors import UserError
-from trace_bench.results.records import Record
+from trace_bench.results.records import TRAINING, Record
 from trace_bench.results.statistics import Interval, permutation_p, wilson_interval
 from trace_bench.results.style import style
 from trace_bench.results.uncertainty import Uncertainty, uncertainty
@@ -45,8 +45,8 @@ def check_same_settings(records: Sequence[Record], free: Sequence[str] = ()) -> 
     values: dict[str, dict[str, str]] = {}
     facts = {name for record in records for name in record.about}
     for record in records:
-        found = shared(record, facts)
-        for key in found.keys() - set(free):
+        found = shared(record, facts) | record.trained_on
+        for key in found.keys() - set(free) - {f"training.{name}" for name in free}:
             values.setdefault(key, {})[str(found[key])] = record.fingerprint
     differ = {key: found for key, found in values.items() if len(found) > 1}
     if differ:
@@ -61,9 +61,11 @@ def check_same_settings(records: Sequence[Record], free: Sequence[str] = ()) -> 
 
 
 def shared(record: Record, facts: Iterable[str]) -> dict[str, Any]:
-    """What all runs of a table must agree in: settings, held-out tasks, reporting rule, and the
-    suite's own `facts`."""
-    found = {**DEFAULTS, **record.settings, "held-out tasks": record.tasks, "rule": record.rule}
+    """What all runs of a table must agree in, wherever their training tasks came from: settings,
+    held-out tasks, reporting rule, and the suite's own `facts`."""
+    apart = (*TRAINING, "env.eval_split")  # the split that was reported is evaluation.split
+    own = {key: value for key, value in record.settings.items() if key not in apart}
+    found = {**DEFAULTS, **own, "held-out tasks": record.tasks, "rule": record.rule}
     return found | {f"the suite's {n}": record.about.get(n, "not recorded") for n in facts}
 
 

@@ -1,5 +1,7 @@
 """Groups of runs that can stand in one table: they differ in nothing but method, the method's own
-settings, budget and seed. Runs of one method with other settings are rows of their own there."""
+settings, the training tasks, budget and seed. What decides is the held-out tasks, their code and
+their data. Runs of one method with other settings, or on other training tasks, are rows of their
+own there."""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ from dataclasses import dataclass, replace
 
 from trace_bench.core.errors import unknown
 from trace_bench.results.compare import shared
-from trace_bench.results.records import Record, training_tasks
+from trace_bench.results.records import Record
+from trace_bench.results.sources import by_source, source_of
 from trace_bench.results.table import Table
 
 _LONGEST = 60
@@ -69,7 +72,7 @@ def groups_of(records: Sequence[Record], free: Sequence[str] = ()) -> list[Group
             found.append((f"{_place(some[0])}-{mark}", dict(values), list(some)))
     order = {id(record): n for n, record in enumerate(records)}
     return [
-        _group(name, values, sorted(members, key=lambda r: order[id(r)]))
+        _group(name, values, free, sorted(members, key=lambda r: order[id(r)]))
         for name, values, members in sorted(found, key=lambda g: -len(g[2]))
     ]
 
@@ -80,19 +83,32 @@ def _place(record: Record) -> str:
     return re.sub(r"[^\w+-]+", "_", "-".join(filter(None, parts)))[:_LONGEST]
 
 
-def _group(name: str, values: Mapping[str, str], members: Sequence[Record]) -> Group:
+def _group(
+    name: str, values: Mapping[str, str], free: Sequence[str], members: Sequence[Record]
+) -> Group:
     kept, left_out = _without_repeats(members)
     named, remarks = _variants(kept)
-    return Group(name, tuple(named), values, tuple(remarks), tuple(left_out))
+    named, more = by_source([_without(r, free) for r in kept], named)
+    return Group(name, tuple(named), values, (*remarks, *more), tuple(left_out))
+
+
+def _without(record: Record, keys: Sequence[str]) -> Record:
+    """The record without these settings, of itself and of its training tasks."""
+    apart = {*keys, *(f"training.{key}" for key in keys)}
+    return replace(
+        record,
+        settings={k: v for k, v in record.settings.items() if k not in apart},
+        source={k: v for k, v in record.source.items() if k not in apart},
+    )
 
 
 def _without_repeats(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
-    """One run of each method, settings, budget, number of training tasks and seed: two of one seed
-    are not two seeds."""
+    """One run of each method, settings, training tasks, budget and seed: two of one seed are not
+    two seeds."""
     first: dict[tuple[object, ...], Record] = {}
     left_out = []
     for r in members:
-        same = first.setdefault((r.method, _own(r), r.budget, training_tasks(r), r.seed), r)
+        same = first.setdefault((r.method, _own(r), source_of(r), r.budget, r.seed), r)
         if same is not r:
             left_out.append(
                 f"run {r.fingerprint} repeats run {same.fingerprint} ({r.method}, budget "

@@ -19,6 +19,8 @@ DAMAGE = (
     OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError,
 )  # fmt: skip
 """What reading raises where a file holds something else than a run has written."""
+TRAINING = ("env.train_split", "env.train_tasks", "env.dev_split")
+"""Settings that choose the tasks which a method has."""
 _LISTS = ("success", "base", "capabilities", "adapters", "needs")
 
 
@@ -30,7 +32,7 @@ class Record:
     method: str
     budget: int
     seed: int
-    settings: Mapping[str, Any]  # all that comparable runs share, flat
+    settings: Mapping[str, Any]  # all that comparable runs share, flat, and TRAINING
     method_settings: Mapping[str, Any]
     rollouts: Mapping[str, int]  # by purpose
     tasks: str
@@ -65,6 +67,10 @@ class Record:
     )  # tokens of models at servers, by role: {prompt_tokens, completion_tokens}
     needs: tuple[int, ...] = ()  # how many capabilities each task needs, where its suite says so
     suite: str = ""  # `name/variant` as the suite calls itself, where the settings do not name it
+    source: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # if the training tasks are another suite's than the held-out ones, what they depend on:
+    # `training.suite`, its facts (training.*) and its settings (training.env.*, ...)
     format: int = FORMAT
 
     @property
@@ -72,6 +78,14 @@ class Record:
         """The suite's name in tables, figures and messages."""
         env, variant = self.settings["env.name"], self.settings.get("env.suite")
         return self.suite or (f"{env}/{variant}" if variant else str(env))
+
+    @property
+    def trained_on(self) -> dict[str, Any]:
+        """Where the method's tasks came from, in the keys of `source`; {} without any rollout."""
+        if not self.spent:
+            return {}
+        own = {f"training.{k}": self.settings[k] for k in TRAINING if k in self.settings}
+        return {"training.suite": self.suite_name, **own, **self.source}
 
     @property
     def spent(self) -> int:
@@ -107,12 +121,17 @@ class Record:
 
 def training_tasks(record: Record) -> int:
     """How many training tasks the run had; 0 stands for all of its split."""
-    return int(record.settings.get("env.train_tasks") or 0)
+    own = record.source or {f"training.{k}": v for k, v in record.settings.items()}
+    return int(own.get("training.env.train_tasks") or 0)
 
 
 def flat_settings(record: Record) -> dict[str, Any]:
     """All settings but method, budget and seed; the method's own begin with `method.`."""
-    return {**record.settings, **{f"method.{k}": v for k, v in record.method_settings.items()}}
+    return {
+        **record.source,
+        **record.settings,
+        **{f"method.{k}": v for k, v in record.method_settings.items()},
+    }
 
 
 def read_records(path: Path) -> list[Record]:
@@ -142,7 +161,7 @@ def from_line(line: Mapping[str, Any]) -> Record:
 def as_line(record: Record) -> str:
     """A record as a line of a record file; whole successes as integers, to keep it small."""
     line = dict(vars(record))
-    for name in ("about", "beginning", "usage", "needs", "suite"):
+    for name in ("about", "beginning", "usage", "needs", "suite", "source"):
         if not line[name]:
             del line[name]  # as in records from before there were any
     for name in ("success", "base"):

@@ -48,6 +48,7 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
     ledger = _checked_bytes(folder, "ledger.jsonl", summary)
     evaluation = _checked_bytes(folder, "evaluation.jsonl", summary)
     _check_ledger(folder, ledger, summary)
+    settings, source = _sources(dict(_shared(config)), summary.get("borrowed"))
     lines = _by_agent(evaluation, ("final", "base", *FLOORS))
     final = counted(lines["final"], rule)
     tasks = sorted({o["task"] for o in final})
@@ -56,7 +57,8 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         method=_label(summary),
         budget=summary["budget"],
         seed=summary["seed"],
-        settings=dict(_shared(config)),
+        settings=settings,
+        source=source,
         method_settings={k: v for k, v in config["method"].items() if k != "name"},
         rollouts=summary["rollouts"],
         tasks=hashlib.sha256("\n".join(tasks).encode()).hexdigest()[:16],
@@ -94,6 +96,27 @@ def _needs(folder: Path, tasks: Sequence[str]) -> tuple[int, ...]:
     tags = read_object(path) if path.exists() else {}
     known = [tag for task in tasks if isinstance(tag := tags.get(task), list)]
     return tuple(map(len, known)) if len(known) == len(tasks) else ()
+
+
+def _sources(
+    settings: dict[str, Any], borrowed: Mapping[str, Any] | None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """(settings, source) of a record: where the held-out tasks are borrowed from another suite,
+    its settings take the place of the run's own, which are then about training alone."""
+    if borrowed is None:
+        return settings, {}
+    apart = tuple(borrowed["training_settings"])
+    source = {
+        f"training.{key}": value
+        for key, value in settings.items()
+        if key in apart or key.startswith(tuple(f"{group}." for group in apart))
+    }
+    left = {k: v for k, v in settings.items() if f"training.{k}" not in source}
+    lender = dict(_shared({"env": borrowed["env"]}))
+    training = borrowed["training"]
+    source |= {"training.suite": training["suite"]}
+    source |= {f"training.{name}": value for name, value in training["data"].items()}
+    return {**left, **lender, "evaluation.split": borrowed["split"]}, source
 
 
 def _usage(summary: Mapping[str, Any]) -> dict[str, dict[str, int]]:

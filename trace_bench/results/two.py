@@ -56,6 +56,7 @@ class Side:
     def settings(self) -> dict[str, Any]:
         seeds = ", ".join(str(r.seed) for r in self.records)
         own = {"method": self.first.method, "budget": self.first.budget, "seed": seeds}
+        own["training.suite"] = self.first.trained_on.get("training.suite", "none")
         own["begins with"] = began_with(self.first) or "the bare model"
         return {**own, "rule": self.first.rule, **flat_settings(self.first)}
 

@@ -30,7 +30,7 @@ from trace_bench.core.store import read_lines, write_json
 from trace_bench.core.types import CHARGED, AgentSpec, Task
 from trace_bench.play.faults import Faults
 from trace_bench.play.record import Episodes, Player
-from trace_bench.play.suites import Suites, about_of, name_of
+from trace_bench.play.suites import Suites
 from trace_bench.runner import health, report
 from trace_bench.runner.beginning import base_agent, beginning_of
 from trace_bench.runner.bench import (
@@ -41,6 +41,7 @@ from trace_bench.runner.bench import (
     wanted,
     yardsticks,
 )
+from trace_bench.runner.borrowed import facts_of
 from trace_bench.runner.build import (
     Log,
     generated_suites,
@@ -212,6 +213,7 @@ def _execute(
     clock.add("total", time.monotonic() - started)
     rollouts = lab.ledger.by_purpose()
     rollouts["evaluation"] = evaluation.count
+    suite, about, borrowed = facts_of(bench.suite, settings.evaluation.split)
     finished = Finished(
         agent=agent,
         outcomes=evaluation.outcomes,
@@ -221,8 +223,9 @@ def _execute(
         yardsticks=trained,
         curve=evaluation.points,
         seconds=clock.seconds,
-        about=about_of(bench.suite),
-        suite=name_of(bench.suite),
+        about=about,
+        suite=suite,
+        borrowed=borrowed,
         llm=_costs(run, lab),
         health=_health(run, lab),
         before=None if beginning is None else beginning.runs,

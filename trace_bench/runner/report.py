@@ -141,6 +141,8 @@ def closing(summary: Mapping[str, Any], columns: int = WIDE) -> str:
         f"{summary['protocol']}), seed {summary['seed']}, {_spent(summary)} of "
         f"{summary['budget']} rollouts"
     )
+    if (borrowed := summary.get("borrowed")) is not None:
+        title += f", training tasks of {borrowed['training']['suite']}"
     for mark in summary.get("marks", ()):
         title += f" ({mark})"
     if summary["accounting"] == "paper":
@@ -152,6 +154,9 @@ def closing(summary: Mapping[str, Any], columns: int = WIDE) -> str:
         lines.append(_without(summary["method"], summary["learns"], without))
     if about := facts.line(summary.get("suite_data", {}), summary.get("models", {})):
         lines.append(f"suite: {about}")
+    if borrowed is not None:
+        own = facts.line(borrowed["training"]["data"], summary.get("models", {}))
+        lines.append(f"training suite: {own or borrowed['training']['suite']}")
     if summary["capabilities"] or ("marks" in summary and summary["capabilities"] is not None):
         lines.append(f"capabilities: {', '.join(summary['capabilities']) or 'none selected'}")
     for group, origin in summary.get("origins", {}).items():

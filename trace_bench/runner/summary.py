@@ -41,8 +41,9 @@ ROW_NAMES = {"idle": "idle floor", "random": "random floor", "reference": "refer
 @dataclass(frozen=True)
 class Finished:
     """The results of a run. `outcomes`: by agent; `rollouts`: episodes by purpose; `yardsticks`:
-    title and rollouts by purpose of each; `seconds`: wall time by phase; `about`: the suite's own
-    facts; `suite`: `name/variant` as it calls itself; `llm`: requests to models, and malformed tool
+    title and rollouts by purpose of each; `seconds`: wall time by phase; `suite`, `about`: the
+    suite of the held-out tasks, `name/variant` as it calls itself, and its own facts; `borrowed`:
+    see `borrowed.facts_of`; `llm`: requests to models, and malformed tool
     calls; `health`: what was lost or cut off. `before`: the runs that made the agent
     which the run began with; None for the bare model. `known_bad`: held-out tasks whose scoring is
     known to be wrong, by their data."""
@@ -59,6 +60,7 @@ class Finished:
     suite: str
     llm: Mapping[str, Any]
     health: Mapping[str, Any]
+    borrowed: Mapping[str, Any] | None = None
     before: Runs | None = None
     known_bad: frozenset[str] = frozenset()
 
@@ -78,8 +80,9 @@ def summarize(
         "marks": list(plan.marks),
         "env": parts["env"].label,
         "suite": settings.env.suite or "",
-        **({} if settings.env.suite else {"suite_name": run.suite}),
+        **({} if settings.env.suite and not run.borrowed else {"suite_name": run.suite}),
         "suite_data": dict(run.about),
+        "borrowed": None if run.borrowed is None else dict(run.borrowed),
         "models": _models(settings),
         "split": settings.evaluation.split,
         "train_split": settings.env.train_split,

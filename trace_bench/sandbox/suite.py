@@ -10,10 +10,12 @@ from typing import Any, TypeVar
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import (
     AsksUser,
+    Borrows,
     Describes,
     Env,
     HasChecklist,
     HasReference,
+    Lender,
     Suite,
     Synthesizes,
 )
@@ -134,6 +136,12 @@ class _Descriptions(SandboxedSuite):
         return dict(self._inner.about())
 
 
+class _Loans(SandboxedSuite):
+    def lender(self, split: str) -> Lender | None:
+        found: Lender | None = self._inner.lender(split)
+        return found
+
+
 _ABILITIES: Mapping[type, type[SandboxedSuite]] = {
     HasReference: _References,
     HasChecklist: _Checklists,
@@ -142,6 +150,8 @@ _ABILITIES: Mapping[type, type[SandboxedSuite]] = {
     Describes: _Descriptions,
 }
 """The optional abilities of a suite, and the class that forwards each."""
+_HERE: Mapping[type, type[SandboxedSuite]] = {**_ABILITIES, Borrows: _Loans}
+"""With those that only a suite in this process has: what they return cannot leave a worker."""
 
 
 def abilities(suite: object) -> list[str]:
@@ -151,7 +161,8 @@ def abilities(suite: object) -> list[str]:
 
 def sandboxed(inner: Suite, pool: Pool) -> SandboxedSuite:
     """A suite that lists its tasks in this process, with its episodes in the pool's workers."""
-    return _class_with(tuple(abilities(inner)))(inner, pool)
+    names = tuple(protocol.__name__ for protocol in _HERE if isinstance(inner, protocol))
+    return _class_with(names)(inner, pool)
 
 
 def remote(pool: Pool, generated: str | None = None) -> SandboxedSuite:
@@ -159,12 +170,13 @@ def remote(pool: Pool, generated: str | None = None) -> SandboxedSuite:
     `generated`: its name if it comes from generated code; it can then take no other. Raises
     UserError for facts or tasks that are not its own or break a limit."""
     inner = _Remote(pool, generated)
-    return _class_with(inner.abilities)(inner, pool)
+    known = {protocol.__name__ for protocol in _ABILITIES}
+    return _class_with(tuple(n for n in inner.abilities if n in known))(inner, pool)
 
 
 @functools.lru_cache(maxsize=32)
 def _class_with(names: tuple[str, ...]) -> type[SandboxedSuite]:
-    kinds = [kind for protocol, kind in _ABILITIES.items() if protocol.__name__ in names]
+    kinds = [kind for protocol, kind in _HERE.items() if protocol.__name__ in names]
     return type("SandboxedSuite", (*kinds, SandboxedSuite), {})
 
 

@@ -15,7 +15,14 @@ from trace_bench.core.protocols import RunContext
 from trace_bench.core.run_files import ELSEWHERE
 from trace_bench.core.types import to_json
 from trace_bench.settings.registry import Part, find
-from trace_bench.settings.schema import PARTS, ModelSettings, PartSettings, RoleSettings, Settings
+from trace_bench.settings.schema import (
+    PARTS,
+    EnvSettings,
+    ModelSettings,
+    PartSettings,
+    RoleSettings,
+    Settings,
+)
 
 NOT_NAMED = ("factory", "options", "image")  # how a part is specified, not what it is
 
@@ -50,6 +57,12 @@ def identity(settings: Settings, parts: Mapping[str, Part]) -> dict[str, Any]:
     if settings.agent is not None:
         data["beginning"] = read_beginning(settings.agent).identity(settings.accounting)
     return data
+
+
+def suite_identity(env: str, variant: str | None) -> dict[str, Any]:
+    """What a suite of this name and its default settings is in a run's identity."""
+    chosen = EnvSettings(env, suite=variant)
+    return _of_part(chosen, find("env", chosen, variant))
 
 
 def model_path(settings: Settings, parts: Mapping[str, Part]) -> str:

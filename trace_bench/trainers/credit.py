@@ -19,19 +19,14 @@ from trace_bench.checklists.rewards import (
     reward,
     rollout_of,
 )
-from trace_bench.core.checked import build
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import Check, Trajectory
+from trace_bench.trainers.assignment import assignment_of
 from trace_bench.trainers.grpo import Advantages, group_advantages
 from trace_bench.trainers.record import exact, reward_of
 
 _FULL = 1.0 - 1e-6  # rewards from here on count as 1
 _NONE = 1e-8  # advantages up to here count as 0
-
-
-def assignment_of(given: Mapping[str, Any], normalize_std: bool) -> Assignment:
-    """A job's assignment from plain data. The trainer's setting decides about the deviation."""
-    return build(Assignment, {**given, "deviation": normalize_std}, "method")
 
 
 def credit(
@@ -72,8 +67,8 @@ def usable_rollout(trajectory: Trajectory) -> Rollout | None:
         return None
     if (found := rollout_of(trajectory)) is None:
         raise UserError(
-            f"{trajectory.task}: its score has no checklist, from which `method.assign` takes the "
-            "advantages. Set `env` to recorded, or `method.assign` to null."
+            f"{trajectory.task}: its score has no checklist, from which the method takes its "
+            "advantages. Set `env` to recorded, or `method` to one without checklists."
         )
     return found
 

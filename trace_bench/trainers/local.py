@@ -19,6 +19,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, RunContext, TrainingJob
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Task, Trajectory
+from trace_bench.trainers.assignment import check_assignment
 from trace_bench.trainers.course import Course
 from trace_bench.trainers.record import (
     check_finite,
@@ -47,10 +48,10 @@ __all__ = ["LocalTrainer", "TrainerSettings"]
 
 
 class LocalTrainer:
-    """Implements `protocols.Trainer`, `PlansTraining`, `ContinuesAdapters`, `NeedsMachines` and
-    `FineTunes`. `threads`: torch's thread count for the process (None: unchanged); another count
-    changes rounding. `dtype`: the numbers of the model's products. The model is loaded once and
-    kept for later jobs."""
+    """Implements `protocols.Trainer`, `PlansTraining`, `ContinuesAdapters`, `AssignsAdvantages`,
+    `NeedsMachines` and `FineTunes`. `threads`: torch's thread count for the process (None:
+    unchanged); another count changes rounding. `dtype`: the numbers of the model's products. The
+    model is loaded once and kept for later jobs."""
 
     weights_here = True
 
@@ -83,6 +84,10 @@ class LocalTrainer:
     def check_start(self, start: AdapterRef) -> None:
         """`protocols.ContinuesAdapters`."""
         check_start(start, self.settings)
+
+    def check_assignment(self, assignment: Mapping[str, Any]) -> None:
+        """`protocols.AssignsAdvantages`."""
+        check_assignment(assignment, self.settings)
 
     def machines(self, billions: float | None) -> tuple[list[str], list[str]]:
         """`protocols.NeedsMachines`: all weights on one device, in float32 at most."""

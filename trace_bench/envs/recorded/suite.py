@@ -15,7 +15,7 @@ from trace_bench.checklists.model_judge import PROMPT_VERSION as JUDGE_VERSION
 from trace_bench.checklists.model_judge import ModelJudge
 from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import Env, HasReference, RunContext, Suite, Typical
+from trace_bench.core.protocols import Env, HasReference, Lender, RunContext, Suite, Typical
 from trace_bench.core.store import read_bytes, read_object, stable_seed
 from trace_bench.core.types import Message, Task
 from trace_bench.envs.recorded.behind import Behind, Rates
@@ -52,8 +52,8 @@ REAL = "real_"  # before the names of the real suite's splits
 
 
 class RecordedSuite:
-    """Implements `protocols.Suite`, `HasReference`, `HasChecklist`, `AsksUser` and `Describes`.
-    Raises UserError."""
+    """Implements `protocols.Suite`, `HasReference`, `HasChecklist`, `AsksUser`, `Describes` and
+    `Borrows`. Raises UserError."""
 
     name = "recorded"
     image = "base"
@@ -112,12 +112,20 @@ class RecordedSuite:
         real = [REAL + split for split in self._real(self._source).splits()]
         return [*splits_in(self.folder), *real]
 
+    def lender(self, split: str) -> Lender | None:
+        """The suite that the recordings come from, for its own splits."""
+        if self._source is None or not split.startswith(REAL):
+            return None
+        env, _, variant = self._source.partition("/")
+        real = split.removeprefix(REAL)
+        return Lender(self._real(self._source), env, variant or None, real)
+
     def tasks(self, split: str) -> Sequence[Task]:
         if split not in (there := self.splits()):
             setting = "env.train_split, env.dev_split or evaluation.split"
             raise unknown("split", split, there, setting)
-        if split.startswith(REAL) and self._source is not None:
-            return self._real(self._source).tasks(split.removeprefix(REAL))
+        if (lender := self.lender(split)) is not None:
+            return lender.suite.tasks(lender.split)
         if split not in self._split:
             records = enumerate(read_split(self.folder, split))
             self._split[split] = [self._task(split, n, record) for n, record in records]

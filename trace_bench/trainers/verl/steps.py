@@ -23,7 +23,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.utils.padding import response_to_nested
 
-from trace_bench.trainers.credit import assignment_of
+from trace_bench.trainers.assignment import assignment_of
 from trace_bench.trainers.grpo import mismatch
 from trace_bench.trainers.verl import estimator
 from trace_bench.trainers.verl.spec import CREDIT, JOB_VARIABLE, MISMATCH, NOTHING, read_spec

@@ -20,6 +20,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, OnEpisode, RunContext, TrainingJob
 from trace_bench.core.store import read_json, repair, write_json
 from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Trajectory
+from trace_bench.trainers.assignment import check_assignment
 from trace_bench.trainers.record import (
     check_finite,
     check_job,
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
 
 
 class VerlTrainer:
-    """Implements `protocols.Trainer`, `PlansTraining`, `ContinuesAdapters`, `Preflight` and
-    `NeedsMachines`."""
+    """Implements `protocols.Trainer`, `PlansTraining`, `ContinuesAdapters`, `AssignsAdvantages`,
+    `Preflight` and `NeedsMachines`."""
 
     weights_here = False  # verl downloads a model that has a hub name
 
@@ -58,6 +59,10 @@ class VerlTrainer:
     def check_start(self, start: AdapterRef) -> None:
         """`protocols.ContinuesAdapters`."""
         check_start(start, self.settings)
+
+    def check_assignment(self, assignment: Mapping[str, Any]) -> None:
+        """`protocols.AssignsAdvantages`."""
+        check_assignment(assignment, self.settings)
 
     def preflight(self, new: bool) -> None:
         """Raises UserError for settings that cannot work; for a `new` run verl checks them too."""

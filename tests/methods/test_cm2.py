@@ -1,0 +1,68 @@
+"""method=cm2: what it needs of suite and trainer, and what no trainer could learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from named import method
+from recordings import recorded, write
+from trace_lab import ScriptedTrainer
+
+from trace_bench.__main__ import main
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import AssignsAdvantages, HasChecklist, PlannedRun
+from trace_bench.trainers.local import LocalTrainer
+from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.trainers.verl.trainer import VerlTrainer
+
+SETTINGS = TrainerSettings(groups=2, group_size=4)
+
+
+@pytest.fixture(scope="module")
+def recordings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, records = tmp_path_factory.mktemp("rec") / "phone", recorded(6)
+    for name, own in (("dev", records[:1]), ("test", records[1:2])):
+        (write(folder, own) / "train.jsonl").rename(folder / f"{name}.jsonl")
+    return write(folder, records[2:])
+
+
+def test_a_trainer_says_that_it_heeds_the_checklists() -> None:
+    plan = method("cm2").plan(PlannedRun(64, 8, LocalTrainer(SETTINGS)))
+    assert {need.protocol for need in plan.needs} == {HasChecklist, AssignsAdvantages}
+    assert issubclass(LocalTrainer, AssignsAdvantages) and issubclass(
+        VerlTrainer, AssignsAdvantages
+    )
+    assert not issubclass(ScriptedTrainer, AssignsAdvantages)
+
+
+def test_a_run_with_another_trainer_is_refused_at_its_start(
+    recordings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["env=recorded", f"env.folder={recordings}", "trainer=custom"]
+    given += ["trainer.factory=trace_lab:ScriptedTrainer", "budget=16", f"run_dir={tmp_path / 'r'}"]
+    assert main(["method=cm2", *given]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1, said
+    assert "needs `AssignsAdvantages` (check_assignment) of the setting `trainer`" in said
+    assert "train on the similarity instead" in said
+    assert not list(tmp_path.rglob("ledger.jsonl"))
+
+
+def test_an_assignment_from_which_nothing_can_be_learned_is_refused() -> None:
+    def plan(**settings: Any) -> Any:
+        return method("cm2", **settings).plan(PlannedRun(64, 8, LocalTrainer(SETTINGS)))
+
+    plan(level="trajectory")  # its baseline is that of all rollouts
+    plan(level="step", holders=4)
+    for level in ("turn", "step"):
+        with pytest.raises(UserError, match=r"method.holders=5 .*trainer.group_size=4"):
+            plan(level=level)
+
+
+@pytest.mark.parametrize("given", [{"level": "token"}, {"levels": "turn"}])
+def test_an_assignment_with_unknown_words_is_refused(given: Mapping[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"method\.level"):
+        LocalTrainer(SETTINGS).check_assignment(given)
