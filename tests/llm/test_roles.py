@@ -58,6 +58,26 @@ def test_an_episode_may_ask_the_judge_and_a_failure_is_the_judges(tmp_path: Path
         asked.close()
 
 
+def test_a_judge_is_not_paid_twice_for_what_a_kill_cut_short(tmp_path: Path) -> None:
+    path = tmp_path / "llm.jsonl"
+    other: list[Message] = [{"role": "user", "content": "And this?"}]
+    with replies("Yes.", "No.", Answer({"error": "busy"}, 400), "Maybe.", "Fine.") as server:
+        asked = roles(server, path, "judge")
+        assert [asked.ask("judge", ASK), asked.ask("judge", ASK)] == ["Yes.", "No."]
+        with pytest.raises(EpisodeError):
+            asked.ask("judge", other)
+        asked.close()
+        again = roles(server, path, "judge")
+        assert [again.ask("judge", ASK), again.ask("judge", ASK)] == ["Yes.", "No."]
+        assert len(server.requests) == 3, "answered from the record"
+        assert again.ask("judge", other) == "Maybe.", "a failed request is made again"
+        assert again.ask("judge", ASK) == "Fine.", "each answer is used once: a retry asks anew"
+        used = again.usage()["judge"]
+        assert (used["requests"], used["failures"], used["completion_tokens"]) == (5, 1, 8)
+        again.close()
+    assert '"messages"' not in path.read_text(), "the episode has them"
+
+
 def test_a_model_is_told_what_was_wrong(tmp_path: Path) -> None:
     bad = ["I cannot help with that.", '{"n": "three"}', 'Well: ```json\n{"n": 3}\n```']
     with replies(*bad) as server:

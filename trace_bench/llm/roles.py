@@ -2,10 +2,12 @@
 checklists, simulator of tools.
 
 Every answer is appended to llm.jsonl with its cost. Answers to named questions (`usable`) are
-stored and reused when the run is resumed. Answers of the simulated user, and a judge's verdict on
-an episode, are part of the episode, which is stored elsewhere, so only their cost is recorded. The
-simulator's answers are stored too: an episode that is played again meets the same tools. A request
-that failed in an episode is made again: that episode was lost, and nothing followed from it.
+stored and reused when the run is resumed. Answers of the simulated user are part of the episode,
+which is stored elsewhere, so only their cost is recorded. The simulator's answers are stored too:
+an episode that is played again meets the same tools. So are a judge's verdicts in episodes, each
+for one more use by a later start: an episode that a kill cut short is not paid for twice, and one
+that was lost for an unusable verdict asks anew when it is retried. A request that failed in an
+episode is made again: that episode was lost, and nothing followed from it.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ from trace_bench.llm.structured import Unusable
 ROLES = ("user", "analyst", "generator", "reflector", "judge", "annotator", "simulator")
 IN_EPISODES = ("user", "judge", "simulator")  # the roles that an environment may ask
 KEPT = ("simulator",)  # of those, the ones that answer an equal question as they did before
+RESUMED = ("judge",)  # and the ones whose answers a later start uses, each once
 REPEATED = 2000  # characters of an unusable answer that are sent back to the model
 COMPLAINT = 1300  # characters of the explanation of what was wrong with it
-IN_EPISODE = "episode"  # the name of the questions of roles in KEPT
+IN_EPISODE = "episode"  # the name of the questions of roles in KEPT and RESUMED
 CUT = " It was cut off where its longest length ends: answer in fewer words."
 T = TypeVar("T")
 
@@ -105,10 +108,13 @@ class Roles:
         self._lines = Lines(path, NEEDED)
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str, str], _Answer] = {}  # (role, call, question's digest)
+        self._left: dict[tuple[str, str], list[_Answer]] = {}  # (role in RESUMED, digest)
         self._usage: dict[str, Usage] = {}
         for number, line in enumerate(self._lines.existing, start=1):
             _check(line, path, number)
             self._remember(line)
+            if _for_later(line) and "error" not in line:
+                self._left.setdefault((line["role"], line["digest"]), []).append(_read(line))
         self._lines.existing.clear()
 
     def role(self, name: str) -> Role | None:
@@ -126,15 +132,25 @@ class Roles:
         try:
             if role in KEPT:
                 return self._answer(role, IN_EPISODE, [dict(m) for m in messages]).text
+            if role in RESUMED:
+                return self._resumed(role, player, messages).text
             return self._ask(role, player, messages, None).text
         except LLMError as error:
             raise EpisodeError(boundary, f"the {role}: {error}") from error
+
+    def _resumed(self, role: str, player: Role, messages: Sequence[Mapping[str, Any]]) -> _Answer:
+        """The next answer of an earlier start to this question, or a new one. Raises LLMError."""
+        digest = _digest(messages)
+        with self._lock:
+            if left := self._left.get((role, digest)):
+                return left.pop(0)
+        return self._ask(role, player, messages, (IN_EPISODE, digest))
 
     def _answer(self, role: str, call: str, messages: Sequence[Message]) -> _Answer:
         """The answer to a named question; names are unique per role. Raises LLMError. A resumed run
         repeats a stored failure, since later steps depended on it (unless `retract` removed it, or
         the role is in KEPT)."""
-        digest = hashlib.sha256(canonical(list(messages)).encode()).hexdigest()[:16]
+        digest = _digest(messages)
         with self._lock:
             known = self._known.get((role, call, digest))
         if known is None or (known.error is not None and role in KEPT):
@@ -193,7 +209,9 @@ class Roles:
     ) -> _Answer:
         line: JSON = {"role": role}
         if name is not None:
-            line |= {"call": name[0], "digest": name[1], "messages": list(messages)}
+            line |= {"call": name[0], "digest": name[1]}
+            if not _for_later(line):  # what those are asked is in the episode
+                line["messages"] = list(messages)
         try:
             text, reply = player.ask(messages, "" if name is None else name[0])
         except LLMError as error:
@@ -219,13 +237,8 @@ class Roles:
                 del self._known[key]
             return
         _count(self._usage.setdefault(line["role"], Usage()), line)
-        if "digest" in line:
-            self._known[line["role"], line["call"], line["digest"]] = _Answer(
-                line.get("text", ""),
-                line.get("cut", False),
-                line.get("error"),
-                line.get("status"),
-            )
+        if "digest" in line and not _for_later(line):
+            self._known[line["role"], line["call"], line["digest"]] = _read(line)
 
 
 NEEDED = MappingProxyType({"role": str})
@@ -245,6 +258,21 @@ def _check(line: Mapping[str, Any], path: Path, number: int) -> None:
             raise damaged(path, number, f"{name!r} must be {kind.__name__}")
     if "digest" in line and not (isinstance(line["digest"], str) and "call" in line):
         raise damaged(path, number, "an answer without its question")
+
+
+def _read(line: Mapping[str, Any]) -> _Answer:
+    return _Answer(
+        line.get("text", ""), line.get("cut", False), line.get("error"), line.get("status")
+    )
+
+
+def _for_later(line: Mapping[str, Any]) -> bool:
+    """Whether a line holds an answer for one more use by a later start."""
+    return line["role"] in RESUMED and line.get("call") == IN_EPISODE
+
+
+def _digest(messages: Sequence[Mapping[str, Any]]) -> str:
+    return hashlib.sha256(canonical(list(messages)).encode()).hexdigest()[:16]
 
 
 def _shortened(text: str) -> str:
