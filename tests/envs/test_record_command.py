@@ -144,7 +144,10 @@ def test_a_model_writes_checklists_and_is_asked_once(tmp_path: Path, capsys: Sai
     found = read_lines(tmp_path / "made" / "train.jsonl")
     assert [r["uuid"] for r in found] == [r["uuid"] for r in records]
     assert all(len(read_checklists(r["checklists"], r["uuid"])) == 2 for r in found)
-    assert json.loads(capsys.readouterr().out.split("\n}\n")[0] + "\n}")["annotated"] == 3
+    said = json.loads(capsys.readouterr().out.split("\n}\n")[0] + "\n}")
+    items = sum(len(turn) for r in found for variant in r["checklists"] for turn in variant)
+    assert said["annotated"] == 3 and said["items"] == items > 0
+    assert said["per item"]["annotator"]["requests"] == round(asked / items, 4)
 
 
 @pytest.mark.slow

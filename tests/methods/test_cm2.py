@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from named import method
 from recordings import recorded, write
+from servers.scripted import Answer, chat, serve
 from trace_lab import ScriptedTrainer
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import AssignsAdvantages, HasChecklist, PlannedRun
+from trace_bench.results.compare import cells
+from trace_bench.results.details import checklists
+from trace_bench.results.places import find
 from trace_bench.trainers.local import LocalTrainer
 from trace_bench.trainers.settings import TrainerSettings
 from trace_bench.trainers.verl.trainer import VerlTrainer
@@ -60,6 +66,41 @@ def test_an_assignment_from_which_nothing_can_be_learned_is_refused() -> None:
     for level in ("turn", "step"):
         with pytest.raises(UserError, match=r"method.holders=5 .*trainer.group_size=4"):
             plan(level=level)
+
+
+def judge(path: str, body: dict[str, Any]) -> Answer:
+    """Affirms everything but the control item."""
+    items = body["messages"][1]["content"].split("\n\nItem ")[1:]
+    said = [
+        {"item": n, "seen": "x", "present": yes, "met": yes, "failed": False, "answer": yes}
+        for n, yes in enumerate(("the reference number" not in text for text in items), start=1)
+    ]
+    return chat(json.dumps({"verdicts": said}))
+
+
+def test_a_run_says_what_a_judge_cost_for_each_item(
+    recordings: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["method=base", "policy=reference", "env=recorded", f"env.folder={recordings}"]
+    given += ["checkpoints=[]", "llm.judge.by=endpoint", "llm.judge.model=j"]
+    with serve(judge) as server:
+        place = [f"llm.judge.base_url={server.url}", f"run_dir={tmp_path / 'run'}"]
+        assert main([*given, *place]) == 0
+        asked = len(server.requests)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    llm = summary["llm"]
+    items = llm["items"]["evaluation"]
+    lines = [json.loads(x) for x in (tmp_path / "run/evaluation.jsonl").read_text().splitlines()]
+    assert items == sum(line["items"] for line in lines) > 0 == llm["items"]["method"]
+    assert llm["usage"]["judge"]["requests"] == asked > 0
+    cost = llm["per_item"]["judge"]
+    assert cost["requests"] == round(asked / items, 4) and cost["completion_tokens"] > 0
+    shown = f"for each of {items} checklist items {cost['requests']:.2f} requests, "
+    assert shown in capsys.readouterr().out
+    (record,) = find([tmp_path / "run"]).records
+    found = checklists(cells([record]), "")
+    assert found is not None and found.rows[0][2:4] == ("judge", f"{cost['requests']:.2f}")
+    assert checklists(cells([replace(record, per_item={})]), "") is None
 
 
 @pytest.mark.parametrize("given", [{"level": "token"}, {"levels": "turn"}])

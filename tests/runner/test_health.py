@@ -12,22 +12,24 @@ from toy import ToyEnv
 
 import trace_bench
 from trace_bench.__main__ import main
-from trace_bench.core.types import Boundary, Failure, Score, StopReason, Trajectory, Turn
+from trace_bench.core.types import Boundary, Check, Failure, Score, StopReason, Trajectory, Turn
 from trace_bench.runner import health
 from trace_bench.runner.outcomes import Outcome, outcome_of
 
 REPLY = {"role": "assistant", "content": ""}
 TURN = Turn((), REPLY)
 FINE = Trajectory("t", 0, "base", (), (TURN,), (), StopReason.DONE, Score(1.0, True))
+CHECKS = (Check(0, "a", 0.5, (), 0), Check(0, "b", 0.5, (), None))
 PLAYED = (
     FINE,
     replace(FINE, turns=(TURN, replace(TURN, malformed="no JSON"))),
     replace(FINE, stop=StopReason.CONTEXT_LIMIT, turns=()),
-    replace(FINE, stop=StopReason.TURN_LIMIT),
+    replace(FINE, stop=StopReason.TURN_LIMIT, score=Score(0.5, False, checks=CHECKS)),
     replace(FINE, stop=StopReason.ERROR, score=None, failure=Failure(Boundary.USER, "user: gone")),
 )
 COUNTED = {
-    "episodes": 5, "lost": {"user": 1}, "context": 1, "turn_limit": 1, "turns": 5, "malformed": 1
+    "episodes": 5, "lost": {"user": 1}, "context": 1, "turn_limit": 1, "turns": 5, "malformed": 1,
+    "items": 2,
 }  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from typing import Any
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Closes, Suite
 from trace_bench.envs.recorded.data import Record
+from trace_bench.llm.costs import per_item
 from trace_bench.play.suites import splits_of, tasks_of
 from trace_bench.record import references, runs
 from trace_bench.record.annotation import annotate
@@ -132,7 +133,8 @@ def _annotated(arguments: list[str], out: Path) -> dict[str, Any]:
     settings = compose(["method=base", *arguments])
     with closing(make_roles(settings, out / "llm.jsonl")) as roles:
         found: dict[str, Any] = dict(annotate(source, out, roles, variants, log_line))
-        return {**found, "usage": roles.usage()}
+        usage = roles.usage()
+        return {**found, "usage": usage, "per item": per_item(usage, found["items"])}
 
 
 def _write(

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from trace_bench.checklists.annotate import ROLE, question_of, read_annotation
 from trace_bench.checklists.items import Checklist, to_json
@@ -26,11 +27,12 @@ def annotate(
             "no model writes checklists. Set llm.annotator.by=endpoint, llm.shared.base_url and "
             "llm.shared.model."
         )
-    counts = {"annotated": 0, "left out": 0}
+    counts = {"annotated": 0, "left out": 0, "items": 0}
     for split in splits_in(source):
         with Lines(out / f"{split}.jsonl", {"uuid": str}) as lines:
             there = {record["uuid"] for record in lines.existing}
             counts["annotated"] += len(there)
+            counts["items"] += sum(_items(record["checklists"]) for record in lines.existing)
             for record in read_split(source, split):
                 if record["uuid"] in there:
                     continue
@@ -52,6 +54,13 @@ def annotate(
                     log(f"{record['uuid']} is left out: {error}")
                     counts["left out"] += 1
                     continue
-                lines.append({**record, "checklists": to_json(found)})
+                written = to_json(found)
+                lines.append({**record, "checklists": written})
+                counts["items"] += _items(written)
                 counts["annotated"] += 1
     return counts
+
+
+def _items(checklists: Sequence[Any]) -> int:
+    """The number of items in checklists [variant][turn][item]."""
+    return sum(len(turn) for variant in checklists for turn in variant)

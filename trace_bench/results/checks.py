@@ -18,6 +18,8 @@ LONGEST = 200  # characters of a name
 MOST = 2**53  # of anything that is counted
 CAPTION = ("env.name", "env.suite", "evaluation.split", "protocol")
 """Settings that stand in captions."""
+PER_ITEM = ("requests", "prompt_tokens", "completion_tokens")
+"""What is known of the cost of a checklist item."""
 BY_KIND = ("lost", "rollouts_lost", "limits")
 """The drops that are counts by kind."""
 
@@ -43,6 +45,10 @@ def check(record: Record) -> None:
     for role, used in _mapping("usage", record.usage).items():
         _names("usage", [role])
         _counts("usage", _mapping("usage", used).values())
+    for role, cost in _mapping("per_item", record.per_item).items():
+        _names("per_item", [role])
+        _require("per_item", set(_mapping("per_item", cost)) == set(PER_ITEM), cost)
+        _require("per_item", all(map(_finite, cost.values())), cost)
     _mapping("versions", record.versions)
     if record.git is not None:
         _mapping("git", record.git)

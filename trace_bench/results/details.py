@@ -1,10 +1,11 @@
-"""Detail tables: routing, selection, reliability, cost."""
+"""Detail tables: routing, selection, reliability, checklists, cost."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from trace_bench.results.checks import PER_ITEM
 from trace_bench.results.compare import Cell
 from trace_bench.results.records import Record
 from trace_bench.results.statistics import pass_hat
@@ -150,6 +151,24 @@ def _only(cell: Cell, places: Sequence[int]) -> Cell:
 def _trials(record: Record, convention: str, planned: int) -> list[tuple[int, int]]:
     """Successes and trials per task."""
     return [(c, n if convention == "scored" else planned) for c, n in record.passes]
+
+
+def checklists(found: Mapping[tuple[str, int], Cell], caption: str) -> Table | None:
+    """What models in roles cost for each checklist item, means over seeds; None if no model was
+    asked for one."""
+    rows = []
+    for (method, budget), cell in found.items():
+        for role in sorted({role for r in cell.records for role in r.per_item}):
+            asked = [r.per_item[role] for r in cell.records if role in r.per_item]
+            means = [sum(cost[name] for cost in asked) / len(asked) for name in PER_ITEM]
+            shown = (f"{means[0]:.2f}", *(f"{tokens:.0f}" for tokens in means[1:]))
+            rows.append((method, f"{budget}", role, *shown))
+    text = (
+        "Models in roles for checklists: requests and tokens for each item in the scores of a "
+        f"run's episodes, those of lost episodes included; means over seeds. {caption}"
+    )
+    header = ("method", "budget", "role", *(name.replace("_", " ") for name in PER_ITEM))
+    return Table("checklists", text, header, tuple(rows)) if rows else None
 
 
 def cost(found: Mapping[tuple[str, int], Cell], caption: str) -> Table:

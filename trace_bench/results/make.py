@@ -91,6 +91,7 @@ def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | No
         details.by_needs(grouped, caption),
         details.reliability(grouped, caption),
         details.cost(grouped, caption),
+        details.checklists(grouped, caption),
         None if prices is None else money(grouped, prices, caption),
     ]
     written = _write([t for t in made if t is not None], out)

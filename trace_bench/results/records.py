@@ -66,6 +66,9 @@ class Record:
         default_factory=dict
     )  # tokens of models at servers, by role: {prompt_tokens, completion_tokens}
     needs: tuple[int, ...] = ()  # how many capabilities each task needs, where its suite says so
+    per_item: Mapping[str, Mapping[str, float]] = field(
+        default_factory=dict
+    )  # of each checklist item, by role: {requests, prompt_tokens, completion_tokens}
     suite: str = ""  # `name/variant` as the suite calls itself, where the settings do not name it
     source: Mapping[str, Any] = field(
         default_factory=dict
@@ -161,7 +164,7 @@ def from_line(line: Mapping[str, Any]) -> Record:
 def as_line(record: Record) -> str:
     """A record as a line of a record file; whole successes as integers, to keep it small."""
     line = dict(vars(record))
-    for name in ("about", "beginning", "usage", "needs", "suite", "source"):
+    for name in ("about", "beginning", "usage", "needs", "suite", "source", "per_item"):
         if not line[name]:
             del line[name]  # as in records from before there were any
     for name in ("success", "base"):

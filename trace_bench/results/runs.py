@@ -84,6 +84,7 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         beginning=summary.get("beginning"),
         usage=_usage(summary),
         needs=_needs(folder, tasks),
+        per_item=summary.get("llm", {}).get("per_item", {}),
         suite=summary.get("suite_name", ""),
     )
     check(record)

@@ -157,6 +157,11 @@ class Evaluation:
         """Turns among those with a malformed tool call."""
         return sum(o.malformed for o in self._held_out.everything())
 
+    @property
+    def items(self) -> int:
+        """Checklist items in the scores of all agents on the held-out tasks."""
+        return sum(o.items for o in self._held_out.everything())
+
     def health(self) -> health.Episodes:
         """The episodes of all agents on the held-out tasks, those of an unchanged agent once. The
         scripted bounds' are left out."""

@@ -18,7 +18,8 @@ from trace_bench.runner.outcomes import Outcome
 @dataclass
 class Episodes:
     """Counts of episodes: how many, lost ones by boundary, those cut off by the context and by the
-    limit of turns; and of turns: how many, and those with a tool call that cannot be read."""
+    limit of turns; of turns: how many, and those with a tool call that cannot be read; and of the
+    checklist items in the scores."""
 
     episodes: int = 0
     lost: Counter[str] = field(default_factory=Counter)
@@ -26,6 +27,7 @@ class Episodes:
     turn_limit: int = 0
     turns: int = 0
     malformed: int = 0
+    items: int = 0
 
     def played(self, trajectories: Iterable[Trajectory]) -> None:
         """Adds trajectories."""
@@ -33,6 +35,7 @@ class Episodes:
             self._add(None if t.failure is None else t.failure.boundary.value, t.stop.value)
             self.turns += len(t.turns)
             self.malformed += sum(turn.malformed is not None for turn in t.turns)
+            self.items += 0 if t.score is None else len(t.score.checks)
 
     def evaluated(self, outcomes: Iterable[Outcome]) -> None:
         """Adds the last attempts at held-out episodes."""
@@ -40,6 +43,7 @@ class Episodes:
             self._add((o.error or "").partition(":")[0] if o.lost else None, o.stop)
             self.turns += o.turns
             self.malformed += o.malformed
+            self.items += o.items
 
     def _add(self, boundary: str | None, stop: str) -> None:
         self.episodes += 1

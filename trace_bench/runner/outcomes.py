@@ -28,6 +28,7 @@ class Outcome:
     attempt: int = 0  # how often the infrastructure had lost this episode before
     turns: int = 0  # of the agent
     malformed: int = 0  # of those, with a tool call that cannot be read
+    items: int = 0  # of the checklist in the score
 
     @property
     def lost(self) -> bool:
@@ -110,6 +111,7 @@ def outcome_of(label: str, trial: int, trajectory: Trajectory, attempt: int) -> 
         attempt=attempt,
         turns=len(trajectory.turns),
         malformed=sum(turn.malformed is not None for turn in trajectory.turns),
+        items=0 if score is None else len(score.checks),
     )
 
 

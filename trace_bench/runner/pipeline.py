@@ -28,6 +28,7 @@ from trace_bench.core.protocols import (
 from trace_bench.core.run_files import AGENT, FAULTS, FLOORS, SUMMARY
 from trace_bench.core.store import read_lines, write_json
 from trace_bench.core.types import CHARGED, AgentSpec, Task
+from trace_bench.llm.costs import per_item
 from trace_bench.play.faults import Faults
 from trace_bench.play.record import Episodes, Player
 from trace_bench.play.suites import Suites
@@ -325,13 +326,16 @@ def _apart(player: Player) -> Player:
 
 
 def _costs(run: _Run, lab: RunLab) -> dict[str, Any]:
-    """Requests to models by role, and how often the agent's tool calls could not be read."""
+    """Requests to models by role, how often the agent's tool calls could not be read, and how many
+    checklist items were judged."""
     usage: dict[str, Any] = dict(run.bench.roles.usage())
     if isinstance(run.player.policy, CountsUsage):
         usage["policy"] = run.player.policy.usage()
     turns = {"method": lab.episodes.turns, "evaluation": run.evaluation.turns}
     bad = {"method": lab.episodes.malformed, "evaluation": run.evaluation.malformed}
-    return {"usage": usage, "turns": turns, "malformed": bad}
+    items = {"method": lab.episodes.items, "evaluation": run.evaluation.items}
+    shares = per_item(usage, sum(items.values()))
+    return {"usage": usage, "turns": turns, "malformed": bad, "items": items, "per_item": shares}
 
 
 def _health(run: _Run, lab: RunLab) -> dict[str, Any]:

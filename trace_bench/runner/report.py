@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trace_bench.core.types import charged
+from trace_bench.llm import costs
 from trace_bench.results import facts
 from trace_bench.results.statistics import paired_difference, share_interval, task_means
 from trace_bench.runner import health
@@ -226,8 +227,9 @@ def _yardsticks(summary: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _costs(llm: Mapping[str, Any]) -> list[str]:
-    """Requests to models, one line per role."""
+    """Requests to models, one line per role, with their share of a checklist item."""
     lines = []
+    items, shares = sum(llm.get("items", {}).values()), llm.get("per_item", {})
     for role, cost in llm.get("usage", {}).items():
         if not cost["requests"]:
             continue
@@ -237,6 +239,7 @@ def _costs(llm: Mapping[str, Any]) -> list[str]:
         )
         for name in ("retries", "failures", "rewritten"):
             text += f", {cost[name]} {name}" if cost.get(name) else ""
+        text += f"; {costs.in_words(shares[role], items)}" if role in shares else ""
         lines.append(text)
     return lines
 
