@@ -4,9 +4,9 @@ Required members are in the main protocol of each part. Each optional ability is
 own below it: a class has the ability if it has the protocol's members. What must be known before
 the part is built, such as its container image, is a protocol on the class.
 
-    environments   Env (ScoresAlone), Suite (HasReference, HasChecklist, Synthesizes, AsksUser,
-                   ActsTogether, Describes, Borrows, Closes; on the class: InImage,
-                   ListsTasksHere, LargerSplits, TypicalLengths, Tagged)
+    environments   Env (ScoresAlone), Suite (HasReference, HasChecklist, Synthesizes,
+                   SynthesizesPairs, AsksUser, ActsTogether, Describes, Borrows, Closes; on the
+                   class: InImage, ListsTasksHere, LargerSplits, TypicalLengths, Tagged)
     policies       Policy (Wakes, ReadsPrompts, TriesTurns, KnowsTask, CountsUsage, RanksLabels,
                    ShowsState; on the class: Scripted, AtServers), Router (RoutesTurns)
     trainers       Trainer (PlansTraining, ContinuesAdapters, AssignsAdvantages, Preflight,
@@ -110,6 +110,15 @@ class Synthesizes(Protocol):
 
     def capabilities(self) -> Sequence[str]: ...
     def synthetic(self, capability: str, seed: int) -> Task: ...
+
+
+@runtime_checkable
+class SynthesizesPairs(Protocol):
+    """A suite that also generates training tasks that need two capabilities at once, one for each
+    seed; none of them is a contrast case. `partners` lists what a capability can be paired with."""
+
+    def partners(self, capability: str) -> Sequence[str]: ...
+    def synthetic_pair(self, capability: str, second: str, seed: int) -> Task: ...
 
 
 @runtime_checkable

@@ -18,6 +18,7 @@ from trace_bench.core.protocols import (
     Lender,
     Suite,
     Synthesizes,
+    SynthesizesPairs,
 )
 from trace_bench.core.types import Boundary, Message, Score, Step, Task
 from trace_bench.sandbox.pool import Episode, Pool, Result
@@ -126,6 +127,15 @@ class _Synthesis(SandboxedSuite):
         return made
 
 
+class _Pairs(SandboxedSuite):
+    def partners(self, capability: str) -> Sequence[str]:
+        return list(self._inner.partners(capability))
+
+    def synthetic_pair(self, capability: str, second: str, seed: int) -> Task:
+        made: Task = self._inner.synthetic_pair(capability, second, seed)
+        return made
+
+
 class _Users(SandboxedSuite):
     def asks_user(self) -> bool:
         return bool(self._inner.asks_user())
@@ -146,6 +156,7 @@ _ABILITIES: Mapping[type, type[SandboxedSuite]] = {
     HasReference: _References,
     HasChecklist: _Checklists,
     Synthesizes: _Synthesis,
+    SynthesizesPairs: _Pairs,
     AsksUser: _Users,
     Describes: _Descriptions,
 }
@@ -241,6 +252,15 @@ class _Remote:
     def synthetic(self, capability: str, seed: int) -> Task:
         """Raises UserError with the worker's error if it cannot make the task."""
         call = {"do": "synthetic", "capability": capability, "seed": seed}
+        return self._query(call, self._task)
+
+    def partners(self, capability: str) -> Sequence[str]:
+        call = {"do": "partners", "capability": capability}
+        return self._query(call, lambda found: tuple(map(_name, found)))
+
+    def synthetic_pair(self, capability: str, second: str, seed: int) -> Task:
+        """As `synthetic`."""
+        call = {"do": "pair", "capability": capability, "second": second, "seed": seed}
         return self._query(call, self._task)
 
     def _task(self, data: Any) -> Task:

@@ -18,6 +18,7 @@ from trace_bench.envs.augmentation import Augmentation
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.capabilities import CAPABILITIES
+from trace_bench.envs.toolsandbox.scenarios.pairs import pair_task, partners
 from trace_bench.envs.toolsandbox.scenarios.play import assistant
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
 from trace_bench.envs.toolsandbox.scenarios.shapes import Shape, shapes
@@ -100,7 +101,9 @@ class EmbeddedSuite:
         """Any task from its id: of a split, or synthetic."""
         parts = task_id.removeprefix(f"{PREFIX}/").split("/")
         if task_id.startswith(f"{PREFIX}/synthetic/") and len(parts) == 3:
-            return synthetic_task(parts[1], int(parts[2]))
+            first, _, second = parts[1].partition("+")
+            seed = int(parts[2])
+            return pair_task(first, second, seed) if second else synthetic_task(first, seed)
         index, _, augmentation = parts[-1].partition("@")
         if len(parts) != 2 or parts[0] not in SPLITS or not index.isdigit():
             raise UserError(
@@ -140,3 +143,10 @@ class EmbeddedSuite:
 
     def synthetic(self, capability: str, seed: int) -> Task:
         return synthetic_task(capability, seed)
+
+    def partners(self, capability: str) -> tuple[str, ...]:
+        """Every other capability."""
+        return partners(capability)
+
+    def synthetic_pair(self, capability: str, second: str, seed: int) -> Task:
+        return pair_task(capability, second, seed)
