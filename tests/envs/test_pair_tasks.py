@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import SynthesizesPairs
+from trace_bench.core.protocols import SynthesizesDomains, SynthesizesPairs
 from trace_bench.core.types import Task
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite
@@ -86,6 +86,15 @@ def distant() -> Iterator[Any]:
     suite: Any = untrusted_suite(source, Sandbox("process", allow_untrusted=True), print)
     yield suite
     suite.close()
+
+
+def test_a_suite_in_a_sandbox_makes_the_same_tasks_of_domains(distant: Any) -> None:
+    assert list(distant.domains()) == list(SUITE.domains())
+    task: Task = distant.synthetic_in("shop", 3)
+    assert task == SUITE.synthetic_in("shop", 3) and self_test(distant, task) is None
+    with pytest.raises(UserError, match="unknown domain 'x'"):
+        distant.synthetic_in("x", 3)
+    assert isinstance(distant, SynthesizesDomains)
 
 
 def test_a_suite_in_a_sandbox_makes_the_same_pairs(distant: Any) -> None:

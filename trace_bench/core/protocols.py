@@ -5,8 +5,9 @@ own below it: a class has the ability if it has the protocol's members. What mus
 the part is built, such as its container image, is a protocol on the class.
 
     environments   Env (ScoresAlone), Suite (HasReference, HasChecklist, Synthesizes,
-                   SynthesizesPairs, AsksUser, ActsTogether, Describes, Borrows, Closes; on the
-                   class: InImage, ListsTasksHere, LargerSplits, TypicalLengths, Tagged)
+                   SynthesizesPairs, SynthesizesDomains, AsksUser, ActsTogether, Describes,
+                   Borrows, Closes; on the class: InImage, ListsTasksHere, LargerSplits,
+                   TypicalLengths, Tagged)
     policies       Policy (Wakes, ReadsPrompts, TriesTurns, KnowsTask, CountsUsage, RanksLabels,
                    ShowsState; on the class: Scripted, AtServers), Router (RoutesTurns)
     trainers       Trainer (PlansTraining, ContinuesAdapters, AssignsAdvantages, Preflight,
@@ -119,6 +120,15 @@ class SynthesizesPairs(Protocol):
 
     def partners(self, capability: str) -> Sequence[str]: ...
     def synthetic_pair(self, capability: str, second: str, seed: int) -> Task: ...
+
+
+@runtime_checkable
+class SynthesizesDomains(Protocol):
+    """A suite that also generates training tasks of other domains, with tools other than its own,
+    one for each seed; its environments play them too. `domains` names them."""
+
+    def domains(self) -> Sequence[str]: ...
+    def synthetic_in(self, domain: str, seed: int) -> Task: ...
 
 
 @runtime_checkable

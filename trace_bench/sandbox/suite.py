@@ -18,6 +18,7 @@ from trace_bench.core.protocols import (
     Lender,
     Suite,
     Synthesizes,
+    SynthesizesDomains,
     SynthesizesPairs,
 )
 from trace_bench.core.types import Boundary, Message, Score, Step, Task
@@ -136,6 +137,15 @@ class _Pairs(SandboxedSuite):
         return made
 
 
+class _Domains(SandboxedSuite):
+    def domains(self) -> Sequence[str]:
+        return list(self._inner.domains())
+
+    def synthetic_in(self, domain: str, seed: int) -> Task:
+        made: Task = self._inner.synthetic_in(domain, seed)
+        return made
+
+
 class _Users(SandboxedSuite):
     def asks_user(self) -> bool:
         return bool(self._inner.asks_user())
@@ -157,6 +167,7 @@ _ABILITIES: Mapping[type, type[SandboxedSuite]] = {
     HasChecklist: _Checklists,
     Synthesizes: _Synthesis,
     SynthesizesPairs: _Pairs,
+    SynthesizesDomains: _Domains,
     AsksUser: _Users,
     Describes: _Descriptions,
 }
@@ -262,6 +273,13 @@ class _Remote:
         """As `synthetic`."""
         call = {"do": "pair", "capability": capability, "second": second, "seed": seed}
         return self._query(call, self._task)
+
+    def domains(self) -> Sequence[str]:
+        return self._query({"do": "domains"}, lambda found: tuple(map(_name, found)))
+
+    def synthetic_in(self, domain: str, seed: int) -> Task:
+        """As `synthetic`."""
+        return self._query({"do": "in_domain", "domain": domain, "seed": seed}, self._task)
 
     def _task(self, data: Any) -> Task:
         return task_from_json(data, self._envs, self._prefix)

@@ -9,8 +9,9 @@ the full reward, doing nothing must not. No rollout is spent here, since no agen
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import HasReference, Suite, Synthesizes, SynthesizesPairs
@@ -53,13 +54,16 @@ class Drawer:
     def tasks(
         self, suite: Suite, capability: str, count: int, mix: Mix, seed: int, second: str = ""
     ) -> tuple[Task, ...]:
-        """As `draw` with the label "train"."""
+        """As `draw` with the label "train". `second`: another capability that they need too."""
         if suite is not self._suite:
             self._suite, self._drawn = suite, {}
         key = (capability, count, mix, seed, second)
         if key not in self._drawn:
-            drawn = draw(suite, capability, count, mix, seed, "train", second)
-            self._drawn[key] = drawn.tasks
+            name, make = capability, None
+            if second:
+                name = f"{capability}+{second}"
+                make = partial(pairing(suite).synthetic_pair, capability, second)
+            self._drawn[key] = draw(suite, name, count, mix, seed, "train", make).tasks
         return self._drawn[key]
 
 
@@ -120,21 +124,22 @@ def self_test(suite: Suite, task: Task) -> str | None:
 
 def draw(
     suite: Suite,
-    capability: str,
+    name: str,
     count: int,
     mix: Mix,
     seed: int,
     label: str,
-    second: str = "",
+    make: Callable[[int], Task] | None = None,
 ) -> Drawn:
     """`count` accepted tasks in a seeded order. `label` names the stream of seeds ("train",
     "calibration/1"): different labels give different tasks, the same label the same ones. A
-    generator that makes no contrast cases gives none. `second`: another capability that they need
-    too, and then none is a contrast case.
+    generator that makes no contrast cases gives none. `make`: gives the task of a seed; without it
+    they are of the capability `name`.
 
     Raises UserError naming the last defect when more seeds are refused than accepted.
     """
-    name = f"{capability}+{second}" if second else capability
+    if make is None:
+        make = partial(generator(suite).synthetic, name)
     want = {True: round(count * mix.contrast), False: count - round(count * mix.contrast)}
     kept: dict[bool, list[Task]] = {True: [], False: []}
     refused, last, seen = 0, "", set[str]()
@@ -145,10 +150,7 @@ def draw(
         if all(len(kept[side]) >= want[side] for side in want):
             break
         number = stable_seed(seed, "trace", "synthetic", name, label, n) % 2**31
-        if second:
-            task = pairing(suite).synthetic_pair(capability, second, number)
-        else:
-            task = generator(suite).synthetic(capability, number)
+        task = make(number)
         side = bool(task.data.get("contrast", False))
         if task.id in seen or len(kept[side]) >= want[side]:
             continue
