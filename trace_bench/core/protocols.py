@@ -612,6 +612,7 @@ class Lab(Protocol):
         purpose: Purpose,
         temperature: float = 1.0,
         route: Sequence[str | None] | None = None,
+        hints: Sequence[str] | None = None,  # for each episode, added to the agent's prompt
         by: PlayElsewhere | None = None,  # None: run them in this process
     ) -> list[Trajectory]: ...  # one episode per entry of `tasks`, in order; repeat for groups
     def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State: ...
