@@ -1,6 +1,6 @@
 """What each setting of method=trace that is off by default brings alone, on the development split:
 
-    for what in calibration target trunk split; do
+    for what in calibration target trunk split pairs; do
         python -m trace_bench.sweep sweeps/trace_$what.yaml runs_root=/tmp/options
     done
     python tests/bench/trace_options.py /tmp/options
@@ -22,7 +22,13 @@ from trace_bench.results.places import find
 from trace_bench.results.records import Record
 from trace_bench.results.uncertainty import uncertainty
 
-DEFAULTS = {"calibration_rounds": 5, "target_share": 0.0, "trunk_share": 0.0, "split": "equal"}
+DEFAULTS = {
+    "calibration_rounds": 5,
+    "target_share": 0.0,
+    "trunk_share": 0.0,
+    "split": "equal",
+    "pair_share": 0.0,
+}
 
 
 def changed(record: Record) -> str:

@@ -19,6 +19,7 @@ from trace_bench.core.protocols import (
     PlannedRun,
     RanksLabels,
     Synthesizes,
+    SynthesizesPairs,
 )
 from trace_bench.core.types import CHARGED, AdapterRef, AgentSpec, Purpose
 from trace_bench.runner.beginning import with_beginning
@@ -165,6 +166,8 @@ def test_what_a_method_needs_of_the_others() -> None:
 
     assert needs("trace") == needs("single_capability") == {HasReference, Synthesizes}
     assert needs("select") == needs("prompt_only") == {HasReference}
+    paired = method("trace", pair_share=0.5).plan(PlannedRun(437, 64, ScriptedTrainer())).needs
+    assert {n.protocol for n in paired} == {HasReference, Synthesizes, SynthesizesPairs}
     assert needs("trace", "analyst", "generator") == needs("select", "analyst") == set()
     assert needs("untargeted") == {Synthesizes}
     assert needs("sft") == {FineTunes}

@@ -61,9 +61,62 @@ def test_training_tasks_join_the_environment_of_what_their_failures_lack() -> No
         assert max(Counter(own).values()) - min(Counter(own).values()) <= 1
 
 
+def seconds(tasks: Sequence[Task]) -> Counter[str]:
+    """How many of the tasks need which second capability."""
+    made = [t.id.split("/")[3].partition("+") for t in tasks if t.split == "synthetic"]
+    return Counter(second for _, plus, second in made if plus)
+
+
+@pytest.mark.parametrize("split", ["equal", "by_coverage"])
+def test_a_share_of_an_environment_needs_a_second_capability(usual: Any, split: str) -> None:
+    agent, lab = fit(pair_share=0.5, split=split)
+    before = {j.name: j.tasks for j in usual[1].trainer.jobs}
+    assert [j.name for j in lab.trainer.jobs] == list(before) and len(agent.adapters) == 3
+    assert [c for c in lab.calls if c[1] is not Purpose.TRAINING] == [
+        c for c in usual[1].calls if c[1] is not Purpose.TRAINING
+    ], "analysis and calibration are the same"
+    for job in lab.trainer.jobs:
+        found = seconds(job.tasks)
+        assert set(found) == set(before) - {job.name} and sum(found.values()) == 12
+        assert max(found.values()) - min(found.values()) <= 1
+        assert lab.files["capabilities.json"]["pairs"][job.name] == found
+        assert len({t.id for t in job.tasks}) == len(job.tasks) == 24
+        for old, new in zip(before[job.name], job.tasks, strict=True):
+            assert old == new or (not old.data["contrast"] and len(new.data["requires"]) == 2)
+    assert not any(seconds(tasks) for tasks in before.values())
+    assert "pairs" not in usual[1].files["capabilities.json"]
+
+
+def test_contrast_cases_are_never_replaced() -> None:
+    _, lab = fit(pair_share=1.0)
+    for job in lab.trainer.jobs:
+        contrast = [t for t in job.tasks if t.data["contrast"]]
+        assert len(contrast) == 5 and sum(seconds(job.tasks).values()) == len(job.tasks) - 5
+
+
+def test_one_adapter_can_learn_from_them_too() -> None:
+    lab = MemoryLab(HABITS, 600, 3)
+    made = method("joint", **QUICK["joint"], pair_share=0.25)
+    made.fit(BASE, lab.suite.tasks("train"), lab)
+    (job,) = lab.trainer.jobs
+    assert sum(seconds(job.tasks).values()) == 18  # six in each of three environments
+
+
+def test_a_capability_that_is_alone_keeps_its_tasks() -> None:
+    lab = MemoryLab({"disambiguates": 0.9}, 600, 3)
+    made = method("trace", **QUICK["trace"], pair_share=0.5)
+    made.fit(BASE, lab.suite.tasks("train"), lab)
+    (job,) = lab.trainer.jobs
+    assert not seconds(job.tasks)
+    assert "tasks that need a second selected capability: disambiguates none" in lab.logged
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
+        ({"pair_share": 0.5, "synthesis": "select"}, "method.pair_share=0.5 is about tasks that"),
+        ({"pair_share": 0.5, "max_capabilities": 1}, "method.max_capabilities=1 trains one"),
+        ({"pair_share": 1.5}, "pair_share"),
         ({"target_share": 1.0}, "method.target_share=1 leaves no synthetic task"),
         ({"calibration_rounds": -1}, "calibration_rounds"),
     ],
@@ -73,7 +126,7 @@ def test_what_makes_no_sense_is_refused(settings: Any, words: str) -> None:
         method("trace", **settings)
 
 
-@pytest.mark.parametrize("name", ["calibration_rounds", "target_share"])
+@pytest.mark.parametrize("name", ["calibration_rounds", "target_share", "pair_share"])
 def test_a_models_environments_need_calibration_and_stand_alone(name: str) -> None:
     given: dict[str, Any] = (
         {"calibration_rounds": 0} if name == "calibration_rounds" else {name: 1 / 4}

@@ -4,9 +4,10 @@ Required members are in the main protocol of each part. Each optional ability is
 own below it: a class has the ability if it has the protocol's members. What must be known before
 the part is built, such as its container image, is a protocol on the class.
 
-    environments   Env (ScoresAlone), Suite (HasReference, HasChecklist, Synthesizes, AsksUser,
-                   ActsTogether, Describes, Borrows, Closes; on the class: InImage,
-                   ListsTasksHere, LargerSplits, TypicalLengths, Tagged)
+    environments   Env (ScoresAlone), Suite (HasReference, HasChecklist, Synthesizes,
+                   SynthesizesPairs, SynthesizesDomains, AsksUser, ActsTogether, Describes,
+                   Borrows, Closes; on the class: InImage, ListsTasksHere, LargerSplits,
+                   TypicalLengths, Tagged)
     policies       Policy (Wakes, ReadsPrompts, TriesTurns, KnowsTask, CountsUsage, RanksLabels,
                    ShowsState; on the class: Scripted, AtServers), Router (RoutesTurns)
     trainers       Trainer (PlansTraining, ContinuesAdapters, AssignsAdvantages, Preflight,
@@ -110,6 +111,24 @@ class Synthesizes(Protocol):
 
     def capabilities(self) -> Sequence[str]: ...
     def synthetic(self, capability: str, seed: int) -> Task: ...
+
+
+@runtime_checkable
+class SynthesizesPairs(Protocol):
+    """A suite that also generates training tasks that need two capabilities at once, one for each
+    seed; none of them is a contrast case. `partners` lists what a capability can be paired with."""
+
+    def partners(self, capability: str) -> Sequence[str]: ...
+    def synthetic_pair(self, capability: str, second: str, seed: int) -> Task: ...
+
+
+@runtime_checkable
+class SynthesizesDomains(Protocol):
+    """A suite that also generates training tasks of other domains, with tools other than its own,
+    one for each seed; its environments play them too. `domains` names them."""
+
+    def domains(self) -> Sequence[str]: ...
+    def synthetic_in(self, domain: str, seed: int) -> Task: ...
 
 
 @runtime_checkable
@@ -593,6 +612,7 @@ class Lab(Protocol):
         purpose: Purpose,
         temperature: float = 1.0,
         route: Sequence[str | None] | None = None,
+        hints: Sequence[str] | None = None,  # for each episode, added to the agent's prompt
         by: PlayElsewhere | None = None,  # None: run them in this process
     ) -> list[Trajectory]: ...  # one episode per entry of `tasks`, in order; repeat for groups
     def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State: ...

@@ -5,6 +5,9 @@ Model): no analysis, no calibration, no routing; every environment that the suit
 make has the same share of the tasks. Against TRACE it tells what targeting brings, against GRPO
 what the target's own tasks bring.
 
+`pool=broad` adds environments of other tools and domains to the suite's own, of which several are
+the very deficits that TRACE looks for; `breadth` says how many kinds are drawn from in all.
+
 With `environments`, a folder in the AgentWorldModel format, the tasks are those of `scenarios`
 environments drawn from it. Their programs are not this project's and run in a sandbox; tasks that
 cannot be started, or that are solved by doing nothing, are left out and counted in the log.
@@ -13,8 +16,9 @@ cannot be started, or that are solved by doing nothing, are left out and counted
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal
 
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
@@ -23,7 +27,9 @@ from trace_bench.core.protocols import (
     MethodPlan,
     Need,
     PlannedRun,
+    Suite,
     Synthesizes,
+    SynthesizesDomains,
 )
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
@@ -53,6 +59,13 @@ GENERATOR = Need(
     "trained on instead.",
 )
 
+DOMAINS = Need(
+    "env",
+    SynthesizesDomains,
+    "docs/environments.md",
+    "With method.pool=suite the suite's own environments are trained on alone.",
+)
+
 
 @dataclass(frozen=True)
 class UntargetedSettings:
@@ -62,12 +75,25 @@ class UntargetedSettings:
     """A folder in the AgentWorldModel format; None: the suite's own environments."""
     scenarios: int = field(default=16, metadata={"low": 1})
     """How many environments of that folder."""
+    pool: Literal["suite", "broad"] = "suite"
+    """Which kinds of environments the tasks are drawn from: one for each capability that the suite
+    can generate tasks for, or also those of other domains."""
+    breadth: int | None = field(default=None, metadata={"low": 1})
+    """How many kinds of the pool; which, the run's seed says, and of a smaller breadth all are
+    among those of a larger one. None: all."""
     synthetic_tasks: int = field(default=256, metadata={"low": 1})
-    """Tasks of each of the suite's environments."""
+    """Tasks of each kind."""
     contrast_share: float = field(default=0.20, metadata={"low": 0, "high": 1})
     """The share of them in which the capability must not be over-used."""
     reward: Literal["similarity", "success"] = "similarity"
     """Which number of the score is the reward."""
+
+    def __post_init__(self) -> None:
+        if self.environments is not None and (self.pool != "suite" or self.breadth is not None):
+            raise UserError(
+                f"method.environments={self.environments} is a pool of its own. Leave out "
+                "`method.pool` and `method.breadth`; `method.scenarios` is how many are drawn."
+            )
 
 
 class Untargeted:
@@ -87,18 +113,51 @@ class Untargeted:
         return train_once("untargeted", base, made, lab, reward=self.settings.reward)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        needs = () if self.settings.environments else (GENERATOR,)
+        broad = (DOMAINS,) if self.settings.pool == "broad" else ()
+        needs = () if self.settings.environments else (GENERATOR, *broad)
         return replace(one_training(run, "untargeted"), needs=needs)
 
 
 def _from_suite(lab: Lab, settings: UntargetedSettings) -> tuple[Task, ...]:
-    """All environments that the suite's generator can make, in equal parts."""
-    mix = Mix(settings.contrast_share)
+    """All kinds of the pool, or `breadth` of them, in equal parts."""
+    mix, count = Mix(settings.contrast_share), settings.synthetic_tasks
     drawn = [
-        draw(lab.suite, name, settings.synthetic_tasks, mix, lab.seed, "train").tasks
-        for name in generator(lab.suite).capabilities()
+        draw(lab.suite, name, count, mix, lab.seed, "train", make).tasks
+        for name, make in _kinds(lab, settings).items()
     ]
     return interleave(drawn)
+
+
+def _kinds(lab: Lab, settings: UntargetedSettings) -> dict[str, Callable[[int], Task]]:
+    """What makes the tasks of each kind, by the kind's name."""
+    suite = generator(lab.suite)
+    kinds: dict[str, Callable[[int], Task]] = {
+        name: partial(suite.synthetic, name) for name in suite.capabilities()
+    }
+    if settings.pool == "broad":
+        others = _with_domains(lab.suite)
+        kinds |= {name: partial(others.synthetic_in, name) for name in others.domains()}
+    if settings.breadth is None:
+        return kinds
+    if settings.breadth > len(kinds):
+        raise UserError(
+            f"method.breadth={settings.breadth}, and method.pool={settings.pool} has {len(kinds)} "
+            f"kinds of environments: {', '.join(kinds)}. Lower `method.breadth`."
+        )
+    names = list(kinds)
+    random.Random(stable_seed(lab.seed, "untargeted", "kinds")).shuffle(names)
+    chosen = names[: settings.breadth]
+    lab.log(f"{len(chosen)} of {len(kinds)} kinds of environments: {', '.join(chosen)}")
+    return {name: kinds[name] for name in chosen}
+
+
+def _with_domains(suite: Suite) -> SynthesizesDomains:
+    if not isinstance(suite, SynthesizesDomains):
+        raise UserError(
+            f"{suite.name}/{suite.variant} has no environments of other domains. Set `method.pool` "
+            "to suite, or change `env`."
+        )
+    return suite
 
 
 def _from_files(lab: Lab, folder: str, count: int) -> tuple[Task, ...]:

@@ -28,6 +28,7 @@ class Batch:
     seeds: tuple[int, ...]
     temperature: float = 1.0
     route: tuple[str | None, ...] | None = None
+    hints: tuple[str, ...] | None = None
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -39,6 +40,7 @@ class Batch:
             tasks=tuple(self.tasks[i] for i in which),
             seeds=tuple(self.seeds[i] for i in which),
             route=None if self.route is None else tuple(self.route[i] for i in which),
+            hints=None if self.hints is None else tuple(self.hints[i] for i in which),
         )
 
 
@@ -67,6 +69,7 @@ class Player:
             batch.seeds,
             temperature=batch.temperature,
             route=batch.route,
+            hints=batch.hints,
             max_turns=self.max_turns,
             max_tokens=self.max_tokens,
             on_episode=on_episode,

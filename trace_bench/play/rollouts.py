@@ -70,6 +70,7 @@ def play(
     *,
     temperature: float = 1.0,
     route: Sequence[str | None] | None = None,
+    hints: Sequence[str] | None = None,
     max_turns: int = 20,
     max_tokens: int = 96,
     on_episode: OnEpisode | None = None,
@@ -79,20 +80,20 @@ def play(
 
     `seeds[i]` is the seed of episode i's own random stream. `route[i]` is its adapter's name (None:
     base model); without `route` the agent's router chooses from the first messages, or anew at
-    every turn. `max_turns`
+    every turn. `hints[i]` is added to the agent's prompt in episode i. `max_turns`
     limits the agent's turns, `max_tokens` the tokens of one turn. `on_episode(i, trajectory)` is
     called when an episode ends, in the order in which they end. `faults` keeps tracebacks of the
     exceptions that end episodes.
     """
-    if len(seeds) != len(tasks) or (route is not None and len(route) != len(tasks)):
-        raise ValueError("tasks, seeds and route must have the same length")
+    if {len(given) for given in (seeds, route, hints) if given is not None} != {len(tasks)}:
+        raise ValueError("tasks, seeds, route and hints must have the same length")
     policy.load(agent)
     suites = suite if isinstance(suite, Suites) else Suites(suite)
     router = make_router(agent, policy) if route is None else None
     playing = _Playing(
         policy, suites, agent, temperature, max_turns, max_tokens, on_episode, router, faults
     )
-    return playing.play(tasks, seeds, route)
+    return playing.play(tasks, seeds, route, hints)
 
 
 def with_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, ...]:
@@ -129,6 +130,7 @@ class _Episode:
     suite: Suite
     env: Env
     adapter: str | None = None
+    hint: str = ""
     used: list[str | None] = field(default_factory=list)  # the adapters so far, each once
     opened: bool = False
     tools: tuple[Tool, ...] = ()
@@ -172,7 +174,11 @@ class _Playing:
         self.turns = self.router if isinstance(self.router, RoutesTurns) else None
 
     def play(
-        self, tasks: Sequence[Task], seeds: Sequence[int], route: Sequence[str | None] | None
+        self,
+        tasks: Sequence[Task],
+        seeds: Sequence[int],
+        route: Sequence[str | None] | None,
+        hints: Sequence[str] | None,
     ) -> list[Trajectory]:
         started = 0
         try:
@@ -180,7 +186,7 @@ class _Playing:
                 count = min(len(tasks) - started, self.policy.capacity - len(self.live))
                 fresh = range(started, started + max(count, 0))
                 started += len(fresh)
-                self._start(fresh, tasks, seeds, route)
+                self._start(fresh, tasks, seeds, route, hints)
                 self._submit()
                 if self.asked:
                     replies = self.policy.collect()
@@ -211,13 +217,15 @@ class _Playing:
         tasks: Sequence[Task],
         seeds: Sequence[int],
         route: Sequence[str | None] | None,
+        hints: Sequence[str] | None,
     ) -> None:
         """Resets environments."""
         due: list[_Due] = []
         for i in indices:
             adapter = None if route is None else route[i]
             suite = self.suites.of(tasks[i])
-            self.live[i] = _Episode(i, tasks[i], seeds[i], suite, make(suite), adapter)
+            hint = "" if hints is None else hints[i]
+            self.live[i] = _Episode(i, tasks[i], seeds[i], suite, make(suite), adapter, hint)
             due.append((self.live[i], tasks[i]))
         self._act(due)
 
@@ -299,7 +307,8 @@ class _Playing:
     def _open(self, episode: _Episode, step: Step) -> None:
         """Starts the conversation: adds the guidance, sets the tools and chooses the adapter."""
         episode.opened = True
-        first = with_guidance(step.messages, self.agent.prompt)
+        guidance = "\n".join(text for text in (self.agent.prompt, episode.hint) if text)
+        first = with_guidance(step.messages, guidance)
         episode.tools = step.tools
         if self.router is None:
             self._begin(episode, step, first, episode.adapter)

@@ -137,6 +137,7 @@ class RunLab:
         purpose: Purpose,
         temperature: float = 1.0,
         route: Sequence[str | None] | None = None,
+        hints: Sequence[str] | None = None,
         by: PlayElsewhere | None = None,
     ) -> list[Trajectory]:
         """Runs one episode per entry of `tasks`, in order, charged to the budget unless
@@ -156,7 +157,8 @@ class RunLab:
         self.ledger.check(call, len(tasks), purpose)
         seeds = tuple(stable_seed(self.seed, call, i) for i in range(len(tasks)))
         way = None if route is None else tuple(route)
-        batch = Batch(agent, tuple(tasks), seeds, temperature, way)
+        told = None if hints is None else tuple(hints)
+        batch = Batch(agent, tuple(tasks), seeds, temperature, way, told)
         self._take_back(call, batch, by)
         there = self._answered(call, batch, purpose)
         self._check_lost(call, batch, there, by)

@@ -18,6 +18,8 @@ from trace_bench.core.protocols import (
     Lender,
     Suite,
     Synthesizes,
+    SynthesizesDomains,
+    SynthesizesPairs,
 )
 from trace_bench.core.types import Boundary, Message, Score, Step, Task
 from trace_bench.sandbox.pool import Episode, Pool, Result
@@ -126,6 +128,24 @@ class _Synthesis(SandboxedSuite):
         return made
 
 
+class _Pairs(SandboxedSuite):
+    def partners(self, capability: str) -> Sequence[str]:
+        return list(self._inner.partners(capability))
+
+    def synthetic_pair(self, capability: str, second: str, seed: int) -> Task:
+        made: Task = self._inner.synthetic_pair(capability, second, seed)
+        return made
+
+
+class _Domains(SandboxedSuite):
+    def domains(self) -> Sequence[str]:
+        return list(self._inner.domains())
+
+    def synthetic_in(self, domain: str, seed: int) -> Task:
+        made: Task = self._inner.synthetic_in(domain, seed)
+        return made
+
+
 class _Users(SandboxedSuite):
     def asks_user(self) -> bool:
         return bool(self._inner.asks_user())
@@ -146,6 +166,8 @@ _ABILITIES: Mapping[type, type[SandboxedSuite]] = {
     HasReference: _References,
     HasChecklist: _Checklists,
     Synthesizes: _Synthesis,
+    SynthesizesPairs: _Pairs,
+    SynthesizesDomains: _Domains,
     AsksUser: _Users,
     Describes: _Descriptions,
 }
@@ -242,6 +264,22 @@ class _Remote:
         """Raises UserError with the worker's error if it cannot make the task."""
         call = {"do": "synthetic", "capability": capability, "seed": seed}
         return self._query(call, self._task)
+
+    def partners(self, capability: str) -> Sequence[str]:
+        call = {"do": "partners", "capability": capability}
+        return self._query(call, lambda found: tuple(map(_name, found)))
+
+    def synthetic_pair(self, capability: str, second: str, seed: int) -> Task:
+        """As `synthetic`."""
+        call = {"do": "pair", "capability": capability, "second": second, "seed": seed}
+        return self._query(call, self._task)
+
+    def domains(self) -> Sequence[str]:
+        return self._query({"do": "domains"}, lambda found: tuple(map(_name, found)))
+
+    def synthetic_in(self, domain: str, seed: int) -> Task:
+        """As `synthetic`."""
+        return self._query({"do": "in_domain", "domain": domain, "seed": seed}, self._task)
 
     def _task(self, data: Any) -> Task:
         return task_from_json(data, self._envs, self._prefix)

@@ -21,6 +21,7 @@ from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Task, Trajectory
 from trace_bench.trainers.assignment import check_assignment
 from trace_bench.trainers.course import Course
+from trace_bench.trainers.hints import hints, is_hinted, sequences
 from trace_bench.trainers.record import (
     check_finite,
     check_job,
@@ -29,11 +30,11 @@ from trace_bench.trainers.record import (
     exact,
     of_rollouts,
     of_sampler,
+    reward_of,
 )
 from trace_bench.trainers.schedule import curve_caveat, plan
 from trace_bench.trainers.settings import GPU, TrainerSettings
 from trace_bench.trainers.start import check_start, start_of
-from trace_bench.trainers.tree import sequence_of
 
 if TYPE_CHECKING:
     import torch
@@ -201,6 +202,7 @@ class _Training:
             purpose=Purpose.TRAINING,
             temperature=1.0,
             route=[adapter] * len(tasks),
+            hints=hints(self.lab, tasks, self.settings),
         )
         for trajectory in played:
             check_turns(trajectory, adapter)
@@ -300,11 +302,19 @@ class _Training:
         rate = self.course.rate()
         for options in optimizer.param_groups:
             options["lr"] = rate
-        sequences = [sequence_of(t) for t in trajectories]
+        tokens = sequences(trajectories, self.settings)
         seed = stable_seed(self.job.seed, "update", iteration)
-        steps = update(learner, optimizer, sequences, found, self.settings, seed)
+        steps = update(learner, optimizer, tokens, found, self.settings, seed)
         check_finite(self.where(iteration), steps.grad_norm)
         return self.record(iteration, trajectories, found, steps, rate)
+
+    def of_hinted(self, trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
+        """The mean reward of the rollouts that played without a hint, where others had one."""
+        if not self.settings.hinted:
+            return {}
+        alone = [t for n, t in enumerate(trajectories) if not is_hinted(n, self.settings)]
+        earned = [r for r in (reward_of(t, self.job.reward) for t in alone) if r == r]
+        return {"reward_without_hint": sum(earned) / len(earned) if earned else None}
 
     def record(
         self,
@@ -329,6 +339,7 @@ class _Training:
             "iteration": iteration,
             "spent": self.course.spent,
             **of_rollouts(trajectories, self.job.reward, found),
+            **self.of_hinted(trajectories),
             "learning_rate": rate,
             "steps": steps.steps,
             "tokens": steps.tokens,

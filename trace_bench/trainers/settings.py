@@ -31,6 +31,8 @@ class Recipe:
     # How often an iteration's constant groups are replaced by new ones (DAPO, Yu et al. 2025, arXiv
     # 2503.14476, section 3.2, samples until none is left); all of them are paid for
     resample: int = field(default=0, metadata=number(0))
+    # How many rollouts of a group play with a hint (TRACE, section 2: 4 to 8 of 16, optional)
+    hinted: int = field(default=0, metadata=number(0))
     rank: int = field(default=16, metadata=number(1))
     alpha: float = field(default=32.0, metadata=number(0))  # updates are scaled by alpha / rank
     target_modules: tuple[str, ...] = LINEAR
@@ -46,6 +48,13 @@ class Recipe:
     batch_tokens: int = field(default=16384, metadata=number(1))  # in one forward pass
     # The mean difference between the sampler's and the trainer's log-probabilities that is an alarm
     mismatch: float = field(default=0.01, metadata=number(0) | PLACE)
+
+    def __post_init__(self) -> None:
+        if self.hinted >= self.group_size:
+            raise UserError(
+                f"trainer.hinted={self.hinted} of trainer.group_size={self.group_size} rollouts: "
+                "at least one plays without a hint. Lower `trainer.hinted`."
+            )
 
     def trained(self) -> dict[str, Any]:
         """The settings that decide what is trained: those of a job's identity, as plain data."""
@@ -97,7 +106,14 @@ class VerlSettings(Recipe):
 
     def __post_init__(self) -> None:
         """verl reads all tasks from one file before it starts, so what the rewards of a group say
-        cannot change them."""
+        cannot change them, and it trains on what was sampled, prompts included."""
+        super().__post_init__()
+        if self.hinted:
+            raise UserError(
+                f"trainer.hinted={self.hinted} takes hints out of the prompts before training, and "
+                "trainer=verl trains on the prompts that were played; allowed there: hinted=0. "
+                "Change `trainer.hinted`, or use trainer=local."
+            )
         for name, value, needed in (
             ("order", self.order, "shuffled"),
             ("resample", self.resample, 0),

@@ -20,6 +20,7 @@ from trace_bench.trainers.grpo import (
     policy_loss,
     token_weights,
 )
+from trace_bench.trainers.hints import is_hinted
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.parts import parts
 from trace_bench.trainers.settings import TrainerSettings
@@ -54,7 +55,7 @@ def update(
     steps = Steps()
     started = time.perf_counter()
     usable = [bool(t) and len(s.sampled) > 0 for t, s in zip(found.trained, sequences, strict=True)]
-    if learner.rounded and any(usable):
+    if (learner.rounded or settings.hinted) and any(usable):
         sequences = _own_logprobs(learner, sequences, usable, settings, steps)
     for members in minibatches(usable, settings, seed):
         batch = [sequences[i] for i in members]
@@ -74,8 +75,8 @@ def _own_logprobs(
     steps: Steps,
 ) -> list[Tokens]:
     """The usable sequences with the learner's own log-probabilities before the first step in place
-    of the sampler's, so that rounding is not taken for a change of the policy. What both are apart
-    goes into `steps`."""
+    of the sampler's, so that neither rounding nor a hint is taken for a change of the policy. What
+    both are apart goes into `steps`, of rollouts without a hint."""
     out = list(sequences)
     places = [i for i, used in enumerate(usable) if used]
     found: list[np.ndarray] = []
@@ -83,10 +84,13 @@ def _own_logprobs(
         for part in parts([out[i] for i in places], settings.batch_tokens, learner.room):
             ends = np.cumsum([len(s.sampled) for s in part])[:-1]
             found += np.split(learner.logprobs(build(part)).cpu().numpy(), ends)
-    sampler = np.concatenate([out[i].logprobs for i in places])
-    steps.mismatch = mismatch(torch.from_numpy(sampler), torch.from_numpy(np.concatenate(found)))
-    for i, own in zip(places, found, strict=True):
-        out[i] = replace(out[i], logprobs=own)
+    alike = [n for n, i in enumerate(places) if not is_hinted(i, settings)]
+    if alike:
+        sampler = np.concatenate([out[places[n]].logprobs for n in alike])
+        own = np.concatenate([found[n] for n in alike])
+        steps.mismatch = mismatch(torch.from_numpy(sampler), torch.from_numpy(own))
+    for i, logprobs in zip(places, found, strict=True):
+        out[i] = replace(out[i], logprobs=logprobs)
     return out
 
 
@@ -145,7 +149,7 @@ def _step(
         steps.clipped += float(loss.clipped) * count
         steps.kl += float(loss.kl) * count
         steps.weight += count
-        if steps.steps == 0 and not learner.rounded:
+        if steps.steps == 0 and not (learner.rounded or settings.hinted):
             first.append(new.detach())
     norm = float(torch.nn.utils.clip_grad_norm_(learner.parameters, settings.max_grad_norm))
     if not math.isfinite(steps.loss):

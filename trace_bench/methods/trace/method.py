@@ -24,8 +24,8 @@ from trace_bench.methods.trace.gates import GateTraining
 from trace_bench.methods.trace.plan import plan_of
 from trace_bench.methods.trace.routing import check_base, describe
 from trace_bench.methods.trace.settings import TraceSettings
-from trace_bench.methods.trace.synthesis import calibrate, from_training
-from trace_bench.methods.trace.synthesis.draw import Drawer, generator
+from trace_bench.methods.trace.synthesis import calibrate, from_training, pairs
+from trace_bench.methods.trace.synthesis.draw import Drawer, generator, pairing
 from trace_bench.methods.trace.synthesis.generate.generation import ROLE, Generation, Wanted
 from trace_bench.methods.trace.synthesis.generate.leaks import held_out
 from trace_bench.methods.trace.synthesis.generate.prompt import VERSION
@@ -103,6 +103,8 @@ class _Fit:
         # The capabilities that tasks can be made for; None: all that are no controls.
         unlimited = settings.synthesis == "select" or self.written
         self.trainable = None if unlimited else tuple(generator(lab.suite).capabilities())
+        if settings.pair_share:
+            pairing(lab.suite)
         self.report: dict[str, Any] = {}
         self.generation: Generation | None = None  # where a model writes the environments
         self.analysis = Analysis(lab, settings, self.write)
@@ -197,10 +199,14 @@ class _Fit:
         self.write(calibration=[calibrate.as_json(c) for c in results])
         self.lab.log(calibrate.table(results))
         suite, count, seed = self.lab.suite, settings.synthetic_tasks, self.lab.seed
+        mixes = calibrate.kept(results)
         drawn = {
-            name: self.drawer.tasks(suite, name, count, mix, seed)
-            for name, mix in calibrate.kept(results).items()
+            name: self.drawer.tasks(suite, name, count, mix, seed) for name, mix in mixes.items()
         }
+        if settings.pair_share:
+            drawn, counts = pairs.put(self.drawer, suite, drawn, mixes, settings.pair_share, seed)
+            self.write(pairs=counts)
+            self.lab.log(pairs.said(counts))
         return from_training.join(self.analysis, drawn, settings.target_share)
 
     # -- training and routing -----------------------------------------------------------------

@@ -17,6 +17,7 @@ from trace_bench.core.protocols import (
     RanksLabels,
     ShowsState,
     Synthesizes,
+    SynthesizesPairs,
 )
 from trace_bench.methods.trace import budget as budgets
 from trace_bench.methods.trace import gates
@@ -37,6 +38,12 @@ GENERATOR = Need(
     TASKS,
     "With method.synthesis=select the training tasks are trained on instead; with "
     "llm.generator.by=endpoint a model writes environments.",
+)
+PAIRS = Need(
+    "env",
+    SynthesizesPairs,
+    TASKS,
+    "With method.pair_share=0 every synthetic task needs one capability.",
 )
 LETTERS = Need("policy", RanksLabels, METHODS, "With method.route=retrieval no model is asked.")
 TUNING = Need(
@@ -90,7 +97,7 @@ def plan_of(settings: TraceSettings, run: PlannedRun, free: bool) -> MethodPlan:
             "Set llm.generator.by=endpoint too, llm.analyst.by=program, or "
             "method.synthesis=select.",
         )
-        needs.append(GENERATOR)
+        needs += [GENERATOR, PAIRS] if settings.pair_share else [GENERATOR]
     if written:
         _refuse_unwritten(settings)
     questions = label_questions(settings, run, analysis)
@@ -138,6 +145,11 @@ def _refuse_unwritten(settings: TraceSettings) -> None:
         raise UserError(
             f"method.target_share={settings.target_share:g} adds training tasks to the suite's own "
             "synthetic ones, and here a model writes them (llm.generator). Set it to 0."
+        )
+    if settings.pair_share:
+        raise UserError(
+            f"method.pair_share={settings.pair_share:g} is about the suite's own synthetic tasks, "
+            "and here a model writes them (llm.generator), for one capability. Set it to 0."
         )
 
 

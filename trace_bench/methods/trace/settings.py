@@ -108,6 +108,10 @@ class SynthesisSettings:
     target_share: float = _share(0.0)
     """Share of an environment's tasks that are training tasks of the target whose failures lack the
     capability, each as often as that takes (ours). 0: none."""
+    pair_share: float = _share(0.0)
+    """Share of an environment's tasks that need a second selected capability too (ours; published:
+    one at a time). They take the place of tasks that need only the first, never of contrast cases;
+    calibration is played on the latter. 0: none."""
     reward: Literal["similarity", "success"] = "similarity"
     """Which number of the tasks' score is the reward."""
 
@@ -128,6 +132,11 @@ class SynthesisSettings:
             raise UserError(
                 f"method.target_share={self.target_share:g} leaves no synthetic task; allowed: "
                 "0 to below 1. With method.synthesis=select all tasks are training tasks."
+            )
+        if self.pair_share and self.synthesis == "select":
+            raise UserError(
+                f"method.pair_share={self.pair_share:g} is about tasks that the suite makes, and "
+                "method.synthesis=select takes training tasks. Set `method.pair_share` to 0."
             )
 
 
@@ -208,6 +217,11 @@ class TraceSettings(RoutingSettings, SynthesisSettings, AnalysisSettings):
     def __post_init__(self) -> None:
         AnalysisSettings.__post_init__(self)
         SynthesisSettings.__post_init__(self)
+        if self.pair_share and self.max_capabilities < 2:
+            raise UserError(
+                f"method.pair_share={self.pair_share:g} needs a second capability, and "
+                "method.max_capabilities=1 trains one. Set `method.pair_share` to 0."
+            )
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The embedded suite's scenarios: a seeded generator, fixed splits, and synthetic tasks.
 
 suite, synthetic    tasks by split and index, or by capability and seed
+pairs               tasks by two capabilities and seed
 build               a task from a shape and a seed
 shapes/             which requests come together in which state of the phone
 requests/           the kinds of requests: how they are worded and solved

@@ -15,14 +15,19 @@ from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Typical
 from trace_bench.core.types import Message, Task
 from trace_bench.envs.augmentation import Augmentation
+from trace_bench.envs.domains.tables import TABLES
+from trace_bench.envs.domains.tasks import domain_data
+from trace_bench.envs.domains.tasks import reference as domain_reference
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.capabilities import CAPABILITIES
+from trace_bench.envs.toolsandbox.scenarios.pairs import pair_task, partners
 from trace_bench.envs.toolsandbox.scenarios.play import assistant
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
 from trace_bench.envs.toolsandbox.scenarios.shapes import Shape, shapes
 from trace_bench.envs.toolsandbox.scenarios.shapes.shape import TURNS
 from trace_bench.envs.toolsandbox.scenarios.synthetic import synthetic_task
+from trace_bench.envs.toolsandbox.worlds import AnyWorld
 
 PREFIX = "toolsandbox/embedded"
 # Number of tasks and pool of wordings and entities. `train_large` and `dialogues` share the pool
@@ -100,7 +105,11 @@ class EmbeddedSuite:
         """Any task from its id: of a split, or synthetic."""
         parts = task_id.removeprefix(f"{PREFIX}/").split("/")
         if task_id.startswith(f"{PREFIX}/synthetic/") and len(parts) == 3:
-            return synthetic_task(parts[1], int(parts[2]))
+            first, _, second = parts[1].partition("+")
+            seed = int(parts[2])
+            return pair_task(first, second, seed) if second else synthetic_task(first, seed)
+        if task_id.startswith(f"{PREFIX}/domains/") and len(parts) == 3:
+            return self.synthetic_in(parts[1], int(parts[2]))
         index, _, augmentation = parts[-1].partition("@")
         if len(parts) != 2 or parts[0] not in SPLITS or not index.isdigit():
             raise UserError(
@@ -109,12 +118,14 @@ class EmbeddedSuite:
             )
         return _task(parts[0], int(index), augmentation or "none")
 
-    def make(self) -> ToolSandboxEnv:
-        return ToolSandboxEnv()
+    def make(self) -> AnyWorld:
+        return AnyWorld()
 
     def reference(self, task: Task) -> list[Message]:
         """The reference trajectory as assistant messages, to be stepped in order."""
-        env = self.make()
+        if "domain" in task.data:
+            return domain_reference(task.data)
+        env = ToolSandboxEnv()
         env.reset(task)
         actions = enumerate(task.data["reference"])
         return [assistant(action, i, env.shown_name) for i, action in actions]
@@ -140,3 +151,18 @@ class EmbeddedSuite:
 
     def synthetic(self, capability: str, seed: int) -> Task:
         return synthetic_task(capability, seed)
+
+    def partners(self, capability: str) -> tuple[str, ...]:
+        """Every other capability."""
+        return partners(capability)
+
+    def synthetic_pair(self, capability: str, second: str, seed: int) -> Task:
+        return pair_task(capability, second, seed)
+
+    def domains(self) -> tuple[str, ...]:
+        """Those beside the phone world."""
+        return tuple(TABLES)
+
+    def synthetic_in(self, domain: str, seed: int) -> Task:
+        data = domain_data(domain, seed)
+        return Task(f"{PREFIX}/domains/{domain}/{seed}", self.name, "synthetic", seed, data)

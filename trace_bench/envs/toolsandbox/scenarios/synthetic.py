@@ -33,13 +33,18 @@ def synthetic_task(capability: str, seed: int) -> Task:
     rng = random.Random(f"synthetic/{capability}/{seed}")
     contrast = rng.random() < CONTRAST_SHARE
     required = [] if contrast or capability in (EXACT, TELL) else [capability]
-    choice = _contrast_shapes() if contrast else _shapes_for(capability)
+    choice = plain_shapes() if contrast else shapes_for(capability)
     task_id = f"toolsandbox/embedded/synthetic/{capability}/{seed}"
     for _ in range(100):  # what a drawn task requires also depends on the draw
         shape, drawn = rng.choice(choice), rng.getrandbits(32)
         task, _ = build(shape, Pool("synthetic"), drawn, task_id, "synthetic")
         if task.data["requires"] == required:
             break
+    return rewarded(task, contrast)
+
+
+def rewarded(task: Task, contrast: bool) -> Task:
+    """The task with the weights of a synthetic one."""
     data = {**task.data, "contrast": contrast}
     if not data["milestones"]:
         data["milestones"] = [_told(data["reference"][-1]["say"])]
@@ -48,7 +53,7 @@ def synthetic_task(capability: str, seed: int) -> Task:
 
 
 @lru_cache(maxsize=1)
-def _by_requirement() -> dict[frozenset[str], list[Shape]]:
+def by_requirement() -> dict[frozenset[str], list[Shape]]:
     """The shapes by the set of capabilities that one drawn task of each requires."""
     found: dict[frozenset[str], list[Shape]] = {}
     for shape in shapes():
@@ -58,19 +63,19 @@ def _by_requirement() -> dict[frozenset[str], list[Shape]]:
 
 
 @lru_cache(maxsize=1)
-def _contrast_shapes() -> tuple[Shape, ...]:
-    return tuple(s for s in _by_requirement()[frozenset()] if s.category != INSUFFICIENT)
+def plain_shapes() -> tuple[Shape, ...]:
+    return tuple(s for s in by_requirement()[frozenset()] if s.category != INSUFFICIENT)
 
 
 @lru_cache(maxsize=len(CAPABILITIES))
-def _shapes_for(capability: str) -> tuple[Shape, ...]:
-    plain = _by_requirement()[frozenset()]
+def shapes_for(capability: str) -> tuple[Shape, ...]:
+    plain = by_requirement()[frozenset()]
     if capability == EXACT:  # an argument of a later call comes out of an earlier result
         names = ("modify_contact", "remove_reminder", "send_name")
         return tuple(s for s in plain if s.name in names)
     if capability == TELL:
         return tuple(s for s in plain if s.category == SINGLE and not s.name.startswith("set"))
-    return tuple(_by_requirement()[frozenset({capability})])
+    return tuple(by_requirement()[frozenset({capability})])
 
 
 def _told(text: str) -> dict[str, Any]:

@@ -9,11 +9,12 @@ the full reward, doing nothing must not. No rollout is spent here, since no agen
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import HasReference, Suite, Synthesizes
+from trace_bench.core.protocols import HasReference, Suite, Synthesizes, SynthesizesPairs
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Score, Step, Task
 
@@ -48,17 +49,21 @@ class Drawer:
 
     def __init__(self) -> None:
         self._suite: Suite | None = None
-        self._drawn: dict[tuple[str, int, Mix, int], tuple[Task, ...]] = {}
+        self._drawn: dict[tuple[str, int, Mix, int, str], tuple[Task, ...]] = {}
 
     def tasks(
-        self, suite: Suite, capability: str, count: int, mix: Mix, seed: int
+        self, suite: Suite, capability: str, count: int, mix: Mix, seed: int, second: str = ""
     ) -> tuple[Task, ...]:
-        """As `draw` with the label "train"."""
+        """As `draw` with the label "train". `second`: another capability that they need too."""
         if suite is not self._suite:
             self._suite, self._drawn = suite, {}
-        key = (capability, count, mix, seed)
+        key = (capability, count, mix, seed, second)
         if key not in self._drawn:
-            self._drawn[key] = draw(suite, *key, "train").tasks
+            name, make = capability, None
+            if second:
+                name = f"{capability}+{second}"
+                make = partial(pairing(suite).synthetic_pair, capability, second)
+            self._drawn[key] = draw(suite, name, count, mix, seed, "train", make).tasks
         return self._drawn[key]
 
 
@@ -70,6 +75,16 @@ def generator(suite: Suite) -> Synthesizes:
             "generator of them. Change `env` or `method`. With method=trace, "
             "method.synthesis=select trains on training tasks instead, and with "
             "llm.generator.by=endpoint a model writes environments."
+        )
+    return suite
+
+
+def pairing(suite: Suite) -> SynthesizesPairs:
+    """The suite as a generator of tasks that need two capabilities; UserError if it is none."""
+    if not isinstance(suite, SynthesizesPairs):
+        raise UserError(
+            f"{suite.name}/{suite.variant} makes no tasks that need two capabilities. Set "
+            "`method.pair_share` to 0, or change `env`."
         )
     return suite
 
@@ -107,14 +122,24 @@ def self_test(suite: Suite, task: Task) -> str | None:
     return None
 
 
-def draw(suite: Suite, capability: str, count: int, mix: Mix, seed: int, label: str) -> Drawn:
+def draw(
+    suite: Suite,
+    name: str,
+    count: int,
+    mix: Mix,
+    seed: int,
+    label: str,
+    make: Callable[[int], Task] | None = None,
+) -> Drawn:
     """`count` accepted tasks in a seeded order. `label` names the stream of seeds ("train",
     "calibration/1"): different labels give different tasks, the same label the same ones. A
-    generator that makes no contrast cases gives none.
+    generator that makes no contrast cases gives none. `make`: gives the task of a seed; without it
+    they are of the capability `name`.
 
     Raises UserError naming the last defect when more seeds are refused than accepted.
     """
-    source = generator(suite)
+    if make is None:
+        make = partial(generator(suite).synthetic, name)
     want = {True: round(count * mix.contrast), False: count - round(count * mix.contrast)}
     kept: dict[bool, list[Task]] = {True: [], False: []}
     refused, last, seen = 0, "", set[str]()
@@ -124,8 +149,8 @@ def draw(suite: Suite, capability: str, count: int, mix: Mix, seed: int, label: 
             want = {True: 0, False: count}
         if all(len(kept[side]) >= want[side] for side in want):
             break
-        number = stable_seed(seed, "trace", "synthetic", capability, label, n) % 2**31
-        task = source.synthetic(capability, number)
+        number = stable_seed(seed, "trace", "synthetic", name, label, n) % 2**31
+        task = make(number)
         side = bool(task.data.get("contrast", False))
         if task.id in seen or len(kept[side]) >= want[side]:
             continue
@@ -144,11 +169,11 @@ def draw(suite: Suite, capability: str, count: int, mix: Mix, seed: int, label: 
     tasks = kept[False] + kept[True]
     if len(tasks) < count:
         raise UserError(
-            f"only {len(tasks)} of {count} synthetic tasks of {capability} "
+            f"only {len(tasks)} of {count} synthetic tasks of {name} "
             f"({want[True]} contrast cases) could be made; refused by the self-test: {refused} "
             f"({last or 'none'}). Lower `method.synthetic_tasks` if the generator has no more."
         )
-    random.Random(stable_seed(seed, "trace", "order", capability, label)).shuffle(tasks)
+    random.Random(stable_seed(seed, "trace", "order", name, label)).shuffle(tasks)
     return Drawn(tuple(tasks), refused)
 
 

@@ -198,7 +198,7 @@ def remove_reminder(choices: Choices) -> Request:
     errand = choices.errand()
 
     def solution(solver: Solver) -> Solution:
-        solver.need("remove_reminder")
+        solver.need("remove_reminder", "search_reminder")  # no id could be invented
         row = yield from _find_reminder(solver, errand)
         yield from call_tool(solver, "remove_reminder", {"reminder_id": row["reminder_id"]})
         return "The reminder is removed."

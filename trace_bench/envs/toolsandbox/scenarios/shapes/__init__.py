@@ -8,11 +8,17 @@ from functools import lru_cache
 
 from trace_bench.envs.toolsandbox.scenarios.shapes.insufficient import insufficient
 from trace_bench.envs.toolsandbox.scenarios.shapes.multiple import multiple
-from trace_bench.envs.toolsandbox.scenarios.shapes.shape import INSUFFICIENT, SINGLE, Shape
+from trace_bench.envs.toolsandbox.scenarios.shapes.shape import (
+    INSUFFICIENT,
+    MULTIPLE,
+    SINGLE,
+    TURNS,
+    Shape,
+)
 from trace_bench.envs.toolsandbox.scenarios.shapes.single import single
 from trace_bench.envs.toolsandbox.scenarios.shapes.turns import turns
 
-__all__ = ["INSUFFICIENT", "SINGLE", "Shape", "shapes"]
+__all__ = ["INSUFFICIENT", "MULTIPLE", "SINGLE", "TURNS", "Shape", "shapes"]
 
 
 @lru_cache(maxsize=1)

@@ -1,0 +1,194 @@
+"""From a domain and a seed to a task: rows, requests of a user, and the reference that does them.
+
+The requests of a task are about different rows: find a value, compare two, add, change, remove.
+They come in one message or one after the other.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trace_bench.core.chat import make_call
+from trace_bench.core.errors import unknown
+from trace_bench.core.types import Message
+from trace_bench.envs.domains.tables import TABLES, Table, Values
+
+SYSTEM = "You are an assistant. Use the tools."
+_ROWS = 8
+_MOST = 3  # requests
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Draft:
+    """A task in the making. `free`: rows that no request is about yet. Of every request so far:
+    what the user says, the reference's calls, and what the user is to be told (None: nothing)."""
+
+    rng: random.Random
+    table: Table
+    rows: list[Row]
+    free: list[Row]
+    new: list[str]  # names that no row has
+    clauses: list[str] = field(default_factory=list)
+    calls: list[list[dict[str, Any]]] = field(default_factory=list)
+    tells: list[str | None] = field(default_factory=list)
+
+    def take(self) -> Row:
+        return self.free.pop()
+
+    def request(self, clause: str, *calls: dict[str, Any], tells: str | None = None) -> None:
+        self.clauses.append(clause)
+        self.calls.append(list(calls))
+        self.tells.append(tells)
+
+    def find(self, row: Row) -> dict[str, Any]:
+        return _call(f"find_{self.table.noun}", name=row["name"])
+
+
+def domain_data(domain: str, seed: int) -> dict[str, Any]:
+    """A task's data. Raises UserError for an unknown domain.
+
+    `rows` and `wanted`: the table before and after; `user`: the messages, one after the other;
+    `turns`: for each of them the reference's calls and what it asks to be told."""
+    if domain not in TABLES:
+        raise unknown("domain", domain, TABLES, "domain")
+    rng = random.Random(f"domains/{domain}/{seed}")
+    table = TABLES[domain]
+    names = [f"{first} {second}" for first in table.names[0] for second in table.names[1]]
+    rng.shuffle(names)
+    rows = [_row(rng, table, name) for name in names[:_ROWS]]
+    draft = Draft(rng, table, rows, rng.sample(rows, _ROWS), names[_ROWS:])
+    for _ in range(rng.randint(1, _MOST)):
+        rng.choice(REQUESTS)(draft)
+    together = rng.random() < 0.5
+    wanted = [dict(row) for row in rows]
+    for call in (call for calls in draft.calls for call in calls):
+        apply(table, wanted, call["name"], call["arguments"])
+    return {
+        "domain": domain,
+        "rows": rows,
+        "wanted": wanted,
+        "system": SYSTEM,
+        "user": [_sentence(draft.clauses)] if together else [_sentence([c]) for c in draft.clauses],
+        "turns": _turns(draft, together),
+        "contrast": False,
+    }
+
+
+def reference(data: Mapping[str, Any]) -> list[Message]:
+    """The messages that solve a task."""
+    out: list[Message] = []
+    for turn in data["turns"]:
+        out += [make_call(call["name"], **call["arguments"]) for call in turn["calls"]]
+        out.append({"role": "assistant", "content": ", ".join(turn["tells"]) or "Done."})
+    return out
+
+
+def apply(table: Table, rows: list[Row], tool: str, arguments: Mapping[str, Any]) -> Any:
+    """Runs a tool on `rows`, which it changes; returns its result. Raises ValueError for a call
+    that cannot be carried out."""
+    verb, _, rest = tool.partition(f"_{table.noun}")
+    if verb == "find":
+        return _only([row for row in rows if row["name"] == arguments["name"]], table)
+    if verb == "add":
+        if any(row["name"] == arguments["name"] for row in rows):
+            raise ValueError(f"There is a {table.noun} of that name already")
+        rows.append({"id": f"new{len(rows)}", **arguments})
+        return rows[-1]["id"]
+    identity = arguments[f"{table.noun}_id"]
+    row = _only([row for row in rows if row["id"] == identity], table)
+    if verb == "remove":
+        rows.remove(row)
+    else:
+        name = rest.removeprefix("_")
+        row[name] = arguments[name]
+    return None
+
+
+def _only(found: list[Row], table: Table) -> Row:
+    if not found:
+        raise ValueError(f"There is no such {table.noun}")
+    return found[0]
+
+
+def _row(rng: random.Random, table: Table, name: str) -> Row:
+    values = {name: _value(rng, values) for name, values in table.fields.items()}
+    return {"id": f"{rng.getrandbits(32):08x}", "name": name, **values}
+
+
+def _value(rng: random.Random, values: Values, but: Any = None) -> Any:
+    """One of the values that is not `but`."""
+    while (value := rng.choice(values)) == but:
+        pass
+    return value
+
+
+def _call(tool: str, **arguments: Any) -> dict[str, Any]:
+    return {"name": tool, "arguments": arguments}
+
+
+def _turns(draft: Draft, together: bool) -> list[dict[str, Any]]:
+    each = zip(draft.calls, draft.tells, strict=True)
+    parts: list[dict[str, list[Any]]] = [
+        {"calls": calls, "tells": [tells] if tells else []} for calls, tells in each
+    ]
+    if not together:
+        return parts
+    return [{key: [x for part in parts for x in part[key]] for key in ("calls", "tells")}]
+
+
+def _sentence(clauses: list[str]) -> str:
+    text = ", and ".join(clauses)
+    return text[0].upper() + text[1:] + "."
+
+
+# -- requests -------------------------------------------------------------------------------------
+
+
+def _look_up(draft: Draft) -> None:
+    row, name = draft.take(), draft.rng.choice(list(draft.table.fields))
+    clause = draft.rng.choice(("tell me the {} of the {}", "find out the {} of the {}"))
+    draft.request(clause.format(name, row["name"]), draft.find(row), tells=str(row[name]))
+
+
+def _compare(draft: Draft) -> None:
+    one, two = draft.take(), draft.take()
+    name = draft.table.count[0]
+    if one[name] == two[name]:
+        _look_up(draft)
+        return
+    more = max(one, two, key=lambda row: row[name])
+    clause = f"tell me which has the larger {name}, the {one['name']} or the {two['name']}"
+    draft.request(clause, draft.find(one), draft.find(two), tells=more["name"])
+
+
+def _add(draft: Draft) -> None:
+    name = draft.new.pop()
+    given = {field: _value(draft.rng, values) for field, values in draft.table.fields.items()}
+    listed = " and ".join(f"{field} {value}" for field, value in given.items())
+    call = _call(f"add_{draft.table.noun}", name=name, **given)
+    draft.request(f"add {draft.table.one} called {name} with {listed}", call)
+
+
+def _change(draft: Draft) -> None:
+    row, table = draft.take(), draft.table
+    name = draft.rng.choice(list(table.fields))
+    value = _value(draft.rng, table.fields[name], row[name])
+    clause = draft.rng.choice(("set the {} of the {} to {}", "change the {} of the {} to {}"))
+    given = {f"{table.noun}_id": row["id"], name: value}
+    call = _call(f"set_{table.noun}_{name}", **given)
+    draft.request(clause.format(name, row["name"], value), draft.find(row), call)
+
+
+def _remove(draft: Draft) -> None:
+    row, noun = draft.take(), draft.table.noun
+    clause = draft.rng.choice(("remove the {}", "delete the {} from the list"))
+    call = _call(f"remove_{noun}", **{f"{noun}_id": row["id"]})
+    draft.request(clause.format(row["name"]), draft.find(row), call)
+
+
+REQUESTS: tuple[Callable[[Draft], None], ...] = (_look_up, _compare, _add, _change, _remove)
