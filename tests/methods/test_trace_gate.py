@@ -73,7 +73,7 @@ def test_the_gradient_is_that_of_finite_differences(policy: LocalPolicy, refs: A
     gate = gate_of(refs)
     agent = AgentSpec(MODEL, adapters=refs, router=gate.as_json())
     (played,) = play(policy, world, agent, [task], [0], max_turns=1)
-    state = policy.prompt_state(played.turns[0].messages, played.tools)
+    state = policy.prompt_states(played.turns[0].messages, played.tools)
     tree = build([sequence_of(played)])
     model = Gated(MODEL, refs)
     model.learner.model.double()
@@ -84,8 +84,8 @@ def test_the_gradient_is_that_of_finite_differences(policy: LocalPolicy, refs: A
     torch.autograd.backward(total())
     step = 3e-3  # the log-probabilities come in float32
     for values, place in (
-        *((gate.weights, (row, column)) for row in range(3) for column in (77,)),
-        *((gate.bias, (row,)) for row in range(3)),
+        *((gate.weights, (0, row, 77)) for row in range(3)),
+        *((gate.bias, (0, row)) for row in range(3)),
     ):
         assert values.grad is not None
         found = float(values.grad[place])
@@ -102,12 +102,12 @@ def test_the_gradient_is_that_of_finite_differences(policy: LocalPolicy, refs: A
 
 def test_the_gradient_passes_the_rounding(refs: Any) -> None:
     gate = gate_of(refs)
-    state = torch.randn(128).tolist()
+    state = torch.randn(1, 128).tolist()
     played, smooth = gate.mix(state), gate.mix(state, played=False)
     tenths = (played - 0.35) / 0.65 * 10
     assert torch.allclose(tenths, tenths.round(), atol=1e-9) and not torch.equal(played, smooth)
     grads = [
-        torch.autograd.grad(mix[0], gate.bias, retain_graph=True)[0] for mix in (played, smooth)
+        torch.autograd.grad(mix[0, 0], gate.bias, retain_graph=True)[0] for mix in (played, smooth)
     ]
     torch.testing.assert_close(grads[0], grads[1])
 
@@ -129,10 +129,10 @@ def test_what_the_loaded_agent_samples_is_what_the_trainer_computes(
     router = make_router(again, policy)
     for trajectory in played:
         first = trajectory.turns[0].messages
-        mix = gate.mix(policy.prompt_state(first, trajectory.tools))
+        mix = gate.mix(policy.prompt_states(first, trajectory.tools))
         choice = router.route(first, trajectory.tools)
         assert isinstance(choice, Mixture) and choice.name == trajectory.adapter
-        assert [w for _, w in choice.parts] == pytest.approx(mix.tolist(), abs=1e-6)
+        assert [w for _, w in choice.parts] == pytest.approx(mix[0].tolist(), abs=1e-6)
         tokens = sequence_of(trajectory)
         with torch.no_grad():
             computed = model.logprobs(build([tokens]), mix)

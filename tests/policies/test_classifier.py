@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from models import save_adapter
@@ -53,8 +54,8 @@ def description(hidden: int = 128, **changes: Any) -> dict[str, Any]:
     return {**router, "others": 0.35, **changes}
 
 
-def state(first: float) -> list[float]:
-    return [first] + [0.0] * 127
+def state(first: float) -> list[list[float]]:
+    return [[first] + [0.0] * 127]
 
 
 def parts(choice: Any) -> dict[str, float]:
@@ -77,19 +78,19 @@ def test_soft_weights_need_not_sum_to_one(policy: Any) -> None:
     found = parts(router.choose(state(0.05)))  # softmax .30, .20, .24, .27 in tenths
     assert found == {"one@0001": 0.65, "two@0001": 0.6, "three@0001": 0.6}
     assert sum(found.values()) > 1.0
-    assert blend(["a", None], torch.tensor([0.0, 1.0]).numpy(), 0.0) is None
+    assert blend(["a", None], np.array([[0.0, 1.0]]), 0.0) is None
 
 
 def test_the_state_is_the_base_models_at_the_end_of_the_first_prompt(policy: Any) -> None:
     step = suite("toolsandbox", "embedded").make()
     task = next(iter(suite("toolsandbox", "embedded").tasks("dev")))
     first = step.reset(task)
-    found = policy.prompt_state(first.messages, first.tools)
+    (found,) = policy.prompt_states(first.messages, first.tools)
     model: Any = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     ids = torch.tensor([policy.chat.first(first.messages, first.tools)])
     with torch.inference_mode():
         whole = model(ids, output_hidden_states=True).hidden_states[-1][0, -1]
-    assert found == pytest.approx(whole.tolist(), abs=1e-5)
+    assert list(found) == pytest.approx(whole.tolist(), abs=1e-5)
 
 
 def test_a_merged_adapter_is_one_for_peft_too(policy: Any, adapters: Any) -> None:
@@ -141,6 +142,6 @@ def test_bad_descriptions_are_refused(policy: Any, adapters: Any) -> None:
     refused(r"does not show it.*policy.*local", model=IdlePolicy())
     refused(r"unknown adapter 'four'", labels=["four", None])
     refused(r"4 labels.*shape \(2, 1\)", weights=[[1.0], [2.0]])
-    refused(r"made for 64 features.*gives 128", hidden=64)
+    refused(r"made for 1 x 64 features.*gives 1 x 128", hidden=64)
     refused(r"others is 2", others=2)
     refused(r"finite", bias=[0.0, float("nan"), 0.0, 0.0])
