@@ -247,7 +247,7 @@ class GateTraining:
         found: dict[str, _Piece] = {}
         place = 0
         for trajectory in group:
-            for messages, sequence, adapter in _steps(trajectory, gate):
+            for messages, sequence, adapter in steps(trajectory, gate):
                 key = json.dumps([trajectory.task, messages])
                 if key not in self.states:
                     self.states[key] = self.lab.prompt_states(
@@ -264,9 +264,7 @@ class GateTraining:
         return list(found.values())
 
 
-def _steps(
-    trajectory: Trajectory, gate: Gate
-) -> Iterator[tuple[list[Message], Tokens, str | None]]:
+def steps(trajectory: Trajectory, gate: Gate) -> Iterator[tuple[list[Message], Tokens, str | None]]:
     """What the gate saw, the tokens that were then sampled, and what played them: once for a
     trajectory where the gate is locked, else for each of its turns."""
     from trace_bench.trainers.tree import sequence_of

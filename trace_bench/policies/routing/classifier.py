@@ -86,8 +86,8 @@ class Linear:
                 "both for each transformer block."
             )
         self.blocks = weights.ndim == 3
-        self.weights = weights if self.blocks else weights[None]
-        self.bias = bias if self.blocks else bias[None]
+        self.weights = weights.reshape(-1, *weights.shape[-2:])
+        self.bias = bias.reshape(-1, count)
 
     def scores(self, features: np.ndarray) -> np.ndarray:
         """[1 or blocks, features] -> [1 or blocks, labels]. Raises UserError for another shape."""
