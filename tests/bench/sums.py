@@ -41,7 +41,7 @@ def agent_of(folder: Path, count: int, rank: int) -> AgentSpec:
         place.parent.mkdir(parents=True)
         save_adapter(MODEL_FOLDER, place, seed=seed, rank=rank, scale=0.02)
         refs.append(AdapterRef(f"a{seed}@0001", str(place)))
-    weights = np.random.default_rng(0).normal(size=(4, count + 1, 128), scale=0.1)
+    weights = np.random.default_rng(0).normal(size=(4, count + 1, 128), scale=0.01)
     labels = [*(ref.name for ref in refs), None]
     router = {"kind": "classifier", "labels": labels, "weights": weights.tolist(), "soft": True}
     router |= {"bias": np.zeros((4, count + 1)).tolist(), "others": 0.35}
@@ -83,7 +83,7 @@ def main() -> None:
         print("without files:", played(agent, tasks, None))
         begin = time.process_time()
         written = {s.name: merge(s, agent.adapters) for s in sums}
-        size = sum(f.stat().st_size for f in (Path(folder) / "merged").rglob("*.safetensors"))
+        size = sum(f.stat().st_size for f in (Path(folder) / "adapters" / "merged").rglob("*.safetensors"))
         print(f"writing them: {time.process_time() - begin:.2f} s, {size / 1e6:.0f} MB")
         all_of = AgentSpec(MODEL, adapters=(*agent.adapters, *written.values()))
         print("with files:", played(all_of, tasks, [s.name for s in sums]))
