@@ -83,7 +83,9 @@ def main() -> None:
         print("without files:", played(agent, tasks, None))
         begin = time.process_time()
         written = {s.name: merge(s, agent.adapters) for s in sums}
-        size = sum(f.stat().st_size for f in (Path(folder) / "adapters" / "merged").rglob("*.safetensors"))
+        size = sum(
+            f.stat().st_size for f in (Path(folder) / "adapters" / "merged").rglob("*.safetensors")
+        )
         print(f"writing them: {time.process_time() - begin:.2f} s, {size / 1e6:.0f} MB")
         all_of = AgentSpec(MODEL, adapters=(*agent.adapters, *written.values()))
         print("with files:", played(all_of, tasks, [s.name for s in sums]))

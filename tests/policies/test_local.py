@@ -139,7 +139,7 @@ def test_sums_with_weights_for_each_block_are_played_beside_everything_else(worl
     policy.load(agent)
     for each in sums:
         policy.add_sum(each.name, dict(each.parts))
-    turns = {n: [] for n in range(5)}
+    turns: dict[int, list[Any]] = {n: [] for n in range(5)}
     for text in ("Hello.", "And now?"):
         said = ({"role": "user", "content": text},)
         policy.submit([TurnRequest(n, said, (), played[n], n, max_tokens=12) for n in turns])
@@ -153,7 +153,7 @@ def test_sums_with_weights_for_each_block_are_played_beside_everything_else(worl
     )
     models = plain_models(written)
     for n, done in turns.items():
-        ids = []
+        ids: list[int] = []
         for turn in done:
             start = len(ids) + len(turn.prompt_ids)
             ids += [*turn.prompt_ids, *turn.token_ids]

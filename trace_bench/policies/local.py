@@ -182,9 +182,9 @@ class LocalPolicy:
 
     def _submit(self, request: TurnRequest) -> None:
         episode = self._open.get(request.episode)
-        known = self._adapters.keys() | self._sums.keys()
-        if request.adapter is not None and request.adapter not in known:
-            raise unknown("adapter", request.adapter, self._adapters, "agent.adapters")
+        name = request.adapter
+        if name is not None and name not in self._adapters and name not in self._sums:
+            raise unknown("adapter", name, self._adapters, "agent.adapters")
         if episode is None:
             episode = self._open[request.episode] = _Open(adapter=request.adapter)
             ids = self.chat.first(request.messages, request.tools)

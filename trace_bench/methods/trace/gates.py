@@ -199,7 +199,7 @@ class GateTraining:
         import torch
 
         from trace_bench.trainers.grpo import mismatch, policy_loss, token_weights
-        from trace_bench.trainers.tree import build, sequence_of
+        from trace_bench.trainers.tree import build
 
         groups: dict[int, list[int]] = {}
         for i, trajectory in enumerate(played):
@@ -212,11 +212,11 @@ class GateTraining:
         before: list[tuple[torch.Tensor, torch.Tensor]] = []
         total = 0.0
         for members in groups.values():
-            sequences = [sequence_of(played[i]) for i in members]
-            lengths = torch.tensor([len(s.sampled) for s in sequences])
+            group = [played[i] for i in members]
+            lengths = torch.tensor([sum(len(t.token_ids) for t in one.turns) for one in group])
             weights = token_weights(lengths, self.recipe.aggregate) * len(members) / count
             spread = found.values[members].repeat_interleave(lengths)
-            for piece in self.pieces([played[i] for i in members], gate, update.steps == 0):
+            for piece in self.pieces(group, gate, update.steps == 0):
                 old = torch.cat([torch.from_numpy(s.logprobs) for s in piece.sequences])
                 new = model.logprobs(build(piece.sequences), gate.mix(piece.states)).cpu()
                 loss = policy_loss(
