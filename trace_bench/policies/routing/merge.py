@@ -60,9 +60,9 @@ class Mixture:
 
 
 def _text(weight: Weight) -> str:
-    if isinstance(weight, tuple):
+    if isinstance(weight, tuple) and len(set(weight)) > 1:
         return f"{min(weight):g}..{max(weight):g}"
-    return f"{weight:g}"
+    return f"{weight[0] if isinstance(weight, tuple) else weight:g}"
 
 
 def mixture(shares: Sequence[tuple[str | None, float]], least: float) -> Mixture | str | None:
