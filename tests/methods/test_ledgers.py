@@ -34,7 +34,14 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "failure_loop": {**QUICK["failure_loop"], "rounds": 2, "keep_runs": 4},
     "trace_finish": {**QUICK["trace"], "keep_runs": 4},
     "trace": {**QUICK["trace"], "keep_runs": 4, "trunk_share": 0.5, "minimum_training": 32},
-}
+    "trace, gate": {
+        **QUICK["trace"], "keep_runs": 4, "minimum_training": 32, "max_capabilities": 2,
+        "route": "gate", "gate": "block", "gate_lock": "turn", "gate_share": 0.22,
+        "gate_rate": 0.1,
+    },
+}  # fmt: skip
+KILLED = {"trace, gate": 280}
+"""Where a run is killed if not at 170: within the training of the gate."""
 TRAINER = TrainerSettings(group_size=8, groups=4, rank=4, alpha=8.0, epochs=1)
 
 
@@ -70,7 +77,9 @@ def fit(name: str, folder: Path, budget: int, kill_at: int = 0) -> Fitted:
             os.kill(os.getpid(), signal.SIGKILL)
 
     with lab.listening(hear):
-        agent = method(name, **SETTINGS[name]).fit(BASE, lab.suite.tasks("train"), lab)
+        agent = method(name.partition(",")[0], **SETTINGS[name]).fit(
+            BASE, lab.suite.tasks("train"), lab
+        )
     left = lab.budget_left()
     lab.close()
     return Fitted(agent, counted, left)
@@ -92,17 +101,19 @@ def weights(agent: AgentSpec) -> list[bytes]:
 def test_the_ledger_is_what_was_played_also_after_a_kill(name: str, tmp_path: Path) -> None:
     whole = fit(name, tmp_path / "whole", 300)
     check(whole, tmp_path / "whole", 300)
-    assert whole.agent.adapters and (whole.agent.router is None) == (name != "trace")
+    assert whole.agent.adapters and (whole.agent.router is None) == ("trace" not in name.split(","))
+    at = KILLED.get(name, 170)
     child = os.fork()
     if child == 0:
-        fit(name, tmp_path / "killed", 300, kill_at=170)
+        fit(name, tmp_path / "killed", 300, kill_at=at)
         os._exit(0)
     assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-    assert 170 <= len(read_lines(tmp_path / "killed/ledger.jsonl")) <= 300
+    assert at <= len(read_lines(tmp_path / "killed/ledger.jsonl")) <= 300
     again = fit(name, tmp_path / "killed", 300)
     check(again, tmp_path / "killed", 300)
     assert [a.name for a in again.agent.adapters] == [a.name for a in whole.agent.adapters]
     assert weights(again.agent) == weights(whole.agent)
+    assert again.agent.router == whole.agent.router
 
 
 @pytest.mark.slow

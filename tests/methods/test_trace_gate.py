@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from models import save_adapter
@@ -25,6 +26,7 @@ from trace_bench.core.types import (
     to_json,
 )
 from trace_bench.methods.trace import Trace
+from trace_bench.methods.trace.gates import steps
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
@@ -58,34 +60,45 @@ def refs(tmp_path_factory: pytest.TempPathFactory) -> tuple[AdapterRef, ...]:
     return tuple(out)
 
 
-def gate_of(refs: Sequence[AdapterRef], others: float = 0.35) -> Gate:
+FORMS = ("global", "block", "block, turn")
+
+
+def gate_of(refs: Sequence[AdapterRef], form: str) -> Gate:
     torch.manual_seed(5)
-    labels = [*(ref.name for ref in refs), None]
-    weights = (0.05 * torch.randn(3, 128)).tolist()
-    return Gate({"labels": labels, "weights": weights, "bias": [0.1, 0.0, -0.1]}, others)
+    weights, bias = 0.05 * torch.randn(4, 3, 128), torch.tensor([0.1, 0.0, -0.1]).repeat(4, 1)
+    if form == "global":
+        weights, bias = weights[0], bias[0]
+    router: dict[str, Any] = {"labels": [*(ref.name for ref in refs), None]}
+    router |= {"weights": weights.tolist(), "bias": bias.tolist()}
+    return Gate({**router, "lock": "turn" if "turn" in form else "prefill"}, 0.35)
 
 
-def test_the_gradient_is_that_of_finite_differences(policy: LocalPolicy, refs: Any) -> None:
+@pytest.mark.parametrize("form", ["global", "block"])
+def test_the_gradient_is_that_of_finite_differences(
+    policy: LocalPolicy, refs: Any, form: str
+) -> None:
     """Of the log-probabilities of real episodes in the gate's weights and bias, and
     without rounding: through the softmax, the weights, and every layer of the model."""
     world = suite("toolsandbox", "embedded")
     task = next(iter(world.tasks("dev")))
-    gate = gate_of(refs)
+    gate = gate_of(refs, form)
     agent = AgentSpec(MODEL, adapters=refs, router=gate.as_json())
     (played,) = play(policy, world, agent, [task], [0], max_turns=1)
-    state = policy.prompt_state(played.turns[0].messages, played.tools)
+    states = policy.prompt_states(played.turns[0].messages, played.tools, gate.blocks)
     tree = build([sequence_of(played)])
     model = Gated(MODEL, refs)
     model.learner.model.double()
 
     def total() -> torch.Tensor:
-        return model.logprobs(tree, gate.mix(state, played=False)).double().sum()
+        return model.logprobs(tree, gate.mix(states, played=False)).double().sum()
 
     torch.autograd.backward(total())
+    rows = len(gate.weights)
+    assert rows == (4 if form == "block" else 1)
     step = 3e-3  # the log-probabilities come in float32
     for values, place in (
-        *((gate.weights, (row, column)) for row in range(3) for column in (77,)),
-        *((gate.bias, (row,)) for row in range(3)),
+        *((gate.weights, (row % rows, row, 77)) for row in range(3)),
+        *((gate.bias, (row, row % 3)) for row in range(rows)),
     ):
         assert values.grad is not None
         found = float(values.grad[place])
@@ -101,22 +114,23 @@ def test_the_gradient_is_that_of_finite_differences(policy: LocalPolicy, refs: A
 
 
 def test_the_gradient_passes_the_rounding(refs: Any) -> None:
-    gate = gate_of(refs)
-    state = torch.randn(128).tolist()
+    gate = gate_of(refs, "global")
+    state = torch.randn(1, 128).tolist()
     played, smooth = gate.mix(state), gate.mix(state, played=False)
     tenths = (played - 0.35) / 0.65 * 10
     assert torch.allclose(tenths, tenths.round(), atol=1e-9) and not torch.equal(played, smooth)
     grads = [
-        torch.autograd.grad(mix[0], gate.bias, retain_graph=True)[0] for mix in (played, smooth)
+        torch.autograd.grad(mix[0, 0], gate.bias, retain_graph=True)[0] for mix in (played, smooth)
     ]
     torch.testing.assert_close(grads[0], grads[1])
 
 
+@pytest.mark.parametrize("form", FORMS)
 def test_what_the_loaded_agent_samples_is_what_the_trainer_computes(
-    policy: LocalPolicy, refs: Any, tmp_path: Path
+    policy: LocalPolicy, refs: Any, tmp_path: Path, form: str
 ) -> None:
     """Export: the agent as JSON, read back and played by a new engine."""
-    gate = gate_of(refs)
+    gate = gate_of(refs, form)
     agent = AgentSpec(MODEL, adapters=refs, router=gate.as_json())
     (tmp_path / "agent.json").write_text(json.dumps(to_json(agent)))
     again = agent_from_json(json.loads((tmp_path / "agent.json").read_text()))
@@ -128,15 +142,17 @@ def test_what_the_loaded_agent_samples_is_what_the_trainer_computes(
     model = Gated(MODEL, refs)
     router = make_router(again, policy)
     for trajectory in played:
-        first = trajectory.turns[0].messages
-        mix = gate.mix(policy.prompt_state(first, trajectory.tools))
-        choice = router.route(first, trajectory.tools)
-        assert isinstance(choice, Mixture) and choice.name == trajectory.adapter
-        assert [w for _, w in choice.parts] == pytest.approx(mix.tolist(), abs=1e-6)
-        tokens = sequence_of(trajectory)
-        with torch.no_grad():
-            computed = model.logprobs(build([tokens]), mix)
-        assert tokens.logprobs.tolist() == pytest.approx(computed.tolist(), abs=5e-4)
+        for messages, tokens, adapter in steps(trajectory, gate):
+            states = policy.prompt_states(messages, trajectory.tools, gate.blocks)
+            mix = gate.mix(states)
+            choice = router.route(messages, trajectory.tools)
+            assert isinstance(choice, Mixture)
+            assert choice.name == adapter == gate.plays(states)
+            weights = torch.tensor([w for _, w in choice.parts]).reshape(2, -1).t()
+            torch.testing.assert_close(weights, mix.detach().float(), atol=1e-6, rtol=0)
+            with torch.no_grad():
+                computed = model.logprobs(build([tokens]), mix)
+            assert tokens.logprobs.tolist() == pytest.approx(computed.tolist(), abs=5e-4)
 
 
 def test_a_missing_base_slot_is_added_at_zero() -> None:
@@ -194,11 +210,15 @@ def gated(
     return method.fit(base, lab.suite.tasks("train"), lab), lab  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("budget", [300, 437])
+@pytest.mark.parametrize(
+    ("budget", "form"), [(300, "global"), (300, "block"), (437, "block"), (300, "block, turn")]
+)
 def test_the_gate_is_trained_on_target_tasks_and_charged(
-    policy: LocalPolicy, refs: Any, budget: int
+    policy: LocalPolicy, refs: Any, budget: int, form: str
 ) -> None:
-    agent, lab = gated(policy, refs, budget)
+    scope: Any = {"gate": form.partition(",")[0]}
+    scope |= {"gate_lock": "turn"} if "turn" in form else {}
+    agent, lab = gated(policy, refs, budget, **scope)
     assert sum(len(tasks) for _, _, tasks in lab.calls) + lab.left == budget
     calls = [c for c in lab.calls if c[0].startswith("train/gate")]
     assert sum(len(tasks) for *_, tasks in calls) == int(0.15 * budget) // 8 * 8
@@ -211,8 +231,15 @@ def test_the_gate_is_trained_on_target_tasks_and_charged(
     assert len(trained) == len(calls)
     apart = [m["logprob_difference_max"] for m in trained if m["steps"]]
     assert apart and max(apart) < 5e-3, "sampler and trainer agree"
-    if budget == 300:
-        again, other = gated(policy, refs, budget)
+    assert agent.router is not None
+    rows = np.array(agent.router["weights"])
+    assert rows.shape[:-2] == (() if form == "global" else (4,)) and rows.shape[-1] == 128
+    if form == "block" and budget == 300:
+        before = lab.gates[0].router
+        assert before is not None
+        moved = np.abs(rows - np.array(before["weights"])).max((1, 2))
+        assert (moved > 0).all(), "the gate of every block was trained"
+        again, other = gated(policy, refs, budget, **scope)
         assert to_json(again) == to_json(agent) and other.calls == lab.calls
 
 
@@ -223,6 +250,13 @@ def test_a_gate_without_rollouts_is_played_as_it_starts(policy: LocalPolicy, ref
     cold, _ = gated(policy, refs, 300, gate_share=0.0, gate_warm=False)
     assert cold.router is not None and not any(cold.router["bias"])
     assert cold.router["labels"][-1] is None and len(cold.router["weights"][0]) == 128
+    block, _ = gated(policy, refs, 300, gate_share=0.0, gate="block", gate_lock="turn")
+    assert block.router is not None and block.router["lock"] == "turn"
+    biases = [tuple(row) for row in block.router["bias"]]
+    assert len(set(biases)) == 4, "each block is fitted on its own features"
+    cold, _ = gated(policy, refs, 300, gate_share=0.0, gate="block", gate_warm=False)
+    assert cold.router is not None and np.array(cold.router["weights"]).any() == 0
+    assert np.shape(cold.router["weights"]) == (4, len(cold.router["labels"]), 128)
 
 
 def test_a_share_that_pays_for_no_iteration_is_refused(refs: Any) -> None:

@@ -161,10 +161,12 @@ class MemoryLab:
         """Programs play all roles."""
         return None
 
-    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State:
+    def prompt_states(
+        self, messages: Sequence[Message], tools: Sequence[Tool], blocks: bool = False
+    ) -> Sequence[State]:
         """Of the policy that a test gives."""
         assert self.policy is not None, "this lab has no model"
-        return self.policy.prompt_state(messages, tools)
+        return self.policy.prompt_states(messages, tools, blocks)
 
     def suite_of(self, task: Task) -> Any:
         return self.suite

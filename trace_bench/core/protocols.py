@@ -9,7 +9,7 @@ the part is built, such as its container image, is a protocol on the class.
                    Borrows, Closes; on the class: InImage, ListsTasksHere, LargerSplits,
                    TypicalLengths, Tagged)
     policies       Policy (Wakes, ReadsPrompts, TriesTurns, KnowsTask, CountsUsage, RanksLabels,
-                   ShowsState; on the class: Scripted, AtServers), Router (RoutesTurns)
+                   ShowsState, PlaysSums; on the class: Scripted, AtServers), Router (RoutesTurns)
     trainers       Trainer (PlansTraining, ContinuesAdapters, AssignsAdvantages, Preflight,
                    NeedsMachines, FineTunes; of what plays its episodes elsewhere: TakesBack)
     methods        Method (PlansItself), Lab
@@ -336,11 +336,24 @@ class RanksLabels(Protocol):
 
 @runtime_checkable
 class ShowsState(Protocol):
-    """A policy that can show what its base model makes of an episode's first prompt: the final
-    hidden state at its last token [hidden size]. Nothing is sampled, so it is no rollout. Of a
-    prompt that is longer than the context, its last tokens are read."""
+    """A policy that can show what its base model makes of a prompt: the final hidden state at its
+    last token, alone in the sequence; with `blocks` the input of each transformer block, averaged
+    over the prompt's tokens, in order. Nothing is sampled, so it is no rollout. Of a prompt that is
+    longer than the context, its last tokens are read."""
 
-    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State: ...
+    def prompt_states(
+        self, messages: Sequence[Message], tools: Sequence[Tool], blocks: bool = False
+    ) -> Sequence[State]: ...
+
+
+@runtime_checkable
+class PlaysSums(Protocol):
+    """A policy that plays weighted sums of its loaded adapters as they are, without a file for
+    each. A turn may name the sum (`TurnRequest.adapter`) until the next `load`, or longer where an
+    episode plays it. `weights`: of the adapters' updates by name, one number for the model or one
+    for each transformer block. The same name always has the same weights."""
+
+    def add_sum(self, name: str, weights: Mapping[str, float | Sequence[float]]) -> None: ...
 
 
 @runtime_checkable
@@ -593,7 +606,7 @@ class Lab(Protocol):
 
     `rollouts` raises BudgetExceeded before anything is played if the budget does not pay for it,
     and ValueError for a call name that was used before. `ask` raises LLMError if no answer can be
-    used. `prompt_state` is the policy's (`ShowsState`, a `Need` of the method's plan), without
+    used. `prompt_states` are the policy's (`ShowsState`, a `Need` of the method's plan), without
     charge. `write` and `write_text` raise UserError for a name that the run itself uses."""
 
     folder: Path
@@ -615,7 +628,9 @@ class Lab(Protocol):
         hints: Sequence[str] | None = None,  # for each episode, added to the agent's prompt
         by: PlayElsewhere | None = None,  # None: run them in this process
     ) -> list[Trajectory]: ...  # one episode per entry of `tasks`, in order; repeat for groups
-    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State: ...
+    def prompt_states(
+        self, messages: Sequence[Message], tools: Sequence[Tool], blocks: bool = False
+    ) -> Sequence[State]: ...
     def listening(self, hear: Hear) -> AbstractContextManager[None]: ...  # to whoever calls it
     def checkpoint(self, agent: AgentSpec) -> None: ...  # the current agent, for the curve
     def metric(self, **values: Any) -> None: ...

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from trace_bench.core.errors import EpisodeError, TraceBenchError, UserError
@@ -29,7 +29,6 @@ from trace_bench.core.protocols import (
 )
 from trace_bench.core.text import described
 from trace_bench.core.types import (
-    AdapterRef,
     AgentSpec,
     Boundary,
     Failure,
@@ -55,8 +54,9 @@ from trace_bench.play.steps import (
     way_of,
 )
 from trace_bench.play.suites import Suites
-from trace_bench.policies.routing.merge import Mixture, merge
+from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.router import make_router
+from trace_bench.policies.routing.sums import Sums
 
 MALFORMED = "ValueError: malformed tool call"
 
@@ -160,7 +160,6 @@ class _Playing:
     outbox: list[TurnRequest] = field(default_factory=list)
     asked: int = 0  # turns requested and not yet collected
     thinking: dict[Future[Step | Exception], _Episode] = field(default_factory=dict)
-    sums: dict[str, AdapterRef] = field(default_factory=dict)  # weighted sums of adapters
     routing: dict[Future[Choice], tuple[_Episode, Step, tuple[Message, ...]]] = field(
         default_factory=dict
     )
@@ -171,6 +170,7 @@ class _Playing:
         policy = self.policy
         self.wake = policy.wake if isinstance(policy, Wakes) else None
         self.bind = policy.bind if isinstance(policy, KnowsTask) else None
+        self.sums = Sums(policy, self.agent)
         self.turns = self.router if isinstance(self.router, RoutesTurns) else None
 
     def play(
@@ -328,7 +328,7 @@ class _Playing:
     def _begin(
         self, episode: _Episode, step: Step, first: tuple[Message, ...], chosen: Choice
     ) -> None:
-        self._adapt(episode, chosen)
+        episode.adapter = self.sums.name_of(chosen)
         if self.bind is not None:
             try:
                 self.bind(episode.index, episode.task)
@@ -338,14 +338,6 @@ class _Playing:
                 self._fail(episode, Boundary.POLICY, error)
                 return
         self._take(episode, Step(first, done=step.done, score=step.score, stop=step.stop))
-
-    def _merged(self, wanted: Mixture) -> str:
-        """The name of a weighted sum of the agent's adapters, built and loaded on first use."""
-        if wanted.name not in self.sums:
-            self.sums[wanted.name] = merge(wanted, self.agent.adapters)
-            everything = (*self.agent.adapters, *self.sums.values())
-            self.policy.load(replace(self.agent, adapters=everything))
-        return wanted.name
 
     def _take(self, episode: _Episode, step: Step) -> None:
         episode.pending = tuple(step.messages)
@@ -377,16 +369,14 @@ class _Playing:
         for turn in episode.turns:
             messages += [*turn.messages, turn.reply]
         try:
-            self._adapt(episode, turns.next([*messages, *episode.pending], episode.tools))
+            chosen = turns.next([*messages, *episode.pending], episode.tools)
+            episode.adapter = self.sums.name_of(chosen)
         except UserError:
             raise  # a setup error: no turn can be routed
         except Exception as error:
             self._fail(episode, Boundary.POLICY, error)
             return False
         return True
-
-    def _adapt(self, episode: _Episode, chosen: Choice) -> None:
-        episode.adapter = self._merged(chosen) if isinstance(chosen, Mixture) else chosen
 
     def _cut(self, episode: _Episode, stop: StopReason) -> None:
         """Ends an episode whose agent ran out of turns or context. That is not a failure of the

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import TurnReply, TurnRequest
+from trace_bench.core.protocols import State, TurnReply, TurnRequest
 from trace_bench.core.types import AgentSpec, Message, Tool, Turn
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.device import check_device
@@ -69,27 +70,40 @@ class LocalPolicy:
         self._backend = backend_of(model, batch, self.context)
         self._engine = Engine(self._backend, batch, self.context, self.chat.stop)
         self._adapters: dict[str, str] = {}  # name -> path
+        self._sums: dict[str, frozenset[str]] = {}  # name -> the adapters in it
         self._open: dict[int, _Open] = {}
         self._ready: list[TurnReply] = []
 
     def load(self, agent: AgentSpec) -> None:
-        """Makes the agent's adapters available and drops unused ones.
+        """Makes the agent's adapters available and drops unused ones and sums.
 
         Raises UserError if an adapter does not fit the model."""
         wanted = {a.name: a for a in agent.adapters}
+        used = self._engine.adapters()
+        for name in [name for name in self._sums if name not in used]:
+            self._backend.remove(name)
+            del self._sums[name]
+        used = used.union(*self._sums.values())
         for name, path in list(self._adapters.items()):
             if name in wanted and wanted[name].path != path:
                 raise UserError(
                     f"adapter name {name!r} stands for {path} and for {wanted[name].path}; a name "
                     "is never used twice."
                 )
-            if name not in wanted and name not in self._engine.adapters():
+            if name not in wanted and name not in used:
                 self._backend.remove(name)
                 del self._adapters[name]
         for name, ref in wanted.items():
             if name not in self._adapters:
                 self._backend.add(read_adapter(ref, self._backend.shapes))
                 self._adapters[name] = ref.path
+
+    def add_sum(self, name: str, weights: Mapping[str, float | Sequence[float]]) -> None:
+        """`protocols.PlaysSums`."""
+        if missing := weights.keys() - self._adapters.keys():
+            raise unknown("adapter", min(missing), self._adapters, "agent.adapters")
+        self._backend.add_sum(name, weights)
+        self._sums[name] = frozenset(weights)
 
     def submit(self, requests: Sequence[TurnRequest]) -> None:
         """Queues turns. A prompt that does not fit the context gets a `context_full` reply."""
@@ -148,20 +162,29 @@ class LocalPolicy:
             scores = self._model(prompt).logits[0, -1].float().log_softmax(-1)
         return {label: float(scores[i]) for label, i in ids.items()}
 
-    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> list[float]:
+    def prompt_states(
+        self, messages: Sequence[Message], tools: Sequence[Tool], blocks: bool = False
+    ) -> list[State]:
         """`protocols.ShowsState`."""
         import torch
 
         ids = self.chat.first(messages, tools)[-self.context :]
         prompt = torch.tensor([ids], device=self._model.device)
         with self._backend.alone(), torch.inference_mode():
-            states = self._model.base_model(input_ids=prompt, use_cache=False).last_hidden_state
-        return [float(value) for value in states[0, -1].float().tolist()]
+            out = self._model.base_model(
+                input_ids=prompt, use_cache=False, output_hidden_states=blocks
+            )
+            if blocks:  # the last one is the output of all blocks, after the norm
+                found = [states[0].float().mean(0) for states in out.hidden_states[:-1]]
+            else:
+                found = [out.last_hidden_state[0, -1].float()]
+        return [array("f", state.cpu().numpy().tobytes()) for state in found]
 
     def _submit(self, request: TurnRequest) -> None:
         episode = self._open.get(request.episode)
-        if request.adapter is not None and request.adapter not in self._adapters:
-            raise unknown("adapter", request.adapter, self._adapters, "agent.adapters")
+        name = request.adapter
+        if name is not None and name not in self._adapters and name not in self._sums:
+            raise unknown("adapter", name, self._adapters, "agent.adapters")
         if episode is None:
             episode = self._open[request.episode] = _Open(adapter=request.adapter)
             ids = self.chat.first(request.messages, request.tools)

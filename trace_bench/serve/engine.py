@@ -12,16 +12,15 @@ import threading
 import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from trace_bench.core.protocols import RoutesTurns, TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AdapterRef, AgentSpec, Message
+from trace_bench.core.types import AgentSpec, Message
 from trace_bench.play.rollouts import with_guidance
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.policies.routing.merge import Mixture, merge
 from trace_bench.policies.routing.router import make_router
+from trace_bench.policies.routing.sums import Sums
 from trace_bench.serve.completion import Answer, answer_of
 from trace_bench.serve.conversations import choose, key_after, key_before, new_messages
 from trace_bench.serve.request import ChatRequest, Refused
@@ -52,7 +51,7 @@ class LocalEngine:
         self.broken = False
         self._policy, self._agent, self._most = policy, agent, most
         self._router = make_router(agent, policy)
-        self._mixtures: dict[str, AdapterRef] = {}
+        self._sums = Sums(policy, agent)
         self._asked: queue.SimpleQueue[tuple[str, Ticket | None]] = queue.SimpleQueue()
         self._waiting: deque[Ticket] = deque()
         self._running: dict[int, Ticket] = {}
@@ -204,15 +203,7 @@ class LocalEngine:
         """The adapter for a conversation's next turn."""
         if not model.routed:
             return model.adapter
-        choice: Any = choose(self._router, ask, self._agent.prompt)
-        if not isinstance(choice, Mixture):
-            return choice  # type: ignore[no-any-return]
-        if choice.name not in self._mixtures:
-            merged = merge(choice, self._agent.adapters)
-            every = (*self._agent.adapters, *self._mixtures.values(), merged)
-            self._policy.load(replace(self._agent, adapters=every))
-            self._mixtures[choice.name] = merged
-        return choice.name
+        return self._sums.name_of(choose(self._router, ask, self._agent.prompt))
 
     def _tell(self) -> None:
         """The growing texts of the answers that are streamed."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -15,13 +14,14 @@ import httpx
 from trace_bench.core.limits import Unreadable, read
 from trace_bench.core.protocols import Router
 from trace_bench.core.text import without_surrogates
-from trace_bench.core.types import AdapterRef, AgentSpec, Message
+from trace_bench.core.types import AgentSpec, Message
 from trace_bench.llm.client import BODY, CONNECT, Endpoint, LLMError, decompressed
 from trace_bench.llm.secret import Secret
 from trace_bench.play.rollouts import with_guidance
 from trace_bench.policies.openai import CHAT, OpenAIPolicy
-from trace_bench.policies.routing.merge import Mixture, merge
+from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.router import make_router
+from trace_bench.policies.routing.sums import Sums
 from trace_bench.serve.completion import DONE, event
 from trace_bench.serve.conversations import choose
 from trace_bench.serve.request import ChatRequest, Refused
@@ -39,7 +39,7 @@ class Forward:
         self._policy = OpenAIPolicy(endpoint, model, capacity=endpoint.concurrency, extra=None)
         self._policy.load(agent)
         self._router: Router = make_router(agent, self._policy)
-        self._mixtures: dict[str, AdapterRef] = {}
+        self._sums = Sums(self._policy, agent)
         self._one = asyncio.Lock()  # of what loads adapters
         self._secret = Secret(endpoint.key)
         headers = {"Accept-Encoding": "identity"}
@@ -153,12 +153,7 @@ class Forward:
         if not isinstance(choice, Mixture):
             return choice  # type: ignore[no-any-return]
         async with self._one:
-            if choice.name not in self._mixtures:
-                merged = await asyncio.to_thread(merge, choice, self._agent.adapters)
-                every = (*self._agent.adapters, *self._mixtures.values(), merged)
-                await asyncio.to_thread(self._policy.load, replace(self._agent, adapters=every))
-                self._mixtures[choice.name] = merged
-        return choice.name
+            return await asyncio.to_thread(self._sums.name_of, choice)
 
 
 async def _lines(answer: httpx.Response) -> AsyncGenerator[bytes, None]:

@@ -1,11 +1,11 @@
 """A gate over frozen adapters: y = base(x) + sum_i w_i LoRA_i(x) in every layer, with one weight
-per adapter for a whole conversation.
+for each adapter, or one for each adapter in each transformer block.
 
-The gate is a linear layer on the base model's final hidden state at the end of the first prompt,
-followed by a softmax over the adapters and the base model, as `policies.routing.classifier` plays
-it. It is played in tenths: the weights are rounded, and their gradient passes the rounding as if it
-were not there (straight-through, Bengio et al. 2013, arXiv 1308.3432), so the trainer computes the
-log-probabilities of exactly what was played.
+The gate is a linear layer on the base model's state of a prompt, or one for each block on that
+block's mean input, followed by a softmax over the adapters and the base model, as
+`policies.routing.classifier` plays it. It is played in tenths: the weights are rounded, and their
+gradient passes the rounding as if it were not there (straight-through, Bengio et al. 2013,
+arXiv 1308.3432), so the trainer computes the log-probabilities of exactly what was played.
 """
 
 from __future__ import annotations
@@ -13,56 +13,76 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from trace_bench.core.protocols import State
 from trace_bench.core.types import AdapterRef
-from trace_bench.policies.engine.lora import read_adapter
-from trace_bench.policies.routing.merge import STEPS
+from trace_bench.policies.engine.lora import block_of, read_adapter
+from trace_bench.policies.routing.classifier import LOCKS, Linear, blend, rounded, softmax
+from trace_bench.policies.routing.merge import Mixture
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.tree import Tree
 
 
 class Gate:
-    """`weights` [labels, hidden size] and `bias` [labels] in float64; `labels`: adapters' names and
-    None for the base model, which is added, at zero, if it is missing."""
+    """`weights` [1 or blocks, labels, hidden size] and `bias` [1 or blocks, labels] in float64;
+    `labels`: adapters' names and None for the base model, which is added, at zero, if it is
+    missing. `blocks`: whether each block has weights of its own."""
 
     def __init__(self, description: Mapping[str, Any], others: float) -> None:
-        self.labels: list[str | None] = list(description["labels"])
-        weights = torch.tensor(description["weights"], dtype=torch.float64)
-        bias = torch.tensor(description["bias"], dtype=torch.float64)
+        linear = Linear(description)
+        self.labels, self.blocks = list(linear.labels), linear.blocks
+        self.lock = str(description.get("lock", LOCKS[0]))
+        weights, bias = torch.tensor(linear.weights), torch.tensor(linear.bias)
         if None not in self.labels:
             self.labels.append(None)
-            weights = torch.cat([weights, weights.new_zeros(1, weights.shape[1])])
-            bias = torch.cat([bias, bias.new_zeros(1)])
+            weights = torch.cat([weights, torch.zeros_like(weights[:, :1])], 1)
+            bias = torch.cat([bias, torch.zeros_like(bias[:, :1])], 1)
         self.weights, self.bias = weights.requires_grad_(), bias.requires_grad_()
         self.others = others
 
-    def chances(self, state: State) -> Tensor:
-        """The softmax [labels]."""
-        features = torch.tensor(state, dtype=torch.float64)
-        return (self.weights @ features + self.bias).softmax(0)
+    @property
+    def parameters(self) -> list[Tensor]:
+        return [self.weights, self.bias]
 
-    def mix(self, state: State, played: bool = True) -> Tensor:
-        """The weights of the adapters' updates [labels without the base model]. `played`: rounded
-        as they are played."""
-        gates = self.chances(state)
+    def scores(self, states: Sequence[State]) -> Tensor:
+        """States [1 or blocks, hidden size] -> [1 or blocks, labels]."""
+        features = torch.from_numpy(np.array(states, dtype=np.float64))
+        return (self.weights @ features[:, :, None])[:, :, 0] + self.bias
+
+    def mix(self, states: Sequence[State], played: bool = True) -> Tensor:
+        """The weights of the adapters' updates [1 or blocks, labels without the base model].
+        `played`: rounded as they are played."""
+        scores = self.scores(states)
+        gates = scores.softmax(-1)
         if played:
-            gates = gates + ((gates * STEPS).round() / STEPS - gates).detach()
-        gates = gates[[i for i, name in enumerate(self.labels) if name is not None]]
+            gates = gates + (torch.from_numpy(_rounded(scores)) - gates).detach()
+        gates = gates[:, [i for i, name in enumerate(self.labels) if name is not None]]
         return gates + self.others * (1.0 - gates)
+
+    def plays(self, states: Sequence[State]) -> str | None:
+        """The name of what the gate plays, an adapter, a sum or the base model."""
+        choice = blend(self.labels, _rounded(self.scores(states)), self.others)
+        return choice.name if isinstance(choice, Mixture) else choice
 
     def as_json(self) -> dict[str, Any]:
         """The router's description."""
+        weights, bias = (p.detach() if self.blocks else p.detach()[0] for p in self.parameters)
         return {
             "kind": "classifier",
             "labels": self.labels,
-            "weights": self.weights.detach().tolist(),
-            "bias": self.bias.detach().tolist(),
+            "weights": weights.tolist(),
+            "bias": bias.tolist(),
             "others": self.others,
             "soft": True,
+            "lock": self.lock,
         }
+
+
+def _rounded(scores: Tensor) -> np.ndarray:
+    return rounded(softmax(scores.detach().numpy()))
 
 
 class Gated:
@@ -95,9 +115,10 @@ class Gated:
             parameter.requires_grad_(False)
 
     def logprobs(self, tree: Tree, weights: Tensor) -> Tensor:
-        """As `Learner.logprobs`, with the adapters' updates scaled by `weights` [adapters], which
-        get the gradient. All trajectories of the tree are played with these weights."""
-        for layer in self.learner.layers.values():
-            spread = weights.to(self.learner.device, layer.a.dtype)[self._owner]
+        """As `Learner.logprobs`, with the adapters' updates scaled by `weights` [1 or blocks,
+        adapters], which get the gradient. All of the tree is played with these weights."""
+        for name, layer in self.learner.layers.items():
+            row = weights[0 if len(weights) == 1 else block_of(name)]
+            spread = row.to(self.learner.device, layer.a.dtype)[self._owner]
             layer.scale = spread[:, None]
         return self.learner.logprobs(tree)

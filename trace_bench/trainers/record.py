@@ -42,12 +42,17 @@ def reward_of(trajectory: Trajectory, reward: str) -> float:
 
 
 def check_turns(trajectory: Trajectory, adapter: str | None) -> None:
-    """Raises TraceBenchError unless all turns come from `adapter` and have prompt tokens."""
+    """Raises TraceBenchError unless all turns come from `adapter` and the first has a prompt."""
     for turn in trajectory.turns:
         if turn.adapter != adapter:
             raise TraceBenchError(
                 f"{trajectory.task}: expected turns of adapter {adapter!r}, got {turn.adapter!r}"
             )
+    check_prompt(trajectory)
+
+
+def check_prompt(trajectory: Trajectory) -> None:
+    """Raises TraceBenchError if the first turn has tokens and no prompt tokens."""
     if exact(trajectory) and trajectory.turns and not trajectory.turns[0].prompt_ids:
         raise TraceBenchError(f"{trajectory.task}: the first turn has no prompt tokens")
 

@@ -59,17 +59,19 @@ class Tree:
     choice: np.ndarray
 
 
-def sequence_of(trajectory: Trajectory) -> Tokens:
+def sequence_of(trajectory: Trajectory, turn: int | None = None) -> Tokens:
     """The trajectory's exact ids; nothing is tokenized again. Ends at the last sampled token, since
-    later tokens do not enter the loss."""
+    later tokens do not enter the loss. With `turn`, the ids up to the end of that turn, of which
+    only its own are sampled."""
     ids: list[int] = []
     sampled: list[int] = []
     logprobs: list[float] = []
-    for turn in trajectory.turns:
-        ids += turn.prompt_ids
-        sampled += range(len(ids), len(ids) + len(turn.token_ids))
-        ids += turn.token_ids
-        logprobs += turn.logprobs
+    for n, t in enumerate(trajectory.turns[: None if turn is None else turn + 1]):
+        ids += t.prompt_ids
+        if turn is None or n == turn:
+            sampled += range(len(ids), len(ids) + len(t.token_ids))
+            logprobs += t.logprobs
+        ids += t.token_ids
     end = sampled[-1] + 1 if sampled else 0
     return Tokens(
         np.array(ids[:end], dtype=np.int64),

@@ -1,10 +1,11 @@
-"""GRPO of a gate over TRACE's adapters, on the target's training tasks (the current paper's step 4
-in its `global` form).
+"""GRPO of a gate over TRACE's adapters, on the target's training tasks (the current paper's step
+4), for the model or for each transformer block.
 
 The gate starts as the classifier that was learned from synthetic openings (warm start: it costs no
 rollout), or at zero, which weighs all adapters alike. Base model and adapters are frozen; only the
 gate is trained, with the trainer's own recipe, and its rollouts are charged. Its weights are set by
-the first prompt and locked for the conversation.
+the first prompt and locked for the conversation, or set anew before every turn; then each turn is
+computed with its own weights on all the tokens before it, as it was played.
 
 A killed run computes the gate again from the stored rollouts: an update takes a moment, and nothing
 else must be kept.
@@ -12,21 +13,22 @@ else must be kept.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from trace_bench.core.errors import UserError
+from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.protocols import FineTunes, Lab, State, Trainer
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
+from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Trajectory
 from trace_bench.methods.trace import budget as budgets
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.methods.trace.training import JOINT
 from trace_bench.trainers.record import (
     check_finite,
-    check_turns,
+    check_prompt,
     of_rollouts,
     of_sampler,
     reward_of,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
     from trace_bench.trainers.gates import Gate, Gated
     from trace_bench.trainers.grpo import Advantages, Mismatch
+    from trace_bench.trainers.tree import Tokens
 
 NAME = "gate"
 
@@ -76,6 +79,16 @@ class _Update:
     mismatch: Mismatch | None = None
 
 
+@dataclass
+class _Piece:
+    """What of a group was played with the same weights, those for `states`: `sequences`, whose
+    sampled tokens have the `places` among those of the group."""
+
+    states: Sequence[State]
+    sequences: list[Tokens] = field(default_factory=list)
+    places: list[int] = field(default_factory=list)
+
+
 class GateTraining:
     """Trains `agent`'s gate (its router, a soft classifier) on `tasks` with `rollouts` rollouts."""
 
@@ -97,7 +110,7 @@ class GateTraining:
         self.recipe = lab.trainer.settings
         self.schedule = plan(rollouts, self.recipe, NAME)
         self.seed = stable_seed(lab.seed, "trace", NAME)
-        self.states: dict[str, State] = {}
+        self.states: dict[str, Sequence[State]] = {}
 
     def run(self) -> AgentSpec:
         """The agent with the trained gate."""
@@ -111,9 +124,7 @@ class GateTraining:
         adapters = [next(a for a in self.base.adapters if a.name == name) for name in names]
         device = str(self.trainer.learner(self.base.model).device)
         model = Gated(self.base.model, adapters, device)
-        optimizer = torch.optim.AdamW(
-            [gate.weights, gate.bias], lr=self.settings.gate_rate, weight_decay=0.0
-        )
+        optimizer = torch.optim.AdamW(gate.parameters, lr=self.settings.gate_rate, weight_decay=0.0)
         agent = self.agent(gate, 0)
         first = 0
         for iteration, groups in enumerate(self.schedule.groups):
@@ -136,7 +147,7 @@ class GateTraining:
         call = f"train/{NAME}/iter{iteration:04d}"
         played = self.lab.rollouts(call, agent, each, purpose=Purpose.TRAINING, temperature=1.0)
         for trajectory in played:
-            check_turns(trajectory, trajectory.adapter)
+            check_prompt(trajectory)
         return played
 
     def learn(
@@ -158,6 +169,7 @@ class GateTraining:
         found = group_advantages(rewards, group, normalize_std=self.recipe.normalize_std)
         where = f"{NAME}, iteration {iteration}"
         update = _Update()
+        self.states = {}
         for _ in range(self.recipe.epochs):
             self.step(played, found, gate, model, optimizer, update)
             check_finite(where, update.grad_norm)
@@ -183,11 +195,11 @@ class GateTraining:
         optimizer: torch.optim.Optimizer,
         update: _Update,
     ) -> None:
-        """One optimizer step on all groups with an advantage, one tree for each group's task."""
+        """One optimizer step on all groups with an advantage, one tree for each piece."""
         import torch
 
         from trace_bench.trainers.grpo import mismatch, policy_loss, token_weights
-        from trace_bench.trainers.tree import build, sequence_of
+        from trace_bench.trainers.tree import build
 
         groups: dict[int, list[int]] = {}
         for i, trajectory in enumerate(played):
@@ -200,26 +212,26 @@ class GateTraining:
         before: list[tuple[torch.Tensor, torch.Tensor]] = []
         total = 0.0
         for members in groups.values():
-            sequences = [sequence_of(played[i]) for i in members]
-            lengths = torch.tensor([len(s.sampled) for s in sequences])
-            old = torch.cat([torch.from_numpy(s.logprobs) for s in sequences])
-            new = model.logprobs(build(sequences), gate.mix(self.state(played[members[0]]))).cpu()
+            group = [played[i] for i in members]
+            lengths = torch.tensor([sum(len(t.token_ids) for t in one.turns) for one in group])
             weights = token_weights(lengths, self.recipe.aggregate) * len(members) / count
             spread = found.values[members].repeat_interleave(lengths)
-            loss = policy_loss(
-                new,
-                old,
-                spread,
-                weights,
-                clip_low=self.recipe.clip_low,
-                clip_high=self.recipe.clip_high,
-                dual_clip=self.recipe.dual_clip,
-            ).loss
-            torch.autograd.backward(loss)
-            total += float(loss.detach())
-            before.append((old, new.detach()))
-        parameters = [gate.weights, gate.bias]
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.recipe.max_grad_norm))
+            for piece in self.pieces(group, gate, update.steps == 0):
+                old = torch.cat([torch.from_numpy(s.logprobs) for s in piece.sequences])
+                new = model.logprobs(build(piece.sequences), gate.mix(piece.states)).cpu()
+                loss = policy_loss(
+                    new,
+                    old,
+                    spread[piece.places],
+                    weights[piece.places],
+                    clip_low=self.recipe.clip_low,
+                    clip_high=self.recipe.clip_high,
+                    dual_clip=self.recipe.dual_clip,
+                ).loss
+                torch.autograd.backward(loss)
+                total += float(loss.detach())
+                before.append((old, new.detach()))
+        norm = float(torch.nn.utils.clip_grad_norm_(gate.parameters, self.recipe.max_grad_norm))
         if update.steps == 0:
             old, new = (torch.cat(side) for side in zip(*before, strict=True))
             update.mismatch = mismatch(old, new)
@@ -228,9 +240,40 @@ class GateTraining:
         if math.isfinite(norm) and math.isfinite(total):
             optimizer.step()
 
-    def state(self, trajectory: Trajectory) -> State:
-        """The base model's state at the end of the first prompt."""
-        if trajectory.task not in self.states:
-            first = trajectory.turns[0].messages
-            self.states[trajectory.task] = self.lab.prompt_state(first, trajectory.tools)
-        return self.states[trajectory.task]
+    def pieces(self, group: Sequence[Trajectory], gate: Gate, first: bool) -> list[_Piece]:
+        """The group by its weights: as a whole where they are locked, else the turns that follow
+        the same conversation together. `first`: nothing was learned since the group was played.
+        Raises TraceBenchError then if the gate does not give what was played."""
+        found: dict[str, _Piece] = {}
+        place = 0
+        for trajectory in group:
+            for messages, sequence, adapter in steps(trajectory, gate):
+                key = json.dumps([trajectory.task, messages])
+                if key not in self.states:
+                    self.states[key] = self.lab.prompt_states(
+                        messages, trajectory.tools, gate.blocks
+                    )
+                piece = found.setdefault(key, _Piece(self.states[key]))
+                if first and (given := gate.plays(piece.states)) != adapter:
+                    raise TraceBenchError(
+                        f"{trajectory.task}: the gate gives {given!r}, and {adapter!r} has played"
+                    )
+                piece.sequences.append(sequence)
+                piece.places += range(place, place + len(sequence.sampled))
+                place += len(sequence.sampled)
+        return list(found.values())
+
+
+def steps(trajectory: Trajectory, gate: Gate) -> Iterator[tuple[list[Message], Tokens, str | None]]:
+    """What the gate saw, the tokens that were then sampled, and what played them: once for a
+    trajectory where the gate is locked, else for each of its turns."""
+    from trace_bench.trainers.tree import sequence_of
+
+    if gate.lock != "turn":
+        yield list(trajectory.turns[0].messages), sequence_of(trajectory), trajectory.adapter
+        return
+    messages: list[Message] = []
+    for n, turn in enumerate(trajectory.turns):
+        messages += turn.messages
+        yield list(messages), sequence_of(trajectory, n), turn.adapter
+        messages.append(turn.reply)

@@ -38,9 +38,10 @@ def fit(
     folded into what is returned. `weigh`: the examples' weights (None: equal). All classes count
     the same, however many examples they have: an example weighs its part of its class. `classes`
     are 0, 1, ... without gaps."""
+    import numpy as np
     import torch
 
-    x = torch.tensor(features, dtype=torch.float64)
+    x = torch.from_numpy(np.array(features, dtype=np.float64))
     y = torch.tensor(classes)
     each = torch.ones(len(y), dtype=torch.float64)
     if weigh is not None:

@@ -90,9 +90,11 @@ def describe(
     if settings.route in ("linear", "ties"):
         return _merged([t.adapter.name for t in trained], settings)
     if settings.route in ("classifier", "soft", "gate"):
-        warm = settings.route != "gate" or settings.gate_warm
-        chosen, soft = openings.classifier(trained, warm), settings.route != "classifier"
-        return {"kind": "classifier", **chosen, "others": settings.route_others, "soft": soft}
+        gate, soft = settings.route == "gate", settings.route != "classifier"
+        chosen = openings.classifier(trained, settings.gate_warm or not gate)
+        lock = {"lock": settings.gate_lock} if gate else {}
+        more = {"others": settings.route_others, "soft": soft, **lock}
+        return {"kind": "classifier", **chosen, **more}
     offered = [[t.adapter.name, skills[t.job.name]] for t in trained]
     zero_shot: dict[str, Any] = {"kind": "zero_shot", "skills": offered, "prompt": VERSION}
     if settings.route_share:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from trace_bench.policies.engine.lora import Adapter
+    from trace_bench.policies.engine.sums import Weights
 
 
 @dataclass(frozen=True)
@@ -64,4 +65,8 @@ class Backend(Protocol):
         ...
 
     def add(self, adapter: Adapter) -> None: ...
+    def add_sum(self, name: str, weights: Weights) -> None:
+        """A sum of adapters, which rows may name like one of them until it is removed."""
+        ...
+
     def remove(self, name: str) -> None: ...

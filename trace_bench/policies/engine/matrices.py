@@ -90,6 +90,11 @@ class Source:
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         return torch.addcmul(self.eps, norm, norm, value=1.0 / x.shape[-1]).rsqrt_()
 
+    def normed(self, name: str, layer: int, x: Tensor) -> Tensor:
+        """x after the norm that comes before a product; as it is where there is none."""
+        norm = self.norm(name, layer)
+        return x if norm is None else x * self.inverse(x) * norm
+
     def norm(self, name: str, layer: int) -> Tensor | None:
         """The weights of the norm before a product; None if it has none."""
         place = BEFORE.get(name)
@@ -166,11 +171,36 @@ def _by_parts(
 
 
 @dataclass(frozen=True)
-class _Update:
-    """The adapter's part of a product: down [r, in], up [out, r]."""
+class Thin:
+    """The part of some adapters in a product: down [r, in], up [out, r]. `owner` [r]: the place of
+    the adapter that a row of `down` is from."""
 
     down: Tensor
     up: Tensor
+    owner: Tensor
+
+
+def thin(
+    source: Source, adapters: Sequence[Adapter], name: str, layer: int, dtype: torch.dtype
+) -> Thin | None:
+    """The thin matrices of a product, those of its linear layers and of the adapters side by side;
+    None if no adapter changes any of them."""
+    downs: list[Tensor] = []
+    ups: list[Tensor] = []
+    owner: list[int] = []
+    for place in FUSED[name]:
+        full = f"model.layers.{layer}.{place}"
+        beside = [torch.zeros(source.linear[full].weight.shape[0], 0)]
+        for number, adapter in enumerate(adapters):
+            if (pair := adapter.weights.get(full)) is not None:
+                downs.append(pair[0])
+                beside.append(source.ordered(place, pair[1]))
+                owner += [number] * len(pair[0])
+        ups.append(torch.cat(beside, 1))
+    if not downs:
+        return None
+    up = torch.block_diag(*ups).to(dtype)
+    return Thin(torch.cat(downs).to(dtype), up, torch.tensor(owner))
 
 
 class LowRank:
@@ -182,14 +212,16 @@ class LowRank:
         linear = {n: m.weight.detach() for n, m in source.linear.items()}
         self._base = [{name: source.fused(name, i, linear) for name in FUSED} for i in layers]
         self._bias = [{name: source.bias(name, i) for name in FUSED} for i in layers]
-        self._updates: dict[str | None, list[dict[str, _Update]]] = {}
+        self._updates: dict[str, list[dict[str, Thin | None]]] = {}
         self._norm = source.model.model.norm.weight.detach()
         self._head = source.model.lm_head.weight.detach()
         self._dtype = self._base[0]["qkv"].dtype
 
     def add(self, adapter: Adapter) -> None:
-        layers = range(len(self._source.layers))
-        self._updates[adapter.name] = [self._updates_of(adapter, i) for i in layers]
+        self._updates[adapter.name] = [
+            {name: thin(self._source, [adapter], name, layer, self._dtype) for name in FUSED}
+            for layer in range(len(self._source.layers))
+        ]
 
     def remove(self, name: str) -> None:
         del self._updates[name]
@@ -203,34 +235,14 @@ class LowRank:
     def product(
         self, name: str, layer: int, x: Tensor, parts: Parts, add: Tensor | None = None
     ) -> Tensor:
-        norm = self._source.norm(name, layer)
-        if norm is not None:
-            x = x * self._source.inverse(x) * norm
-        x = x.to(self._dtype)
+        x = self._source.normed(name, layer, x).to(self._dtype)
         out = functional.linear(x, self._base[layer][name]).float()
         for a, b, adapter in parts:
-            update = None if adapter is None else self._updates[adapter][layer].get(name)
+            update = None if adapter is None else self._updates[adapter][layer][name]
             if update is not None:
-                thin = functional.linear(x[a:b], update.down)
-                out[a:b].add_(functional.linear(thin, update.up))
+                low = functional.linear(x[a:b], update.down)
+                out[a:b].add_(functional.linear(low, update.up))
         bias = self._bias[layer][name]
         if bias is not None:
             out.add_(bias)
         return out if add is None else out.add_(add)
-
-    def _updates_of(self, adapter: Adapter, layer: int) -> dict[str, _Update]:
-        found = {name: self._update(adapter, name, layer) for name in FUSED}
-        return {name: update for name, update in found.items() if update is not None}
-
-    def _update(self, adapter: Adapter, name: str, layer: int) -> _Update | None:
-        """The thin matrices of a product, those of its linear layers side by side; None if the
-        adapter changes none of them."""
-        downs, ups = [], []
-        for place in FUSED[name]:
-            full = f"model.layers.{layer}.{place}"
-            out, width = self._source.linear[full].weight.shape
-            a, b = adapter.weights.get(full, (torch.zeros(0, width), torch.zeros(out, 0)))
-            downs.append(a)
-            ups.append(self._source.ordered(place, b))
-        down, up = torch.cat(downs), torch.block_diag(*ups)
-        return _Update(down.to(self._dtype), up.to(self._dtype)) if len(down) else None

@@ -1,10 +1,11 @@
-"""Routing by a linear classifier on the base model's own features, to a sum of all adapters.
+"""Routing by linear classifiers on the base model's own features, to a sum of all adapters.
 
-The state is the base model's final hidden state at the end of the first prompt. One linear layer
-gives each adapter, and the base model, a score. `soft=false` takes the best one alone, `soft=true`
-the softmax, rounded to tenths so that the number of distinct sums stays small. The adapters'
-updates are then added with the weights g + others (1 - g): a chosen adapter counts whole, and the
-skills of the others are not silenced, so weights need not sum to one.
+One linear layer gives each adapter, and the base model, a score: from the base model's final hidden
+state at the end of the first prompt, or one layer for each transformer block, from the block's
+input, averaged over the prompt. `soft=false` takes the best one alone, `soft=true` the softmax,
+rounded to tenths, so that one layer for the model gives few distinct sums. The adapters' updates
+are then added with the weights g + others (1 - g): a chosen adapter counts whole, and the skills of
+the others are not silenced, so weights need not sum to one.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ from typing import Any
 
 import numpy as np
 
-from trace_bench.core.errors import UserError
+from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import ShowsState, State
 from trace_bench.core.types import Message, Tool
 from trace_bench.policies.routing.merge import STEPS, Mixture
 
+LOCKS = ("prefill", "turn")
+
 
 class ClassifierRouter:
     """`labels`: an adapter's name or None (the base model) for each row of `weights`
-    [labels, hidden size] and `bias` [labels]. Ties go to the earlier label."""
+    [labels, hidden size] and `bias` [labels]; one such layer for each transformer block where they
+    have one dimension more, blocks first. Ties go to the earlier label."""
 
     waits = False
 
@@ -38,47 +42,76 @@ class ClassifierRouter:
         self.soft = bool(description.get("soft", False))
 
     def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
-        return self.choose(self._model.prompt_state(messages, tools))
+        return self.choose(self._model.prompt_states(messages, tools, self.linear.blocks))
 
-    def choose(self, state: State) -> str | Mixture | None:
-        """The sum of adapters for a state [hidden size]."""
-        scores = self.linear.scores(np.asarray(state, dtype=np.float64))
-        gates = rounded(softmax(scores)) if self.soft else np.eye(len(scores))[scores.argmax()]
+    def choose(self, states: Sequence[State]) -> str | Mixture | None:
+        """The sum of adapters for the states [1 or blocks, hidden size]."""
+        scores = self.linear.scores(np.array(states, dtype=np.float64))
+        gates = rounded(softmax(scores)) if self.soft else best(scores)
         return blend(self.linear.labels, gates, self.others)
 
 
+class ClassifierAtTurns(ClassifierRouter):
+    """Chooses anew before each turn, from the conversation so far in place of the first prompt."""
+
+    def next(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
+        """`protocols.RoutesTurns`."""
+        return self.route(messages, tools)
+
+
+def classifier(description: Mapping[str, Any], model: object) -> ClassifierRouter:
+    """The router of a description. Raises UserError for one that does not fit."""
+    lock = description.get("lock", LOCKS[0])
+    if lock not in LOCKS:
+        raise unknown("lock", lock, LOCKS, "agent.router.lock")
+    kind = ClassifierRouter if lock == LOCKS[0] else ClassifierAtTurns
+    return kind(description, model)
+
+
 class Linear:
-    """One linear layer with a label for each of its outputs, from JSON."""
+    """One linear layer with a label for each of its outputs, or one for each block, from JSON.
+    `weights` [1 or blocks, labels, features] and `bias` [1 or blocks, labels]."""
 
     def __init__(self, description: Mapping[str, Any]) -> None:
         self.labels: list[str | None] = list(description["labels"])
-        self.weights = np.asarray(description["weights"], dtype=np.float64)
-        self.bias = np.asarray(description["bias"], dtype=np.float64)
+        weights = np.asarray(description["weights"], dtype=np.float64)
+        bias = np.asarray(description["bias"], dtype=np.float64)
         count = len(self.labels)
-        fits = self.weights.ndim == 2 and self.weights.shape[0] == count > 0
-        fits = fits and self.bias.shape == (count,)
-        if not fits or not (np.isfinite(self.weights).all() and np.isfinite(self.bias).all()):
+        fits = weights.ndim in (2, 3) and weights.shape[-2] == count > 0
+        fits = fits and bias.shape == weights.shape[:-1]
+        if not fits or not (np.isfinite(weights).all() and np.isfinite(bias).all()):
             raise UserError(
-                f"agent.router has {count} labels, weights of shape {self.weights.shape} and a "
-                f"bias of shape {self.bias.shape}; needed: finite numbers, (labels, features) and "
-                "(labels)."
+                f"agent.router has {count} labels, weights of shape {weights.shape} and a bias of "
+                f"shape {bias.shape}; needed: finite numbers, (labels, features) and (labels), or "
+                "both for each transformer block."
             )
+        self.blocks = weights.ndim == 3
+        self.weights = weights.reshape(-1, *weights.shape[-2:])
+        self.bias = bias.reshape(-1, count)
 
     def scores(self, features: np.ndarray) -> np.ndarray:
-        """[features] -> [labels]. Raises UserError for another number of features."""
-        if features.shape != self.weights.shape[1:]:
+        """[1 or blocks, features] -> [1 or blocks, labels]. Raises UserError for another shape."""
+        rows, _, width = self.weights.shape
+        if features.shape != (rows, width):
             raise UserError(
-                f"agent.router was made for {self.weights.shape[1]} features, and this model gives "
-                f"{features.size}. Change `model` to the one that the agent was trained with."
+                f"agent.router was made for {rows} x {width} features, and this model gives "
+                f"{' x '.join(map(str, features.shape))}. Change `model` to the one that the agent "
+                "was trained with."
             )
-        found: np.ndarray = self.weights @ features + self.bias
+        found: np.ndarray = (self.weights @ features[:, :, None])[:, :, 0] + self.bias
         return found
 
 
 def softmax(scores: np.ndarray) -> np.ndarray:
-    """[n] -> [n], positive, adding up to 1."""
-    powers = np.exp(scores - scores.max())
-    found: np.ndarray = powers / powers.sum()
+    """[..., n] -> [..., n], positive, adding up to 1."""
+    powers = np.exp(scores - scores.max(-1, keepdims=True))
+    found: np.ndarray = powers / powers.sum(-1, keepdims=True)
+    return found
+
+
+def best(scores: np.ndarray) -> np.ndarray:
+    """[..., n] -> [..., n], 1 at the highest score and 0 elsewhere."""
+    found: np.ndarray = np.eye(scores.shape[-1])[scores.argmax(-1)]
     return found
 
 
@@ -88,13 +121,15 @@ def rounded(gates: np.ndarray) -> np.ndarray:
 
 
 def blend(labels: Sequence[str | None], gates: np.ndarray, others: float) -> str | Mixture | None:
-    """The adapters with the weights g + others (1 - g); just a name, or the base model, where that
-    is what the sum amounts to."""
-    weights = [round(float(g + others * (1.0 - g)), 6) for g in gates]
-    parts = tuple((n, w) for n, w in zip(labels, weights, strict=True) if n is not None and w)
-    if not parts:
+    """The adapters with the weights g + others (1 - g), of gates [1 or blocks, labels]; just a
+    name, or the base model, where that is what the sum amounts to."""
+    columns = (gates + others * (1.0 - gates)).round(6).T.tolist()
+    there = [(n, w) for n, w in zip(labels, columns, strict=True) if n is not None and any(w)]
+    if not there:
         return None
-    return parts[0][0] if len(parts) == 1 and parts[0][1] == 1.0 else Mixture(parts)
+    if len(there) == 1 and set(there[0][1]) == {1.0}:
+        return there[0][0]
+    return Mixture(tuple((n, w[0] if len(w) == 1 else tuple(w)) for n, w in there))
 
 
 def share(description: Mapping[str, Any], key: str) -> float:

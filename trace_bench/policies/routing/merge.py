@@ -17,11 +17,20 @@ from typing import Any
 
 from trace_bench.core.store import file_hash, write_bytes, write_json
 from trace_bench.core.types import AdapterRef
-from trace_bench.policies.engine.lora import CONFIG, WEIGHTS, read_config, read_weights
+from trace_bench.policies.engine.lora import (
+    CONFIG,
+    WEIGHTS,
+    block_of,
+    read_config,
+    read_weights,
+)
 from trace_bench.policies.routing.ties import factors, ties
 
 Pair = tuple[Any, Any] | int
 """A and B of one layer, scaled; or the rank of an adapter that leaves the layer as it is."""
+
+Weight = float | tuple[float, ...]
+"""Of an adapter's update: one number, or one for each transformer block."""
 
 STEPS = 10  # weights are rounded to tenths, which limits the number of distinct sums
 
@@ -32,13 +41,28 @@ class Mixture:
     added to the base model; they need not sum to one. `density`: merged by TIES instead of added,
     with this share of each update's values."""
 
-    parts: tuple[tuple[str, float], ...]
+    parts: tuple[tuple[str, Weight], ...]
     density: float | None = None
 
     @property
+    def blocks(self) -> bool:
+        """Whether each transformer block has weights of its own."""
+        return any(isinstance(weight, tuple) for _, weight in self.parts)
+
+    @property
     def name(self) -> str:
-        text = "+".join(f"{name}*{weight:g}" for name, weight in self.parts)
+        """Unique among the sums of an agent's adapters. With weights for each block it has their
+        range and a hash of them all, since the list would be long."""
+        text = "+".join(f"{name}*{_text(weight)}" for name, weight in self.parts)
+        if self.blocks:
+            return f"{text}#{hashlib.sha256(json.dumps(self.parts).encode()).hexdigest()[:10]}"
         return text if self.density is None else f"ties{self.density:g}({text})"
+
+
+def _text(weight: Weight) -> str:
+    if isinstance(weight, tuple) and len(set(weight)) > 1:
+        return f"{min(weight):g}..{max(weight):g}"
+    return f"{weight[0] if isinstance(weight, tuple) else weight:g}"
 
 
 def mixture(shares: Sequence[tuple[str | None, float]], least: float) -> Mixture | str | None:
@@ -72,22 +96,22 @@ def merge(wanted: Mixture, adapters: Sequence[AdapterRef]) -> AdapterRef:
     return out
 
 
-def _digest(refs: Sequence[tuple[AdapterRef, float]], density: float | None) -> str:
+def _digest(refs: Sequence[tuple[AdapterRef, Weight]], density: float | None) -> str:
     """Changes with the weights of the adapters and of the sum, not with the place on disk."""
     held = [(*(file_hash(Path(ref.path) / f) for f in (WEIGHTS, CONFIG)), w) for ref, w in refs]
     return hashlib.sha256(json.dumps([held, density]).encode()).hexdigest()[:12]
 
 
-def _write(folder: Path, refs: Sequence[tuple[AdapterRef, float]], density: float | None) -> None:
+def _write(folder: Path, refs: Sequence[tuple[AdapterRef, Weight]], density: float | None) -> None:
     from safetensors.torch import save
 
     configs = [read_config(ref) for ref, _ in refs]
     tensors = [read_weights(ref) for ref, _ in refs]
-    weights = [weight for _, weight in refs]
     rank = sum(int(c["r"]) for c in configs)
     merged: dict[str, Any] = {}
     for place in sorted({key.rpartition(".lora_")[0] for t in tensors for key in t}):
         pairs = [pair_of(t, place, c) for t, c in zip(tensors, configs, strict=True)]
+        weights = [w[block_of(place)] if isinstance(w, tuple) else w for _, w in refs]
         pair = _sum(pairs, weights) if density is None else _ties(pairs, weights, density, rank)
         for part, value in zip("AB", pair, strict=True):
             merged[f"{place}.lora_{part}.weight"] = value.contiguous()

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trace_bench.core.types import Message, Tool
-from trace_bench.policies.routing.classifier import Linear, blend, share
+from trace_bench.policies.routing.classifier import Linear, best, blend, share
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.retrieval import words
 
@@ -35,10 +35,9 @@ class TurnRouter:
 
     def next(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
         """`protocols.RoutesTurns`."""
-        features = np.zeros(len(self.place))
-        features[[self.place[w] for w in shown(messages, tools) if w in self.place]] = 1.0
-        scores = self.linear.scores(features)
-        return blend(self.linear.labels, np.eye(len(scores))[scores.argmax()], self.others)
+        features = np.zeros((1, len(self.place)))
+        features[0, [self.place[w] for w in shown(messages, tools) if w in self.place]] = 1.0
+        return blend(self.linear.labels, best(self.linear.scores(features)), self.others)
 
 
 def shown(messages: Sequence[Message], tools: Sequence[Tool]) -> set[str]:
