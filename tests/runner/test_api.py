@@ -34,8 +34,8 @@ from trace_bench import (
 )
 from trace_bench.__main__ import main
 from trace_bench.core.protocols import HasReference
-from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
+from trace_bench.envs.toolsandbox.worlds import AnyWorld
 from trace_bench.policies.scripted import IdlePolicy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -329,7 +329,7 @@ class Interrupted(EmbeddedSuite):
 
     presses: Iterator[bool] = iter(())
 
-    def make(self) -> ToolSandboxEnv:
+    def make(self) -> AnyWorld:
         if next(self.presses, False):
             raise KeyboardInterrupt
         return super().make()
