@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import FineTunes, Lab, State, Trainer
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Trajectory
@@ -111,6 +111,7 @@ class GateTraining:
         self.schedule = plan(rollouts, self.recipe, NAME)
         self.seed = stable_seed(lab.seed, "trace", NAME)
         self.states: dict[str, Sequence[State]] = {}
+        self.strange = 0
 
     def run(self) -> AgentSpec:
         """The agent with the trained gate."""
@@ -169,10 +170,15 @@ class GateTraining:
         found = group_advantages(rewards, group, normalize_std=self.recipe.normalize_std)
         where = f"{NAME}, iteration {iteration}"
         update = _Update()
-        self.states = {}
+        self.states, self.strange = {}, 0
         for _ in range(self.recipe.epochs):
             self.step(played, found, gate, model, optimizer, update)
             check_finite(where, update.grad_norm)
+        if self.strange:
+            self.lab.log(
+                f"warning: {where}: {self.strange} times other weights were played than the gate "
+                "gives now, as may be when another machine played these rollouts"
+            )
         return {
             "phase": "training",
             "adapter": f"{NAME}@{iteration + 1:04d}",
@@ -242,8 +248,8 @@ class GateTraining:
 
     def pieces(self, group: Sequence[Trajectory], gate: Gate, first: bool) -> list[_Piece]:
         """The group by its weights: as a whole where they are locked, else the turns that follow
-        the same conversation together. `first`: nothing was learned since the group was played.
-        Raises TraceBenchError then if the gate does not give what was played."""
+        the same conversation together. `first`: nothing was learned since the group was played,
+        so the gate should give what was played; `strange` counts where it does not."""
         found: dict[str, _Piece] = {}
         place = 0
         for trajectory in group:
@@ -254,10 +260,8 @@ class GateTraining:
                         messages, trajectory.tools, gate.blocks
                     )
                 piece = found.setdefault(key, _Piece(self.states[key]))
-                if first and (given := gate.plays(piece.states)) != adapter:
-                    raise TraceBenchError(
-                        f"{trajectory.task}: the gate gives {given!r}, and {adapter!r} has played"
-                    )
+                if first and gate.plays(piece.states) != adapter:
+                    self.strange += 1
                 piece.sequences.append(sequence)
                 piece.places += range(place, place + len(sequence.sampled))
                 place += len(sequence.sampled)
