@@ -25,11 +25,12 @@ from trace_bench.envs.recorded.schema import fault_of
 from trace_bench.envs.recorded.simulator import read_result
 from trace_bench.llm.client import Endpoint
 from trace_bench.llm.roles import Role, Roles
+from trace_bench.sandbox.choose import Sandbox, Where, suite_in
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.suite import sandboxed
 from trace_bench.sandbox.transport import ProcessTransport
 from trace_bench.settings.registry import find
-from trace_bench.settings.schema import PartSettings
+from trace_bench.settings.schema import EnvSettings, PartSettings
 
 
 @pytest.fixture(scope="module")
@@ -218,6 +219,22 @@ def test_a_simulated_answer_is_kept_and_replayed_on_resume(tmp_path: Path) -> No
         assert resumed.usage()["simulator"]["requests"] == 2
 
 
+def test_a_worker_says_which_schema_an_answer_has(tmp_path: Path) -> None:
+    where = write(tmp_path / "w", [talk('"sun"')])
+    part = find("env", EnvSettings("recorded", options={"folder": str(where)}), None)
+    forecast.calls = 0  # type: ignore[attr-defined]
+    with serve(forecast) as server:
+        run = RunContext(simulator=roles(server, tmp_path).ask)
+        made = suite_in(part, run, Sandbox("process", run="schemas"), Where(), print)
+        env = made.make()
+        env.reset(made.tasks("train")[0])
+        answer = env.step(make_call("weather", city="Rome")).messages[0]["content"]
+        assert answer == '{"temperature": 1}'
+        made.close()  # type: ignore[attr-defined]
+    sent = server.bodies()[0]["response_format"]["json_schema"]["schema"]
+    assert list(sent["properties"]) == ["analysis", "execution_result"] == sent["required"]
+
+
 @pytest.mark.parametrize(
     "answer",
     ["sun", '{"analysis": "x"}', "[" * 9000, json.dumps({"execution_result": "x" * 30_000}),
@@ -363,4 +380,6 @@ def test_a_checklist_without_conditions_needs_a_model(tmp_path: Path) -> None:
     where = write(tmp_path / "w", [record])
     with pytest.raises(UserError, match=r"item C0 has no condition.*llm\.judge\.by=endpoint"):
         suite(where, tools="replay").tasks("train")
-    assert suite(where, RunContext(judge=lambda role, messages: ""), tools="replay").tasks("train")
+    assert suite(
+        where, RunContext(judge=lambda role, messages, schema=None: ""), tools="replay"
+    ).tasks("train")

@@ -207,7 +207,7 @@ def test_a_user_who_never_speaks_is_a_failure_of_the_user() -> None:
     """Not of the agent, which would be scored for a conversation that nobody ended."""
     call = '<tool_call>{"name": "toggle_data_saver_mode", "arguments": {}}</tool_call>'
     said = iter(["My data is slow."])
-    suite = find("tau2", "telecom", ask=lambda role, messages: next(said, call))
+    suite = find("tau2", "telecom", ask=lambda role, messages, schema=None: next(said, call))
     env = suite.make()
     env.reset(suite.tasks("base")[0])
     with pytest.raises(EpisodeError, match="rounds of tool calls in a row") as caught:
@@ -226,7 +226,7 @@ def test_whoever_answers_for_the_user_is_told_the_scenario_and_can_act() -> None
         ]
     )
 
-    def ask(role: str, messages: Any) -> str:
+    def ask(role: str, messages: Any, schema: Any = None) -> str:
         asked.append([role, json.loads(json.dumps(list(messages)))])
         return next(answers)
 

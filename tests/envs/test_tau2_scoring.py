@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jsonschema
 import pytest
 
 pytest.importorskip("inspect_evals", reason="the extra tau2 is not installed")
@@ -21,6 +22,7 @@ from trace_bench.envs.tau2.score import Call, _done, untold
 from trace_bench.envs.tau2.shared import Shared
 from trace_bench.envs.tau2.suite import Tau2Suite
 from trace_bench.envs.tau2.world import AGENT, USER
+from trace_bench.llm.structured import response_format
 from trace_bench.play.rollouts import play
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
 
@@ -221,8 +223,12 @@ def judged(suite: Tau2Suite, ask: Any) -> tuple[Tau2Env, Task]:
     return Tau2Env(toolbox, gold, "scripted", False, ask or (lambda *a: ""), judge=ask), changed
 
 
-def verdicts(*found: bool) -> str:
-    entries = [{"statement": n, "why": "so", "true": v} for n, v in enumerate(found, 1)]
+def verdicts(messages: Any, *found: bool) -> str:
+    """Verdicts on the statements, and a denial of the control among them."""
+    listed = messages[1]["content"].rpartition("Statements:\n")[2].splitlines()
+    left = list(found)
+    said = ["reference number" not in s and left.pop(0) for s in listed]
+    entries = [{"statement": n, "why": "so", "true": v} for n, v in enumerate(said, 1)]
     return f"Here it is: {json.dumps({'verdicts': entries})}"
 
 
@@ -230,11 +236,18 @@ def test_a_judge_decides_on_statements_and_is_asked_again_for_an_unusable_answer
     airline: Tau2Suite,
 ) -> None:
     asked: list[Any] = []
-    answers = iter(["no idea", verdicts(True), verdicts(True, True), verdicts(True, False)])
+    answers = iter([(), (True, True), (True, False)])
 
-    def ask(role: str, messages: Any) -> str:
+    def ask(role: str, messages: Any, schema: Any = None) -> str:
         asked.append((role, [dict(m) for m in messages]))
-        return next(answers)
+        if len(asked) == 1:
+            return '{"verdicts": []}'
+        found = next(answers)
+        answer = verdicts(messages, *found) if found else "no idea"
+        if found:
+            given = json.loads(answer.partition(": ")[2])
+            jsonschema.validate(given, response_format("x", schema)["json_schema"]["schema"])
+        return answer
 
     env, task = judged(airline, ask)
     gold = [*airline.reference(task)[:-1], say("The total is 7 dollars.")]
@@ -242,8 +255,8 @@ def test_a_judge_decides_on_statements_and_is_asked_again_for_an_unusable_answer
     assert good.score is not None and good.score.success and good.score.details["parts"]["judged"]
     assert [role for role, _ in asked] == ["judge"] * 3
     shown = asked[0][1][1]["content"]
-    assert "agent: The total is 7 dollars." in shown and "2. Agent is polite." in shown
-    assert "statements 1 to 2" in asked[2][1][-1]["content"]
+    assert "agent: The total is 7 dollars." in shown and ". Agent is polite." in shown
+    assert "statements 1 to 3" in asked[1][1][-1]["content"]
     bad = play_out(env, task, gold)
     assert bad.score is not None and not bad.score.success
     assert {m.name: m.hit for m in bad.score.milestones}["Agent is polite."] is False
@@ -251,10 +264,24 @@ def test_a_judge_decides_on_statements_and_is_asked_again_for_an_unusable_answer
 
 
 def test_a_judge_that_fails_loses_the_episode_and_not_the_agent(airline: Tau2Suite) -> None:
-    env, task = judged(airline, lambda role, messages: "no idea")
+    env, task = judged(airline, lambda role, messages, schema=None: "no idea")
     with pytest.raises(EpisodeError, match="no usable answer in 3 tries") as caught:
         play_out(env, task, airline.reference(task))
     assert caught.value.boundary == "judge"
+
+
+def test_a_judge_that_says_yes_to_everything_decides_nothing(airline: Tau2Suite) -> None:
+    asked: list[Any] = []
+
+    def ask(role: str, messages: Any, schema: Any = None) -> str:
+        asked.append(messages)
+        entries = [{"statement": n, "why": "so", "true": True} for n in (1, 2, 3)]
+        return json.dumps({"verdicts": entries})
+
+    env, task = judged(airline, ask)
+    with pytest.raises(EpisodeError, match="affirms a statement that is never true") as caught:
+        play_out(env, task, airline.reference(task))
+    assert caught.value.boundary == "judge" and len(asked) == 1
 
 
 def test_without_a_judge_the_statements_are_left_out_and_said_so(airline: Tau2Suite) -> None:
@@ -265,6 +292,6 @@ def test_without_a_judge_the_statements_are_left_out_and_said_so(airline: Tau2Su
 
 
 def test_what_is_cut_off_is_not_judged(airline: Tau2Suite) -> None:
-    env, task = judged(airline, lambda role, messages: pytest.fail("asked"))
+    env, task = judged(airline, lambda role, messages, schema=None: pytest.fail("asked"))
     env.reset(task)
     assert not env.score().success

@@ -91,8 +91,8 @@ def test_newer_retail_has_one_more_tool_and_says_what_it_leaves_out() -> None:
     )
     assert "tasks v1.0" in suite.about()["data"] and not suite.asks_user()
     settings = Tau2Settings("retail", tasks="v1.0", source=SOURCE)
-    with_judge = Tau2Suite(RunContext(judge=lambda role, messages: ""), settings)
-    assert with_judge.asks_user() and with_judge.about()["judge"].startswith("llm, prompt 1")
+    with_judge = Tau2Suite(RunContext(judge=lambda role, messages, schema=None: ""), settings)
+    assert with_judge.asks_user() and with_judge.about()["judge"].startswith("llm, prompt 2")
 
 
 @needs_checkout
@@ -136,10 +136,11 @@ def test_a_judge_behind_http_decides_and_its_failure_is_not_the_agents(
         question = body["messages"][1]["content"]
         if gone in question:
             return Answer({"error": "no"}, status=400)
-        count = len(question.rpartition("Statements:\n")[2].splitlines())
+        listed = question.rpartition("Statements:\n")[2].splitlines()
+        fine = against not in question
         entries = [
-            {"statement": n, "why": "so", "true": against not in question}
-            for n in range(1, count + 1)
+            {"statement": n, "why": "so", "true": fine and "the reference number" not in text}
+            for n, text in enumerate(listed, 1)
         ]
         return chat(json.dumps({"verdicts": entries}))
 
@@ -161,7 +162,7 @@ def test_a_judge_behind_http_decides_and_its_failure_is_not_the_agents(
     others = [o for task, o in final.items() if task not in {*refused, *unheard}]
     assert others and all(o["score"]["success"] for o in others)
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
-    assert summary["suite_data"]["judge"].startswith("llm, prompt 1: ")
+    assert summary["suite_data"]["judge"].startswith("llm, prompt 2: ")
     assert summary["models"]["judge"]["model"] == "j"
 
 

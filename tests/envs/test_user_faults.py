@@ -24,7 +24,7 @@ def airline(*answers: str) -> tuple[Any, list[Sequence[Any]]]:
     asked: list[Sequence[Any]] = []
     left = list(answers)
 
-    def ask(role: str, messages: Any) -> str:
+    def ask(role: str, messages: Any, schema: Any = None) -> str:
         asked.append(json.loads(json.dumps(list(messages))))
         return left.pop(0) if len(left) > 1 else left[0]
 

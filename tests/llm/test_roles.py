@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from servers.scripted import Answer, Server, chat, serve
 
-from trace_bench.core.errors import EpisodeError
+from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.types import Message
 from trace_bench.llm.client import Endpoint, LLMError
 from trace_bench.llm.roles import Role, Roles
 from trace_bench.llm.structured import Unusable, read_block, read_json
+from trace_bench.runner import build
+from trace_bench.settings.schema import RoleSettings
 
 SCHEMA = {"type": "object", "required": ["n"], "properties": {"n": {"type": "integer"}}}
 ASK: list[Message] = [{"role": "user", "content": "How many?"}]
 
 
-def roles(server: Server, path: Path, name: str = "analyst", tries: int = 3) -> Roles:
+def roles(server: Server, path: Path, name: str = "analyst", tries: int = 3, **more: Any) -> Roles:
     role = Role(
         Endpoint((server.url,), retries=1, pause=0.01),
         model="big",
@@ -28,6 +32,7 @@ def roles(server: Server, path: Path, name: str = "analyst", tries: int = 3) -> 
         max_tokens=50,
         context=4000,
         tries=tries,
+        **more,
     )
     return Roles({name: role}, path)
 
@@ -90,6 +95,75 @@ def test_a_model_is_told_what_was_wrong(tmp_path: Path) -> None:
     assert "'three' is not of type 'integer'" in third["messages"][-1]["content"]
     assert len({body["seed"] for body in server.bodies()}) == 3, "the same draw again"
     assert asked.usage()["analyst"]["requests"] == 3
+
+
+class Choosy:
+    """A server that answers 400 to some requests with a schema."""
+
+    def __init__(self, refuses: Callable[[dict[str, Any]], bool], text: str = '{"n": 3}') -> None:
+        self.refuses, self.text = refuses, text
+
+    def __call__(self, path: str, body: dict[str, Any]) -> Answer:
+        refused = Answer({"error": {"message": "response_format is not known here"}}, 400)
+        return refused if self.refuses(body) else chat(self.text)
+
+
+def test_a_question_says_which_schema_its_answer_has(tmp_path: Path) -> None:
+    with serve(Choosy(lambda body: False)) as server:
+        asked = roles(server, tmp_path / "llm.jsonl")
+        assert asked.usable("analyst", "count", ASK, read, SCHEMA) == 3
+        assert asked.usable("analyst", "words", ASK, len) == 8
+        asked.close()
+        never = roles(server, tmp_path / "never.jsonl", schema="never")
+        assert never.usable("analyst", "count", ASK, read, SCHEMA) == 3
+        never.close()
+    shaped, *others = server.bodies()
+    named = {"name": "answer", "strict": True, "schema": {**SCHEMA, "additionalProperties": False}}
+    assert shaped["response_format"] == {"type": "json_schema", "json_schema": named}
+    assert not any("response_format" in body for body in others)
+
+
+def test_a_server_that_refuses_schemas_is_asked_without_and_it_is_said_once(
+    tmp_path: Path,
+) -> None:
+    said: list[str] = []
+    with serve(Choosy(lambda body: "response_format" in body)) as server:
+        asked = roles(server, tmp_path / "llm.jsonl", log=said.append)
+        for name in ("a", "b"):
+            assert asked.usable("analyst", name, ASK, read, SCHEMA) == 3
+        assert asked.usage()["analyst"]["requests"] == 2, "the refused one has no answer"
+        asked.close()
+        strict = roles(server, tmp_path / "strict.jsonl", schema="always", log=said.append)
+        with pytest.raises(LLMError, match="response_format is not known here"):
+            strict.usable("analyst", "a", ASK, read, SCHEMA)
+        strict.close()
+    assert ["response_format" in body for body in server.bodies()] == [True, False, False, True]
+    (line,) = said
+    assert line.startswith("big is asked without the schema") and "not known here" in line
+
+
+def test_a_question_that_is_refused_either_way_says_nothing_about_schemas(tmp_path: Path) -> None:
+    said: list[str] = []
+    long: list[Message] = [{"role": "user", "content": "long"}]
+    with serve(Choosy(lambda body: body["messages"][0]["content"] == "long")) as server:
+        asked = roles(server, tmp_path / "llm.jsonl", log=said.append)
+        with pytest.raises(LLMError):
+            asked.usable("analyst", "a", long, read, SCHEMA)
+        assert asked.usable("analyst", "b", ASK, read, SCHEMA) == 3
+        asked.close()
+    assert "response_format" in server.bodies()[-1] and not said
+
+
+def test_the_field_is_set_in_one_place(tmp_path: Path) -> None:
+    extra = {"response_format": {"type": "json_object"}}
+    with serve(Choosy(lambda body: False)) as server:
+        how = RoleSettings("endpoint", (server.url,), "big", extra=extra)
+        with pytest.raises(UserError, match=r"llm\.judge\.schema=auto sets .*schema=never"):
+            build._role("judge", how, print)
+        role = build._role("judge", replace(how, schema="never"), print)
+        role.ask(ASK, schema=SCHEMA)
+        role.client.close()
+    assert server.bodies()[0]["response_format"] == {"type": "json_object"}
 
 
 def test_tries_end(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ class AnsweringLab(MemoryLab):
     def prompt_limit(self, role: str) -> int | None:
         return 60_000
 
-    def ask(self, role: str, call: str, messages: Any, read: Any) -> Any:
+    def ask(self, role: str, call: str, messages: Any, read: Any, schema: Any = None) -> Any:
         if call.startswith("label/2/"):
             raise self.error
         return {f"T{n:03d}": {"careful": analyst.Label.PRESENT} for n in range(1, 17)}

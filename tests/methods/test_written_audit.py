@@ -223,7 +223,9 @@ class WritingLab(MemoryLab):
     def prompt_limit(self, role: str) -> int | None:
         return 200_000 if role == "generator" else None
 
-    def ask(self, role: str, call: str, messages: Sequence[Message], read: Any) -> Any:
+    def ask(
+        self, role: str, call: str, messages: Sequence[Message], read: Any, schema: Any = None
+    ) -> Any:
         return read(block(self.modules[call.partition("/")[0]]))
 
     def generated_suite(self, name: str, code: str, given: Mapping[str, Any]) -> Any:

@@ -32,7 +32,7 @@ def test_many_episodes_are_answered_side_by_side() -> None:
     gate = threading.Barrier(count, timeout=20)
     asked: list[str] = []
 
-    def ask(role: str, messages: Sequence[Mapping[str, Any]]) -> str:
+    def ask(role: str, messages: Sequence[Mapping[str, Any]], schema: Any = None) -> str:
         asked.append(role)
         gate.wait()
         said = messages[-1]["content"]
@@ -52,7 +52,7 @@ def test_many_episodes_are_answered_side_by_side() -> None:
 
 
 def test_the_clock_stands_still_while_the_host_thinks() -> None:
-    def ask(role: str, messages: Sequence[Mapping[str, Any]]) -> str:
+    def ask(role: str, messages: Sequence[Mapping[str, Any]], schema: Any = None) -> str:
         threading.Event().wait(2.5)  # longer than the deadline of a batch
         return "My phone does not work."
 
@@ -64,7 +64,7 @@ def test_the_clock_stands_still_while_the_host_thinks() -> None:
 
 
 def test_a_host_that_cannot_answer_is_an_error_of_that_episode() -> None:
-    def ask(role: str, messages: Sequence[Mapping[str, Any]]) -> str:
+    def ask(role: str, messages: Sequence[Mapping[str, Any]], schema: Any = None) -> str:
         raise ConnectionError("the model is gone")
 
     suite = boxed(ask)
@@ -91,7 +91,7 @@ def test_nobody_there_to_answer_is_said() -> None:
 def test_an_episode_that_moves_is_given_the_same_answers_again() -> None:
     asked: list[str] = []
 
-    def ask(role: str, messages: Sequence[Mapping[str, Any]]) -> str:
+    def ask(role: str, messages: Sequence[Mapping[str, Any]], schema: Any = None) -> str:
         asked.append(str(messages[-1]["content"]))
         return f"answer {len(asked)}"  # a model would say something else each time
 

@@ -105,6 +105,21 @@ def test_each_conversation_goes_to_its_adapter(tmp_path: Path) -> None:
         assert any("adapter a@0001, 10 + 2 tokens" in line for line in served.lines)
 
 
+def test_the_shape_of_an_answer_is_asked_for_there_as_it_is_here(tmp_path: Path) -> None:
+    """Schemas that this process does not know are for the server behind to judge."""
+    named = {"name": "x", "strict": True, "schema": {"not": {}, "type": "object"}}
+    wanted = {"type": "json_schema", "json_schema": named}
+    tool = {"type": "function", "function": {"name": "f"}}
+    with both(tmp_path) as (served, behind, script, _):
+        assert ask(served, response_format=wanted, tools=[tool]).status_code == 200
+        assert behind.bodies()[-1]["response_format"] == wanted
+        assert ask(served, response_format={"type": "text"}).status_code == 200
+        assert "response_format" not in behind.bodies()[-1]
+        script.fault = Answer({"error": {"message": "this grammar is not supported"}}, 400)
+        answer = ask(served, response_format=wanted)
+        assert answer.status_code == 400 and "this grammar" in answer.json()["error"]["message"]
+
+
 def test_a_stream_goes_through_under_the_clients_name(tmp_path: Path) -> None:
     with both(tmp_path) as (served, behind, _, there):
         lines = [line for line in ask(served, stream=True).text.splitlines() if line]

@@ -28,6 +28,15 @@ from trace_bench.serve.settings import ServeSettings
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 HELLO = [{"role": "user", "content": "send a message"}]
+WIDE = [
+    {"type": "object", "properties": {f"{i}.{j}": {"type": "null"} for j in range(12)}}
+    for i in range(50)
+]
+"""Shapes that a parser would have to follow all at once."""
+
+
+def shaped(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +157,48 @@ def test_a_stream_says_what_the_whole_answer_says(served: Served) -> None:
     assert [e["choices"][0]["finish_reason"] for e in events if e["choices"]][-1] == "length"
 
 
+def test_an_answer_has_the_shape_that_was_asked_for(served: Served) -> None:
+    fields = {"ok": {"type": "boolean"}, "size": {"enum": [1, 20]}}
+    schema = {"type": "object", "properties": fields, "required": ["ok", "size"],
+              "additionalProperties": False}  # fmt: skip
+    first = ask(served, max_tokens=48, response_format=shaped(schema))
+    found = json.loads(said(first)["content"])
+    assert isinstance(found["ok"], bool) and found["size"] in (1, 20) and len(found) == 2
+    assert first.json()["choices"][0]["finish_reason"] == "stop"
+    talk = [*HELLO, said(first), {"role": "user", "content": "again, in words"}]
+    second = ask(served, talk, response_format={"type": "text"})
+    assert not said(second)["content"].startswith("{")
+    used = [r.json()["usage"] for r in (first, second)]
+    assert used[1]["prompt_tokens"] > used[0]["total_tokens"], "the conversation goes on"
+    streamed = ask(served, max_tokens=48, stream=True, response_format=shaped(schema)).text
+    events = [json.loads(e[6:]) for e in streamed.split("\n\n")[:-2]]
+    text = "".join(e["choices"][0]["delta"].get("content", "") for e in events)
+    assert text == said(first)["content"]
+    anything = said(ask(served, max_tokens=8, response_format={"type": "json_object"}))["content"]
+    assert anything.startswith("{")
+
+
+def test_a_shape_that_turns_out_too_wide_fails_its_own_request_alone(served: Served) -> None:
+    wide = shaped({"anyOf": WIDE})
+    answer = ask(served, response_format=wide)
+    assert answer.status_code == 400
+    assert "could not be held to this schema" in answer.json()["error"]["message"]
+    assert '"param": "response_format"' in ask(served, response_format=wide, stream=True).text
+    assert ask(served).status_code == 200
+
+
+def test_without_its_package_a_shape_is_refused_and_text_is_answered(
+    place: Path, agent: AgentSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "llguidance", None)
+    with serving(local(place / "model", agent, batch=2), agent) as served:
+        answer = ask(served, response_format={"type": "json_object"})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, "response_format")
+        assert "the package llguidance: pip install" in error["message"]
+        assert ask(served).status_code == 200
+
+
 def test_200_requests_in_flight_and_none_is_lost(served: Served) -> None:
     """More than three places for each, so that most of them wait."""
 
@@ -233,6 +284,12 @@ def test_a_client_that_is_killed_frees_its_place(how: str, tmp_path: Path) -> No
         ({"stream": "yes"}, 400, "stream must be true or false"),
         ({"tools": [{"name": "f"}]}, 400, "list of functions"),
         ({"stop": "x"}, 400, "stop can only be"),
+        ({"response_format": "json"}, 400, "response_format must be an object"),
+        ({"response_format": {"type": "xml"}}, 400, "text, json_object or json_schema"),
+        ({"response_format": {"type": "json_schema"}}, 400, "must have a `schema`"),
+        ({"response_format": {"type": "json_object", "json_schema": {}}}, 400, "no json_schema"),
+        ({"response_format": shaped({"type": "frob"})}, 400, "cannot be used: Invalid type"),
+        ({"response_format": {"type": "json_object"}, "tools": [TOOL]}, 400, "with tools"),
         ({"seed": 2**64}, 400, "64 bits"),
     ],
 )

@@ -59,6 +59,47 @@ def question_of(turns: Sequence[Turn], tools: Sequence[Tool]) -> list[Message]:
     return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": text}]
 
 
+def schema_of(turns: int) -> dict[str, Any]:
+    """The schema of an annotation of so many turns. That ids are unique, weights sum to 1 and
+    dependences can be satisfied is for `read_annotation` to find out."""
+    text = {"type": "string", "minLength": 1, "maxLength": 500}
+    name = {"type": "string", "pattern": "^C[0-9]{1,2}$"}
+    place = {"type": "integer", "minimum": 0, "maximum": 999}
+    evidence = {"turn": place, "step": place, "from": {"enum": list(ORIGINS)}, "snippet": text}
+    item = {
+        "id": name,
+        "evidence": _list({"type": "object", "properties": evidence}, 4),
+        "focus_on": {"enum": list(FOCUSES)},
+        "question": text,
+        "pass_condition": text,
+        "failure_examples": _list(text, 4),
+        "required_for_next_turn": {"type": "boolean"},
+    }
+    entries = [
+        {
+            "type": "object",
+            "properties": {
+                "turn": {"const": number},
+                "checklist": {**_list({"type": "object", "properties": item}, 20), "minItems": 1},
+                "dependence": _by_id(_list(name, 20)),
+                "weight": _by_id({"type": "number", "minimum": 0, "maximum": 1}),
+            },
+        }
+        for number in range(turns)
+    ]
+    every = {"type": "array", "prefixItems": entries, "minItems": turns, "maxItems": turns}
+    return {"type": "object", "properties": {"turns": every}}
+
+
+def _list(item: Mapping[str, Any], most: int) -> dict[str, Any]:
+    return {"type": "array", "items": item, "maxItems": most}
+
+
+def _by_id(value: Mapping[str, Any]) -> dict[str, Any]:
+    ids = {"^C[0-9]{1,2}$": value}
+    return {"type": "object", "patternProperties": ids, "additionalProperties": False}
+
+
 def read_annotation(text: str, turns: int) -> Checklist:
     """The checklist in an annotator's answer. Raises ValueError with what is wrong, for the model
     to read."""

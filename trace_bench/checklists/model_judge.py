@@ -24,6 +24,7 @@ from trace_bench.core.types import Boundary, Message
 PROMPT_VERSION = "1"  # of the texts below; recorded in every run
 TRIES = 2  # answers before the episode is void
 _LONGEST = 3000  # characters of one message that the judge is shown
+_SEEN = 300  # characters of a note, where the server holds the judge to them
 _BEFORE = 40  # messages before the turn that it is shown
 _ANSWER = Limits(2**18, depth=8, items=5000)
 _SYSTEM = (
@@ -69,8 +70,9 @@ class ModelJudge:
             {"role": "user", "content": question},
         ]
         asked, why = messages, ""
+        schema = schema_of(len(items) + 1)
         for _ in range(TRIES):
-            answer = self._ask("judge", asked)
+            answer = self._ask("judge", asked, schema)
             try:
                 found = read_verdicts(answer, len(items) + 1, control)
                 return [item.id for item, met in zip(items, found, strict=True) if met]
@@ -98,6 +100,25 @@ def question_of(items: Sequence[Item], scene: Scene) -> tuple[str, int]:
     numbered = "\n\n".join(f"Item {n}\n{text}" for n, text in enumerate(listed, start=1))
     data = "\n".join([f"[data {mark}]", *lines, f"[end {mark}]"])
     return f"{data}\n\n{numbered}", place
+
+
+def schema_of(count: int) -> dict[str, Any]:
+    """The schema of verdicts on so many items. It leaves a judge free to contradict itself, by
+    which `read_verdicts` finds out one that only fills in a form."""
+    flags = {key: {"type": "boolean"} for key in ("present", "met", "failed", "answer")}
+    entries = [
+        {
+            "type": "object",
+            "properties": {
+                "item": {"const": number},
+                "seen": {"type": "string", "maxLength": _SEEN},
+                **flags,
+            },
+        }
+        for number in range(1, count + 1)
+    ]
+    verdicts = {"type": "array", "prefixItems": entries, "minItems": count, "maxItems": count}
+    return {"type": "object", "properties": {"verdicts": verdicts}}
 
 
 def read_verdicts(text: str, count: int, control: int) -> list[bool]:

@@ -46,8 +46,18 @@ T = TypeVar("T")
 State = Sequence[float]
 """A hidden state of the base model [hidden size]."""
 
-Ask = Callable[[str, Sequence[Mapping[str, Any]]], str]
-"""(role, messages) -> text: asks the model that plays a role, such as the simulated user."""
+
+class Ask(Protocol):
+    """Asks the model that plays a role, such as the simulated user. `schema`: the JSON schema of
+    the answer, to which a server holds it where it can; so the answer is read with care all the
+    same."""
+
+    def __call__(
+        self,
+        role: str,
+        messages: Sequence[Mapping[str, Any]],
+        schema: Mapping[str, Any] | None = None,
+    ) -> str: ...
 
 
 # -- environments -------------------------------------------------------------------------------
@@ -640,8 +650,14 @@ class Lab(Protocol):
 
     # Models in roles. `prompt_limit`: characters of a question; None if a program plays the role.
     def prompt_limit(self, role: str) -> int | None: ...
+    # `schema`: as for `Ask`.
     def ask(
-        self, role: str, call: str, messages: Sequence[Message], read: Callable[[str], T]
+        self,
+        role: str,
+        call: str,
+        messages: Sequence[Message],
+        read: Callable[[str], T],
+        schema: Mapping[str, Any] | None = None,
     ) -> T: ...
     def retract(self, role: str, calls: str) -> None: ...  # discards stored answers, by name prefix
 

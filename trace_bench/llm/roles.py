@@ -14,18 +14,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.store import Lines, canonical, damaged, read_lines, stable_seed
 from trace_bench.core.types import Message, boundary_of
 from trace_bench.llm.client import JSON, Client, Endpoint, LLMError, NoUsableAnswer, Usage
-from trace_bench.llm.structured import Unusable
+from trace_bench.llm.structured import Unusable, response_format
 
 ROLES = ("user", "analyst", "generator", "reflector", "judge", "annotator", "simulator")
 IN_EPISODES = ("user", "judge", "simulator")  # the roles that an environment may ask
@@ -34,6 +35,7 @@ RESUMED = ("judge",)  # and the ones whose answers a later start uses, each once
 REPEATED = 2000  # characters of an unusable answer that are sent back to the model
 COMPLAINT = 1300  # characters of the explanation of what was wrong with it
 IN_EPISODE = "episode"  # the name of the questions of roles in KEPT and RESUMED
+REFUSED = (400, 422)  # the statuses of a server that does not take a schema
 CUT = " It was cut off where its longest length ends: answer in fewer words."
 T = TypeVar("T")
 
@@ -48,8 +50,16 @@ class _Answer:
     status: int | None = None
 
 
+def _to_stderr(text: str) -> None:
+    print(text, file=sys.stderr)
+
+
 class Role:
-    """A role that a model plays: its client and request settings."""
+    """A role that a model plays: its client and request settings.
+
+    `schema`: whether questions whose answer is JSON say so in the field `response_format`. With
+    `auto`, a server that refuses such a question and answers it without the field is not sent the
+    field again, which is logged."""
 
     def __init__(
         self,
@@ -62,13 +72,16 @@ class Role:
         context: int,
         tries: int,
         extra: Mapping[str, Any] | None = None,
+        schema: Literal["auto", "always", "never"] = "auto",
+        log: Callable[[str], None] = _to_stderr,
     ) -> None:
         """`context`: the model's context in tokens, question and answer together; `tries`: how
         often to ask for a usable answer."""
         self.client = Client(endpoint)
         self.context, self.max_tokens, self.tries = context, max_tokens, tries
         self.concurrency = endpoint.concurrency
-        self._seed = seed
+        self._seed, self._schema, self._log = seed, schema, log
+        self._lock = threading.Lock()
         self._fields = {
             "model": model,
             "temperature": temperature,
@@ -77,11 +90,39 @@ class Role:
             **(extra or {}),
         }
 
-    def ask(self, messages: Sequence[Mapping[str, Any]], stream: str = "") -> tuple[str, JSON]:
+    def ask(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        stream: str = "",
+        schema: Mapping[str, Any] | None = None,
+    ) -> tuple[str, JSON]:
         """(text, the server's full response). `stream` selects the seed. Raises LLMError."""
         seed = stable_seed(self._seed, stream) % 2**31 if stream else self._seed
         server = stable_seed(stream, canonical(messages[:2])) % len(self.client.endpoint.urls)
         body = {**self._fields, "messages": list(messages), "seed": seed}
+        if schema is None or self._schema == "never":
+            return self._said(body, server)
+        try:
+            return self._said(
+                {**body, "response_format": response_format("answer", schema)}, server
+            )
+        except LLMError as error:
+            if self._schema == "always" or error.status not in REFUSED:
+                raise
+            said = self._said(body, server)  # raises if it was not the field
+            self._without_schema(error)
+            return said
+
+    def _without_schema(self, why: LLMError) -> None:
+        with self._lock:
+            known, self._schema = self._schema == "never", "never"
+        if not known:
+            self._log(
+                f"{self._fields['model']} is asked without the schema of its answers from here on, "
+                f"since its server refuses response_format: {why}"
+            )
+
+    def _said(self, body: JSON, server: int) -> tuple[str, JSON]:
         reply = self.client.ask("/chat/completions", body, server)
         try:
             message = reply["choices"][0]["message"]
@@ -121,32 +162,45 @@ class Roles:
         """The model in a role; None if a program plays it."""
         return self._players.get(name)
 
-    def ask(self, role: str, messages: Sequence[Mapping[str, Any]]) -> str:
-        """An answer that is part of an episode: the simulated user's next message, a judge's
-        verdict, a simulated tool's result. Raises EpisodeError at the role's boundary if the
-        request fails."""
+    def ask(
+        self,
+        role: str,
+        messages: Sequence[Mapping[str, Any]],
+        schema: Mapping[str, Any] | None = None,
+    ) -> str:
+        """`protocols.Ask`: an answer that is part of an episode, such as the simulated user's next
+        message, a judge's verdict or a simulated tool's result. Raises EpisodeError at the role's
+        boundary if the request fails."""
         boundary = boundary_of(role).value
         player = self._players.get(role)
         if player is None or role not in IN_EPISODES:
             raise EpisodeError(boundary, f"no model plays the role {role!r}")
         try:
             if role in KEPT:
-                return self._answer(role, IN_EPISODE, [dict(m) for m in messages]).text
+                return self._answer(role, IN_EPISODE, [dict(m) for m in messages], schema).text
             if role in RESUMED:
-                return self._resumed(role, player, messages).text
-            return self._ask(role, player, messages, None).text
+                return self._resumed(role, player, messages, schema).text
+            return self._ask(role, player, messages, None, schema).text
         except LLMError as error:
             raise EpisodeError(boundary, f"the {role}: {error}") from error
 
-    def _resumed(self, role: str, player: Role, messages: Sequence[Mapping[str, Any]]) -> _Answer:
+    def _resumed(
+        self,
+        role: str,
+        player: Role,
+        messages: Sequence[Mapping[str, Any]],
+        schema: Mapping[str, Any] | None,
+    ) -> _Answer:
         """The next answer of an earlier start to this question, or a new one. Raises LLMError."""
         digest = _digest(messages)
         with self._lock:
             if left := self._left.get((role, digest)):
                 return left.pop(0)
-        return self._ask(role, player, messages, (IN_EPISODE, digest))
+        return self._ask(role, player, messages, (IN_EPISODE, digest), schema)
 
-    def _answer(self, role: str, call: str, messages: Sequence[Message]) -> _Answer:
+    def _answer(
+        self, role: str, call: str, messages: Sequence[Message], schema: Mapping[str, Any] | None
+    ) -> _Answer:
         """The answer to a named question; names are unique per role. Raises LLMError. A resumed run
         repeats a stored failure, since later steps depended on it (unless `retract` removed it, or
         the role is in KEPT)."""
@@ -154,19 +208,24 @@ class Roles:
         with self._lock:
             known = self._known.get((role, call, digest))
         if known is None or (known.error is not None and role in KEPT):
-            return self._ask(role, self._players[role], messages, (call, digest))
+            return self._ask(role, self._players[role], messages, (call, digest), schema)
         if known.error is not None:
             raise LLMError(known.error, known.status)
         return known
 
     def usable(
-        self, role: str, call: str, messages: Sequence[Message], read: Callable[[str], T]
+        self,
+        role: str,
+        call: str,
+        messages: Sequence[Message],
+        read: Callable[[str], T],
+        schema: Mapping[str, Any] | None = None,
     ) -> T:
         """The answer, parsed by `read`. If that raises Unusable, the model is asked again with the
         reason, `tries` times in all. Raises LLMError."""
         player, talk, why = self._players[role], list(messages), ""
         for attempt in range(player.tries):
-            answer = self._answer(role, f"{call}/{attempt}", talk)
+            answer = self._answer(role, f"{call}/{attempt}", talk, schema)
             try:
                 return read(answer.text)
             except Unusable as error:
@@ -206,6 +265,7 @@ class Roles:
         player: Role,
         messages: Sequence[Mapping[str, Any]],
         name: tuple[str, str] | None,
+        schema: Mapping[str, Any] | None,
     ) -> _Answer:
         line: JSON = {"role": role}
         if name is not None:
@@ -213,7 +273,7 @@ class Roles:
             if not _for_later(line):  # what those are asked is in the episode
                 line["messages"] = list(messages)
         try:
-            text, reply = player.ask(messages, "" if name is None else name[0])
+            text, reply = player.ask(messages, "" if name is None else name[0], schema)
         except LLMError as error:
             self._write({**line, "error": str(error), "status": error.status})
             raise

@@ -61,6 +61,25 @@ def read_json(text: str, schema: Mapping[str, Any]) -> Any:
     return data
 
 
+def response_format(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The field of a request by which a server holds its answer to a schema. Objects are closed:
+    they have the properties that the schema names and no others, in their order."""
+    named = {"name": name, "strict": True, "schema": _closed(schema)}
+    return {"type": "json_schema", "json_schema": named}
+
+
+def _closed(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_closed(part) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    out = {key: _closed(part) for key, part in schema.items()}
+    fields = out.get("properties")
+    if out.get("type") != "object" or not isinstance(fields, dict):
+        return out
+    return {**out, "required": list(fields), "additionalProperties": False}
+
+
 def read_block(text: str) -> str:
     """The longest fenced block of an answer. Raises Unusable if there is none."""
     blocks = fenced(text)

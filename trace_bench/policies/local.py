@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError, unknown
@@ -15,6 +16,7 @@ from trace_bench.core.types import AgentSpec, Message, Tool, Turn
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.device import check_device
 from trace_bench.policies.engine.backend import Backend
+from trace_bench.policies.engine.guide import Guide, Guides
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.scheduler import Engine, Order, Sampled
 
@@ -69,6 +71,8 @@ class LocalPolicy:
         self._model = model
         self._backend = backend_of(model, batch, self.context)
         self._engine = Engine(self._backend, batch, self.context, self.chat.stop)
+        self._tokenizer = tokenizer
+        self._guides: Guides | None = None  # made when the first turn is held to a schema
         self._adapters: dict[str, str] = {}  # name -> path
         self._sums: dict[str, frozenset[str]] = {}  # name -> the adapters in it
         self._open: dict[int, _Open] = {}
@@ -105,11 +109,21 @@ class LocalPolicy:
         self._backend.add_sum(name, weights)
         self._sums[name] = frozenset(weights)
 
-    def submit(self, requests: Sequence[TurnRequest]) -> None:
-        """Queues turns. A prompt that does not fit the context gets a `context_full` reply."""
+    def guide(self, schema: Mapping[str, Any]) -> Guide:
+        """A guide that holds one turn to a JSON schema. Raises BadSchema, or UserError if the
+        package is missing or the tokenizer cannot be used."""
+        if self._guides is None:
+            self._guides = Guides(self._tokenizer, self._backend.vocab, self.chat.stop)
+        return self._guides.guide(schema)
+
+    def submit(
+        self, requests: Sequence[TurnRequest], guides: Mapping[int, Guide] = MappingProxyType({})
+    ) -> None:
+        """Queues turns. A prompt that does not fit the context gets a `context_full` reply.
+        `guides`: of the episodes whose turn is held to a schema."""
         for request in requests:
             try:
-                self._submit(request)
+                self._submit(request, guides.get(request.episode))
             except Exception as error:  # fails this episode only
                 text = f"{type(error).__name__}: {error}"
                 self._ready.append(TurnReply(request.episode, None, error=text))
@@ -180,7 +194,7 @@ class LocalPolicy:
                 found = [out.last_hidden_state[0, -1].float()]
         return [array("f", state.cpu().numpy().tobytes()) for state in found]
 
-    def _submit(self, request: TurnRequest) -> None:
+    def _submit(self, request: TurnRequest, guide: Guide | None) -> None:
         episode = self._open.get(request.episode)
         name = request.adapter
         if name is not None and name not in self._adapters and name not in self._sums:
@@ -206,6 +220,7 @@ class LocalPolicy:
                 request.seed,
                 request.temperature,
                 request.max_tokens,
+                guide,
             )
         )
 

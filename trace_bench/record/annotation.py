@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.checklists.annotate import ROLE, question_of, read_annotation
+from trace_bench.checklists.annotate import ROLE, question_of, read_annotation, schema_of
 from trace_bench.checklists.items import Checklist, to_json
 from trace_bench.checklists.talk import turns_of
 from trace_bench.core.errors import UserError
@@ -37,7 +37,7 @@ def annotate(
                 if record["uuid"] in there:
                     continue
                 _, turns = turns_of(record["messages"])
-                question = question_of(turns, record["tools"])
+                question, schema = question_of(turns, record["tools"]), schema_of(len(turns))
 
                 def read(text: str, count: int = len(turns)) -> Checklist:
                     try:
@@ -47,7 +47,7 @@ def annotate(
 
                 try:
                     found = [
-                        roles.usable(ROLE, f"{record['uuid']}/{variant}", question, read)
+                        roles.usable(ROLE, f"{record['uuid']}/{variant}", question, read, schema)
                         for variant in range(variants)
                     ]
                 except LLMError as error:

@@ -67,7 +67,7 @@ def build_bench(
 ) -> Bench:
     """Builds all parts; `stack` closes those that hold resources. Raises UserError for every error
     that can be found without running the policy or the trainer."""
-    roles = stack.enter_context(closing(make_roles(settings, place.folder / "llm.jsonl")))
+    roles = stack.enter_context(closing(make_roles(settings, place.folder / "llm.jsonl", log)))
     context = run_context(
         settings,
         parts,

@@ -118,15 +118,21 @@ def generated_suites(settings: Settings, run: RunContext, log: Log = log_line) -
     return make
 
 
-def make_roles(settings: Settings, path: Path) -> Roles:
+def make_roles(settings: Settings, path: Path, log: Log = log_line) -> Roles:
     """The models in roles, with their stored answers in `path`."""
-    chosen = settings.llm.roles.items()
-    return Roles({name: _role(name, how) for name, how in chosen if how.by == "endpoint"}, path)
+    chosen = {name: how for name, how in settings.llm.roles.items() if how.by == "endpoint"}
+    return Roles({name: _role(name, how, log) for name, how in chosen.items()}, path)
 
 
-def _role(name: str, how: RoleSettings) -> Role:
+def _role(name: str, how: RoleSettings, log: Log) -> Role:
     if not how.model:
         raise UserError(f"llm.{name}.by=endpoint needs llm.{name}.model (or llm.shared.model).")
+    extra = check_extra(how.extra, f"llm.{name}.extra")
+    if "response_format" in extra and how.schema != "never":
+        raise UserError(
+            f"`llm.{name}.extra` holds response_format, which llm.{name}.schema={how.schema} sets "
+            f"for each question. Leave it out, or set llm.{name}.schema=never."
+        )
     endpoint = Endpoint(
         check_urls(how.base_url or (), f"llm.{name}.base_url"),
         read_key(how.key_env, f"llm.{name}.key_env"),
@@ -142,7 +148,9 @@ def _role(name: str, how: RoleSettings) -> Role:
         max_tokens=how.max_tokens,
         context=how.context,
         tries=how.tries,
-        extra=check_extra(how.extra, f"llm.{name}.extra"),
+        extra=extra,
+        schema=how.schema,
+        log=lambda text: log(f"the {name}: {text}"),
     )
 
 

@@ -100,7 +100,7 @@ def _context(f: Forecast) -> Any:
     return run_context(f.settings, f.parts, fingerprint="dry-run", **asked)
 
 
-def _no_answer(role: str, messages: object) -> str:
+def _no_answer(role: str, messages: object, schema: object = None) -> str:
     raise UserError("no model is asked in a dry run")
 
 

@@ -231,12 +231,20 @@ class RunLab:
         player = roles.role(role) if roles is not None else None
         return None if player is None else player.characters
 
-    def ask(self, role: str, call: str, messages: Sequence[Message], read: Callable[[str], T]) -> T:
+    def ask(
+        self,
+        role: str,
+        call: str,
+        messages: Sequence[Message],
+        read: Callable[[str], T],
+        schema: Mapping[str, Any] | None = None,
+    ) -> T:
         """The model's answer, parsed by `read`. If that raises `Unusable`, the model is asked
-        again. `call` names the question, like the calls of `rollouts`. Raises LLMError."""
+        again. `call` names the question, like the calls of `rollouts`; `schema` is the answer's, if
+        it is JSON. Raises LLMError."""
         if self._models.roles is None:
             raise ValueError(f"no model plays the role {role!r}")
-        return self._models.roles.usable(role, call, messages, read)
+        return self._models.roles.usable(role, call, messages, read, schema)
 
     def retract(self, role: str, calls: str) -> None:
         """Discards the answers to all questions whose name begins with `calls`."""

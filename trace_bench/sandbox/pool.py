@@ -242,14 +242,16 @@ class Pool:
             messages = [message_from_json(m) for m in message.get("messages", ())]
         except (Violation, TypeError) as error:
             raise Lost(f"it broke the protocol: {error}") from error
+        if not isinstance(schema := message.get("schema"), dict | None):
+            raise Lost("it asked with a schema that is no object")
         batch.asked += 1
         if batch.asked > batch.most_asks:
             raise Lost(f"it asked more than {batch.most_asks} questions")
         self._threads = self._threads or ThreadPoolExecutor(64)
         known = batch.answers[episode]
-        question = json.dumps([role, messages], sort_keys=True)
+        question = json.dumps([role, messages, schema], sort_keys=True)
         if question not in known or _failed(known[question]):
-            known[question] = self._threads.submit(self._ask, role, messages)
+            known[question] = self._threads.submit(self._ask, role, messages, schema)
         if not batch.asking:
             batch.stopped = time.monotonic()
         batch.asking += 1

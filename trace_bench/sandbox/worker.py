@@ -113,14 +113,19 @@ class Worker:
                 self._batch(message, False)
         os._exit(0)  # ends any threads that the environment left running
 
-    def ask(self, role: str, messages: Sequence[Mapping[str, Any]]) -> str:
-        """The host's answer for `role`, such as the simulated user."""
+    def ask(
+        self,
+        role: str,
+        messages: Sequence[Mapping[str, Any]],
+        schema: Mapping[str, Any] | None = None,
+    ) -> str:
+        """`protocols.Ask`: the host's answer for `role`, such as the simulated user."""
         number = next(self._asked)
         event, place = threading.Event(), []  # type: ignore[var-annotated]
         self._answers[number] = (event, place)
-        self.channel.send(
-            {"ask": number, "episode": self._now.episode, "role": role, "messages": list(messages)}
-        )
+        question = {"ask": number, "episode": self._now.episode, "role": role}
+        shape = {} if schema is None else {"schema": dict(schema)}
+        self.channel.send({**question, "messages": list(messages), **shape})
         event.wait()
         if "error" in place[0]:
             why = f"the {role} could not answer: {place[0]['error']}"

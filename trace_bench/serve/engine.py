@@ -14,10 +14,12 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RoutesTurns, TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message
 from trace_bench.play.rollouts import with_guidance
+from trace_bench.policies.engine.guide import BadSchema, Guide
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.router import make_router
 from trace_bench.policies.routing.sums import Sums
@@ -40,6 +42,7 @@ class Ticket:
     deliver: Callable[[Event], None]
     episode: int = -1
     adapter: str | None = None
+    guide: Guide | None = None  # of an answer that is held to a schema
 
 
 class LocalEngine:
@@ -160,6 +163,7 @@ class LocalEngine:
 
     def _begin(self, ticket: Ticket, known: tuple[int, str | None] | None) -> None:
         ask = ticket.ask
+        ticket.guide = self._guide(ask)
         if known is None:
             messages = self._guided(ask.messages, ticket.model)
             self._check(messages, ask)  # a router may read all of it
@@ -182,9 +186,26 @@ class LocalEngine:
                     ask.temperature,
                     ask.max_tokens or self._most,
                 )
-            ]
+            ],
+            {} if ticket.guide is None else {ticket.episode: ticket.guide},
         )
         self._running[ticket.episode] = ticket
+
+    def _guide(self, ask: ChatRequest) -> Guide | None:
+        """What holds the answer to its schema, if it has one. Raises Refused."""
+        if ask.schema is None:
+            return None
+        where = "response_format"
+        if ask.tools:
+            text = "response_format cannot be combined with tools here: the answer is one or a call"
+            raise Refused(400, text, param=where)
+        try:
+            return self._policy.guide(ask.schema)
+        except BadSchema as error:
+            text = f"{where}: this schema cannot be used: {error}"
+            raise Refused(400, text, param=where) from error
+        except UserError as error:
+            raise Refused(400, str(error), param=where) from error
 
     def _check(self, messages: tuple[Message, ...], ask: ChatRequest) -> None:
         """Raises Refused for a conversation that the chat template or the context does not hold."""
@@ -213,9 +234,10 @@ class LocalEngine:
 
     def _finish(self, reply: TurnReply) -> None:
         ticket = self._running.pop(reply.episode)
-        if reply.turn is None:
+        lost = ticket.guide.error if ticket.guide is not None else ""
+        if reply.turn is None or lost:
             self._release(reply.episode)
-            ticket.deliver(_failure(reply))
+            ticket.deliver(_beyond(lost) if lost else _failure(reply))
             return
         turn = reply.turn
         prompt = self._tokens.get(reply.episode, 0) + len(turn.prompt_ids)
@@ -232,6 +254,11 @@ def _failure(reply: TurnReply) -> Refused:
         return _full()
     text = f"the model cannot read this conversation: {reply.error}"
     return Refused(400, text, param="messages")
+
+
+def _beyond(why: str) -> Refused:
+    text = f"response_format: the answer could not be held to this schema: {why[:300]}"
+    return Refused(400, text, param="response_format")
 
 
 def _full() -> Refused:

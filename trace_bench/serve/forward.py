@@ -106,6 +106,8 @@ class Forward:
         }
         if ask.tools:
             body["tools"] = list(ask.tools)
+        if ask.response_format is not None:
+            body["response_format"] = dict(ask.response_format)
         return body if ask.seed is None else {**body, "seed": ask.seed}
 
     async def _said(self, answer: httpx.Response) -> dict[str, Any]:

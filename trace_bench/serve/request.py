@@ -15,12 +15,12 @@ IGNORED = frozenset(("user", "metadata", "store", "parallel_tool_calls", "servic
 FIXED: Mapping[str, tuple[Any, ...]] = {
     "n": (1,), "top_p": (1,), "presence_penalty": (0,), "frequency_penalty": (0,),
     "stop": ([],), "logprobs": (False,), "logit_bias": ({},), "top_logprobs": (0,),
-    "response_format": ({"type": "text"},), "tool_choice": ("auto", "none"),
+    "tool_choice": ("auto", "none"),
 }  # fmt: skip
 """Fields with the only values that are honoured (null and leaving them out are always fine)."""
 OWN = frozenset(
     ("model", "messages", "tools", "temperature", "max_tokens", "max_completion_tokens", "seed",
-     "stream", "stream_options")
+     "stream", "stream_options", "response_format")
 )  # fmt: skip
 
 
@@ -37,7 +37,7 @@ class Refused(Exception):
 @dataclass(frozen=True)
 class ChatRequest:
     """A checked request. `messages` are the whole conversation; `usage`: a stream ends with the
-    token counts."""
+    token counts. `response_format`: as given; None for text."""
 
     model: str
     messages: tuple[Message, ...]
@@ -47,6 +47,16 @@ class ChatRequest:
     seed: int | None = None
     stream: bool = False
     usage: bool = False
+    response_format: Mapping[str, Any] | None = None
+
+    @property
+    def schema(self) -> Mapping[str, Any] | None:
+        """The JSON schema of the answer; None for text."""
+        if self.response_format is None:
+            return None
+        named: Mapping[str, Any] = self.response_format.get("json_schema", {})
+        schema: Mapping[str, Any] = named.get("schema", {"type": "object"})
+        return schema
 
 
 def parse(body: bytes, limits: Limits, most: int) -> ChatRequest:
@@ -68,6 +78,7 @@ def parse(body: bytes, limits: Limits, most: int) -> ChatRequest:
         seed=_seed(data),
         stream=bool(_typed(data, "stream", bool)),
         usage=_usage(data),
+        response_format=_format(data),
     )
 
 
@@ -183,6 +194,22 @@ def _typed(data: Mapping[str, Any], name: str, kind: type, required: bool = Fals
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise Refused(400, f"{name} must be {_KINDS[kind]}", param=name)
     return value
+
+
+def _format(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    given: Mapping[str, Any] = _typed(data, "response_format", dict) or {"type": "text"}
+    kind, named = given.get("type"), given.get("json_schema")
+    if kind not in ("text", "json_object", "json_schema"):
+        text = "response_format.type must be text, json_object or json_schema"
+        raise Refused(400, text, param="response_format")
+    has_schema = isinstance(named, dict) and isinstance(named.get("schema"), dict)
+    if kind == "json_schema" and not has_schema:
+        text = "response_format.json_schema must have a `schema`, an object"
+        raise Refused(400, text, param="response_format")
+    if kind != "json_schema" and named is not None:
+        text = f"response_format of type {kind} has no json_schema"
+        raise Refused(400, text, param="response_format")
+    return None if kind == "text" else given
 
 
 def _usage(data: Mapping[str, Any]) -> bool:

@@ -76,7 +76,7 @@ class RoleSettings:
     """How a role besides the agent is played: by a `program` of this project, or by a model at an
     `endpoint`. All settings but `by` are for the endpoint. `max_tokens`: per answer. `tries`: how
     often to ask until an answer is usable. `retries`: of a failed request. `concurrency`: requests
-    at once."""
+    at once. `schema`: whether the server is sent the schema of an answer in JSON (`llm.roles`)."""
 
     by: Literal["program", "endpoint"] = "program"
     base_url: tuple[str, ...] | None = field(default=None, metadata=PLACE)
@@ -91,6 +91,7 @@ class RoleSettings:
     retries: int = field(default=5, metadata=number(0) | PLACE)
     concurrency: int = field(default=32, metadata=number(1) | PLACE)
     extra: Mapping[str, Any] | None = None
+    schema: Literal["auto", "always", "never"] = "auto"
 
 
 @dataclass(frozen=True)

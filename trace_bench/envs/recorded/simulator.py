@@ -32,6 +32,13 @@ _SYSTEM = (
 )
 
 
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"analysis": {"type": "string", "maxLength": 300}, "execution_result": {}},
+}
+"""Of an answer; a result is of any kind."""
+
+
 class ModelSimulator:
     """Implements `tools.Simulator`. `history`: whether the calls made so far in the rollout are
     shown (CM2 shows the recorded ones only)."""
@@ -45,7 +52,7 @@ class ModelSimulator:
         messages = self._question(call, tool, there, so_far if self._history else ())
         asked, why = messages, ""
         for _ in range(TRIES):
-            text = self._ask("simulator", asked)
+            text = self._ask("simulator", asked, SCHEMA)
             try:
                 return read_result(text)
             except ValueError as error:

@@ -1,8 +1,14 @@
 """A model that judges what the benchmark asserts about a conversation in natural language. The
-benchmark's own evaluator does the same with a model and a wording of its own."""
+benchmark's own evaluator does the same with a model and a wording of its own.
+
+Among the statements is a control that is not true of any conversation. A judge that affirms it says
+yes to everything, and the episode is lost to it; it is not asked again, since a complaint would
+tell it which statement is the control.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,8 +17,9 @@ from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Ask
 from trace_bench.core.types import Boundary, Message
 
-PROMPT_VERSION = "1"  # of the texts below; recorded in every run
+PROMPT_VERSION = "2"  # of the texts below; recorded in every run
 TRIES = 3  # answers before the episode counts as lost
+_WHY = 300  # characters of a reason, where the server holds the judge to them
 _LONGEST = 3000  # characters of a message that the judge is shown; tools may say far more
 _SYSTEM = (
     "You check the work of a customer service agent. You are shown a conversation with its tool "
@@ -26,19 +33,28 @@ _SYSTEM = (
 def judge(ask: Ask, statements: Sequence[str], talk: Sequence[Message]) -> dict[str, bool]:
     """For each statement whether it holds, by the role `judge`. Raises EpisodeError if the model
     cannot be reached or gives no usable answer: such an episode has no score."""
-    listed = "\n".join(f"{n}. {text}" for n, text in enumerate(statements, 1))
-    question = f"Conversation:\n{transcript(talk)}\n\nStatements:\n{listed}"
+    said = transcript(talk)
+    control, place = _control(said, statements)
+    stated = [*statements[:place], control, *statements[place:]]
+    listed = "\n".join(f"{n}. {text}" for n, text in enumerate(stated, 1))
+    question = f"Conversation:\n{said}\n\nStatements:\n{listed}"
     messages: list[Message] = [
         {"role": "system", "content": _SYSTEM},
         {"role": "user", "content": question},
     ]
     why = ""
     for _ in range(TRIES):
-        answer = ask("judge", messages)
+        answer = ask("judge", messages, schema_of(len(stated)))
         try:
-            return dict(zip(statements, _verdicts(answer, len(statements)), strict=True))
+            verdicts = _verdicts(answer, len(stated))
         except ValueError as error:
             why = str(error)
+        else:
+            if verdicts.pop(place):
+                raise EpisodeError(
+                    Boundary.JUDGE.value, "the judge affirms a statement that is never true"
+                )
+            return dict(zip(statements, verdicts, strict=True))
         messages = [
             *messages[:2],
             {"role": "assistant", "content": answer[:_LONGEST]},
@@ -47,6 +63,31 @@ def judge(ask: Ask, statements: Sequence[str], talk: Sequence[Message]) -> dict[
     raise EpisodeError(
         Boundary.JUDGE.value, f"the judge gave no usable answer in {TRIES} tries: {why}"
     )
+
+
+def schema_of(count: int) -> dict[str, Any]:
+    """The schema of verdicts on so many statements."""
+    entries = [
+        {
+            "type": "object",
+            "properties": {
+                "statement": {"const": number},
+                "why": {"type": "string", "maxLength": _WHY},
+                "true": {"type": "boolean"},
+            },
+        }
+        for number in range(1, count + 1)
+    ]
+    verdicts = {"type": "array", "prefixItems": entries, "minItems": count, "maxItems": count}
+    return {"type": "object", "properties": {"verdicts": verdicts}}
+
+
+def _control(said: str, statements: Sequence[str]) -> tuple[str, int]:
+    """The control statement and its place; both follow from the question."""
+    text = "\n".join([said, *statements])
+    digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    place = int(digest[10:18], 16) % (len(statements) + 1)
+    return f"The agent tells the user the reference number {digest[:10]}.", place
 
 
 def _verdicts(answer: str, count: int) -> list[bool]:

@@ -174,5 +174,9 @@ def _call(call_id: str, name: str, arguments: Mapping[str, Any]) -> Message:
     return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
-def _no_model(role: str, messages: Sequence[Mapping[str, Any]]) -> str:
+def _no_model(
+    role: str,
+    messages: Sequence[Mapping[str, Any]],
+    schema: Mapping[str, Any] | None = None,
+) -> str:
     raise RuntimeError(f"no model plays the role {role!r}")

@@ -19,6 +19,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -32,13 +33,20 @@ _WORTH_WAITING = 16  # shared tokens that make a new row wait a step for another
 _WORTH_MOVING = 24  # a row is moved for a new one if it is longer by at least this many tokens
 
 
+class Guide(Protocol):
+    """Which tokens a turn may have: `allowed` (bool [vocab]) is asked before each, then `take`."""
+
+    def allowed(self) -> torch.Tensor: ...
+    def take(self, token: int) -> None: ...
+
+
 @dataclass(frozen=True)
 class Order:
     """The next turn of an episode: new prompt tokens, then sampling until `stop` or the limit.
 
     `adapter` and `seed` are the same for all orders of an episode. An episode whose adapter changes
     is released, since its cached keys and values are the earlier adapter's, and submitted again
-    with all of its tokens; it draws the same numbers at the same places."""
+    with all of its tokens; it draws the same numbers at the same places. `guide`: of this turn."""
 
     episode: int
     ids: Sequence[int]
@@ -46,6 +54,7 @@ class Order:
     seed: int = 0
     temperature: float = 1.0
     max_tokens: int = 96
+    guide: Guide | None = None
 
 
 @dataclass(frozen=True)
@@ -66,6 +75,7 @@ class _Member:
     following: tuple[int, ...] | None = None
     temperature: float = 1.0
     limit: int = 0
+    guide: Guide | None = None
     draws: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -134,7 +144,7 @@ class Engine:
         start = self._tokens(order.episode) + len(order.ids)
         member.following = tuple(order.ids)
         member.limit = min(order.max_tokens, self.context - start)
-        member.temperature = order.temperature
+        member.temperature, member.guide = order.temperature, order.guide
         greedy = order.temperature <= 0  # needs no random draws
         draws = np.zeros(member.limit, np.float32) if greedy else None
         member.draws = uniforms(order.seed, start, member.limit) if draws is None else draws
@@ -186,10 +196,13 @@ class Engine:
         members = [member for _, _, member in ready]
         draws = np.array([m.draws[len(m.ids)] for m in members])
         temperatures = torch.tensor([m.temperature for m in members])
-        ids, logprobs = sample(logits, temperatures, torch.from_numpy(draws))
+        allowed = {i: m.guide.allowed() for i, m in enumerate(members) if m.guide is not None}
+        ids, logprobs = sample(logits, temperatures, torch.from_numpy(draws), allowed)
         for member, token, logprob in zip(members, ids.tolist(), logprobs.tolist(), strict=True):
             member.ids.append(token)
             member.logprobs.append(logprob)
+            if member.guide is not None:
+                member.guide.take(token)
         return self._advance([rows[i] for i in dict.fromkeys(picked)])
 
     def _forward(self, rows: list[_Row], counts: list[int]) -> torch.Tensor:

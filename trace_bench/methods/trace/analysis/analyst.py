@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -56,26 +56,30 @@ Capabilities:
 Answer with one JSON object and nothing else, with every episode and every capability:
 {{"labels": {{"T001": {{"capability_name": "NA"}}}}}}"""
 
-DISCOVERED: dict[str, Any] = {
-    "type": "object",
-    "required": ["capabilities"],
-    "properties": {
-        "capabilities": {
-            "type": "array",
-            "minItems": FEWEST,
-            "maxItems": MOST,
-            "items": {
-                "type": "object",
-                "required": ["name", "description", "episodes"],
-                "properties": {
-                    "name": {"type": "string", "pattern": "^[a-z][a-z0-9_]{2,50}$"},
-                    "description": {"type": "string", "minLength": 10, "maxLength": 500},
-                    "episodes": {"type": "array", "minItems": 1, "items": {"type": "string"}},
-                },
+
+def _discovered(shown: Sequence[Seen]) -> dict[str, Any]:
+    """The schema of a discovery from these episodes."""
+    names = [s.name for s in shown]
+    one = {
+        "type": "object",
+        "required": ["name", "description", "episodes"],
+        "properties": {
+            "name": {"type": "string", "pattern": "^[a-z][a-z0-9_]{2,50}$"},
+            "description": {"type": "string", "minLength": 10, "maxLength": 500},
+            "episodes": {
+                "type": "array",
+                "minItems": 1,
+                "maxItems": len(names),
+                "items": {"enum": names},
             },
-        }
-    },
-}
+        },
+    }
+    several = {"type": "array", "minItems": FEWEST, "maxItems": MOST, "items": one}
+    return {
+        "type": "object",
+        "required": ["capabilities"],
+        "properties": {"capabilities": several},
+    }
 
 
 @dataclass(frozen=True)
@@ -104,19 +108,18 @@ def discover(lab: Lab, seen: Sequence[Seen]) -> list[Capability]:
     """The candidates. Raises UserError when the analyst gives none that can be used."""
     shown = _fitting(seen, _prompt_limit(lab))
     rules = DISCOVER.format(fewest=FEWEST, most=MOST)
-    known = {s.name for s in shown}
+    schema = _discovered(shown)
 
     def read(text: str) -> list[Capability]:
-        found = read_json(text, DISCOVERED)["capabilities"]
+        found = read_json(text, schema)["capabilities"]
         names = [c["name"] for c in found]
         if len(set(names)) < len(names):
             raise Unusable(f"a name stands twice in {names}.")
-        if strange := {e for c in found for e in c["episodes"]} - known:
-            raise Unusable(f"there are no episodes {sorted(strange)[:5]}.")
         return [Capability(c["name"], " ".join(c["description"].split())) for c in found]
 
     try:
-        return lab.ask(ROLE, "discover", _messages(rules, shown, _prompt_limit(lab)), read)
+        question = _messages(rules, shown, _prompt_limit(lab))
+        return lab.ask(ROLE, "discover", question, read, schema)
     except LLMError as error:
         lab.retract(ROLE, "discover")
         raise UserError(
@@ -177,25 +180,28 @@ def _run(
     try:
         for n in range(0, len(order), BATCH):
             batch = order[n : n + BATCH]
+            schema = _labelled(batch, candidates)
             found |= lab.ask(
                 ROLE,
                 f"label/{run}/{n // BATCH}",
                 _messages(rules, batch, _prompt_limit(lab)),
-                _reader(batch, candidates),
+                _reader(batch, candidates, schema),
+                schema,
             )
     except LLMError as error:
         return error
     return tuple(found[s.name] for s in seen)
 
 
-def _reader(batch: Sequence[Seen], candidates: Sequence[Capability]) -> Any:
+def _labelled(batch: Sequence[Seen], candidates: Sequence[Capability]) -> dict[str, Any]:
+    """The schema of the labels of these episodes."""
     names = [c.name for c in candidates]
     one = {
         "type": "object",
         "required": names,
         "properties": {name: {"enum": [v.value for v in Label]} for name in names},
     }
-    schema = {
+    return {
         "type": "object",
         "required": ["labels"],
         "properties": {
@@ -206,6 +212,12 @@ def _reader(batch: Sequence[Seen], candidates: Sequence[Capability]) -> Any:
             }
         },
     }
+
+
+def _reader(
+    batch: Sequence[Seen], candidates: Sequence[Capability], schema: Mapping[str, Any]
+) -> Callable[[str], dict[str, dict[str, Label]]]:
+    names = [c.name for c in candidates]
 
     def read(text: str) -> dict[str, dict[str, Label]]:
         labels = read_json(text, schema)["labels"]

@@ -18,7 +18,7 @@ Answer with one JSON object and nothing else: {"fits": true or false, "why": "on
 SCHEMA = {
     "type": "object",
     "required": ["fits", "why"],
-    "properties": {"fits": {"type": "boolean"}, "why": {"type": "string"}},
+    "properties": {"fits": {"type": "boolean"}, "why": {"type": "string", "maxLength": 1000}},
 }
 
 
@@ -34,7 +34,7 @@ def objection(lab: Lab, capability: Capability, name: str, code: str) -> str | N
         {"role": "user", "content": text},
     ]
     try:
-        verdict = lab.ask(ROLE, name, messages, lambda answer: read_json(answer, SCHEMA))
+        verdict = lab.ask(ROLE, name, messages, lambda answer: read_json(answer, SCHEMA), SCHEMA)
     except LLMError as error:
         if error.outage:
             lab.retract(ROLE, f"{name}/")
