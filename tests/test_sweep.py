@@ -59,7 +59,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda p: p.stem)
 def test_every_command_line_of_every_sweep_composes(path: Path) -> None:
     runs = members(path)
-    assert len({m.folder for m in runs}) == len(runs) > 10  # no two are the same run
+    assert len({m.folder for m in runs}) == len(runs) > 1  # no two are the same run
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda p: p.stem)
