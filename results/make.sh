@@ -29,13 +29,8 @@ record search search_prompt_only search_gepa search_trainer search_sft
 record rollout_scaling rollout_scaling
 record training_tasks training_tasks
 record capabilities capabilities
-record protocol protocol_trace protocol_target protocol_prioritized \
-    protocol_few_trace protocol_few_target protocol_few_prioritized
 table search embedded search.jsonl
 table tables embedded rollout_scaling.jsonl
 table paper paper rollout_scaling.jsonl
 table map embedded training_tasks.jsonl rollout_scaling.jsonl
 table capabilities embedded capabilities.jsonl
-trainer=trainer.order,trainer.resample
-table tables protocol protocol.jsonl env.train_tasks=64 --across "$trainer"
-table map protocol protocol.jsonl budget=1280 --across "$trainer"

@@ -63,7 +63,7 @@ def test_the_desk_is_learned_and_what_was_lacking_is_found(here: Path) -> None:
     quick = ["checkpoints=[]", "evaluation.yardsticks=false", "evaluation.routing=false"]
     printed = python(here, "-m", "trace_bench", "-m", "method=grpo,trace", *settings, *quick)
     assert "capabilities: recovers_from_errors" in printed
-    assert "grpo on desk:Suite" in printed and "env: desk:Suite, source " in printed
+    assert "grpo on desk/own, " in printed and "env: desk:Suite, source " in printed
     found = summaries(here)
     for method in ("trace", "grpo"):
         base, score = found[method]["base_score"], found[method]["score"]
