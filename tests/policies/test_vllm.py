@@ -164,6 +164,19 @@ def test_an_adapter_that_the_server_cannot_read_is_said(url: str, tmp_path: Path
     acting.close()
 
 
+def test_more_prompts_at_once_than_a_batch_holds(url: str) -> None:
+    """vLLM must not cut a prompt here: see CPU in tests/servers/vllm.py."""
+    acting = policy(url)
+    long = ({"role": "user", "content": "word " * 250},)
+    acting.submit([TurnRequest(i, long, seed=i, max_tokens=4) for i in range(24)])
+    replies: list[Any] = []
+    while len(replies) < 24:
+        replies += acting.collect()
+    acting.close()
+    assert [r.error for r in replies] == [None] * 24
+    assert sum(len(r.turn.prompt_ids) for r in replies) > 4096  # two batches of vLLM's
+
+
 def test_a_prompt_beyond_the_context_is_a_stop_and_not_a_failure(url: str) -> None:
     acting = policy(url)
     long = ({"role": "user", "content": "word " * 3000},)
