@@ -234,7 +234,7 @@ def code_hash() -> str:
     """Hash of the code that host and worker must share: what a worker imports, and the data of the
     environments."""
     package = Path(__file__).resolve().parents[1]
-    files = [*package.glob("core/*.py"), *package.glob("checklists/*.py")]
+    files = [*package.glob("core/**/*.py"), *package.glob("checklists/*.py")]
     files += package.glob("envs/**/*.py")
     files += [package / "sandbox" / name for name in IN_WORKER]
     files += [package / "settings" / name for name in ("registry.py", "schema.py", "origin.py")]

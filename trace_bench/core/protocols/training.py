@@ -1,0 +1,300 @@
+"""Trainers, methods, and the lab that a method works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, runtime_checkable
+
+from trace_bench.core.protocols.environments import Suite
+from trace_bench.core.protocols.policies import State
+from trace_bench.core.types import (
+    CHARGED,
+    AdapterRef,
+    AgentSpec,
+    Message,
+    Purpose,
+    Task,
+    Tool,
+    Trajectory,
+)
+
+T = TypeVar("T")
+
+
+class Ask(Protocol):
+    """Asks the model that plays a role, such as the simulated user. `schema`: the JSON schema of
+    the answer, to which a server holds it where it can; so the answer is read with care all the
+    same."""
+
+    def __call__(
+        self,
+        role: str,
+        messages: Sequence[Mapping[str, Any]],
+        schema: Mapping[str, Any] | None = None,
+    ) -> str: ...
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """One adapter to train. `reward` names the field of the score that is the reward
+    ("similarity" or "success"). `assignment`: how advantages are taken from the checklists of the
+    scores instead (the settings of `checklists.rewards.Assignment`), which only a trainer that
+    `AssignsAdvantages` can; every trainer heeds the other fields. `whole` maps the agent with
+    the partly trained adapter to the agent that the method would return if training ended
+    now; that agent is evaluated for the curve."""
+
+    name: str  # adapter base name; the trainer appends the version
+    agent: AgentSpec
+    tasks: Sequence[Task]
+    rollouts: int  # the most rollouts that this job may spend
+    seed: int
+    reward: str = "similarity"
+    assignment: Mapping[str, Any] | None = None  # None: one advantage for the whole trajectory
+    whole: Callable[[AgentSpec], AgentSpec] | None = None  # None: the agent as it is
+
+
+@runtime_checkable
+class Trainer(Protocol):
+    """Trains one adapter from (agent, training tasks, reward) and returns the agent with it. All
+    rollouts go through `lab.rollouts`."""
+
+    def train(self, job: TrainingJob, lab: Lab) -> AgentSpec: ...
+
+
+@runtime_checkable
+class PlansTraining(Protocol):
+    """A trainer that can check a job before it starts. Raises UserError if `rollouts` are too few
+    for the job. Returns why an agent at one of the rollout counts `points` differs from the agent
+    of a run with that smaller budget; None if it does not differ."""
+
+    def plan_training(self, rollouts: int, name: str, points: Sequence[int]) -> str | None: ...
+
+
+@runtime_checkable
+class ContinuesAdapters(Protocol):
+    """A trainer that trains on from the only adapter of a job's agent: it acts in the first
+    iteration, and the new adapter starts as a copy of it and replaces it. Without this ability no
+    agent with an adapter can be trained on. Raises UserError for an adapter that its settings
+    cannot hold."""
+
+    def check_start(self, start: AdapterRef) -> None: ...
+
+
+@runtime_checkable
+class AssignsAdvantages(Protocol):
+    """A trainer that heeds `TrainingJob.assignment`: it takes advantages from the checklists of the
+    scores, for a trajectory, a turn or a step. A method whose jobs have one needs this ability, for
+    a trainer without it would train on `reward` instead. Raises UserError for an assignment with
+    which its settings can learn nothing."""
+
+    def check_assignment(self, assignment: Mapping[str, Any]) -> None: ...
+
+
+@runtime_checkable
+class Preflight(Protocol):
+    """A trainer that checks its installation and settings before the first rollout; slow checks
+    only for a `new` run. Raises UserError."""
+
+    def preflight(self, new: bool) -> None: ...
+
+
+@runtime_checkable
+class NeedsMachines(Protocol):
+    """A trainer that can list its hardware needs for a model of so many `billions` of parameters
+    (None: unknown). Returns (lines of text, what is missing on this machine). `weights_here`: it
+    reads the weights from a folder on this machine even if servers generate the turns."""
+
+    weights_here: bool
+
+    def machines(self, billions: float | None) -> tuple[list[str], list[str]]: ...
+
+
+@runtime_checkable
+class FineTunes(Protocol):
+    """A trainer whose model a method may train itself, in this process. `learner` returns the base
+    model with LoRA layers (`trainers.model.Learner`); `settings` are the trainer's, including those
+    of `trainers.settings.Recipe`."""
+
+    settings: Any
+
+    def learner(self, model: str) -> Any: ...
+
+
+@runtime_checkable
+class Method(Protocol):
+    """Takes the base agent and returns the trained agent, within `lab.budget_left()` rollouts. Its
+    settings are the parameters of its factory."""
+
+    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec: ...
+
+
+@dataclass(frozen=True)
+class Need:
+    """An ability that a method needs. `protocol`: the ability; `group`: which part must have it
+    ("env", "policy" or "trainer"); `page`: its documentation; `hint`: a sentence with an
+    alternative, for the error message."""
+
+    group: str
+    protocol: type
+    page: str
+    hint: str = ""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The rollouts of one phase. `most`: the number is an upper bound."""
+
+    name: str
+    rollouts: int
+    most: bool = False
+
+
+@dataclass(frozen=True)
+class Yardstick:
+    """Another method that the run also trains, for a comparison row in the closing table. It has
+    its own ledger, in the folder `name`. `title`: the row's label."""
+
+    name: str
+    title: str
+    method: Method
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """What a method knows of the run when it makes its plan. `tasks`: number of training tasks, 0
+    if unknown; `points`: the curve's rollout counts; `models`: the roles played by models."""
+
+    budget: int
+    tasks: int
+    trainer: Trainer
+    points: Sequence[int] = ()
+    charged: frozenset[Purpose] = CHARGED["strict"]
+    models: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class MethodPlan:
+    """What a method will do in a run.
+
+    phases: its rollouts by phase. needs: abilities that other parts must have. adapters: the most
+    it trains. questions: the most questions to models, by role. routed: whether every episode of
+    its agent first asks the base model to choose an adapter. learns: False for a method whose
+    rollouts do not change the agent; it may then run with a scripted policy, and its curve has no
+    points. trains: whether it uses the trainer. demonstrations: the most of them that it learns
+    from, which cost no rollouts and are named with what it cost. caveat: why a point of its curve
+    differs from a run with that smaller budget. marks: remarks that every table must show beside
+    this run. yardsticks: see `Yardstick`."""
+
+    phases: tuple[Phase, ...] = ()
+    needs: tuple[Need, ...] = ()
+    adapters: int = 0
+    questions: Mapping[str, int] = field(default_factory=dict)
+    routed: bool = False
+    learns: bool = True
+    trains: bool = False
+    demonstrations: int = 0
+    caveat: str | None = None
+    marks: tuple[str, ...] = ()
+    yardsticks: tuple[Yardstick, ...] = ()
+
+
+@runtime_checkable
+class PlansItself(Protocol):
+    """A method that states in advance what it will do. Raises UserError if the budget is too small
+    for its phases. A method without this ability is assumed to spend the whole budget."""
+
+    def plan(self, run: PlannedRun) -> MethodPlan: ...
+
+
+OnEpisode = Callable[[int, Trajectory], None]
+"""Called when an episode ends, with its index and trajectory."""
+
+PlayElsewhere = Callable[[Sequence[int], OnEpisode], None]
+"""Runs the episodes with these indices in other processes, and reports each as it ends."""
+
+
+@runtime_checkable
+class TakesBack(Protocol):
+    """A `PlayElsewhere` that can go back to before its call, so that lost episodes are played again
+    after too many of them have stopped the run. `missing`: the indices of which the run has no
+    episode, once it has taken back the lost ones; what is kept elsewhere of their failures, and
+    whatever was learned from the call, must be forgotten. May be called twice for the same call."""
+
+    def take_back(self, missing: Sequence[int]) -> None: ...
+
+
+Hear = Callable[[Sequence[Task], Sequence[Trajectory]], None]
+"""Called after a `rollouts` call with its tasks and its episodes."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """The source code of a generated suite (`Lab.generated_suite`)."""
+
+    name: str
+    text: str
+    given: Mapping[str, Any]
+    image: str
+
+
+class Lab(Protocol):
+    """Everything that a method may use. Each call has a name, unique in the run and the same when
+    the run is repeated: finished calls are answered from the run folder.
+
+    `rollouts` raises BudgetExceeded before anything is played if the budget does not pay for it,
+    and ValueError for a call name that was used before. `ask` raises LLMError if no answer can be
+    used. `prompt_states` are the policy's (`ShowsState`, a `Need` of the method's plan), without
+    charge. `write` and `write_text` raise UserError for a name that the run itself uses."""
+
+    folder: Path
+    seed: int
+    suite: Suite
+    trainer: Trainer
+
+    def budget_left(self) -> int: ...
+    def charges(self, purpose: Purpose) -> bool: ...  # whether the budget pays for it
+    def rollouts(
+        self,
+        call: str,
+        agent: AgentSpec,
+        tasks: Sequence[Task],
+        *,
+        purpose: Purpose,
+        temperature: float = 1.0,
+        route: Sequence[str | None] | None = None,
+        hints: Sequence[str] | None = None,  # for each episode, added to the agent's prompt
+        by: PlayElsewhere | None = None,  # None: run them in this process
+    ) -> list[Trajectory]: ...  # one episode per entry of `tasks`, in order; repeat for groups
+    def prompt_states(
+        self, messages: Sequence[Message], tools: Sequence[Tool], blocks: bool = False
+    ) -> Sequence[State]: ...
+    def listening(self, hear: Hear) -> AbstractContextManager[None]: ...  # to whoever calls it
+    def checkpoint(self, agent: AgentSpec) -> None: ...  # the current agent, for the curve
+    def metric(self, **values: Any) -> None: ...
+    def log(self, text: str) -> None: ...  # a line of progress, on stderr
+    def write(self, name: str, value: Any) -> None: ...  # JSON file in the run folder, atomic
+    def write_text(self, name: str, text: str) -> None: ...  # the same for a text
+
+    # Models in roles. `prompt_limit`: characters of a question; None if a program plays the role.
+    def prompt_limit(self, role: str) -> int | None: ...
+    # `schema`: as for `Ask`.
+    def ask(
+        self,
+        role: str,
+        call: str,
+        messages: Sequence[Message],
+        read: Callable[[str], T],
+        schema: Mapping[str, Any] | None = None,
+    ) -> T: ...
+    def retract(self, role: str, calls: str) -> None: ...  # discards stored answers, by name prefix
+
+    # A suite from source code that a model wrote, in a sandbox; `rollouts` then takes its tasks.
+    def generated_suite(
+        self, name: str, source: str, given: Mapping[str, Any], image: str = "base"
+    ) -> Suite: ...
+    def drop_suite(self, name: str) -> None: ...
+    def suite_of(self, task: Task) -> Suite: ...
+    def sources(self) -> Sequence[Source]: ...  # of the generated suites in use
