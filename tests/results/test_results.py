@@ -28,6 +28,7 @@ from trace_bench.results.paper import paper_tables
 from trace_bench.results.places import Found, find
 from trace_bench.results.records import Record, read_records
 from trace_bench.results.runs import read_run
+from trace_bench.results.style import style
 from trace_bench.results.two import Side, compare_two, sides_of
 
 SETTINGS = {
@@ -459,6 +460,39 @@ def test_a_short_training_has_tables_and_no_curve(tmp_path: Path) -> None:
     assert "1 curve" in texts_of(out / "learning_curves.svg")
 
 
+def test_every_composition_is_drawn_between_one_adapter_and_the_oracle(tmp_path: Path) -> None:
+    """Runs without a router have no place in it; runs of other routes are columns of their own."""
+    pytest.importorskip("matplotlib", reason="figures need matplotlib, which is not installed")
+    from trace_bench.results.records import as_line
+
+    scores = {"single_score": {"success": 0.4}, "oracle_score": {"success": 0.9}}
+    figures = {**scores, "agreement": 0.5, "agreement_decisive": 0.5}
+    routed = [
+        replace(record("trace", [1, 0, 1], seed), method_settings={"route": route},
+                routing=figures, drops={}, fingerprint=f"{route}{seed}")
+        for route in ("retrieval", "own") for seed in (0, 1)
+    ]  # fmt: skip
+    for name, records in (
+        ("without", [replace(record("grpo", [1, 0, 1]), drops={})]),
+        ("with", routed),
+    ):
+        source, out = tmp_path / f"{name}.jsonl", tmp_path / name
+        source.write_text("".join(map(as_line, records)))
+        assert main(["tables", str(source), "--out", str(out)]) == 0
+        assert (out / "composition.svg").exists() == (name == "with")
+    said = texts_of(tmp_path / "with" / "composition.svg")
+    assert "trace, route own" in said and "TRACE, retrieval" in said and "640 rollouts" in said
+
+
+def test_methods_without_a_look_of_their_own_differ_in_a_figure() -> None:
+    names = ["grpo", *(f"mine, size {n}" for n in range(8))]
+    looks = style().looks(names)
+    assert looks["grpo"].label == "GRPO"
+    assert len({look.colour for look in looks.values()}) == len(names)
+    assert len({look.marker for look in looks.values()}) == len(names)
+    assert style().looks(names[::-1]) == looks
+
+
 def test_bounds_of_one_value_are_named_together() -> None:
     figure, ((axes,),) = drawing.panels(1, 1, (3, 3))
     drawing.bounds(axes, {"idle": 0.0, "random": 0.0, "reference": 1.0})
@@ -527,6 +561,7 @@ def texts_of(path: Path) -> str:
         "embedded/training_tasks",
         "embedded/capabilities",
         "embedded/learning_curves",
+        "embedded/composition",
         "paper/paper_tau2",
         "paper/paper_rollout_scaling",
     ],
@@ -539,6 +574,6 @@ def test_a_committed_figure_is_read_without_its_page(name: str) -> None:
     assert "_" not in said and ("interval" in said or "bands hold" in said)
     assert ("reported in arXiv" in said) == (place == "paper")
     assert ("Suite toolsandbox/embedded" in said) == (place == "embedded")
-    if place == "embedded" and about != "learning_curves":
+    if place == "embedded" and about not in ("learning_curves", "composition"):
         for bound in ("reference solutions 1.00", "idle agent 0.20", "random agent 0.19"):
             assert bound in said

@@ -15,7 +15,7 @@ from typing import Any
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_bytes
 from trace_bench.results.statistics import Interval
-from trace_bench.results.style import style
+from trace_bench.results.style import Look
 
 Points = Sequence[tuple[float, Interval]]
 SUCCESS = "success on held-out tasks"
@@ -66,15 +66,15 @@ def plain(text: str) -> str:
     return text.replace("$", r"\$")
 
 
-def line(axes: Any, method: str, points: Points) -> None:
+def line(axes: Any, look: Look, points: Points) -> None:
     """One method's values with their intervals."""
     axes.errorbar(
         [x for x, _ in points],
         [i.value for _, i in points],
         yerr=[[i.value - i.low for _, i in points], [i.high - i.value for _, i in points]],
-        label=plain(style().label(method)),
-        color=style().colour(method),
-        marker=style().marker(method),
+        label=plain(look.label),
+        color=look.colour,
+        marker=look.marker,
         markersize=6,
         linewidth=1.4,
         elinewidth=0.8,
@@ -82,14 +82,15 @@ def line(axes: Any, method: str, points: Points) -> None:
     )
 
 
-def level(axes: Any, method: str, interval: Interval, order: int = 0) -> None:
+def level(axes: Any, look: Look, interval: Interval, order: int = 0) -> None:
     """What is the same all along the axis: a line in a band. The first one is wide, the next are
     narrow and dashed, so that those of one height do not hide each other."""
-    colour = style().colour(method)
     dashes, width = (("-", 4.5), ("--", 1.6), (":", 1.6))[min(order, 2)]
-    axes.axhspan(interval.low, interval.high, color=colour, alpha=0.15, linewidth=0, zorder=0.5)
+    axes.axhspan(
+        interval.low, interval.high, color=look.colour, alpha=0.15, linewidth=0, zorder=0.5
+    )
     axes.axhline(
-        interval.value, label=plain(style().label(method)), color=colour,
+        interval.value, label=plain(look.label), color=look.colour,
         linestyle=dashes, linewidth=width, alpha=0.3 if order == 0 else 1.0, zorder=1 + 0.1 * order,
     )  # fmt: skip
 

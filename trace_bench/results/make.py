@@ -96,6 +96,7 @@ def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | No
     ]
     written = _write([t for t in made if t is not None], out)
     written += plots.rollout_scaling(grouped, readable(records), out / "rollout_scaling")
+    written += plots.composition(grouped, readable(records), out / "composition")
     return written + plots.learning_curves(records, out / "learning_curves")
 
 

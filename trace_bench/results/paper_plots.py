@@ -9,7 +9,7 @@ from typing import Any
 
 from trace_bench.results.drawing import doubling, finish, level, line, panels
 from trace_bench.results.statistics import Interval, wilson_interval
-from trace_bench.results.style import OTHER
+from trace_bench.results.style import OTHER, style
 
 _SOURCE = (
     "As reported in arXiv 2604.05336 for Qwen3-30B-A3B, trained and reported on the same tasks, "
@@ -21,10 +21,10 @@ def toolsandbox(reported: Mapping[str, Any], path: Path) -> list[Path]:
     """Mean similarity over the number of training rollouts."""
     figure, ((axes,),) = panels(1, 1, (5.4, 3.8))
     constant = reported["base"]
-    level(axes, "base", Interval(constant, constant, constant))
+    level(axes, style().look("base"), Interval(constant, constant, constant))
     for method in ("grpo", "gepa", "trace"):
         points = zip(reported["budget"], reported[method], strict=True)
-        line(axes, method, [(b, Interval(v, v, v)) for b, v in points])
+        line(axes, style().look(method), [(b, Interval(v, v, v)) for b, v in points])
     doubling(axes, reported["budget"], "training rollouts")
     axes.set_ylabel("mean similarity")
     axes.legend()
@@ -43,11 +43,11 @@ def tau2(data: Mapping[str, Any], tasks: int, path: Path) -> list[Path]:
     scaling = data["rollouts"]
     for method in ("grpo", "gepa", "trace"):
         points = zip(scaling["budget"], scaling[method], strict=True)
-        line(left, method, [(b, implied(v)) for b, v in points])
+        line(left, style().look(method), [(b, implied(v)) for b, v in points])
     doubling(left, scaling["budget"], "training rollouts")
     for method in ("prompt_only", "trace"):
         by_number = data["capabilities"][method]
-        line(middle, method, [(int(n), implied(v)) for n, v in by_number.items()])
+        line(middle, style().look(method), [(int(n), implied(v)) for n, v in by_number.items()])
     doubling(middle, [1, 2, 4, 8, 16], "capabilities")
     _routing(right, data["routing"])
     for axes, title in ((left, "Budget"), (middle, "Capabilities"), (right, "Routing")):

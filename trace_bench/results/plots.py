@@ -23,7 +23,7 @@ from trace_bench.results.drawing import (
 )
 from trace_bench.results.records import Record, training_tasks
 from trace_bench.results.statistics import Interval
-from trace_bench.results.style import style
+from trace_bench.results.style import Look, style
 from trace_bench.results.uncertainty import many
 
 INTERVALS = "bars and bands are 95 % intervals over tasks and seeds"
@@ -36,14 +36,16 @@ def rollout_scaling(found: Mapping[tuple[str, int], Cell], about: str, path: Pat
     figure, ((axes,),) = panels(1, 1, (6.6, 4.6))
     budgets = sorted({budget for _, budget in found})
     methods = list(dict.fromkeys(method for method, _ in found))
+    looks = style().looks(methods)
     flat = [m for m in methods if _constant([c for (n, _), c in found.items() if n == m])]
     for n, method in enumerate(flat):
-        level(axes, method, next(c for (m, _), c in found.items() if m == method).interval(), n)
+        own = next(c for (m, _), c in found.items() if m == method)
+        level(axes, looks[method], own.interval(), n)
     moving = [m for m in methods if m not in flat]
     for n, method in enumerate(moving):
         shift = 1 + 0.025 * (n - (len(moving) - 1) / 2)  # so that bars do not hide each other
-        line(axes, method, [(b * shift, found[method, b].interval()) for b in budgets
-                            if (method, b) in found])  # fmt: skip
+        line(axes, looks[method], [(b * shift, found[method, b].interval()) for b in budgets
+                                   if (method, b) in found])  # fmt: skip
     bounds(axes, next(iter(found.values())).records[0].floors)
     doubling(axes, budgets, "rollout budget")
     axes.set_ylabel(SUCCESS)
@@ -67,13 +69,14 @@ def by_training_tasks(
     figure, (row,) = panels(1, len(budgets), size, sharey=True)
     sizes = sorted({training_tasks(r) for r in records})
     levels = cells(flat)
+    looks = style().looks([*(r.method for r in records), *(m for m, _ in levels)])
     for n, (axes, budget) in enumerate(zip(row, budgets, strict=True)):
         for order, method in enumerate(dict.fromkeys(m for m, b in levels if b == budget)):
-            level(axes, method, levels[method, budget].interval(), order)
+            level(axes, looks[method], levels[method, budget].interval(), order)
         for method in sorted({r.method for r in records}):
             own = [r for r in records if r.method == method and r.budget == budget]
             by = {n: [r for r in own if training_tasks(r) == n] for n in sizes}
-            line(axes, method, [(n, _interval(some)) for n, some in by.items() if some])
+            line(axes, looks[method], [(n, _interval(some)) for n, some in by.items() if some])
         bounds(axes, records[0].floors, named=n == 0)
         doubling(axes, sizes, "training tasks")
         axes.set_title(f"{budget:,} rollouts")
@@ -96,17 +99,59 @@ def by_capabilities(records: Sequence[Record], about: str, path: Path) -> list[P
     """Success over the most capabilities that a method may use, a line a method and budget."""
     figure, ((axes,),) = panels(1, 1, (5.4, 4.0))
     sizes = sorted({int(r.method_settings["max_capabilities"]) for r in records})
-    level(axes, style().control, base_of(next(iter(cells(records).values()))).interval())
+    control = style().control
+    looks = style().looks([control, *(r.method for r in records)])
+    level(axes, looks[control], base_of(next(iter(cells(records).values()))).interval())
     for method in sorted({r.method for r in records}):
         own = [r for r in records if r.method == method]
         by = {n: [r for r in own if int(r.method_settings["max_capabilities"]) == n] for n in sizes}
-        line(axes, method, [(n, _interval(some)) for n, some in by.items() if some])
+        line(axes, looks[method], [(n, _interval(some)) for n, some in by.items() if some])
     bounds(axes, records[0].floors)
     doubling(axes, sizes, "capabilities at most")
     axes.set_ylabel(SUCCESS)
     beside(axes)
     title = "Success by how many capabilities are used"
     return finish(figure, title, f"{about}; {INTERVALS}.", path)
+
+
+def composition(found: Mapping[tuple[str, int], Cell], about: str, path: Path) -> list[Path]:
+    """One panel a budget: what each way of composing adapters has of what there is to have. The
+    routed agent with its interval, between the best adapter alone and the best choice for each
+    task. No figure where no agent had a choice."""
+    routed = {key: c for key, c in found.items() if all(r.routing for r in c.records)}
+    if not routed:
+        return []
+    budgets = sorted({budget for _, budget in routed})
+    methods = list(dict.fromkeys(method for method, _ in routed))
+    looks = style().looks(methods)
+    size = (0.55 * len(methods) * len(budgets) + 2.6, 3.8)
+    figure, (row,) = panels(1, len(budgets), size, sharey=True)
+    for axes, budget in zip(row, budgets, strict=True):
+        for x, method in enumerate(methods):
+            if cell := routed.get((method, budget)):
+                _composed(axes, looks[method], x, cell)
+        axes.set_xticks(range(len(methods)), [plain(looks[m].label) for m in methods],
+                        rotation=40, ha="right", fontsize=7)  # fmt: skip
+        axes.set_xlim(-0.6, len(methods) - 0.4)
+        axes.set_title(f"{budget:,} rollouts")
+    row[0].set_ylabel(SUCCESS)
+    caption = (
+        "Points with bars: the routed agent, with its 95 % interval over tasks and seeds. Upper "
+        "tick: the best choice for each task, which looks at the scores; lower tick: the best "
+        f"adapter alone; both means over seeds. {about}."
+    )
+    return finish(figure, "What composing the adapters brings", caption, path)
+
+
+def _composed(axes: Any, look: Look, x: int, cell: Cell) -> None:
+    figures = [r.routing for r in cell.records if r.routing]
+    low, high = (
+        float(np.mean([f[name]["success"] for f in figures]))
+        for name in ("single_score", "oracle_score")
+    )
+    axes.plot([x, x], [low, high], color="#999999", linewidth=1, zorder=0.9)
+    axes.plot([x, x], [low, high], color="#555555", marker="_", markersize=11, linestyle="")
+    line(axes, look, [(x, cell.interval())])
 
 
 def learning_curves(records: Sequence[Record], path: Path) -> list[Path]:
@@ -120,6 +165,7 @@ def learning_curves(records: Sequence[Record], path: Path) -> list[Path]:
     budget = max(r.budget for r in trained)
     trained = [r for r in trained if r.budget == budget]
     methods = sorted({r.method for r in trained}, key=style().place)
+    looks = style().looks(methods)
     figure, grid = panels(
         2, len(methods), (max(2.3 * len(methods), 4.2), 4.4), sharex="col", sharey=True
     )
@@ -127,8 +173,8 @@ def learning_curves(records: Sequence[Record], path: Path) -> list[Path]:
         curves = [p for r in trained if r.method == method for p in _per_adapter(r)]
         for axes, value in zip(column, (2, 4), strict=True):
             curve(axes, *_bundle([[(p[0], p[value]) for p in c] for c in curves]),
-                  style().colour(method))  # fmt: skip
-        column[0].set_title(plain(f"{style().label(method)}\n{many(len(curves), 'curve')}"))
+                  looks[method].colour)  # fmt: skip
+        column[0].set_title(plain(f"{looks[method].label}\n{many(len(curves), 'curve')}"))
         column[1].set_xlabel("rollouts of its training")
         column[0].set_ylim(0, 1.05)
     grid[0][0].set_ylabel("mean reward")

@@ -4,51 +4,66 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 OTHER = "#000000"
+DOT = "."
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one method is drawn."""
+
+    label: str
+    colour: str = OTHER
+    marker: str = DOT
 
 
 @dataclass(frozen=True)
 class Style:
     """`control`: the method that every other is compared with; `focus`: the one that tables look
-    at most closely; `level`: those that do not look at training tasks, drawn as level lines."""
+    at most closely; `level`: those that do not look at training tasks, drawn as level lines;
+    `known`: the looks of the methods that style.json names, in the order of tables; `spare`:
+    colours and markers for others."""
 
     control: str
     focus: str
     level: tuple[str, ...]
-    order: tuple[str, ...]
-    labels: Mapping[str, str]
-    colours: Mapping[str, str]
-    markers: Mapping[str, str]
+    known: Mapping[str, Look]
+    spare: tuple[tuple[str, str], ...]
 
     def place(self, method: str) -> tuple[int, str]:
         """Where a method stands in tables."""
-        return (self.order.index(method) if method in self.order else len(self.order), method)
+        order = list(self.known)
+        return (order.index(method) if method in self.known else len(order), method)
 
-    def label(self, method: str) -> str:
-        """A method's name in a figure."""
-        return self.labels.get(method, method.replace("_", " "))
+    def looks(self, methods: Iterable[str]) -> Mapping[str, Look]:
+        """A look for each method of a figure. Those that style.json does not name, such as a
+        method's rows by its settings, get a spare one each, of its own colour and
+        marker; where there are no more, they are black."""
+        names = sorted(set(methods), key=self.place)
+        own = [self.known[name] for name in names if name in self.known]
+        taken = {look.colour for look in own} | {look.marker for look in own}
+        spare = iter([s for s in self.spare if not taken & {*s}])
+        return {
+            name: self.known.get(name) or Look(name.replace("_", " "), *next(spare, (OTHER, DOT)))
+            for name in names
+        }
 
-    def colour(self, method: str) -> str:
-        return self.colours.get(method, OTHER)
-
-    def marker(self, method: str) -> str:
-        return self.markers.get(method, ".")
+    def look(self, method: str) -> Look:
+        """The look of a method by itself."""
+        return self.looks([method])[method]
 
 
 @functools.lru_cache(maxsize=1)
 def style() -> Style:
     data = json.loads(Path(__file__).with_name("style.json").read_text(encoding="utf-8"))
-    methods = data["methods"]
     return Style(
         data["control"],
         data["focus"],
         tuple(data["level"]),
-        tuple(m["name"] for m in methods),
-        {m["name"]: m["label"] for m in methods},
-        {m["name"]: m["colour"] for m in methods},
-        {m["name"]: m["marker"] for m in methods},
+        {m["name"]: Look(m["label"], m["colour"], m["marker"]) for m in data["methods"]},
+        tuple((s["colour"], s["marker"]) for s in data["spare"]),
     )
