@@ -40,7 +40,7 @@ def test_every_experiment_has_a_plan(
     said = capsys.readouterr().out
     assert "base evaluation" in said and "in all, at most" in said and "agent: about" in said
     assert not list(tmp_path.iterdir()), "a dry run leaves nothing behind"
-    assert code == ("\nmissing on this machine:" in said)
+    assert code == ("\nwhat keeps it from running here:" in said)
     if name in PAPER:
         assert "http://127.0.0.1:8000/v1" in said and "trainer=verl on 8 GPU(s): 15 GB" in said
         who = ("analyst", "user", "generator", "router") if "tau2" in name else ("generator",)
@@ -49,7 +49,7 @@ def test_every_experiment_has_a_plan(
     elif name == "paper_cm2":  # its recordings are the user's own
         assert "env=recorded needs env.folder" in said and "trainer=verl on 8 GPU(s)" in said
     else:
-        assert "nothing is missing on this machine" in said
+        assert "nothing keeps it from running here" in said
 
 
 @pytest.mark.parametrize("name", PAPER)
@@ -125,7 +125,7 @@ def test_phases_add_up_and_servers_are_looked_at() -> None:
     numbers = {line[:34].strip(): line[34:].split()[-1] for line in text.splitlines()[3:8] if line}
     assert numbers["base evaluation"] == numbers["final evaluation"] == "387"
     assert numbers["training"] == "320" and numbers["in all, at most"] == str(2 * 387 + 320)
-    assert "nothing is missing" in text
+    assert "nothing keeps it from running here" in text
     assert "one turn at each of 1 server(s), up to 2 requests and no rollout" in text
     gone = ["policy=openai", "policy.base_url=http://127.0.0.1:1/v1", "model.name=tiny"]
     text = described(compose(["method=base", *gone, "policy.key_env=NO_SUCH_VARIABLE"]))

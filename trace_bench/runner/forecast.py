@@ -1,4 +1,4 @@
-"""`dry_run=true`: a run's phases, its costs, and what is missing on this machine.
+"""`dry_run=true`: a run's phases, its costs, and what keeps it from running here.
 
 Rollouts follow from the settings and from the method's plan. Requests and tokens are estimates from
 the suite's typical lengths, which are printed with them.
@@ -84,7 +84,8 @@ def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
         *_machines(f),
     ]
     f.missing += _servers(settings, parts)
-    lines += ["", "missing on this machine:" if f.missing else "nothing is missing on this machine"]
+    head = "what keeps it from running here:" if f.missing else "nothing keeps it from running here"
+    lines += ["", head]
     lines += [f"  - {what}" for what in f.missing]
     if isinstance(f.suite, Closes):
         f.suite.close()
