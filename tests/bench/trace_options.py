@@ -1,7 +1,7 @@
 """What each setting of method=trace that is off by default brings alone, on the development split:
 
     for what in calibration target trunk split pairs; do
-        python -m trace_bench.sweep sweeps/trace_$what.yaml runs_root=/tmp/options
+        python -m trace_bench.sweep sweeps/trace_$what.yaml --runs-root /tmp/options
     done
     python tests/bench/trace_options.py /tmp/options
 

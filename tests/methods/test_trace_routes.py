@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,10 +12,11 @@ from trace_lab import BASE, MemoryLab, act_out
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import PlannedRun, RoutesTurns
-from trace_bench.core.types import AgentSpec, Message, Purpose
+from trace_bench.core.types import AdapterRef, AgentSpec, Message, Purpose
 from trace_bench.methods.trace import Trace
 from trace_bench.methods.trace.logistic import fit
-from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.trace.settings import TraceFinishSettings, TraceSettings
+from trace_bench.methods.trace_finish import TraceFinish
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.classifier import ClassifierRouter
 from trace_bench.policies.routing.merge import Mixture
@@ -156,6 +158,22 @@ def test_a_policy_without_states_is_refused_before_anything_is_played() -> None:
     assert any(n.group == "policy" and n.protocol.__name__ == "ShowsState" for n in needs)
     joint = Trace(TraceSettings(route="classifier", adapters="joint")).plan(run).needs
     assert not any(n.group == "policy" for n in joint), "one adapter needs no router"
+
+
+@pytest.mark.parametrize(
+    ("method", "named"),
+    [
+        (Trace(TraceSettings(route="linear")), "method.route=linear"),
+        (TraceFinish(TraceFinishSettings()), "method=trace_finish"),
+    ],
+    ids=["linear", "trace_finish"],
+)
+def test_adapters_that_hold_the_agents_own_are_not_added_up(method: Trace, named: str) -> None:
+    begun = replace(BASE, adapters=(AdapterRef("sft@0001", "somewhere"),))
+    lab = MemoryLab(HABITS, 640, seed=7)
+    with pytest.raises(UserError, match=f"{named} adds adapters .* 'sft@0001'"):
+        method.fit(begun, lab.suite.tasks("train"), lab)  # type: ignore[arg-type]
+    assert lab.left == 640, "nothing was played"
 
 
 def test_settings_out_of_range_are_refused() -> None:

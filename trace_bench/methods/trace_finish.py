@@ -23,6 +23,7 @@ from trace_bench.core.protocols import (
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.trace.method import Trace
+from trace_bench.methods.trace.routing import check_addable
 from trace_bench.methods.trace.settings import TraceFinishSettings
 from trace_bench.policies.routing.compress import compress
 from trace_bench.policies.routing.merge import Mixture, merge
@@ -42,7 +43,10 @@ class TraceFinish(Trace):
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with one adapter, used for every task. When TRACE finds nothing to train,
-        GRPO starts from the base agent, with all that is left."""
+        GRPO starts from the base agent, with all that is left. Raises UserError for a base agent
+        with an adapter."""
+        change = "Change `method` to trace, or take `agent` away."
+        check_addable(base, f"method={self.title}", change)
         reserve = int(self.finish.finish_share * lab.budget_left())
         found = self.fit_leaving(reserve, base, tasks, lab)
         job = TrainingJob(

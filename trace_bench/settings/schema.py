@@ -75,8 +75,9 @@ class PolicySettings(PartSettings):
 class RoleSettings:
     """How a role besides the agent is played: by a `program` of this project, or by a model at an
     `endpoint`. All settings but `by` are for the endpoint. `max_tokens`: per answer. `tries`: how
-    often to ask until an answer is usable. `retries`: of a failed request. `concurrency`: requests
-    at once. `schema`: whether the server is sent the schema of an answer in JSON (`llm.roles`)."""
+    often to ask until an answer is usable (in episodes, by user, simulator and judge, the number
+    is fixed). `retries`: of a failed request. `concurrency`: requests at once. `schema`:
+    whether the server is sent the schema of an answer in JSON (`llm.roles`)."""
 
     by: Literal["program", "endpoint"] = "program"
     base_url: tuple[str, ...] | None = field(default=None, metadata=PLACE)

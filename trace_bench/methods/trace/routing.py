@@ -59,13 +59,20 @@ SUMS = ("classifier", "soft", "turn", "gate", "linear", "ties")
 
 
 def check_base(base: AgentSpec, settings: RoutingSettings) -> None:
-    """Raises UserError if the adapters cannot be added: each that starts from the base agent's own
-    adapter holds it, so a sum would hold it several times."""
-    if settings.route in SUMS and (own := start_of(base)) is not None:
+    """Raises UserError if the route adds adapters up that cannot be added."""
+    if settings.route in SUMS:
+        change = "Set `method.route` to retrieval, zero_shot or both, or take `agent` away."
+        check_addable(base, f"method.route={settings.route}", change)
+
+
+def check_addable(base: AgentSpec, what: str, change: str) -> None:
+    """Raises UserError if adapters trained from this agent cannot be added: each that starts from
+    the agent's own adapter holds it, so a sum would hold it several times. `what` adds them;
+    `change`: what to do about it."""
+    if (own := start_of(base)) is not None:
         raise UserError(
-            f"method.route={settings.route} adds adapters to the bare model, and here each of them "
-            f"would start from {own.name!r} of the agent that the run begins with. Set "
-            "`method.route` to retrieval, zero_shot or both, or take `agent` away."
+            f"{what} adds adapters to the bare model, and here each of them would start from "
+            f"{own.name!r} of the agent that the run begins with. {change}"
         )
 
 
