@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The experiment of results/protocol.md: results/protocol.sh FOLDER [JOBS]
 # Runs lie in FOLDER; whatever is finished there is not made again. Records go to
-# results/records/protocol.jsonl, tables and figures to results/protocol/.
+# results/records/protocol.jsonl, tables and figures to results/protocol_64 and protocol_16.
 # `python` must be one that has trace_bench with its plots: pip install -e '.[plots]'.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -14,10 +14,12 @@ for sweep in trace target prioritized few_trace few_target few_prioritized; do
 done
 python -m trace_bench.results collect runs --out "$here/records/protocol.jsonl"
 
-# table COMMAND FILTER: GRPO with prioritized tasks stands beside the others.
+# table COMMAND OUT RECORDS...: tables and figures from committed records.
 table() {
-    python -m trace_bench.results "$1" "$here/records/protocol.jsonl" "$2" \
-        --across trainer.order,trainer.resample --out "$here/protocol"
+    local command=$1 out=$2
+    shift 2
+    (cd "$here/records" && python -m trace_bench.results "$command" "$@" --out "../$out")
 }
-table tables env.train_tasks=64
-table map budget=1280
+table tables protocol_64 protocol.jsonl env.train_tasks=64 --across trainer.order,trainer.resample
+table tables protocol_16 protocol.jsonl env.train_tasks=16 --across trainer.order,trainer.resample
+table map protocol_64 protocol.jsonl budget=1280 --across trainer.order,trainer.resample

@@ -530,20 +530,24 @@ def test_bad_places_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
+SCRIPTS = ("make.sh", "protocol.sh")
 
 
 @pytest.mark.slow
 def test_the_committed_tables_are_made_again_from_the_committed_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the commands of results/make.sh, to the byte (pictures depend on matplotlib's version)."""
-    script = (RESULTS / "make.sh").read_text().splitlines()
-    commands = [line.split()[1:] for line in script if line.startswith("table ")]
+    """By the commands of the scripts in results/, to the byte (pictures depend on matplotlib's
+    version)."""
+    scripts = [line for name in SCRIPTS for line in (RESULTS / name).read_text().splitlines()]
+    commands = [line.split()[1:] for line in scripts if line.startswith("table ")]
     monkeypatch.chdir(RESULTS / "records")
     for command, out, *records in commands:
         assert main([command, *records, "--out", str(tmp_path / out)]) == 0
-    places = [p for out in ("embedded", "paper") for p in (RESULTS / out).iterdir()]
-    assert {p.name for p in places} == {p.name for p in tmp_path.glob("*/*")}
+    places = [p for out in {out for _, out, *_ in commands} for p in (RESULTS / out).iterdir()]
+    assert {p.relative_to(RESULTS) for p in places} == {
+        p.relative_to(tmp_path) for p in tmp_path.glob("*/*")
+    }
     texts = [p for p in places if p.suffix in (".csv", ".md", ".tex")]
     made = [tmp_path / p.relative_to(RESULTS) for p in texts]
     assert not [a for a, b in zip(texts, made, strict=True) if a.read_bytes() != b.read_bytes()]

@@ -43,7 +43,7 @@ def rollout_scaling(found: Mapping[tuple[str, int], Cell], about: str, path: Pat
         level(axes, looks[method], own.interval(), n)
     moving = [m for m in methods if m not in flat]
     for n, method in enumerate(moving):
-        shift = 1 + 0.025 * (n - (len(moving) - 1) / 2)  # so that bars do not hide each other
+        shift = _apart(n, len(moving))
         line(axes, looks[method], [(b * shift, found[method, b].interval()) for b in budgets
                                    if (method, b) in found])  # fmt: skip
     bounds(axes, next(iter(found.values())).records[0].floors)
@@ -51,6 +51,11 @@ def rollout_scaling(found: Mapping[tuple[str, int], Cell], about: str, path: Pat
     axes.set_ylabel(SUCCESS)
     beside(axes)
     return finish(figure, "Success by rollout budget", f"{about}; {INTERVALS}.", path)
+
+
+def _apart(place: int, lines: int) -> float:
+    """A factor for a line's place on a logarithmic axis, so that bars do not hide each other."""
+    return 1 + 0.025 * (place - (lines - 1) / 2)
 
 
 def _constant(own: Sequence[Cell]) -> bool:
@@ -65,7 +70,7 @@ def by_training_tasks(
     """One panel a budget: success over the number of training tasks, a line a method; `flat` are
     runs of methods that do not look at the training tasks: a band."""
     budgets = sorted({r.budget for r in records})
-    size = (2.3 * len(budgets) + 1.2, 3.6)
+    size = (max(2.3 * len(budgets) + 1.2, 6.6), 3.6)
     figure, (row,) = panels(1, len(budgets), size, sharey=True)
     sizes = sorted({training_tasks(r) for r in records})
     levels = cells(flat)
@@ -73,10 +78,12 @@ def by_training_tasks(
     for n, (axes, budget) in enumerate(zip(row, budgets, strict=True)):
         for order, method in enumerate(dict.fromkeys(m for m, b in levels if b == budget)):
             level(axes, looks[method], levels[method, budget].interval(), order)
-        for method in sorted({r.method for r in records}):
+        methods = sorted({r.method for r in records}, key=style().place)
+        for order, method in enumerate(methods):
             own = [r for r in records if r.method == method and r.budget == budget]
             by = {n: [r for r in own if training_tasks(r) == n] for n in sizes}
-            line(axes, looks[method], [(n, _interval(some)) for n, some in by.items() if some])
+            shift = _apart(order, len(methods))
+            line(axes, looks[method], [(n * shift, _interval(r)) for n, r in by.items() if r])
         bounds(axes, records[0].floors, named=n == 0)
         doubling(axes, sizes, "training tasks")
         axes.set_title(f"{budget:,} rollouts")
