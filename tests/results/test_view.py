@@ -47,10 +47,12 @@ def answer(url: str, process: subprocess.Popen[str]) -> httpx.Response:
 def test_the_viewer_lists_the_run_and_ends_with_the_command(folder: Path) -> None:
     pytest.importorskip("inspect_ai", reason="the viewer needs inspect-ai, which is not installed")
     port = free_port()
+    background = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]  # as a shell starts a job with &
     command = [sys.executable, "-m", "trace_bench.results", "view", str(folder)]
     process = subprocess.Popen(
-        [*command, "--port", str(port)], text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
+        [*background, *command, "--port", str(port)],
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
     try:
         assert "<html" in answer(f"http://{view.HOST}:{port}/", process).text
         listed = answer(f"http://{view.HOST}:{port}/api/logs", process).text

@@ -68,7 +68,8 @@ def serve(folders: Sequence[Path], port: int) -> None:
             raise UserError(
                 f"port {port} cannot be used ({error.strerror}). Name another with --port."
             ) from error
-    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
+    # Not the handler of Ctrl-C that is there: a shell's background job ignores Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as place:
         logs = _exported(folders, Path(place))
         print(f"http://{HOST}:{port}/ shows the runs; Ctrl-C ends it", flush=True)
