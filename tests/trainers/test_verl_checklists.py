@@ -10,8 +10,9 @@ import torch
 from recordings import recorded, write
 
 from trace_bench.__main__ import main
-from trace_bench.core.store import read_lines
+from trace_bench.core.store import read_lines, write_json
 from trace_bench.core.types import Trajectory, trajectory_from_json
+from trace_bench.envs.recorded.data import META
 from trace_bench.methods.cm2 import Cm2Settings
 from trace_bench.trainers.credit import credit
 
@@ -25,6 +26,7 @@ SIZE = 8  # rollouts of a group
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("cm2")
     recordings = write(place / "recordings", recorded(16))
+    write_json(recordings / META, {"made_by": {"suite": "toolsandbox/embedded"}})
     given = ["method=cm2", "method.level=turn", "method.holders=2", "env=recorded"]
     given += [f"env.folder={recordings}", "env.dev_split=real_dev", "evaluation.split=real_test"]
     given += ["evaluation.limit=4", "checkpoints=[]", "budget=32", f"run_dir={place / 'run'}"]
