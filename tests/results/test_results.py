@@ -472,6 +472,8 @@ def test_every_composition_is_drawn_between_one_adapter_and_the_oracle(tmp_path:
                 routing=figures, drops={}, fingerprint=f"{route}{seed}")
         for route in ("retrieval", "own") for seed in (0, 1)
     ]  # fmt: skip
+    lost = {**figures, "single_score": {"success": None}, "oracle_score": {"success": None}}
+    routed[-1] = replace(routed[-1], routing=lost)
     for name, records in (
         ("without", [replace(record("grpo", [1, 0, 1]), drops={})]),
         ("with", routed),

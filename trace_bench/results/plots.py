@@ -144,20 +144,18 @@ def composition(found: Mapping[tuple[str, int], Cell], about: str, path: Path) -
     row[0].set_ylabel(SUCCESS)
     caption = (
         "Points with bars: the routed agent, with its 95 % interval over tasks and seeds. Upper "
-        "tick: the best choice for each task, which looks at the scores; lower tick: the best "
-        f"adapter alone; both means over seeds. {about}."
+        "tick: the best single choice for each task, which looks at the scores and bounds no sum "
+        f"of adapters; lower tick: the best adapter alone; both means over seeds. {about}."
     )
     return finish(figure, "What composing the adapters brings", caption, path)
 
 
 def _composed(axes: Any, look: Look, x: int, cell: Cell) -> None:
     figures = [r.routing for r in cell.records if r.routing]
-    low, high = (
-        float(np.mean([f[name]["success"] for f in figures]))
-        for name in ("single_score", "oracle_score")
-    )
-    axes.plot([x, x], [low, high], color="#999999", linewidth=1, zorder=0.9)
-    axes.plot([x, x], [low, high], color="#555555", marker="_", markersize=11, linestyle="")
+    for name in ("single_score", "oracle_score"):
+        known = [s for f in figures if (s := f[name]["success"]) is not None]  # None: all were lost
+        if known:
+            axes.plot([x], [np.mean(known)], color="#555555", marker="_", markersize=11)
     line(axes, look, [(x, cell.interval())])
 
 

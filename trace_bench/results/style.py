@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 OTHER = "#000000"
-DOT = "."
 
 
 @dataclass(frozen=True)
@@ -17,8 +16,8 @@ class Look:
     """How one method is drawn."""
 
     label: str
-    colour: str = OTHER
-    marker: str = DOT
+    colour: str
+    marker: str
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Style:
         taken = {look.colour for look in own} | {look.marker for look in own}
         spare = iter([s for s in self.spare if not taken & {*s}])
         return {
-            name: self.known.get(name) or Look(name.replace("_", " "), *next(spare, (OTHER, DOT)))
+            name: self.known.get(name) or Look(name.replace("_", " "), *next(spare, (OTHER, ".")))
             for name in names
         }
 
