@@ -21,12 +21,11 @@ collect() {
     python -m trace_bench.results collect runs "$@" --out "$here/records/cm2_$name.jsonl"
 }
 
-# table NAME RECORDS...: the tables and figures of one question.
+# table COMMAND OUT RECORDS...: the tables and figures of one question, from committed records.
 table() {
-    local out=$here/cm2/$1 records=()
-    shift
-    for name in "$@"; do records+=("$here/records/cm2_$name.jsonl"); done
-    python -m trace_bench.results tables "${records[@]}" --out "$out"
+    local command=$1 out=$2
+    shift 2
+    (cd "$here/records" && python -m trace_bench.results "$command" "$@" --out "../$out")
 }
 
 plain=(training.env.tools=simulate training.env.wrong=0.0 training.env.misses=0.0)
@@ -36,7 +35,7 @@ collect rewards method=grpo
 collect judge method=cm2 method.level=turn budget=1280
 collect tools method=cm2 method.level=trajectory budget=1280 "${whole[@]}"
 collect items method=cm2 method.level=trajectory budget=1280 "${plain[@]}"
-table rewards levels rewards
-table judge judge
-table tools tools
-table items items
+table tables cm2/rewards cm2_levels.jsonl cm2_rewards.jsonl
+table tables cm2/judge cm2_judge.jsonl
+table tables cm2/tools cm2_tools.jsonl
+table tables cm2/items cm2_items.jsonl

@@ -25,10 +25,10 @@ table() {
     (cd "$here/records" && python -m trace_bench.results "$command" "$@" --out "../$out")
 }
 
-record search search_prompt_only search_gepa search_trainer search_sft
-record rollout_scaling rollout_scaling
-record training_tasks training_tasks
-record capabilities capabilities
+record search search_prompt_only search_gepa search_trainer search_trace search_sft
+record rollout_scaling rollout_scaling rollout_scaling_trace
+record training_tasks training_tasks training_tasks_trace
+record capabilities capabilities capabilities_trace
 table search embedded search.jsonl
 table tables embedded rollout_scaling.jsonl
 table paper paper rollout_scaling.jsonl

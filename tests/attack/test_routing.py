@@ -51,7 +51,7 @@ def test_a_module_that_fails_later_costs_only_its_examples() -> None:
     tasks = [suite.synthetic("", seed) for seed in range(6)]
     job = SimpleNamespace(name="late", tasks=tasks)
     trained = Trained(cast(Any, job), AdapterRef("late@1", "path", "late"), 1, 1)
-    settings = RoutingSettings()
+    settings = RoutingSettings(route="retrieval")
     learned = Openings(lab, AgentSpec("m"), settings), Conversations(lab, settings)
     router = describe(lab, [trained], [], {"late": "It comes late."}, learned, settings)
     suite.close()

@@ -18,6 +18,7 @@ from trace_bench.core.protocols import (
     MethodPlan,
     PlannedRun,
     RanksLabels,
+    ShowsState,
     Synthesizes,
     SynthesizesPairs,
 )
@@ -164,11 +165,13 @@ def test_what_a_method_needs_of_the_others() -> None:
     def needs(name: str, *models: str) -> set[Any]:
         return {n.protocol for n in plan(name, 437, models=frozenset(models)).needs}
 
-    assert needs("trace") == needs("single_capability") == {HasReference, Synthesizes}
-    assert needs("select") == needs("prompt_only") == {HasReference}
+    states = {ShowsState}  # for the default route
+    assert needs("trace") == needs("single_capability") == {HasReference, Synthesizes} | states
+    assert needs("select") == {HasReference} | states
+    assert needs("prompt_only") == {HasReference} and needs("joint") == {HasReference, Synthesizes}
     paired = method("trace", pair_share=0.5).plan(PlannedRun(437, 64, ScriptedTrainer())).needs
-    assert {n.protocol for n in paired} == {HasReference, Synthesizes, SynthesizesPairs}
-    assert needs("trace", "analyst", "generator") == needs("select", "analyst") == set()
+    assert {n.protocol for n in paired} == {HasReference, Synthesizes, SynthesizesPairs} | states
+    assert needs("trace", "analyst", "generator") == needs("select", "analyst") == states
     assert needs("untargeted") == {Synthesizes}
     assert needs("sft") == {FineTunes}
     assert needs("grpo") == needs("gepa") == needs("base") == set()

@@ -108,11 +108,13 @@ def test_with_references_only_it_trains_on_training_tasks() -> None:
 
 def test_its_router_knows_the_tasks_that_it_was_trained_on() -> None:
     suite = ToySuite()
-    agent, lab = fit(Trace(TraceSettings(synthesis="select", route_threshold=0.1)), suite)
-    router = make_router(agent)
-    (job,) = lab.trainer.jobs
-    step = suite.make().reset(job.tasks[0])
-    assert router.route(step.messages, step.tools) == agent.adapters[0].name
+    for settings in ({}, {"route": "retrieval", "route_threshold": 0.1}):
+        made: Any = {"synthesis": "select", **settings}
+        agent, lab = fit(Trace(TraceSettings(**made)), suite)
+        router = make_router(agent, lab)
+        (job,) = lab.trainer.jobs
+        step = suite.make().reset(job.tasks[0])
+        assert router.route(step.messages, step.tools) == agent.adapters[0].name
 
 
 def test_with_a_generator_it_trains_on_the_tasks_that_the_suite_makes() -> None:
@@ -172,8 +174,8 @@ def test_what_a_suite_lacks_is_refused_before_anything_is_played(
         method.fit(BASE, suite.tasks("train"), lab)
     assert lab.calls == []
     needs = method.plan(PlannedRun(300, 16, lab.trainer)).needs
-    lacking = [n for n in needs if not isinstance(suite, n.protocol)]
-    assert lacking and all(n.group == "env" and n.hint for n in lacking)
+    lacking = [n for n in needs if n.group == "env" and not isinstance(suite, n.protocol)]
+    assert lacking and all(n.hint for n in lacking)
 
 
 def test_a_task_whose_reference_cannot_be_played_gets_no_labels() -> None:

@@ -95,13 +95,13 @@ def test_checkpoints_grow_by_one_adapter(fitted) -> None:
     assert lab.checkpoints[-1] == agent
     assert len({a.version for a in lab.checkpoints}) == 3
     for a in lab.checkpoints:
-        make_router(a)  # knows all its adapters
+        make_router(a, lab)  # knows all its adapters
 
 
-def test_the_router_sends_new_tasks_to_their_adapter(fitted) -> None:
+def test_retrieval_sends_new_tasks_to_their_adapter() -> None:
     """Tasks of a later split that need one trained capability: the router finds it or the base
     model more often than a wrong adapter, and finds it for most."""
-    agent, lab = fitted
+    agent, lab = fit(route="retrieval")
     router = make_router(agent)
     of = {a.name: a.capability for a in agent.adapters}
     hits: Counter[str] = Counter()

@@ -60,20 +60,25 @@ def refs(tmp_path_factory: pytest.TempPathFactory) -> tuple[AdapterRef, ...]:
     return tuple(out)
 
 
-FORMS = ("global", "block", "block, turn")
+FORMS = ("global", "block", "block, turn", "global, begun", "block, begun")
 
 
 def gate_of(refs: Sequence[AdapterRef], form: str) -> Gate:
+    """`begun`: the first adapter is trained on from the second."""
     torch.manual_seed(5)
     weights, bias = 0.05 * torch.randn(4, 3, 128), torch.tensor([0.1, 0.0, -0.1]).repeat(4, 1)
-    if form == "global":
+    labels: list[Any] = [*(ref.name for ref in refs), None]
+    router: dict[str, Any] = {}
+    if "begun" in form:
+        weights, bias, labels = weights[:, ::2], bias[:, ::2], labels[::2]
+        router["otherwise"] = refs[1].name
+    if "global" in form:
         weights, bias = weights[0], bias[0]
-    router: dict[str, Any] = {"labels": [*(ref.name for ref in refs), None]}
-    router |= {"weights": weights.tolist(), "bias": bias.tolist()}
+    router |= {"labels": labels, "weights": weights.tolist(), "bias": bias.tolist()}
     return Gate({**router, "lock": "turn" if "turn" in form else "prefill"}, 0.35)
 
 
-@pytest.mark.parametrize("form", ["global", "block"])
+@pytest.mark.parametrize("form", ["global", "block", "block, begun"])
 def test_the_gradient_is_that_of_finite_differences(
     policy: LocalPolicy, refs: Any, form: str
 ) -> None:
@@ -94,11 +99,12 @@ def test_the_gradient_is_that_of_finite_differences(
 
     torch.autograd.backward(total())
     rows = len(gate.weights)
-    assert rows == (4 if form == "block" else 1)
+    assert rows == (1 if form == "global" else 4)
+    labels = gate.bias.shape[1]
     step = 3e-3  # the log-probabilities come in float32
     for values, place in (
-        *((gate.weights, (row % rows, row, 77)) for row in range(3)),
-        *((gate.bias, (row, row % 3)) for row in range(rows)),
+        *((gate.weights, (row % rows, row % labels, 77)) for row in range(3)),
+        *((gate.bias, (row, row % labels)) for row in range(rows)),
     ):
         assert values.grad is not None
         found = float(values.grad[place])

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from trace_lab import BASE, MemoryLab, act_out
@@ -15,10 +16,9 @@ from trace_bench.core.protocols import PlannedRun, RoutesTurns
 from trace_bench.core.types import AdapterRef, AgentSpec, Message, Purpose
 from trace_bench.methods.trace import Trace
 from trace_bench.methods.trace.logistic import fit
-from trace_bench.methods.trace.settings import TraceFinishSettings, TraceSettings
-from trace_bench.methods.trace_finish import TraceFinish
+from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.policies.routing.classifier import ClassifierRouter
+from trace_bench.policies.routing.classifier import ClassifierRouter, blend
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.router import make_router
 from trace_bench.tiny import MODEL_FOLDER
@@ -37,12 +37,14 @@ def policy() -> Any:
     acting.close()
 
 
-def fitted(policy: LocalPolicy, budget: int, **settings: Any) -> tuple[AgentSpec, MemoryLab]:
+def fitted(
+    policy: LocalPolicy, budget: int, base: AgentSpec = BASE, **settings: Any
+) -> tuple[AgentSpec, MemoryLab]:
     lab = MemoryLab(HABITS, budget, seed=7)
     lab.policy = policy
     small = {"synthetic_tasks": 32, **settings}
     tasks = lab.suite.tasks("train")
-    return Trace(TraceSettings(**small)).fit(BASE, tasks, lab), lab  # type: ignore[arg-type]
+    return Trace(TraceSettings(**small)).fit(base, tasks, lab), lab  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -160,19 +162,38 @@ def test_a_policy_without_states_is_refused_before_anything_is_played() -> None:
     assert not any(n.group == "policy" for n in joint), "one adapter needs no router"
 
 
-@pytest.mark.parametrize(
-    ("method", "named"),
-    [
-        (Trace(TraceSettings(route="linear")), "method.route=linear"),
-        (TraceFinish(TraceFinishSettings()), "method=trace_finish"),
-    ],
-    ids=["linear", "trace_finish"],
-)
-def test_adapters_that_hold_the_agents_own_are_not_added_up(method: Trace, named: str) -> None:
-    begun = replace(BASE, adapters=(AdapterRef("sft@0001", "somewhere"),))
+BEGUN = replace(BASE, adapters=(AdapterRef("sft@0001", "somewhere"),))
+
+
+@pytest.mark.parametrize("route", ["classifier", "soft", "turn", "linear"])
+def test_the_adapter_that_all_were_trained_on_from_counts_once_in_a_sum(
+    policy: LocalPolicy, route: str
+) -> None:
+    agent, lab = fitted(policy, 640, base=BEGUN, route=route, synthetic_tasks=16)
+    assert agent.adapters[0].name == "sft@0001" and len(agent.adapters) > 2
+    router = make_router(agent, policy)
+    for task in lab.suite.tasks("dev")[:16]:
+        step = lab.suite.make().reset(task)
+        choice = router.route(step.messages, step.tools)
+        assert isinstance(choice, Mixture) and "sft@0001" in dict(choice.parts)
+        assert np.sum([weight for _, weight in choice.parts]) == pytest.approx(1.0)
+
+
+def test_where_no_adapter_counts_the_one_of_the_beginning_plays() -> None:
+    labels = ["a", "b", None]
+    none, first = np.array([[0.0, 0.0, 1.0]]), np.array([[1.0, 0.0, 0.0]])
+    assert blend(labels, none, 0.0, "own") == "own" and blend(labels, none, 0.0) is None
+    assert blend(labels, first, 0.0, "own") == "a"
+    chosen = blend(labels, first, 0.5, "own")  # own + (a - own) + (b - own) / 2
+    assert chosen == Mixture((("a", 1.0), ("b", 0.5), ("own", -0.5)))
+    blocks = blend(labels, np.concatenate([none, first]), 0.5, "own")
+    assert blocks == Mixture((("a", (0.5, 1.0)), ("b", (0.5, 0.5)), ("own", (0.0, -0.5))))
+
+
+def test_ties_does_not_merge_updates_that_hold_the_agents_own() -> None:
     lab = MemoryLab(HABITS, 640, seed=7)
-    with pytest.raises(UserError, match=f"{named} adds adapters .* 'sft@0001'"):
-        method.fit(begun, lab.suite.tasks("train"), lab)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"method\.route=ties merges .* 'sft@0001'"):
+        Trace(TraceSettings(route="ties")).fit(BEGUN, lab.suite.tasks("train"), lab)  # type: ignore[arg-type]
     assert lab.left == 640, "nothing was played"
 
 

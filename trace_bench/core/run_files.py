@@ -22,6 +22,9 @@ its identity; the content of that agent is, under the key `beginning`."""
 FLOORS = ("idle", "random", "reference")
 """The scripted policies that every run evaluates: two lower bounds and an upper bound."""
 
+PER_ITEM = ("requests", "prompt_tokens", "completion_tokens")
+"""What a summary's `per_item` holds of each role: the cost of a checklist item."""
+
 OWN = (
     CONFIG, SUMMARY, TASKS, AGENT, BEGINNING, "timing.json", "ledger.jsonl", "trajectories.jsonl",
     "evaluation.jsonl", "evaluation_trajectories.jsonl", "curve.jsonl", "routing.jsonl",

@@ -23,10 +23,11 @@ from trace_bench.core.protocols import (
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.trace.method import Trace
-from trace_bench.methods.trace.routing import check_addable
 from trace_bench.methods.trace.settings import TraceFinishSettings
+from trace_bench.policies.routing.classifier import around
 from trace_bench.policies.routing.compress import compress
 from trace_bench.policies.routing.merge import Mixture, merge
+from trace_bench.trainers.start import start_of
 
 NAME = "finish"
 GOES_ON = Need("trainer", ContinuesAdapters, "docs/trainers.md")
@@ -43,10 +44,7 @@ class TraceFinish(Trace):
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with one adapter, used for every task. When TRACE finds nothing to train,
-        GRPO starts from the base agent, with all that is left. Raises UserError for a base agent
-        with an adapter."""
-        change = "Change `method` to trace, or take `agent` away."
-        check_addable(base, f"method={self.title}", change)
+        GRPO starts from the base agent, with all that is left."""
         reserve = int(self.finish.finish_share * lab.budget_left())
         found = self.fit_leaving(reserve, base, tasks, lab)
         job = TrainingJob(
@@ -61,7 +59,9 @@ class TraceFinish(Trace):
         if not new:
             return lab.trainer.train(job, lab)
         weights = tuple((a.name, self.finish.merge_weight) for a in new)
-        merged = compress(merge(Mixture(weights), new), new[0], "merged")
+        if (own := start_of(base)) is not None:
+            weights = (*weights, (own.name, around([[w for _, w in weights]])[0]))
+        merged = compress(merge(Mixture(weights), (*base.adapters, *new)), new[0], "merged")
         start = replace(base, version="merged", adapters=(merged,))
         lab.checkpoint(start)
         return lab.trainer.train(replace(job, agent=start), lab)

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trace_bench.core.run_files import PER_ITEM
 from trace_bench.core.types import CHARGED
 from trace_bench.results.rules import RULES
 
@@ -18,8 +19,6 @@ LONGEST = 200  # characters of a name
 MOST = 2**53  # of anything that is counted
 CAPTION = ("env.name", "env.suite", "evaluation.split", "protocol")
 """Settings that stand in captions."""
-PER_ITEM = ("requests", "prompt_tokens", "completion_tokens")
-"""What is known of the cost of a checklist item."""
 BY_KIND = ("lost", "rollouts_lost", "limits")
 """The drops that are counts by kind."""
 

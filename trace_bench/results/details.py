@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from trace_bench.results.checks import PER_ITEM
+from trace_bench.core.run_files import PER_ITEM
 from trace_bench.results.compare import Cell
 from trace_bench.results.records import Record
 from trace_bench.results.statistics import pass_hat
@@ -50,9 +50,10 @@ def routing(records: Sequence[Record], caption: str) -> Table | None:
             )
         )
     text = (
-        "Routing: success of the routed agent, of the best choice for each task (an upper bound "
-        "that looks at the scores) and of the best single adapter; how often the router's choice "
-        f"is as good as the best, on all tasks and where it matters. Means over seeds. {caption}"
+        "Routing: success of the routed agent, of the best choice for each task (which looks at "
+        "the scores and takes one adapter, so it bounds no route that adds adapters up) and of the "
+        "best single adapter; how often the router's choice is as good as the best, on all tasks "
+        f"and where it matters. Means over seeds. {caption}"
     )
     header = (
         "method", "budget", "adapters", "routed", "oracle", "single", "agreement", "decisive",

@@ -25,7 +25,8 @@ def routing(choices: Mapping[str | None, Sequence[Outcome]], final: Sequence[Out
     """`choices[name][i]` is adapter `name` (None: base model) on the i-th episode of the plan,
     `final[i]` the routed agent's outcome there. The base model wins ties, then the earlier adapter.
 
-    The oracle chooses by the very scores on which it is evaluated: an upper bound, not a method.
+    The oracle chooses by the very scores on which it is evaluated: no method, but a bound for
+    routers that choose one adapter. A sum of adapters can be better.
     """
     names = sorted(choices, key=lambda name: name is not None)
     best = [max(names, key=lambda n: _rank(choices[n][i])) for i in range(len(final))]

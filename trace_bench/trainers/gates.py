@@ -29,7 +29,8 @@ from trace_bench.trainers.tree import Tree
 class Gate:
     """`weights` [1 or blocks, labels, hidden size] and `bias` [1 or blocks, labels] in float64;
     `labels`: adapters' names and None for the base model, which is added, at zero, if it is
-    missing. `blocks`: whether each block has weights of its own."""
+    missing. `blocks`: whether each block has weights of its own. `otherwise`: the adapter that all
+    others were trained on from, if there is one."""
 
     def __init__(self, description: Mapping[str, Any], others: float) -> None:
         linear = Linear(description)
@@ -42,6 +43,13 @@ class Gate:
             bias = torch.cat([bias, torch.zeros_like(bias[:, :1])], 1)
         self.weights, self.bias = weights.requires_grad_(), bias.requires_grad_()
         self.others = others
+        self.otherwise: str | None = description.get("otherwise")
+
+    @property
+    def adapters(self) -> list[str]:
+        """Those that `mix` has weights for, in its order."""
+        names = [name for name in self.labels if name is not None]
+        return names if self.otherwise is None else [*names, self.otherwise]
 
     @property
     def parameters(self) -> list[Tensor]:
@@ -53,18 +61,22 @@ class Gate:
         return (self.weights @ features[:, :, None])[:, :, 0] + self.bias
 
     def mix(self, states: Sequence[State], played: bool = True) -> Tensor:
-        """The weights of the adapters' updates [1 or blocks, labels without the base model].
-        `played`: rounded as they are played."""
+        """The weights of the adapters' updates [1 or blocks, adapters]. `played`: rounded as they
+        are played."""
         scores = self.scores(states)
         gates = scores.softmax(-1)
         if played:
             gates = gates + (torch.from_numpy(_rounded(scores)) - gates).detach()
         gates = gates[:, [i for i, name in enumerate(self.labels) if name is not None]]
-        return gates + self.others * (1.0 - gates)
+        weights = gates + self.others * (1.0 - gates)
+        if self.otherwise is None:
+            return weights
+        return torch.cat([weights, 1.0 - weights.sum(-1, keepdim=True)], -1)
 
     def plays(self, states: Sequence[State]) -> str | None:
         """The name of what the gate plays, an adapter, a sum or the base model."""
-        choice = blend(self.labels, _rounded(self.scores(states)), self.others)
+        gates = _rounded(self.scores(states))
+        choice = blend(self.labels, gates, self.others, self.otherwise)
         return choice.name if isinstance(choice, Mixture) else choice
 
     def as_json(self) -> dict[str, Any]:
@@ -78,6 +90,7 @@ class Gate:
             "others": self.others,
             "soft": True,
             "lock": self.lock,
+            **({} if self.otherwise is None else {"otherwise": self.otherwise}),
         }
 
 

@@ -121,8 +121,7 @@ class GateTraining:
 
         assert self.base.router is not None
         gate = Gate(self.base.router, self.settings.route_others)
-        names = [name for name in gate.labels if name is not None]
-        adapters = [next(a for a in self.base.adapters if a.name == name) for name in names]
+        adapters = [next(a for a in self.base.adapters if a.name == n) for n in gate.adapters]
         device = str(self.trainer.learner(self.base.model).device)
         model = Gated(self.base.model, adapters, device)
         optimizer = torch.optim.AdamW(gate.parameters, lr=self.settings.gate_rate, weight_decay=0.0)

@@ -1,20 +1,20 @@
 """Routing: which adapter acts, decided once per conversation before the first turn (step 4).
 
-Retrieval (the default): the first message and the tools at hand are compared with those of
-each adapter's own tasks (label: the adapter), of training tasks that the base agent solved (label:
-base model), and of training tasks that failed for lack of a capability (label: its adapter).
-Contrast cases are no examples for the base model: an adapter is trained on them too and solves
-them, so all they would do is draw tasks away from it. Zero-shot: the base model is asked for the
-letter of one of the adapters' descriptions, or of "none of these". Both: it is asked about those
-that retrieval finds. Classifier: a logistic regression on the base model's hidden state, learned
-from the openings of the adapters' own tasks, chooses one adapter, and the others' updates are added
-with a share; soft weighs all of them by its probabilities. Turn: a linear classifier on words
-chooses anew at every turn, learned from training rollouts. Linear and ties play one merge of all
-adapters always: yardsticks for what a choice brings. The description made here is plain JSON; the
-policies turn it into a router.
+Classifier (the default, by the rule of results/protocol.md): a logistic regression on the base
+model's hidden state, learned from the openings of the adapters' own tasks, chooses one adapter, and
+the others' updates are added with a share; soft weighs all of them by its probabilities. Retrieval:
+the first message and the tools at hand are compared with those of each adapter's own tasks (label:
+the adapter), of training tasks that the base agent solved (label: base model), and of training
+tasks that failed for lack of a capability (label: its adapter). Contrast cases are no examples for
+the base model: an adapter is trained on them too and solves them, so all they would do is draw
+tasks away from it. Zero-shot: the base model is asked for the letter of one of the adapters'
+descriptions, or of "none of these". Both: it is asked about those that retrieval finds. Turn: a
+linear classifier on words chooses anew at every turn, learned from training rollouts. Linear and
+ties play one merge of all adapters always: yardsticks for what a choice brings. The description
+made here is plain JSON; the policies turn it into a router.
 
 The published router is the zero-shot one. It needs a model that follows an instruction it has never
-seen; the tiny agent, which knows only tool conversations, cannot, hence the default.
+seen; the tiny agent, which knows only tool conversations, cannot.
 
 Two yardsticks tell how much routing costs. The oracle route takes for each task the adapter that
 does best on it; it needs every adapter's score on every task, so evaluation plays it, without
@@ -36,6 +36,7 @@ from trace_bench.methods.trace.settings import RoutingSettings
 from trace_bench.methods.trace.synthesis.draw import read_opening
 from trace_bench.methods.trace.training import JOINT, Trained
 from trace_bench.methods.trace.turns import Conversations
+from trace_bench.policies.routing.classifier import around
 from trace_bench.policies.routing.zero_shot import VERSION
 from trace_bench.trainers.start import start_of
 
@@ -54,25 +55,14 @@ class Known:
     lacking: str | None
 
 
-SUMS = ("classifier", "soft", "turn", "gate", "linear", "ties")
-"""Routes that add several adapters to the base model."""
-
-
 def check_base(base: AgentSpec, settings: RoutingSettings) -> None:
-    """Raises UserError if the route adds adapters up that cannot be added."""
-    if settings.route in SUMS:
-        change = "Set `method.route` to retrieval, zero_shot or both, or take `agent` away."
-        check_addable(base, f"method.route={settings.route}", change)
-
-
-def check_addable(base: AgentSpec, what: str, change: str) -> None:
-    """Raises UserError if adapters trained from this agent cannot be added: each that starts from
-    the agent's own adapter holds it, so a sum would hold it several times. `what` adds them;
-    `change`: what to do about it."""
-    if (own := start_of(base)) is not None:
+    """Raises UserError for TIES on an agent with an adapter: it merges updates of the bare model
+    by sign and size, and each adapter's update would hold the agent's own."""
+    if settings.route == "ties" and (own := start_of(base)) is not None:
         raise UserError(
-            f"{what} adds adapters to the bare model, and here each of them would start from "
-            f"{own.name!r} of the agent that the run begins with. {change}"
+            f"method.route=ties merges updates of the bare model, and here each of them would hold "
+            f"{own.name!r} of the agent that the run begins with. Set `method.route` to another "
+            "route, such as linear, or take `agent` away."
         )
 
 
@@ -88,25 +78,25 @@ def describe(
     """The router as JSON, or None when one adapter serves all tasks. `skills`: what each capability
     is, in words; `learned`: from openings of the adapters' own tasks, for the classifier, and from
     their training rollouts, for the choice at every turn; `otherwise`: the base agent's adapter,
-    which plays where none is chosen."""
+    from which the others were trained on, and which plays where none is chosen."""
     if any(t.job.name == JOINT for t in trained):
         return None
     openings, conversations = learned
+    instead = {} if otherwise is None else {"otherwise": otherwise}
     if settings.route == "turn":
-        return conversations.router(trained)
+        return {**conversations.router(trained), **instead}
     if settings.route in ("linear", "ties"):
-        return _merged([t.adapter.name for t in trained], settings)
+        return {**_merged([t.adapter.name for t in trained], settings, otherwise), **instead}
     if settings.route in ("classifier", "soft", "gate"):
         gate, soft = settings.route == "gate", settings.route != "classifier"
         chosen = openings.classifier(trained, settings.gate_warm or not gate)
         lock = {"lock": settings.gate_lock} if gate else {}
         more = {"others": settings.route_others, "soft": soft, **lock}
-        return {"kind": "classifier", **chosen, **more}
+        return {"kind": "classifier", **chosen, **more, **instead}
     offered = [[t.adapter.name, skills[t.job.name]] for t in trained]
     zero_shot: dict[str, Any] = {"kind": "zero_shot", "skills": offered, "prompt": VERSION}
     if settings.route_share:
         zero_shot["share"] = settings.route_share
-    instead = {} if otherwise is None else {"otherwise": otherwise}
     if settings.route == "zero_shot":
         return {**zero_shot, **instead}
     retrieval = _retrieval(lab, trained, known, settings, otherwise)
@@ -115,12 +105,17 @@ def describe(
     return {**retrieval, **instead}
 
 
-def _merged(names: Sequence[str], settings: RoutingSettings) -> dict[str, Any]:
+def _merged(
+    names: Sequence[str], settings: RoutingSettings, otherwise: str | None
+) -> dict[str, Any]:
     """One merge of all adapters for every task, which needs no choice."""
     if settings.route == "ties":
         parts = [[name, 1.0] for name in names]
         return {"kind": "sum", "parts": parts, "density": settings.route_density}
-    return {"kind": "sum", "parts": [[name, settings.route_weight] for name in names]}
+    parts = [[name, settings.route_weight] for name in names]
+    if otherwise is not None:
+        parts.append([otherwise, around([[settings.route_weight] * len(names)])[0]])
+    return {"kind": "sum", "parts": parts}
 
 
 def _retrieval(

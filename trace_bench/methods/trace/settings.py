@@ -146,11 +146,12 @@ class RoutingSettings:
 
     route: Literal[
         "retrieval", "zero_shot", "both", "classifier", "soft", "turn", "gate", "linear", "ties"
-    ] = "retrieval"
+    ] = "classifier"
     """How the adapter is chosen: likeness to stored conversations, the base model by the
     probability of a letter (published), the base model among those that retrieval finds
     (published), or a classifier on the base model's hidden state (ours), whose choice is one
-    adapter or, with soft, weights for all; anew at every turn, by what the conversation shows so
+    adapter or, with soft, weights for all (classifier is the default by the rule of
+    results/protocol.md); anew at every turn, by what the conversation shows so
     far (turn, ours); or a soft classifier that is then trained with GRPO on the target's training
     tasks (gate, the current paper's). linear and ties merge all adapters into
     one. The tiny agent cannot be asked for a letter: it knows tool conversations and no questions

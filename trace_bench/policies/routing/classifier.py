@@ -5,7 +5,8 @@ state at the end of the first prompt, or one layer for each transformer block, f
 input, averaged over the prompt. `soft=false` takes the best one alone, `soft=true` the softmax,
 rounded to tenths, so that one layer for the model gives few distinct sums. The adapters' updates
 are then added with the weights g + others (1 - g): a chosen adapter counts whole, and the skills of
-the others are not silenced, so weights need not sum to one.
+the others are not silenced, so weights need not sum to one. Adapters that were trained on from one
+that the agent already had hold it, each of them; in their sum it counts once (`around`).
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class ClassifierRouter:
         self.linear = Linear(description)
         self.others = share(description, "others")
         self.soft = bool(description.get("soft", False))
+        self.otherwise: str | None = description.get("otherwise")
 
     def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
         return self.choose(self._model.prompt_states(messages, tools, self.linear.blocks))
@@ -48,7 +50,7 @@ class ClassifierRouter:
         """The sum of adapters for the states [1 or blocks, hidden size]."""
         scores = self.linear.scores(np.array(states, dtype=np.float64))
         gates = rounded(softmax(scores)) if self.soft else best(scores)
-        return blend(self.linear.labels, gates, self.others)
+        return blend(self.linear.labels, gates, self.others, self.otherwise)
 
 
 class ClassifierAtTurns(ClassifierRouter):
@@ -120,16 +122,28 @@ def rounded(gates: np.ndarray) -> np.ndarray:
     return np.round(gates * STEPS) / STEPS
 
 
-def blend(labels: Sequence[str | None], gates: np.ndarray, others: float) -> str | Mixture | None:
+def blend(
+    labels: Sequence[str | None], gates: np.ndarray, others: float, otherwise: str | None = None
+) -> str | Mixture | None:
     """The adapters with the weights g + others (1 - g), of gates [1 or blocks, labels]; just a
-    name, or the base model, where that is what the sum amounts to."""
+    name, or the base model, where that is what the sum amounts to. `otherwise`: the adapter that
+    they were trained on from."""
     columns = (gates + others * (1.0 - gates)).round(6).T.tolist()
-    there = [(n, w) for n, w in zip(labels, columns, strict=True) if n is not None and any(w)]
+    there = [(n, w) for n, w in zip(labels, columns, strict=True) if n is not None]
+    if otherwise is not None:
+        there.append((otherwise, around(list(zip(*(w for _, w in there), strict=True)))))
+    there = [(n, w) for n, w in there if any(w)]
     if not there:
         return None
     if len(there) == 1 and set(there[0][1]) == {1.0}:
         return there[0][0]
     return Mixture(tuple((n, w[0] if len(w) == 1 else tuple(w)) for n, w in there))
+
+
+def around(rows: Sequence[Sequence[float]]) -> list[float]:
+    """The weight of the adapter O that all others were trained on from, for each row of their
+    weights: O + sum_i w_i (A_i - O) = (1 - sum_i w_i) O + sum_i w_i A_i. It may be negative."""
+    return [round(1.0 - sum(row), 6) for row in rows]
 
 
 def share(description: Mapping[str, Any], key: str) -> float:

@@ -19,14 +19,15 @@ from trace_bench.policies.routing.retrieval import words
 
 
 class TurnRouter:
-    """`words` are the features of `weights` [labels, words]; `labels` and `others` are as for
-    `ClassifierRouter`."""
+    """`words` are the features of `weights` [labels, words]; `labels`, `others` and `otherwise` are
+    as for `ClassifierRouter`."""
 
     waits = False
 
     def __init__(self, description: Mapping[str, Any]) -> None:
         self.linear = Linear(description)
         self.others = share(description, "others")
+        self.otherwise: str | None = description.get("otherwise")
         self.place = {word: i for i, word in enumerate(description["words"])}
 
     def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
@@ -37,7 +38,8 @@ class TurnRouter:
         """`protocols.RoutesTurns`."""
         features = np.zeros((1, len(self.place)))
         features[0, [self.place[w] for w in shown(messages, tools) if w in self.place]] = 1.0
-        return blend(self.linear.labels, best(self.linear.scores(features)), self.others)
+        gates = best(self.linear.scores(features))
+        return blend(self.linear.labels, gates, self.others, self.otherwise)
 
 
 def shown(messages: Sequence[Message], tools: Sequence[Tool]) -> set[str]:
