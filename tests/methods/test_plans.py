@@ -33,7 +33,7 @@ FEW = {"recovers_from_errors": 0.8}
 METHODS = {name: method(name, **QUICK.get(name, {})) for name in [*PLAYING, "base", "sft"]}
 METHODS["select"] = method("trace", synthesis="select")
 METHODS["progress"] = method("trace", split="progress", **QUICK["trace"])
-METHODS["trunk"] = method("trace", trunk_share=0.3, **QUICK["trace"])
+METHODS["trunk"] = method("trace", route="retrieval", trunk_share=0.3, **QUICK["trace"])
 BUDGETED = sorted(METHODS.keys() - {"base", "sft"})
 PHASES = {
     "analysis": Purpose.ANALYSIS,

@@ -60,7 +60,7 @@ def refs(tmp_path_factory: pytest.TempPathFactory) -> tuple[AdapterRef, ...]:
     return tuple(out)
 
 
-FORMS = ("global", "block", "block, turn", "global, begun", "block, begun")
+FORMS = ("global", "block", "block, turn", "global, begun", "block, begun", "block, turn, begun")
 
 
 def gate_of(refs: Sequence[AdapterRef], form: str) -> Gate:

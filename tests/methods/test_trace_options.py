@@ -119,6 +119,7 @@ def test_a_capability_that_is_alone_keeps_its_tasks() -> None:
         ({"pair_share": 1.5}, "pair_share"),
         ({"target_share": 1.0}, "method.target_share=1 leaves no synthetic task"),
         ({"calibration_rounds": -1}, "calibration_rounds"),
+        ({"trunk_share": 0.25}, "method.route=classifier adds adapters up"),
     ],
 )
 def test_what_makes_no_sense_is_refused(settings: Any, words: str) -> None:
@@ -177,14 +178,14 @@ def test_the_second_half_goes_on_from_the_first(usual: Any) -> None:
 
 
 def test_adapters_start_from_a_joint_trunk(usual: Any) -> None:
-    agent, lab = fit(trunk_share=0.3, minimum_training=40)
+    agent, lab = fit(route="retrieval", trunk_share=0.3, minimum_training=40)
     trunk, *others = lab.trainer.jobs
     left = spent(lab)[Purpose.TRAINING]
     assert (trunk.name, trunk.rollouts) == ("trunk", int(0.3 * left))
     assert {t.id for t in trunk.tasks} == {t.id for j in others for t in j.tasks}
     assert all([a.name for a in j.agent.adapters] == ["trunk-v1"] for j in others)
     assert "trunk-v1" not in [a.name for a in agent.adapters]
-    _, small = fit(trunk_share=0.3, minimum_training=140)
+    _, small = fit(route="retrieval", trunk_share=0.3, minimum_training=140)
     assert "trunk" not in [j.name for j in small.trainer.jobs], "nothing is left for it"
 
 

@@ -186,6 +186,7 @@ def test_where_no_adapter_counts_the_one_of_the_beginning_plays() -> None:
     assert blend(labels, first, 0.0, "own") == "a"
     chosen = blend(labels, first, 0.5, "own")  # own + (a - own) + (b - own) / 2
     assert chosen == Mixture((("a", 1.0), ("b", 0.5), ("own", -0.5)))
+    assert blend([None], np.array([[1.0]]), 0.35, "own") == "own"
     blocks = blend(labels, np.concatenate([none, first]), 0.5, "own")
     assert blocks == Mixture((("a", (0.5, 1.0)), ("b", (0.5, 0.5)), ("own", (0.0, -0.5))))
 

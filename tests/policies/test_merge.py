@@ -78,6 +78,13 @@ def test_the_smallest_set_with_the_share_is_kept(shares, least, wanted) -> None:
         assert found == wanted
 
 
+def test_the_choice_that_all_were_trained_on_from_counts_once() -> None:
+    found = mixture([("a", 0.34), ("b", 0.33), ("own", 0.33)], 1.0, "own")
+    assert found == Mixture((("a", 0.3), ("b", 0.3), ("own", 0.4)))
+    assert mixture([("a", 0.9), ("own", 0.1)], 0.8, "own") == "a"
+    assert mixture([("a", 0.1), ("own", 0.9)], 0.8, "own") == "own"
+
+
 def test_the_sum_of_updates_is_exact(tmp_path: Path) -> None:
     one = adapter(tmp_path, "one@1", 2, {"q_proj": 1.0, "v_proj": 1.0}, 8)
     two = adapter(tmp_path, "two@1", 3, {"q_proj": 1.0}, 3)

@@ -143,6 +143,24 @@ def test_every_capability_is_trained_on_from_the_one_adapter(place: Path, tmp_pa
     )
 
 
+@pytest.mark.slow
+def test_adapters_of_one_beginning_are_added_up_and_trained_on(place: Path, tmp_path: Path) -> None:
+    few = ["analysis_minimum=32", "minimum_training=8", "coverage=0.01", "gap=0", "runs=4",
+           "minimum_support=0", "keep_runs=1", "max_capabilities=2", "finish_share=0.2",
+           "synthesis=select"]  # fmt: skip
+    run(
+        tmp_path / "finish", "method=trace_finish", "budget=80", f"agent={place / 'sft'}",
+        *(f"method.{setting}" for setting in few), "env.train_tasks=32", "policy.max_turns=6",
+    )  # fmt: skip
+    assert [a["name"].partition("@")[0] for a in agent_of(tmp_path / "finish")["adapters"]] == [
+        "finish"
+    ]
+    assert first_adapters(tmp_path / "finish", "train/finish/iter0000") == {"merged"}
+    last = read_lines(tmp_path / "finish" / "metrics.jsonl")
+    found = [m for m in last if str(m.get("adapter", "")).startswith("finish")]
+    assert found and all(m["logprob_difference_max"] < 1e-4 for m in found[:1])
+
+
 def test_a_changed_beginning_is_refused_and_a_lost_one_was_kept(
     place: Path, tmp_path: Path
 ) -> None:

@@ -55,6 +55,12 @@ def test_the_oracle_takes_the_best_choice_per_task() -> None:
     assert (result.decisive, result.agreement_decisive) == (4, 0.75)
 
 
+def test_a_sum_that_beats_every_adapter_is_as_good_as_the_oracle() -> None:
+    total = outcomes("final", "a-1*1+b-1*0.35", [1.0, 0.9, 0.5, 0.5])
+    result = routing({None: BASE, "a-1": ONE, "b-1": TWO}, total)
+    assert result.agreement == 0.75, "on task 1 an adapter alone is better, on task 2 the sum"
+
+
 def test_a_choice_that_does_not_matter_is_no_merit() -> None:
     same = outcomes("adapter:a-1", "a-1", [1.0, 0.2, 0.0, 0.5])
     result = routing({None: BASE, "a-1": same}, same)

@@ -127,6 +127,11 @@ def test_phases_add_up_and_servers_are_looked_at() -> None:
     assert numbers["training"] == "320" and numbers["in all, at most"] == str(2 * 387 + 320)
     assert "nothing keeps it from running here" in text
     assert "one turn at each of 1 server(s), up to 2 requests and no rollout" in text
+    with serve(lambda path, body: models("m")) as server:
+        there = [f"policy.base_url={server.url}", "policy=openai", "model.name=tiny"]
+        text = described(compose(["method=trace", *there]))
+    assert "what keeps it from running here" in text and "ShowsState" in text
+    assert "With method.route=retrieval no hidden state is read." in text
     gone = ["policy=openai", "policy.base_url=http://127.0.0.1:1/v1", "model.name=tiny"]
     text = described(compose(["method=base", *gone, "policy.key_env=NO_SUCH_VARIABLE"]))
     assert "the environment variable NO_SUCH_VARIABLE is empty" in text

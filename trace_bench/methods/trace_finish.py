@@ -24,9 +24,8 @@ from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.trace.method import Trace
 from trace_bench.methods.trace.settings import TraceFinishSettings
-from trace_bench.policies.routing.classifier import around
 from trace_bench.policies.routing.compress import compress
-from trace_bench.policies.routing.merge import Mixture, merge
+from trace_bench.policies.routing.merge import Mixture, around, merge
 from trace_bench.trainers.start import start_of
 
 NAME = "finish"
@@ -39,7 +38,7 @@ class TraceFinish(Trace):
     title = "trace_finish"
 
     def __init__(self, settings: TraceFinishSettings) -> None:
-        super().__init__(settings)
+        super().__init__(replace(settings, route_weight=settings.merge_weight))
         self.finish = settings
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:

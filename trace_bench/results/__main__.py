@@ -6,6 +6,8 @@
                                           --prices FILE: also what they cost in money
                                           --across SETTING: runs may differ in it, too (also of map)
     map PLACES... --out FOLDER            over the number of training tasks (env.train_tasks)
+    over PLACES... --setting S --out FOLDER   over the values of one setting that is a number
+                                          (--setting S,T,...: T and others vary along with S)
     capabilities PLACES... --out FOLDER   over how many capabilities are used at most
     search PLACES... --out FOLDER         settings that were tried on the development split
     compare RUN RUN [--csv FILE]          two runs, or two agents with their seeds, also of one
@@ -50,7 +52,7 @@ from trace_bench.results.prices import read_prices
 
 ONLY = {
     "format": ("export",), "csv": ("compare",), "prices": ("tables", "regrade"), "port": ("view",),
-    "across": ("tables", "map", "regrade"),
+    "across": ("tables", "map", "over", "regrade"), "setting": ("over",),
 }  # fmt: skip
 """Options that belong to some of the commands."""
 
@@ -61,19 +63,23 @@ def main(arguments: Sequence[str]) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("command", choices=[*make.COMMANDS, "compare", "regrade", "export", "view"])
+    more = ("over", "compare", "regrade", "export", "view")
+    parser.add_argument("command", choices=[*make.COMMANDS, *more])
     parser.add_argument("places", nargs="*", metavar="PLACE|FILTER")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--format", help="of export (default: card)")
     parser.add_argument("--csv", type=Path, help="of compare: a file for the differences by task")
     parser.add_argument("--prices", type=Path, help="of tables: a YAML file of prices")
-    parser.add_argument("--across", help="of tables and map: SETTING,... that rows name")
+    parser.add_argument("--across", help="of tables, map and over: SETTING,... that rows name")
+    parser.add_argument("--setting", help="of over: the setting of the axis")
     parser.add_argument("--port", type=int, help="of view (default: 7575)")
     parser.add_argument("--coverage", type=float, default=rules.COVERAGE)
     parser.add_argument("--no-index", action="store_true")
     given = parser.parse_intermixed_args(arguments)
     if given.out is None and given.command not in ("compare", "view"):
         parser.error("the following arguments are required: --out")
+    if given.setting is None and given.command == "over":
+        parser.error("over needs --setting, such as method.breadth")
     for name, commands in ONLY.items():
         if getattr(given, name) is not None and given.command not in commands:
             parser.error(f"--{name} is an option of {' and '.join(commands)}")
@@ -167,6 +173,8 @@ def _carry_out(given: argparse.Namespace) -> list[Path]:
         drawing.check_installed()
     if given.prices is not None:
         return make.make_tables(found, given.out, read_prices(given.prices))
+    if given.setting is not None:
+        return make.make_over(found, given.out, given.setting)
     return make.COMMANDS[command](found, given.out)
 
 

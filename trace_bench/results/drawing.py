@@ -19,6 +19,7 @@ from trace_bench.results.style import Look
 
 Points = Sequence[tuple[float, Interval]]
 SUCCESS = "success on held-out tasks"
+INTERVALS = "bars and bands are 95 % intervals over tasks and seeds"
 
 _BOUNDS = {"reference": "reference solutions", "idle": "idle agent", "random": "random agent"}
 _BOUND = "#555555"
@@ -124,10 +125,15 @@ def bounds(axes: Any, floors: Mapping[str, float], named: bool = True) -> None:
     axes.set_ylim(0, 1.08)
 
 
-def doubling(axes: Any, ticks: Sequence[int], label: str) -> None:
+def doubling(axes: Any, ticks: Sequence[float], label: str) -> None:
     """A logarithmic axis marked at `ticks`."""
     axes.set_xscale("log", base=2)
-    axes.set_xticks(ticks, [f"{t:,}" for t in ticks], fontsize=_SMALL)
+    evenly(axes, ticks, label)
+
+
+def evenly(axes: Any, ticks: Sequence[float], label: str) -> None:
+    """An axis marked at `ticks`."""
+    axes.set_xticks(ticks, [f"{t:,.10g}" for t in ticks], fontsize=_SMALL)
     axes.minorticks_off()
     axes.set_xlabel(label)
 

@@ -87,16 +87,20 @@ def _group(
     name: str, values: Mapping[str, str], free: Sequence[str], members: Sequence[Record]
 ) -> Group:
     kept, left_out = _without_repeats(members)
+    kept = [_without(r, free) for r in kept]
     named, remarks = _variants(kept)
-    named, more = by_source([_without(r, free) for r in kept], named)
+    named, more = by_source(kept, named)
     return Group(name, tuple(named), values, (*remarks, *more), tuple(left_out))
 
 
 def _without(record: Record, keys: Sequence[str]) -> Record:
-    """The record without these settings, of itself and of its training tasks."""
+    """The record without these settings, of itself, of its method and of its training tasks."""
     apart = {*keys, *(f"training.{key}" for key in keys)}
     return replace(
         record,
+        method_settings={
+            k: v for k, v in record.method_settings.items() if f"method.{k}" not in apart
+        },
         settings={k: v for k, v in record.settings.items() if k not in apart},
         source={k: v for k, v in record.source.items() if k not in apart},
     )

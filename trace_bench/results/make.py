@@ -11,8 +11,9 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_text
 from trace_bench.core.text import visible
 from trace_bench.results import details, rules, search, tables
-from trace_bench.results.compare import cells, check_comparable, check_same_settings
+from trace_bench.results.compare import Cell, cells, check_same_settings
 from trace_bench.results.groups import Group, groups_of, overview
+from trace_bench.results.over import Over
 from trace_bench.results.places import Found
 from trace_bench.results.prices import Prices
 from trace_bench.results.prices import table as money
@@ -133,15 +134,34 @@ def make_map(found: Found, out: Path) -> list[Path]:
 
 
 def make_capabilities(found: Found, out: Path) -> list[Path]:
-    from trace_bench.results import plots
-
-    records = [r for r in found.records if "max_capabilities" in r.method_settings]
+    records = tuple(r for r in found.records if "max_capabilities" in r.method_settings)
     if not records:
         raise UserError("no run of a method with method.max_capabilities (trace, prompt_only).")
-    check_comparable(records, free=("method.max_capabilities",))
-    caption = describe(records, found.skipped)
-    written = _write([tables.by_capabilities(records, caption)], out)
-    return written + plots.by_capabilities(records, readable(records), out / "capabilities")
+    across = Over(replace(found, records=records), "method.max_capabilities")
+    text = (
+        "Success by the number of capabilities that a method may use at most (columns), with 95 % "
+        "intervals over tasks and seeds, and how many it found worth using, mean over seeds."
+    )
+    written = _write([across.table("capabilities", text, _used)], out)
+    title, label = "Success by how many capabilities are used", "capabilities at most"
+    return written + across.draw(title, label, out / "capabilities")
+
+
+def _used(cell: Cell, most: float) -> str:
+    """Capabilities that were trained, or put into the prompt where nothing is trained."""
+    used = [min(most, len(r.capabilities)) for r in cell.records]
+    return f", {sum(used) / len(used):.1f} used"
+
+
+def make_over(found: Found, out: Path, settings: str) -> list[Path]:
+    """`settings`: that of the axis and, after commas, those that vary along with it."""
+    setting, *along = settings.split(",")
+    across = Over(found, setting, along)
+    name = f"over_{setting.rpartition('.')[2]}"
+    named = " and ".join((setting, *along))
+    text = f"Success by {named} (columns), with 95 % intervals over tasks and seeds."
+    written = _write([across.table(name, text)], out)
+    return written + across.draw(f"Success by {setting}", setting, out / name)
 
 
 def make_search(found: Found, out: Path) -> list[Path]:
@@ -182,5 +202,5 @@ COMMANDS: dict[str, Callable[[Found, Path], list[Path]]] = {
     "paper": paper,
 }
 
-DRAWING = ("tables", "map", "capabilities", "paper")
+DRAWING = ("tables", "map", "over", "capabilities", "paper")
 """The commands that also draw figures."""

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from trace_bench.results.compare import Cell, base_of, cells
+from trace_bench.results.compare import Cell, cells
 from trace_bench.results.drawing import (
+    INTERVALS,
     SUCCESS,
     beside,
     bounds,
@@ -26,7 +27,6 @@ from trace_bench.results.statistics import Interval
 from trace_bench.results.style import Look, style
 from trace_bench.results.uncertainty import many
 
-INTERVALS = "bars and bands are 95 % intervals over tasks and seeds"
 _WINDOW = 8
 
 
@@ -100,25 +100,6 @@ def by_training_tasks(
 
 def _interval(records: Sequence[Record]) -> Interval:
     return next(iter(cells(records).values())).interval()
-
-
-def by_capabilities(records: Sequence[Record], about: str, path: Path) -> list[Path]:
-    """Success over the most capabilities that a method may use, a line a method and budget."""
-    figure, ((axes,),) = panels(1, 1, (5.4, 4.0))
-    sizes = sorted({int(r.method_settings["max_capabilities"]) for r in records})
-    control = style().control
-    looks = style().looks([control, *(r.method for r in records)])
-    level(axes, looks[control], base_of(next(iter(cells(records).values()))).interval())
-    for method in sorted({r.method for r in records}):
-        own = [r for r in records if r.method == method]
-        by = {n: [r for r in own if int(r.method_settings["max_capabilities"]) == n] for n in sizes}
-        line(axes, looks[method], [(n, _interval(some)) for n, some in by.items() if some])
-    bounds(axes, records[0].floors)
-    doubling(axes, sizes, "capabilities at most")
-    axes.set_ylabel(SUCCESS)
-    beside(axes)
-    title = "Success by how many capabilities are used"
-    return finish(figure, title, f"{about}; {INTERVALS}.", path)
 
 
 def composition(found: Mapping[tuple[str, int], Cell], about: str, path: Path) -> list[Path]:

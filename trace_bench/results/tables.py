@@ -121,14 +121,15 @@ def rollout_scaling(found: Mapping[tuple[str, int], Cell], caption: str) -> Tabl
         row = [method]
         for budget in budgets:
             cell = found.get((method, budget))
-            row.append(_cell(cell) if cell else "not run")
+            row.append(in_cell(cell) if cell else "not run")
         rows.append(tuple(row))
     text = f"Success by rollout budget with 95 % intervals over tasks and seeds. {caption}"
     header = ("method", *(f"{budget}" for budget in budgets))
     return Table("rollout_scaling", text, header, tuple(rows))
 
 
-def _cell(cell: Cell) -> str:
+def in_cell(cell: Cell) -> str:
+    """Success with its interval, as it stands in tables."""
     interval = cell.interval()
     return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
@@ -152,7 +153,7 @@ def comparison(found: Mapping[tuple[str, int], Cell], budget: int, caption: str)
                 method,
                 f"{len(records)}",
                 f"{spent:.0f}" + (f" ({before:.0f} before)" if before else ""),
-                _cell(cell),
+                in_cell(cell),
                 f"{sum(r.similarity for r in records) / len(records):.3f}",
                 *_difference(against_control.get(method), corrected.get(f"{method}/{control}")),
                 *(
@@ -257,7 +258,9 @@ def by_training_tasks(records: Sequence[Record], level: Sequence[Record], captio
         found = cells(some)
         for method in dict.fromkeys(m for m, _ in found):
             row = [name, method]
-            row += [_cell(found[method, b]) if (method, b) in found else "not run" for b in budgets]
+            row += [
+                in_cell(found[method, b]) if (method, b) in found else "not run" for b in budgets
+            ]
             rows.append(tuple(row))
     text = (
         "Success by number of training tasks and rollout budget, with 95 % intervals over tasks "
@@ -267,32 +270,3 @@ def by_training_tasks(records: Sequence[Record], level: Sequence[Record], captio
         text += " The methods at `any` do not look at the training tasks"
         text += f" ({len({r.seed for r in level})} seeds)."
     return Table("training_tasks", text, ("tasks", "method", *map(str, budgets)), tuple(rows))
-
-
-def by_capabilities(records: Sequence[Record], caption: str) -> Table:
-    """Success by the most capabilities that the method may use, one row a method and budget."""
-    sizes = sorted({int(r.method_settings["max_capabilities"]) for r in records})
-    found = {
-        size: cells([r for r in records if int(r.method_settings["max_capabilities"]) == size])
-        for size in sizes
-    }
-    rows = []
-    for method, budget in cells(records):
-        row = [method, f"{budget}"]
-        for size in sizes:
-            cell = found[size].get((method, budget))
-            row.append(f"{_cell(cell)}, {_used(cell):.1f} used" if cell else "not run")
-        rows.append(tuple(row))
-    text = (
-        "Success by the number of capabilities that a method may use at most (columns), with 95 % "
-        "intervals over tasks and seeds, and how many it found worth using, mean over seeds. "
-        f"{caption}"
-    )
-    return Table("capabilities", text, ("method", "budget", *map(str, sizes)), tuple(rows))
-
-
-def _used(cell: Cell) -> float:
-    """Capabilities that were trained, or put into the prompt where nothing is trained."""
-    most = [int(r.method_settings["max_capabilities"]) for r in cell.records]
-    used = [min(m, len(r.capabilities)) for m, r in zip(most, cell.records, strict=True)]
-    return sum(used) / len(used)

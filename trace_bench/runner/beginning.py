@@ -16,12 +16,19 @@ from trace_bench.core.beginning import (
     read_beginning,
 )
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import ContinuesAdapters, MethodPlan, Trainer
+from trace_bench.core.protocols import ContinuesAdapters, MethodPlan, Need, ShowsState, Trainer
 from trace_bench.core.run_files import BEGINNING
 from trace_bench.core.store import disk_errors, read_bytes, write_bytes, write_json
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.settings.schema import Settings
 from trace_bench.trainers.start import start_of
+
+STATES = Need(
+    "policy",
+    ShowsState,
+    "docs/routing.md",
+    "The router of the `agent` that the run begins with reads hidden states.",
+)
 
 
 def base_agent(model: str, found: Beginning | None, folder: Path) -> AgentSpec:
@@ -77,9 +84,11 @@ def with_beginning(plan: MethodPlan, found: Beginning | None) -> MethodPlan:
     """The plan with what the evaluation of the beginning's own adapters and router needs."""
     if found is None:
         return plan
-    asks = (found.agent.router or {}).get("kind") in ("zero_shot", "both")
+    kind = (found.agent.router or {}).get("kind")
     adapters = max(plan.adapters, len(found.agent.adapters))
-    return replace(plan, adapters=adapters, routed=plan.routed or asks)
+    needs = (*plan.needs, STATES) if kind == "classifier" else plan.needs
+    routed = plan.routed or kind in ("zero_shot", "both")
+    return replace(plan, adapters=adapters, routed=routed, needs=needs)
 
 
 def _copied(agent: AgentSpec, folder: Path) -> AgentSpec:

@@ -232,7 +232,7 @@ def check_needs(
     built: Policy | None = None,
 ) -> None:
     """Raises UserError for an ability that the method needs and this run lacks. `built`: the
-    policy; without it, abilities that only a built policy shows are not checked."""
+    policy; without it, its class is asked, if the factory names one."""
     policy = parts["policy"]
     if plan.learns and policy.scripted:
         raise UserError(
@@ -240,7 +240,9 @@ def check_needs(
             f"method={parts['method'].label}. Change `policy` to local or openai, or `method` to "
             "base."
         )
-    has: Mapping[str, object] = {"env": suite, "trainer": trainer, "policy": built}
+    named = None if policy.declared is Any else policy.declared
+    acting = named if built is None else built
+    has: Mapping[str, object] = {"env": suite, "trainer": trainer, "policy": acting}
     for need in plan.needs:
         if has[need.group] is not None and not isinstance(has[need.group], need.protocol):
             raise _lacking(need, parts, suite)

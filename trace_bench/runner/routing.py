@@ -16,7 +16,7 @@ class Routing:
     oracle: tuple[Outcome, ...]  # per task and trial the best of base model and adapters
     single: str  # the adapter (or "base model") that is best on all tasks alone
     single_outcomes: tuple[Outcome, ...]
-    agreement: float  # share of tasks on which the router's choice scores as well as the oracle
+    agreement: float  # share of tasks on which the router's choice scores no less than the oracle
     decisive: int  # tasks on which the choices differ in score
     agreement_decisive: float | None  # the same among those; None when there are none
 
@@ -35,7 +35,7 @@ def routing(choices: Mapping[str | None, Sequence[Outcome]], final: Sequence[Out
     single = max(adapters, key=lambda n: _total(choices[n]))
     differ = [i for i in range(len(final)) if len({_rank(choices[n][i]) for n in names}) > 1]
     agree = [
-        _rank(choices.get(o.adapter, final)[i]) == _rank(oracle[i]) for i, o in enumerate(final)
+        _rank(choices.get(o.adapter, final)[i]) >= _rank(oracle[i]) for i, o in enumerate(final)
     ]
     return Routing(
         oracle=oracle,

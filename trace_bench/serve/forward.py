@@ -37,8 +37,8 @@ class Forward:
     def __init__(self, endpoint: Endpoint, model: str, agent: AgentSpec, most: int) -> None:
         self._agent, self._most, self._url = agent, most, endpoint.urls[0].rstrip("/")
         self._policy = OpenAIPolicy(endpoint, model, capacity=endpoint.concurrency, extra=None)
-        self._policy.load(agent)
         self._router: Router = make_router(agent, self._policy)
+        self._policy.load(agent)
         self._sums = Sums(self._policy, agent)
         self._one = asyncio.Lock()  # of what loads adapters
         self._secret = Secret(endpoint.key)

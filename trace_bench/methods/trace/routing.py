@@ -36,7 +36,7 @@ from trace_bench.methods.trace.settings import RoutingSettings
 from trace_bench.methods.trace.synthesis.draw import read_opening
 from trace_bench.methods.trace.training import JOINT, Trained
 from trace_bench.methods.trace.turns import Conversations
-from trace_bench.policies.routing.classifier import around
+from trace_bench.policies.routing.merge import around
 from trace_bench.policies.routing.zero_shot import VERSION
 from trace_bench.trainers.start import start_of
 

@@ -140,6 +140,10 @@ class SynthesisSettings:
             )
 
 
+SUMS = ("classifier", "soft", "turn", "gate", "linear", "ties")
+"""Routes that add several adapters up."""
+
+
 @dataclass(frozen=True)
 class RoutingSettings:
     """Which adapter acts."""
@@ -147,32 +151,34 @@ class RoutingSettings:
     route: Literal[
         "retrieval", "zero_shot", "both", "classifier", "soft", "turn", "gate", "linear", "ties"
     ] = "classifier"
-    """How the adapter is chosen: likeness to stored conversations, the base model by the
-    probability of a letter (published), the base model among those that retrieval finds
-    (published), or a classifier on the base model's hidden state (ours), whose choice is one
-    adapter or, with soft, weights for all (classifier is the default by the rule of
-    results/protocol.md); anew at every turn, by what the conversation shows so
-    far (turn, ours); or a soft classifier that is then trained with GRPO on the target's training
-    tasks (gate, the current paper's). linear and ties merge all adapters into
-    one. The tiny agent cannot be asked for a letter: it knows tool conversations and no questions
-    about them."""
+    """How the adapter is chosen: likeness to stored conversations (retrieval), the base model by
+    the probability of a letter (zero_shot, published), the base model among those that retrieval
+    finds (both, published), or a classifier on the base model's hidden state (ours), which chooses
+    one adapter, to which the others are added with a share, or, with soft, weights for all; anew at
+    every turn, by what the conversation shows so far (turn, ours); or a soft classifier that is
+    then trained with GRPO on the target's training tasks (gate, the current paper's). linear and
+    ties merge all adapters into one. The tiny agent cannot be asked for a letter: it knows tool
+    conversations and no questions about them. The default follows from results/protocol.md."""
     route_share: float = _share(0.0)
     """zero_shot and both: play the weighted sum of the fewest adapters that have this share of the
     probability (a published variant); 0 plays the likeliest alone (published as final)."""
     route_examples: int = _count(256)
-    """Most retrieval examples per label and source (ours; on the development split 32 of them name
-    a needed capability for 38 of 76 tasks, 128 for 42, 256 for 50)."""
+    """Most examples per label and source, of retrieval and of the classifiers (ours; on the
+    development split 32 of retrieval's name a needed capability for 38 of 76 tasks, 128 for 42, 256
+    for 50)."""
     route_failures: bool = True
-    """Whether training tasks that failed for lack of a capability are examples for its adapter."""
+    """retrieval, both: whether training tasks that failed for lack of a capability are examples for
+    its adapter."""
     route_tools: float = _share(0.7)
-    """Weight of the tools at hand in the similarity; 0 compares first messages only, as published.
-    That a tool is missing shows in the tools alone: of those 76 tasks 65 go to a needed adapter at
-    0.7, 62 at 0.5, 57 at 0 (ours)."""
+    """retrieval, both: weight of the tools at hand in the similarity; 0 compares first messages
+    only, as published. That a tool is missing shows in the tools alone: of those 76 tasks 65 go to
+    a needed adapter at 0.7, 62 at 0.5, 57 at 0 (ours)."""
     route_top_k: int = _count(5)
-    """Neighbours (published retrieval variant)."""
+    """retrieval, both: neighbours (published retrieval variant)."""
     route_threshold: float = _share(0.35)
-    """Smallest cosine of a neighbour (published 0.5, for embeddings; ours is for word counts, whose
-    cosines are smaller: at 0.5 the base model gets 27 of those 76 tasks, at 0.35 it gets 9)."""
+    """retrieval, both: smallest cosine of a neighbour (published 0.5, for embeddings; ours is for
+    word counts, whose cosines are smaller: at 0.5 the base model gets 27 of those 76 tasks, at 0.35
+    it gets 9)."""
     route_others: float = _share(0.35)
     """classifier, soft, turn, gate: a weight g becomes g + route_others (1 - g), so that the other
     adapters' updates count beside the chosen one (ours)."""
@@ -229,6 +235,13 @@ class TraceSettings(RoutingSettings, SynthesisSettings, AnalysisSettings):
     def __post_init__(self) -> None:
         AnalysisSettings.__post_init__(self)
         SynthesisSettings.__post_init__(self)
+        if self.trunk_share and self.route in SUMS and self.adapters == "per_capability":
+            raise UserError(
+                f"method.trunk_share={self.trunk_share:g} starts every adapter from the trunk, and "
+                f"method.route={self.route} adds adapters up, so the trunk would count several "
+                "times. Set `method.route` to retrieval, zero_shot or both, or "
+                "`method.trunk_share` to 0."
+            )
         if self.pair_share and self.max_capabilities < 2:
             raise UserError(
                 f"method.pair_share={self.pair_share:g} needs a second capability, and "
@@ -255,6 +268,8 @@ class JointSettings(TraceSettings):
 class TraceFinishSettings(TraceSettings):
     """`method.*` of `method=trace_finish`: TRACE's, and what comes after it."""
 
+    route: Literal["linear"] = "linear"
+    """No other: until the last part begins, all adapters play as the sum that it starts from."""
     finish_share: float = _share(0.25)
     """Part of the budget for GRPO on the target's training tasks (ours)."""
     merge_weight: float = field(default=0.5, metadata={"low": 0})

@@ -19,7 +19,7 @@ import numpy as np
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import ShowsState, State
 from trace_bench.core.types import Message, Tool
-from trace_bench.policies.routing.merge import STEPS, Mixture
+from trace_bench.policies.routing.merge import STEPS, Mixture, around
 
 LOCKS = ("prefill", "turn")
 
@@ -34,8 +34,9 @@ class ClassifierRouter:
     def __init__(self, description: Mapping[str, Any], model: object) -> None:
         if not isinstance(model, ShowsState):
             raise UserError(
-                "this agent's router reads the base model's hidden state, and this policy does not "
-                "show it. Change `policy` to local, or `method.route` to retrieval."
+                "this agent's router reads the base model's hidden state, which servers do not "
+                "show. Play it in this process (`policy` local; serve: without --backend), or "
+                "train it with `method.route` retrieval."
             )
         self._model = model
         self.linear = Linear(description)
@@ -131,19 +132,14 @@ def blend(
     columns = (gates + others * (1.0 - gates)).round(6).T.tolist()
     there = [(n, w) for n, w in zip(labels, columns, strict=True) if n is not None]
     if otherwise is not None:
-        there.append((otherwise, around(list(zip(*(w for _, w in there), strict=True)))))
+        rows = [[w[n] for _, w in there] for n in range(len(gates))]
+        there.append((otherwise, around(rows)))
     there = [(n, w) for n, w in there if any(w)]
     if not there:
         return None
     if len(there) == 1 and set(there[0][1]) == {1.0}:
         return there[0][0]
     return Mixture(tuple((n, w[0] if len(w) == 1 else tuple(w)) for n, w in there))
-
-
-def around(rows: Sequence[Sequence[float]]) -> list[float]:
-    """The weight of the adapter O that all others were trained on from, for each row of their
-    weights: O + sum_i w_i (A_i - O) = (1 - sum_i w_i) O + sum_i w_i A_i. It may be negative."""
-    return [round(1.0 - sum(row), 6) for row in rows]
 
 
 def share(description: Mapping[str, Any], key: str) -> float:

@@ -65,9 +65,18 @@ def _text(weight: Weight) -> str:
     return f"{weight[0] if isinstance(weight, tuple) else weight:g}"
 
 
-def mixture(shares: Sequence[tuple[str | None, float]], least: float) -> Mixture | str | None:
+def around(rows: Sequence[Sequence[float]]) -> list[float]:
+    """The weight of the adapter O that all others were trained on from, for each row of their
+    weights: O + sum_i w_i (A_i - O) = (1 - sum_i w_i) O + sum_i w_i A_i. It may be negative."""
+    return [round(1.0 - sum(row), 6) + 0.0 for row in rows]  # -0.0 + 0.0 is 0.0
+
+
+def mixture(
+    shares: Sequence[tuple[str | None, float]], least: float, otherwise: str | None = None
+) -> Mixture | str | None:
     """The smallest set of choices (None: the base model) with at least the share `least` of the
-    probability, renormalized; just the name if one choice is left."""
+    probability, renormalized; just the name if one choice is left. `otherwise`: the choice that the
+    others were trained on from."""
     total = sum(p for _, p in shares)
     chosen: list[tuple[str | None, float]] = []
     for name, p in sorted(shares, key=lambda s: -s[1]):
@@ -76,6 +85,8 @@ def mixture(shares: Sequence[tuple[str | None, float]], least: float) -> Mixture
         chosen.append((name, p))
     kept = sum(p for _, p in chosen)
     rounded = {name: round(STEPS * p / kept) / STEPS for name, p in chosen}
+    if otherwise is not None:
+        rounded[otherwise] = around([[w for n, w in rounded.items() if n != otherwise]])[0]
     parts = tuple((n, rounded[n]) for n, _ in shares if n is not None and rounded.get(n))
     if not parts:
         return None

@@ -19,7 +19,7 @@ A router's description is plain JSON in the AgentSpec:
 A retrieval example may lack its tools; without "tools_weight" only texts are compared. Any but the
 first two may name the adapter that plays where none is chosen, in place of the base model:
 "otherwise": name. All others were trained on from it, so in a sum of them it counts once
-(`classifier.around`); "parts" has its weight already.
+(`merge.around`); "parts" has its weight already.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class ZeroShotRouter:
         if self.share > 0:
             chances = [math.exp(found.get(c, float("-inf"))) for c in letters]
             names = [name for name, _ in offered]
-            return mixture(list(zip(names, chances, strict=True)), self.share)
+            return mixture(list(zip(names, chances, strict=True)), self.share, self.otherwise)
         best = max(letters, key=lambda c: found.get(c, float("-inf")))
         return offered[letters.index(best)][0]
 
