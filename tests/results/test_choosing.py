@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -400,3 +401,34 @@ def test_the_difference_by_task_is_a_file(
     assert main(["collect", str(left_behind), "--out", str(records)]) == 0
     assert main(["compare", str(records), *filters]) == 2
     assert "a file of records does not hold" in capsys.readouterr().err
+
+
+def test_success_over_any_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib", reason="figures need matplotlib, which is not installed")
+    wide = [
+        variant(record("untargeted", won, seed), f"{n}-{hints}", breadth=n, hints=hints)
+        for n, won in ((1, [1, 1, 0]), (7, [1, 0, 0]))
+        for seed in (0, 1)
+        for hints in ((0.0, 0.5) if n == 7 else (0.0,))
+    ]
+    runs = (*wide, BASE, GRPO, record("grpo", [1, 1, 0], budget=320))
+    lines = [as_line(replace(r, drops={})) for r in runs]
+    (tmp_path / "all.jsonl").write_text("".join(lines))
+    given = ["over", str(tmp_path / "all.jsonl"), "--out", str(tmp_path / "out")]
+    assert main([*given, "--setting", "method.breadth"]) == 0
+    assert "left out: 1 runs of other budgets" in capsys.readouterr().err
+    table = (tmp_path / "out" / "over_breadth.md").read_text()
+    assert "| method | budget | 1 | 7 | not set |" in table
+    rows = {row.split(" | ")[0].strip("| "): row for row in table.splitlines() if "640" in row}
+    assert "0.667" in rows["untargeted"].split(" | ")[2] and "0.333" in rows["untargeted"]
+    assert "not run" in rows["untargeted, hints 0.5"] and "0.667" in rows["grpo"].split(" | ")[4]
+    assert "untargeted without further words is that with hints 0.0." in table
+    assert (tmp_path / "out" / "over_breadth.png").stat().st_size > 10_000
+    assert main([*given, "--setting", "method.breadth,method.hints"]) == 0
+    assert "untargeted, hints" not in (tmp_path / "out" / "over_breadth.md").read_text()
+    for setting, why in (
+        ("method.breath", "unknown setting 'method.breath'; allowed: .*method.breadth"),
+        ("evaluation.split", "these runs have no number there"),
+    ):
+        assert main([*given, "--setting", setting]) == 2
+        assert re.search(why, capsys.readouterr().err)

@@ -87,10 +87,11 @@ def _group(
     name: str, values: Mapping[str, str], free: Sequence[str], members: Sequence[Record]
 ) -> Group:
     kept, left_out = _without_repeats(members)
-    kept = [_without(r, free) for r in kept]
-    named, remarks = _variants(kept)
-    named, more = by_source(kept, named)
-    return Group(name, tuple(named), values, (*remarks, *more), tuple(left_out))
+    plain = [_without(r, free) for r in kept]
+    named, remarks = _variants(plain)
+    named, more = by_source(plain, named)
+    rows = tuple(replace(r, method=n.method) for r, n in zip(kept, named, strict=True))
+    return Group(name, rows, values, (*remarks, *more), tuple(left_out))
 
 
 def _without(record: Record, keys: Sequence[str]) -> Record:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from trace_bench.core.errors import UserError, unknown
@@ -45,9 +44,7 @@ class Over:
         (group,) = groups_of(records, free)
         for text in group.left_out:
             print(f"left out: {text}", file=sys.stderr)
-        of = {r.fingerprint: r for r in records}  # with the axis, which the group's lack
-        self.records = [replace(of[r.fingerprint], method=r.method) for r in group.records]
-        self.remarks = group.remarks
+        self.records, self.remarks = group.records, group.remarks
         self.values: Values = {
             v: [r for r in self.records if where[r.fingerprint] == v] for v in values
         }
