@@ -37,5 +37,7 @@ collect tools method=cm2 method.level=trajectory budget=1280 "${whole[@]}"
 collect items method=cm2 method.level=trajectory budget=1280 "${plain[@]}"
 table tables cm2/rewards cm2_levels.jsonl cm2_rewards.jsonl
 table tables cm2/judge cm2_judge.jsonl
+table over cm2/judge cm2_judge.jsonl --setting training.env.misses,training.env.alarms,training.judge_errors
 table tables cm2/tools cm2_tools.jsonl
+table over cm2/tools cm2_tools.jsonl --setting training.env.wrong,training.env.stale,training.env.inconsistent,training.simulator_errors
 table tables cm2/items cm2_items.jsonl

@@ -208,7 +208,7 @@ def test_bad_descriptions_are_refused(policy: Any, adapters: Any) -> None:
         with pytest.raises(UserError, match=match):
             make_router(agent, model).route(said, ())
 
-    refused(r"does not show it.*policy.*local", model=IdlePolicy())
+    refused(r"does not show it.*`policy` local.*--backend", model=IdlePolicy())
     refused(r"unknown adapter 'four'", labels=["four", None])
     refused(r"4 labels.*shape \(2, 1\)", weights=[[1.0], [2.0]])
     refused(r"made for 1 x 64 features.*gives 1 x 128", hidden=64)

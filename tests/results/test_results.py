@@ -532,7 +532,7 @@ def test_bad_places_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 RESULTS = Path(__file__).resolve().parents[2] / "results"
-SCRIPTS = ("make.sh", "protocol.sh")
+SCRIPTS = ("make.sh", "protocol.sh", "cm2.sh")
 
 
 @pytest.mark.slow
@@ -548,7 +548,7 @@ def test_the_committed_tables_are_made_again_from_the_committed_records(
         assert main([command, *records, "--out", str(tmp_path / out)]) == 0
     places = [p for out in {out for _, out, *_ in commands} for p in (RESULTS / out).iterdir()]
     assert {p.relative_to(RESULTS) for p in places} == {
-        p.relative_to(tmp_path) for p in tmp_path.glob("*/*")
+        p.relative_to(tmp_path) for p in tmp_path.rglob("*") if p.is_file()
     }
     texts = [p for p in places if p.suffix in (".csv", ".md", ".tex")]
     made = [tmp_path / p.relative_to(RESULTS) for p in texts]

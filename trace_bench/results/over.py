@@ -40,8 +40,9 @@ class Over:
             )
         if rest := len(found.records) - len(records):
             print(f"left out: {rest} runs of other budgets", file=sys.stderr)
-        check_same_settings(records, free)
-        (group,) = groups_of(records, free)
+        group, *others = groups_of(records, free)
+        if others:
+            check_same_settings(records, free)
         for text in group.left_out:
             print(f"left out: {text}", file=sys.stderr)
         self.records, self.remarks = group.records, group.remarks

@@ -34,8 +34,8 @@ class ClassifierRouter:
     def __init__(self, description: Mapping[str, Any], model: object) -> None:
         if not isinstance(model, ShowsState):
             raise UserError(
-                "this agent's router reads the base model's hidden state, which servers do not "
-                "show. Play it in this process (`policy` local; serve: without --backend), or "
+                "this agent's router reads the base model's hidden state, and this policy does not "
+                "show it. Play it in this process (`policy` local; serve: without --backend), or "
                 "train it with `method.route` retrieval."
             )
         self._model = model
