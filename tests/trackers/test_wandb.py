@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -62,11 +63,19 @@ def staged(record: bytes, name: str) -> Path:
     return Path(found[1].decode())
 
 
-def record_of(folder: Path) -> bytes:
-    """What W&B keeps of a run folder's only W&B run."""
+def record_of(folder: Path, limit: float = 60.0) -> bytes:
+    """What W&B keeps of a run folder's only W&B run. W&B's own process may still be writing when
+    the run has ended, until this program ends: waits up to `limit` seconds for the score, and until
+    nothing more comes."""
     (place,) = (folder / "wandb").glob("offline-run-*")
     (record,) = place.glob("*.wandb")
-    return record.read_bytes()
+    until, before = time.monotonic() + limit, b""
+    while (content := record.read_bytes()) != before or b"score.success" not in content:
+        if time.monotonic() > until:
+            break
+        before = content
+        time.sleep(0.5)
+    return content
 
 
 @pytest.mark.slow
