@@ -8,14 +8,14 @@ This is exact: no trajectory attends to another one's tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from trace_bench.core.types import Trajectory
 
-_PADDED = 16  # tokens of padding that are always allowed
+_PADDED = 1 << 14  # scores of padding that cost about as much as a bucket more
 _MASKED = 1024  # tokens of the longest path with a mask, whose size is the square of it
 
 
@@ -34,8 +34,9 @@ class Rows:
     """Attention of some trajectories: each row's own nodes attend to the row's whole path.
 
     queries [rows, width], keys [rows, length]: node numbers, 0 where padded; allowed
-    [rows, width, length]. Rows of long paths have no mask (None): their queries are the whole path,
-    the nodes of other rows too, and each attends to the places up to its own."""
+    [rows, width, length]. Rows whose path is long or mostly their own have no mask (None): their
+    queries are the whole path, the nodes of other rows too, and each attends to the places up to
+    its own, so that only half of the scores are computed."""
 
     queries: np.ndarray
     keys: np.ndarray
@@ -124,15 +125,20 @@ def _rows(
     paths: Sequence[np.ndarray], starts: Sequence[int], nodes: int
 ) -> tuple[tuple[Rows, ...], np.ndarray]:
     """Attention rows, grouped by similar width."""
-    own = [i for i, (p, s) in enumerate(zip(paths, starts, strict=True)) if len(p) > s]
-    short = {i: len(paths[i]) - starts[i] for i in own if len(paths[i]) <= _MASKED}
-    long = {i: len(paths[i]) for i in own if i not in short}
+    masked: dict[int, tuple[int, int]] = {}  # (queries, keys) of each row
+    causal: dict[int, tuple[int, int]] = {}
+    for i, (path, start) in enumerate(zip(paths, starts, strict=True)):
+        length, own = len(path), len(path) - start
+        if own and (length > _MASKED or 2 * own > length):
+            causal[i] = length, length
+        elif own:
+            masked[i] = own, length
     home = np.zeros(nodes, np.int64)
     out: list[Rows] = []
     offset = 0
-    for bucket in _buckets(short) + _buckets(long):
-        first = [0 if i in long else starts[i] for i in bucket]
-        rows = _row(paths, bucket, first, masked=bucket[0] in short)
+    for bucket in _buckets(masked) + _buckets(causal):
+        first = [0 if i in causal else starts[i] for i in bucket]
+        rows = _row(paths, bucket, first, masked=bucket[0] in masked)
         for r, i in enumerate(bucket):
             new = np.arange(starts[i], len(paths[i]))
             home[paths[i][new]] = offset + r * rows.queries.shape[1] + new - first[r]
@@ -141,14 +147,19 @@ def _rows(
     return tuple(out), home
 
 
-def _buckets(widths: dict[int, int]) -> list[list[int]]:
-    """Rows such that padding at most about doubles their width."""
+def _buckets(shapes: Mapping[int, tuple[int, int]]) -> list[list[int]]:
+    """Rows of (queries, keys) put together as long as padding adds few scores."""
     buckets: list[list[int]] = []
-    for i in sorted(widths, key=lambda i: (widths[i], i)):
-        if buckets and widths[i] <= 2 * widths[buckets[-1][0]] + _PADDED:
+    longest = scores = 0  # of the last bucket
+    for i in sorted(shapes, key=lambda i: (shapes[i], i)):
+        width, length = shapes[i]
+        longest, scores = max(longest, length), scores + width * length
+        padded = (len(buckets[-1]) + 1) * width * longest - scores if buckets else 0
+        if buckets and padded <= max(_PADDED, scores // 8):
             buckets[-1].append(i)
         else:
             buckets.append([i])
+            longest, scores = length, width * length
     return buckets
 
 
