@@ -26,6 +26,7 @@ from trace_bench.results.compare import (
 )
 from trace_bench.results.paper import paper_tables
 from trace_bench.results.places import Found, find
+from trace_bench.results.ranking import single_budget
 from trace_bench.results.records import Record, read_records
 from trace_bench.results.runs import read_run
 from trace_bench.results.style import style
@@ -290,6 +291,10 @@ def test_tables_hold_every_method_and_say_what_they_are_about() -> None:
     assert "Holm-corrected over 3 comparisons" in compared.caption
     certain = [record("base", [0.0] * 60), record("trace", [1.0, 0.9] * 30)]
     assert tables.comparison(cells(certain), 640, "").rows[1][6] in ("<5e-05", "<0.0001")
+    assert single_budget(cells(records)) is None
+    assert single_budget(cells([*records[:-2], record("base", [0.5] * 60, 0, 1280)])) is None
+    one = [r for r in records if r.budget == 640 or r.method == "base"]
+    assert single_budget(cells(one)) == 640 and single_budget(cells(certain[:1])) is None
     uneven = tables.describe([*records, replace(records[0], seed=7)])
     assert "2 to 3 seeds" in uneven
     dirty = {"commit": "abcdef1234", "changed": True}
@@ -297,10 +302,13 @@ def test_tables_hold_every_method_and_say_what_they_are_about() -> None:
         tables.describe([*records, replace(records[0], git=dirty)])
     )
     every = tables.pairs(cells(records), 640, caption)
-    assert every.header == ("method", "base", "grpo") and every.rows[0][1:] == ("", "")
+    assert every is not None and every.rows[0][1:] == ("", "")
+    assert every.header == ("method", "base", "grpo")
     # Two seeds say little about other seeds; for the seeds of one run each it is clear.
     assert every.rows[2][1].startswith("+") and every.rows[2][1].endswith("]")
-    assert tables.pairs(cells(certain), 640, "").rows[1][1].endswith("]*")
+    starred = tables.pairs(cells(certain), 640, "")
+    assert starred is not None and starred.rows[1][1].endswith("]*")
+    assert tables.pairs(cells(certain[:1]), 640, "") is None
     assert "all 3 pairs" in every.caption
     text = compared.latex()
     assert r"\toprule" in text and r"95 \%" not in text and r"80 \%" in text

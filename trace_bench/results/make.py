@@ -73,6 +73,7 @@ def make_tables(found: Found, out: Path, prices: Prices | None = None) -> list[P
 
 def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | None) -> list[Path]:
     from trace_bench.results import plots
+    from trace_bench.results.ranking import ranking, single_budget
 
     _say_left_out(group)
 
@@ -96,7 +97,10 @@ def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | No
         None if prices is None else money(grouped, prices, caption),
     ]
     written = _write([t for t in made if t is not None], out)
-    written += plots.rollout_scaling(grouped, readable(records), out / "rollout_scaling")
+    if (single := single_budget(grouped)) is None:
+        written += plots.rollout_scaling(grouped, readable(records), out / "rollout_scaling")
+    else:
+        written += ranking(grouped, single, readable(records), out / "ranking")
     written += plots.composition(grouped, readable(records), out / "composition")
     return written + plots.learning_curves(records, out / "learning_curves")
 

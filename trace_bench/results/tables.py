@@ -195,10 +195,12 @@ def _found_from(size: float) -> str:
     )
 
 
-def pairs(found: Mapping[tuple[str, int], Cell], budget: int, caption: str) -> Table:
-    """Every method against every other at one budget: row less column."""
+def pairs(found: Mapping[tuple[str, int], Cell], budget: int, caption: str) -> Table | None:
+    """Every method against every other at one budget: row less column. None for one alone."""
     at = {method: cell for (method, b), cell in found.items() if b == budget}
     names = list(at)
+    if len(names) < 2:
+        return None
     differences = {
         (one, two): difference(at[one], at[two]) for i, one in enumerate(names) for two in names[:i]
     }

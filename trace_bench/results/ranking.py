@@ -1,0 +1,44 @@
+"""The figure of methods at one budget, where there are not several budgets to draw lines over."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+from trace_bench.results.compare import Cell
+from trace_bench.results.drawing import SUCCESS, finish, panels, plain
+from trace_bench.results.style import style
+
+
+def single_budget(found: Mapping[tuple[str, int], Cell]) -> int | None:
+    """The one budget at which there are several methods; None if there are more such budgets, or
+    none."""
+    counts = Counter(budget for _, budget in found)
+    several = [budget for budget, methods in counts.items() if methods > 1]
+    return several[0] if len(several) == 1 else None
+
+
+def ranking(
+    found: Mapping[tuple[str, int], Cell], budget: int, about: str, path: Path
+) -> list[Path]:
+    """The methods' success at `budget`, the best above. `about` says what was run."""
+    intervals = {m: cell.interval() for (m, b), cell in found.items() if b == budget}
+    methods = sorted(intervals, key=lambda m: intervals[m].value)
+    looks = style().looks(methods)
+    figure, ((axes,),) = panels(1, 1, (6.6, 0.3 * len(methods) + 1.0))
+    for place, method in enumerate(methods):
+        own, look = intervals[method], looks[method]
+        axes.errorbar(
+            [own.value], [place], xerr=[[own.value - own.low], [own.high - own.value]],
+            color=look.colour, marker=look.marker, markersize=6, elinewidth=1.2, capsize=2,
+        )  # fmt: skip
+    axes.set_yticks(range(len(methods)), [plain(looks[m].label) for m in methods])
+    axes.set_ylim(-0.6, len(methods) - 0.4)
+    axes.set_xlabel(SUCCESS)
+    caption = (
+        f"{about}; bars are 95 % intervals over tasks and seeds. They hold what is common to all "
+        f"methods, too: whether two of them differ is in the table pairs_{budget}. The axis does "
+        "not begin at 0."
+    )
+    return finish(figure, f"Success at {budget:,} rollouts", caption, path)
