@@ -51,6 +51,7 @@ table over second_tasks second_tasks.jsonl second_main.jsonl method=grpo,trace b
 group breadth breadth
 collect breadth
 table over second_breadth second_breadth.jsonl second_main.jsonl method=untargeted,joint,trace --setting method.breadth
+table tables second_pools second_breadth.jsonl second_main.jsonl method=untargeted,joint,trace budget=1280
 group budgets budgets_grpo budgets_trace
 collect budgets
 table tables second_budgets second_budgets.jsonl second_main.jsonl method=grpo,trace budget=320,1280,5120 trainer.order=shuffled trainer.resample=0

@@ -86,7 +86,7 @@ def line(axes: Any, look: Look, points: Points) -> None:
 def level(axes: Any, look: Look, interval: Interval, order: int = 0) -> None:
     """What is the same all along the axis: a line in a band. The first one is wide, the next are
     narrow and dashed, so that those of one height do not hide each other."""
-    dashes, width = (("-", 4.5), ("--", 1.6), (":", 1.6))[min(order, 2)]
+    dashes, width = (("-", 4.5), ("--", 1.6), (":", 1.6), ("-.", 1.6))[min(order, 3)]
     axes.axhspan(
         interval.low, interval.high, color=look.colour, alpha=0.15, linewidth=0, zorder=0.5
     )
