@@ -208,12 +208,16 @@ def routed(place: Path, tmp_path: Path) -> Path:
 def test_a_routed_agent_is_evaluated_and_not_trained(routed: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"routes between several.*adapters=joint"):
         run(tmp_path / "grpo", "method=grpo", "budget=8", f"agent={routed}")
-    summary = run(tmp_path / "base", "method=base", f"agent={routed}", "evaluation.routing=false")
+    summary = run(tmp_path / "base", "method=base", f"agent={routed}")
     assert summary["beginning"]["rollouts"] is None
     assert [row["name"] for row in summary["table"]][:2] == ["base", "oracle route"]
     lines = read_lines(tmp_path / "base" / "evaluation.jsonl")
     names = {a["name"] for a in agent_of(tmp_path / "base")["adapters"]}
     assert {e["agent"] for e in lines} >= {f"adapter:{n}" for n in names} | {"adapter:none"}
+    quick = run(tmp_path / "quick", "method=base", f"agent={routed}", "evaluation.routing=false")
+    assert quick["routing"] is None and quick["score"] == summary["score"]
+    lines = read_lines(tmp_path / "quick" / "evaluation.jsonl")
+    assert not [e["agent"] for e in lines if e["agent"].startswith("adapter:")]
     stored = tmp_path / "base" / "adapters"
     assert sorted(p.parent.name for p in stored.glob("*/1")) == sorted(
         n.partition("@")[0] for n in names

@@ -29,7 +29,8 @@ class Wanted:
     """What is evaluated, and how.
 
     tasks: the held-out ones; each is played `trials` times. dev_split: the development tasks, for
-    the curve (at the rollout counts `points`, ascending) and, with `routing`, for the router.
+    the curve (at the rollout counts `points`, ascending) and the router. routing: whether every
+    adapter is evaluated alone, on both, to compare the router with the best choice for each task.
     retries: of an episode that the infrastructure lost. max_lost: the share of an agent's episodes
     that may be lost.
     """
@@ -103,9 +104,11 @@ class Evaluation:
             self._trained("final", base, agent, keep=True)
 
     def adapters(self, base: AgentSpec, agent: AgentSpec) -> None:
-        """Evaluates every adapter alone on every held-out task, if the agent has a choice; and the
-        model without any, if the router may choose that."""
-        if not agent.adapters or (len(agent.adapters) == 1 and agent.router is None):
+        """With `Wanted.routing`, evaluates every adapter alone on every held-out task, if the agent
+        has a choice; and the model without any, if the router may choose that."""
+        if not self._wanted.routing or not agent.adapters:
+            return
+        if len(agent.adapters) == 1 and agent.router is None:
             return
         with self._clock.phase("evaluation of every adapter"):
             choices: dict[str | None, Sequence[Outcome]] = {}

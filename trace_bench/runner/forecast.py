@@ -156,10 +156,9 @@ def _phases(f: Forecast) -> tuple[Phase, ...]:
     dev = _count(f, f.settings.env.dev_split) if plan.learns else 0
     if plan.learns or plan.adapters:
         phases.append(Phase("final evaluation", held_out))
-    if plan.adapters > 1:
+    if plan.adapters > 1 and evaluation.routing:
         phases.append(Phase("every adapter alone", plan.adapters * held_out, most=True))
-        if evaluation.routing:
-            phases.append(Phase("routing on the dev split", (plan.adapters + 2) * dev, most=True))
+        phases.append(Phase("routing on the dev split", (plan.adapters + 2) * dev, most=True))
     for yardstick in plan.yardsticks if evaluation.yardsticks else ():
         count = f.settings.budget + held_out
         phases.append(Phase(f"{yardstick.title}, a yardstick", count, most=True))

@@ -146,7 +146,8 @@ class EvaluationSettings:
     """The held-out evaluation. `limit`: use only so many tasks, for a quick look. `retries`: how
     often an episode is run again after a failure of the infrastructure. `yardsticks`: also train
     and evaluate the method's yardsticks (TRACE: one adapter on all synthetic environments).
-    `routing`: also compare the router with the oracle on the development tasks."""
+    `routing`: also compare the router with the best choice for each task, held-out and development
+    ones."""
 
     split: str = "test"
     trials: int = field(default=1, metadata=number(1, 10_000))
