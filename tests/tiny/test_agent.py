@@ -12,6 +12,7 @@ from trace_bench.tiny.__main__ import build, main
 from trace_bench.tiny.card import card
 from trace_bench.tiny.demos import RIGHT
 from trace_bench.tiny.measure import measure
+from trace_bench.tiny.train import SIZES, new_model
 
 
 def check(figures: dict) -> None:
@@ -48,5 +49,15 @@ def test_a_rebuilt_agent_is_as_good(tmp_path: Path) -> None:
 
 
 def test_unknown_commands_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bild"]) == 2
-    assert "got bild" in capsys.readouterr().err and main([]) == 2
+    for arguments in (["bild"], [], ["build", "--size", "huge"]):
+        with pytest.raises(SystemExit, match="2"):
+            main(arguments)
+    assert "'small', 'medium', 'large'" in capsys.readouterr().err.replace('"', "'")
+    assert main(["build", "--size", "small"]) == 2
+    assert "Name a folder" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("size", "millions"), [("small", 0.3), ("medium", 1.0), ("large", 4.3)])
+def test_sizes_have_as_many_parameters_as_they_say(size: str, millions: float) -> None:
+    model = new_model(1600, SIZES[size])
+    assert model.num_parameters() / 1e6 == pytest.approx(millions, abs=0.05)

@@ -43,6 +43,14 @@ class Recipe:
     seed: int = 0
 
 
+SIZES = {
+    "small": Recipe(hidden=64, heads=2, kv_heads=1, feed_forward=192),
+    "medium": Recipe(),
+    "large": Recipe(hidden=256, layers=5, heads=8, kv_heads=4, feed_forward=768),
+}
+"""0.3, 1.0 and 4.3 million parameters."""
+
+
 @dataclass(frozen=True)
 class Corpus:
     """Token ids of all demonstrations end to end; `agent` marks the agent's own tokens; `starts`
