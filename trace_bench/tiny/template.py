@@ -1,5 +1,6 @@
 """The tiny agent's chat template: ChatML with tool calls as Qwen3 writes them, and tool schemas as
-one-line signatures, because a schema in full would be longer than the whole episode.
+one-line signatures, because a schema in full would be longer than the whole episode. They stand
+in the first system message, or in one of their own where the conversation does not begin with one.
 
 The tiny agent does not see what a signature leaves out (descriptions), in training or in use.
 `render` gives the same text as the Jinja template, in pieces and much faster.
@@ -28,17 +29,21 @@ CHAT_TEMPLATE = r"""
 {%- endfor -%}
 ){{- '\n' }}
 {%- endmacro -%}
+{%- macro offered() -%}
+{{ '\n<tools>\n' }}
+{%- for t in tools %}{{ signature(t) }}{% endfor %}{{ '</tools>' }}
+{%- endmacro -%}
+{%- set alone = tools and messages and messages[0].role != 'system' -%}
+{%- if alone %}<|im_start|>system{{ offered() }}<|im_end|>{% endif -%}
 {%- for m in messages -%}
 {%- if m.role == 'system' -%}
 <|im_start|>system{{ '\n' }}{{ m.content }}
-{%- if loop.first and tools %}{{ '\n<tools>\n' }}
-{%- for t in tools %}{{ signature(t) }}{% endfor %}{{ '</tools>' }}
-{%- endif -%}
+{%- if loop.first and tools %}{{ offered() }}{% endif -%}
 <|im_end|>
 {%- elif m.role == 'user' -%}
-{{ '\n' if not loop.first }}<|im_start|>user{{ '\n' }}{{ m.content }}<|im_end|>
+{{ '\n' if alone or not loop.first }}<|im_start|>user{{ '\n' }}{{ m.content }}<|im_end|>
 {%- elif m.role == 'assistant' -%}
-{{ '\n' if not loop.first }}<|im_start|>assistant{{ '\n' }}{{ m.content or '' }}
+{{ '\n' if alone or not loop.first }}<|im_start|>assistant{{ '\n' }}{{ m.content or '' }}
 {%- for c in m.tool_calls or [] -%}
 {%- set f = c.function if c.function else c -%}
 {{ '\n' if m.content or not loop.first }}
@@ -92,15 +97,17 @@ def render(messages: Sequence[Message], tools: Sequence[Tool]) -> list[tuple[str
     the end-of-turn token; the piece before it ends with the generation prompt."""
     pieces: list[tuple[str, bool]] = []
     text, previous = "", ""
+    lines = "".join(signature(tool) for tool in tools)
+    offered = f"\n<tools>\n{lines}</tools>" if tools else ""
+    if tools and messages and messages[0]["role"] != "system":
+        text, previous = f"{START}system{offered}{END}", "system"
     for message in messages:
         role = message["role"]
         lead = "\n" if previous else ""
         if previous == "tool" and role != "tool":
             text += END
         if role == "system":
-            lines = "".join(signature(tool) for tool in tools)
-            block = f"\n<tools>\n{lines}</tools>" if tools else ""
-            text += f"{START}system\n{message['content']}{block}{END}"
+            text += f"{START}system\n{message['content']}{'' if previous else offered}{END}"
         elif role == "user":
             text += f"{lead}{START}user\n{message['content']}{END}"
         elif role == "tool":
