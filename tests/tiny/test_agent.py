@@ -54,7 +54,7 @@ def test_unknown_commands_are_refused(capsys: pytest.CaptureFixture[str]) -> Non
             main(arguments)
     assert "'small', 'medium', 'large'" in capsys.readouterr().err.replace('"', "'")
     assert main(["build", "--size", "small"]) == 2
-    assert "Name a folder" in capsys.readouterr().err
+    assert "Name another folder" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("size", "millions"), [("small", 0.3), ("medium", 1.0), ("large", 4.3)])

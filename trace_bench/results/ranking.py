@@ -13,10 +13,11 @@ from trace_bench.results.style import style
 
 def single_budget(found: Mapping[tuple[str, int], Cell]) -> int | None:
     """The one budget at which there are several methods; None if there are more such budgets, or
-    none."""
-    counts = Counter(budget for _, budget in found)
-    several = [budget for budget, methods in counts.items() if methods > 1]
-    return several[0] if len(several) == 1 else None
+    none, or a method has several budgets."""
+    methods = Counter(budget for _, budget in found)
+    budgets = Counter(method for method, _ in found)
+    several = [budget for budget, count in methods.items() if count > 1]
+    return several[0] if len(several) == 1 and max(budgets.values()) == 1 else None
 
 
 def ranking(

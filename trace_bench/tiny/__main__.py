@@ -20,14 +20,12 @@ from pathlib import Path
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_json, write_json, write_text
 from trace_bench.tiny import MODEL_FOLDER
-
-SHIPPED = "medium"
+from trace_bench.tiny.train import SHIPPED, SIZES, encode, make_tokenizer, train
 
 
 def build(folder: Path, size: str = SHIPPED) -> None:
     """Runs the whole recipe of a size and prints its progress."""
     from trace_bench.core.types import to_json
-    from trace_bench.tiny.train import SIZES, encode, make_tokenizer, train
 
     recipe = SIZES[size]
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,8 +62,6 @@ def measured(folder: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    from trace_bench.tiny.train import SIZES
-
     parser = argparse.ArgumentParser(
         "python -m trace_bench.tiny",
         description=__doc__,
@@ -80,10 +76,10 @@ def main(arguments: Sequence[str]) -> int:
     try:
         if given.command == "measure":
             measured(given.folder)
-        elif given.folder == MODEL_FOLDER and given.size != SHIPPED:
+        elif given.folder.resolve() == MODEL_FOLDER.resolve() and given.size != SHIPPED:
             raise UserError(
-                f"--size {given.size} without a folder; the package's own model is {SHIPPED}. "
-                "Name a folder."
+                f"--size {given.size} into {MODEL_FOLDER}; the package's own model is {SHIPPED}. "
+                "Name another folder."
             )
         else:
             build(given.folder, given.size)

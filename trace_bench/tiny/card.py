@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trace_bench.core.types import to_json
 from trace_bench.tiny.demos import GUIDED, RIGHT
+from trace_bench.tiny.train import SHIPPED, SIZES
 
 
 def card(training: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
     """The card as Markdown: `training` is training.json, `figures` what `measure` gives."""
     recipe, report, dev = training["recipe"], training["report"], figures["dev"]
+    sizes = [size for size, known in SIZES.items() if to_json(known) == recipe]
+    own = "".join(f" FOLDER --size {size}" for size in sizes if size != SHIPPED)
+    build = f"python -m trace_bench.tiny build{own}"
     return f"""# The tiny agent
 
 A phone assistant in miniature: a Qwen3-architecture language model of {report["parameters"]:,}
 parameters ({recipe["layers"]} layers, width {recipe["hidden"]}, {recipe["heads"]} query and
 {recipe["kv_heads"]} key-value heads, vocabulary {report["vocabulary"]:,}, context
-{recipe["context"]:,}), made from nothing by `python -m trace_bench.tiny build`. It speaks Qwen3's
+{recipe["context"]:,}), made from nothing by `{build}`. It speaks Qwen3's
 format of tool calls and nothing else: it is there so that methods can be compared on any laptop,
 and knows only the project's embedded phone world. License: Apache-2.0, as the project.
 

@@ -49,6 +49,7 @@ SIZES = {
     "large": Recipe(hidden=256, layers=5, heads=8, kv_heads=4, feed_forward=768),
 }
 """0.3, 1.0 and 4.3 million parameters."""
+SHIPPED = "medium"
 
 
 @dataclass(frozen=True)

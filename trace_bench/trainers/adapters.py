@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from trace_bench.core.errors import UserError, unknown
@@ -69,6 +70,7 @@ class _Updated(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *gradients: Any) -> tuple[Tensor | None, ...]:
         low, thin, weight, a, b = ctx.saved_tensors
         given = gradients[0].to(weight.dtype)

@@ -5,9 +5,10 @@ The model is the Hugging Face module itself, of any architecture; only attention
 (through transformers' own registry), so that a batch is one flat row of distinct tokens.
 
 Memory: attention keeps nothing that grows with the square of the tokens but one mask for all
-layers, and none where paths are long (`tree.Rows`). What all layers keep for the backward pass
-grows with the tokens; it is measured once, so that batches can be divided (`parts`). A single
-sequence that needs more than there is has its layers computed again in the backward pass.
+layers, and none where paths are long or mostly a row's own (`tree.Rows`). What all layers keep for
+the backward pass grows with the tokens; it is measured once, so that batches can be divided
+(`parts`). A single sequence that needs more than there is has its layers computed again in the
+backward pass.
 """
 
 from __future__ import annotations

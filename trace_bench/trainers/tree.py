@@ -16,7 +16,7 @@ import numpy as np
 from trace_bench.core.types import Trajectory
 
 _PADDED = 1 << 14  # scores of padding that cost about as much as a bucket more
-_MASKED = 1024  # tokens of the longest path with a mask, whose size is the square of it
+_MASKED = 1024  # tokens of the longest path with a mask, which grows with the square of it
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _paths(inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
 def _rows(
     paths: Sequence[np.ndarray], starts: Sequence[int], nodes: int
 ) -> tuple[tuple[Rows, ...], np.ndarray]:
-    """Attention rows, grouped by similar width."""
+    """Attention rows, in buckets of similar shape."""
     masked: dict[int, tuple[int, int]] = {}  # (queries, keys) of each row
     causal: dict[int, tuple[int, int]] = {}
     for i, (path, start) in enumerate(zip(paths, starts, strict=True)):
@@ -148,7 +148,8 @@ def _rows(
 
 
 def _buckets(shapes: Mapping[int, tuple[int, int]]) -> list[list[int]]:
-    """Rows of (queries, keys) put together as long as padding adds few scores."""
+    """Rows of (queries, keys) put together as long as padding adds few scores: few enough for a
+    call more to cost as much, or an eighth of those that are needed."""
     buckets: list[list[int]] = []
     longest = scores = 0  # of the last bucket
     for i in sorted(shapes, key=lambda i: (shapes[i], i)):
