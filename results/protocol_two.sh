@@ -55,3 +55,7 @@ table tables second_pools second_breadth.jsonl second_main.jsonl method=untarget
 group budgets budgets_grpo budgets_trace
 collect budgets
 table tables second_budgets second_budgets.jsonl second_main.jsonl method=grpo,trace budget=320,1280,5120 trainer.order=shuffled trainer.resample=0
+# Added after the rules: every other way of composing TRACE's adapters, beside the classifier in `main`.
+group ladder ladder
+collect ladder
+table tables second_ladder second_ladder.jsonl second_main.jsonl method=trace budget=1280
