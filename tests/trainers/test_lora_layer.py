@@ -46,6 +46,15 @@ def test_answers_and_gradients_are_those_of_autograd(
         assert (own - expected).abs().max() <= off * expected.abs().max()
 
 
+def test_a_scale_may_have_a_gradient() -> None:
+    layer = layer_of(torch.float32, bias=False)
+    layer.scale = torch.full((4, 1), 2.0, requires_grad=True)
+    x = torch.randn(3, 24)
+    (own,) = torch.autograd.grad(layer(x).square().sum(), layer.scale)
+    (expected,) = torch.autograd.grad(plain(layer, x).square().sum(), layer.scale)
+    assert torch.allclose(own, expected, rtol=1e-4) and own.abs().min() > 0
+
+
 def test_an_input_without_a_gradient_and_a_frozen_layer() -> None:
     layer = layer_of(torch.float32, bias=True)
     layer.b.requires_grad_(True)

@@ -31,6 +31,8 @@ class LoraLinear(nn.Module):
     """A frozen linear layer with a trainable low-rank update in float32, whose products are in the
     dtype of the layer's weight."""
 
+    scale: float | Tensor  # a gate has one for each row of A, [rank, 1], with a gradient
+
     def __init__(self, base: nn.Linear, rank: int, scale: float) -> None:
         super().__init__()
         self.base, self.scale = base, scale
@@ -40,9 +42,9 @@ class LoraLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
-        out: Tensor = _Updated.apply(
-            x, self.base.weight, self.base.bias, self.a, self.b, self.scale
-        )
+        kind = self.base.weight.dtype
+        a, b = (self.a * self.scale).to(kind), self.b.to(kind)
+        out: Tensor = _Updated.apply(x, self.base.weight, self.base.bias, a, b)
         return out
 
     @torch.no_grad()
@@ -53,20 +55,19 @@ class LoraLinear(nn.Module):
 
 
 class _Updated(torch.autograd.Function):
-    """x W' + bias + (x A') B' scale, W' the transpose of W. What autograd would do for the same
-    products, with fewer copies in both dtypes; no gradient for W and the bias."""
+    """x W' + bias + (x A') B', W' the transpose of W, products in the dtype of W, A and B. What
+    autograd would do for them, with fewer copies in both dtypes; no gradient for W and the bias."""
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor, scale: float
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, a: Tensor, b: Tensor
     ) -> Tensor:
-        kind = weight.dtype
-        low, a, b = x.to(kind), (a * scale).to(kind), b.to(kind)
+        low = x.to(weight.dtype)
         thin = functional.linear(low, a)
         out = functional.linear(low, weight, bias).to(x.dtype)
         out += functional.linear(thin, b)
         ctx.save_for_backward(low, thin, weight, a, b)
-        ctx.scale, ctx.kind = scale, x.dtype
+        ctx.kind = x.dtype
         return out
 
     @staticmethod
@@ -76,12 +77,12 @@ class _Updated(torch.autograd.Function):
         given = gradients[0].to(weight.dtype)
         flat = given.reshape(-1, given.shape[-1])
         through = flat @ b  # [tokens, rank]
-        of_b = (flat.t() @ thin.reshape(-1, thin.shape[-1])).float()
-        of_a = (through.t() @ low.reshape(-1, low.shape[-1])).float() * ctx.scale
+        of_b = flat.t() @ thin.reshape(-1, thin.shape[-1])
+        of_a = through.t() @ low.reshape(-1, low.shape[-1])
         of_x = None
         if ctx.needs_input_grad[0]:
             of_x = torch.addmm(flat @ weight, through, a).view(low.shape).to(ctx.kind)
-        return of_x, None, None, of_a, of_b, None
+        return of_x, None, None, of_a, of_b
 
 
 def _drawn(rank: int, width: int, seed: int) -> Tensor:
