@@ -9,10 +9,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from transformers import AutoModelForCausalLM
 
 from trace_bench.__main__ import main
 from trace_bench.runner.ledger import read_ledger
 from trace_bench.show import main as show
+from trace_bench.tiny import MODEL_FOLDER
 
 ARGUMENTS = ["experiment=smoke", "policy.threads=1"]
 
@@ -40,6 +42,8 @@ def test_every_rollout_is_in_the_ledger_and_within_the_budget(folder: Path) -> N
 def test_the_phases_left_their_files(folder: Path) -> None:
     summary = summary_of(folder)
     assert summary["complete"] and summary["experiment"] == "smoke"
+    model = AutoModelForCausalLM.from_pretrained(MODEL_FOLDER)
+    assert summary["parameters"] == sum(p.numel() for p in model.parameters())
     assert summary["capabilities"], "the shipped agent lacks something, and it must be found"
     assert [p["checkpoint"] for p in summary["curve"]] == [128]
     agent = json.loads((folder / "agent.json").read_text())

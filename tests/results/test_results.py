@@ -93,6 +93,7 @@ def test_records_survive_their_file(folders: Path, tmp_path: Path) -> None:
     out = tmp_path / "records.jsonl"
     assert main(["collect", str(folders), "--out", str(out)]) == 0
     assert tuple(read_records(out)) == find([folders]).records
+    assert "parameters" not in out.read_text()  # a scripted agent has none
     out.write_text(out.read_text() + '{"format": 0}\n')
     with pytest.raises(UserError, match=r"line 3 has format 0"):
         read_records(out)

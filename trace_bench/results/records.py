@@ -74,6 +74,7 @@ class Record:
         default_factory=dict
     )  # if the training tasks are another suite's than the held-out ones, what they depend on:
     # `training.suite`, its facts (training.*) and its settings (training.env.*, ...)
+    parameters: int | None = None  # of the base model, where the run says so
     format: int = FORMAT
 
     @property
@@ -164,7 +165,16 @@ def from_line(line: Mapping[str, Any]) -> Record:
 def as_line(record: Record) -> str:
     """A record as a line of a record file; whole successes as integers, to keep it small."""
     line = dict(vars(record))
-    for name in ("about", "beginning", "usage", "needs", "suite", "source", "per_item"):
+    for name in (
+        "about",
+        "beginning",
+        "usage",
+        "needs",
+        "suite",
+        "source",
+        "per_item",
+        "parameters",
+    ):
         if not line[name]:
             del line[name]  # as in records from before there were any
     for name in ("success", "base"):

@@ -86,6 +86,7 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         needs=_needs(folder, tasks),
         per_item=summary.get("llm", {}).get("per_item", {}),
         suite=summary.get("suite_name", ""),
+        parameters=summary.get("parameters"),
     )
     check(record)
     return record

@@ -20,6 +20,7 @@ from trace_bench.runner import report
 from trace_bench.runner.folder import Place
 from trace_bench.runner.outcomes import Outcome
 from trace_bench.runner.routing import Routing
+from trace_bench.settings.identity import model_path, weights_count
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import Settings
 
@@ -91,6 +92,7 @@ def summarize(
         "accounting": settings.accounting,
         "policy": parts["policy"].label,
         "model": settings.model.name,
+        "parameters": _parameters(settings, parts),
         "experiment": settings.experiment,
         "seed": settings.seed,
         "budget": settings.budget,
@@ -151,6 +153,11 @@ def _models(settings: Settings) -> dict[str, dict[str, Any]]:
     """The models in roles besides the agent."""
     played = {name: how for name, how in settings.llm.roles.items() if how.by == "endpoint"}
     return {name: {k: getattr(how, k) for k in facts.SHOWN} for name, how in played.items()}
+
+
+def _parameters(settings: Settings, parts: Mapping[str, Part]) -> int | None:
+    """The base model's; None without weights, or where they are elsewhere."""
+    return None if parts["policy"].scripted else weights_count(model_path(settings, parts))
 
 
 def _unscored(run: Finished) -> list[str]:

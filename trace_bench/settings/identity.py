@@ -6,6 +6,7 @@ Settings whose field has `metadata={"identity": False}` (addresses, deadlines) a
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,18 @@ def weights_hash(path: str) -> str | None:
     if files is None:
         return None
     return hash_of(tuple((f, f.stat().st_mtime_ns, f.stat().st_size) for f in files))
+
+
+def weights_count(path: str) -> int | None:
+    """Number of values in local weights, as their files' headers say; None where none lie there."""
+    from safetensors import safe_open
+
+    count = 0
+    for file in sorted(Path(path).glob("*.safetensors")) if Path(path).is_dir() else ():
+        with safe_open(file, framework="numpy") as tensors:
+            shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
+        count += sum(map(math.prod, shapes))
+    return count or None
 
 
 def _of_part(chosen: PartSettings, part: Part) -> dict[str, Any]:
