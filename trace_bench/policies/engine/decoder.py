@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from trace_bench.policies.engine.backend import Rows, groups
 from trace_bench.policies.engine.layout import BLOCK_SLOTS, Decode, Extend, Plan, make_plan
@@ -91,6 +92,7 @@ class Decoder:
                 torch.arange(context).float(), model.model.rotary_emb.inv_freq.float()
             )
             self._rotation = torch.polar(torch.ones_like(angles), angles)[:, None]
+            self._kept = torch.float32 if merged else dtype
             self._cache = self._new_cache(_BLOCK)
             self._spread = torch.zeros(slots, self.heads * self.size)
             self._buffer = torch.zeros(0, self.heads * self.size)
@@ -154,11 +156,11 @@ class Decoder:
         torch.view_as_complex(qkv.view(*qkv.shape[:2], -1, 2))[:, :heads].mul_(plan.rotation)
         cache = self._cache[index]
         new = qkv[:, self.heads :].reshape(-1, self.size)
-        cache.view(-1, self.size).index_copy_(0, plan.lines, new)
+        cache.view(-1, self.size).index_copy_(0, plan.lines, new.to(cache.dtype))
         h = self._attend(qkv[:, : self.heads], cache, plan)
         x = product("out", index, h, players, x)
         gate, up = product("gate_up", index, x, players).chunk(2, dim=1)
-        h = torch.nn.functional.silu(gate).mul_(up)
+        h = functional.silu(gate).mul_(up)
         return product("down", index, h, players, x)
 
     def _attend(self, q: Tensor, cache: Tensor, plan: Plan) -> Tensor:
@@ -180,6 +182,11 @@ class Decoder:
 
     def _attend_decode(self, q: Tensor, cache: Tensor, d: Decode) -> Tensor:
         """Queries in slot order [span, H * D]; keys and values are not copied."""
+        if cache.dtype != torch.float32:
+            heads = q.view(d.span, self.heads, 1, self.size)
+            parts = [self._fused(heads[a:b], cache[:, a:b, :, :n], d.bias[a:b, None, :, :n])
+                     for a, b, n in d.blocks]  # fmt: skip
+            return torch.cat(parts).view(d.span, -1)
         queries = q.view(d.span * self.kv, -1, self.size)
         keys, values = cache.view(2, -1, cache.shape[-2], self.size)
         out = torch.empty_like(queries)
@@ -195,6 +202,11 @@ class Decoder:
         rows, group = len(e.slots), self.heads // self.kv
         padded = self._padded(rows * e.width)
         padded.index_copy_(0, e.places, q.index_select(0, e.tokens))
+        if cache.dtype != torch.float32:
+            heads = padded.view(rows, e.width, self.heads, self.size).transpose(1, 2)
+            both = cache[:, :, :, : e.keys].index_select(1, e.slots)
+            out = self._fused(heads, both, e.bias[:, 0]).transpose(1, 2)
+            return out.reshape(rows * e.width, -1).index_select(0, e.places)
         padded = padded.view(rows, e.width, self.kv, group, self.size).permute(0, 2, 3, 1, 4)
         keys, values = (
             c[:, :, : e.keys].index_select(0, e.slots).view(-1, e.keys, self.size) for c in cache
@@ -207,6 +219,15 @@ class Decoder:
         answer = answer.view(rows, self.kv, group, e.width, self.size).permute(0, 3, 1, 2, 4)
         return answer.reshape(rows * e.width, -1).index_select(0, e.places)
 
+    def _fused(self, q: Tensor, cache: Tensor, bias: Tensor) -> Tensor:
+        """Queries [rows, H, tokens, D], keys and values [2, rows, Hkv, keys, D] and the bias
+        [rows, 1, tokens, keys] -> [rows, H, tokens, D] in float32. The sums are in float32, what is
+        multiplied is rounded as the cache is."""
+        answer = functional.scaled_dot_product_attention(
+            q.to(cache.dtype), cache[0], cache[1], bias.to(cache.dtype), scale=1.0, enable_gqa=True
+        )
+        return answer.float()
+
     def _padded(self, rows: int) -> Tensor:
         """A reused buffer for padded queries; old values in it are never read."""
         if len(self._buffer) < rows:
@@ -214,9 +235,10 @@ class Decoder:
         return self._buffer[:rows]
 
     def _new_cache(self, length: int) -> Tensor:
-        """An empty cache [layers, 2 (keys, values), slots, Hkv, length, D]."""
+        """An empty cache [layers, 2 (keys, values), slots, Hkv, length, D]. It is read whole for
+        every token, so its bytes are most of what decoding costs."""
         shape = (self._depth, 2, self.slots, self.kv, length, self.size)
-        return torch.zeros(shape)
+        return torch.zeros(shape, dtype=self._kept)
 
     def _reserve(self, length: int) -> None:
         """Grows the cache to at least `length` tokens per slot, by doubling, up to the context."""
