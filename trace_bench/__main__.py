@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trace_bench.core.errors import UserError
@@ -19,10 +20,13 @@ WRONG_INPUT = 2
 def _launch(argv: Sequence[str]) -> int:
     """Imports what it needs itself: something should be on the screen before the slow imports."""
     if {"-h", "--help"} & set(argv):
-        from trace_bench.settings.compose import conf_dir
+        from trace_bench.settings.compose import conf_dir, take
         from trace_bench.settings.help import text
 
-        print(text(next((a for a in argv if not a.startswith("-")), None), conf_dir()))
+        rest = list(argv)
+        more = take(rest, "--config-dir") or take(rest, "-cd")
+        about = next((a for a in rest if not a.startswith("-")), None)
+        print(text(about, conf_dir(), Path(more) if more else None))
         return 0
     if sys.stderr.isatty():
         print(f"trace_bench: {' '.join(argv) or 'the default run'}", file=sys.stderr, flush=True)

@@ -22,7 +22,7 @@ from trace_bench.core.protocols import Closes, Suite
 from trace_bench.envs.check import Line, check
 from trace_bench.play.suites import in_both, splits_of, tasks_of
 from trace_bench.runner.build import make_suite, run_context
-from trace_bench.settings.compose import compose
+from trace_bench.settings.compose import compose, take
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.schema import Settings
 
@@ -42,14 +42,11 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _check(arguments: list[str]) -> int:
-    config_dir = _take(arguments, "--config-dir")
-    split, limit = _take(arguments, "split"), _take(arguments, "limit") or str(LIMIT)
+    config_dir = take(arguments, "--config-dir")
+    split, limit = take(arguments, "split"), take(arguments, "limit") or str(LIMIT)
     if not limit.isdigit() or int(limit) < 1:
         raise UserError(f"limit={limit} is no number of tasks; allowed: 1 or more. Change `limit`.")
-    own = any(a.startswith("env.factory=") for a in arguments)
-    named = any(a.startswith("env=") for a in arguments)
-    overrides = ["method=base", *(["env=custom"] if own and not named else []), *arguments]
-    settings = compose(overrides, Path(config_dir) if config_dir else None)
+    settings = compose(["method=base", *arguments], Path(config_dir) if config_dir else None)
     parts = parts_of(settings)
     suite = make_suite(settings, parts, run_context(settings, parts))
     try:
@@ -83,17 +80,6 @@ def _apart(suite: Suite, settings: Settings) -> Line:
         else:
             line.passed += 1
     return line
-
-
-def _take(arguments: list[str], key: str) -> str | None:
-    """Removes `key=value` (or `--key value`) from the arguments; its value."""
-    for place, text in enumerate(arguments):
-        if text.startswith(f"{key}="):
-            return arguments.pop(place).partition("=")[2]
-        if text == key and key.startswith("--") and place + 1 < len(arguments):
-            arguments.pop(place)
-            return arguments.pop(place)
-    return None
 
 
 if __name__ == "__main__":

@@ -245,6 +245,8 @@ def test_errors_of_python_alone() -> None:
         trace_bench.run(suite=object())
     with pytest.raises(UserError, match="gives int, which is no Method: it has no fit"):
         trace_bench.run(method=3)
+    with pytest.raises(UserError, match=r"dry_run=true prints .*Leave `dry_run` out"):
+        trace_bench.run(**QUICK, dry_run=True)
     with pytest.raises(UserError, match=r"nowhere is not a folder"):
         trace_bench.load("nowhere")
     with pytest.raises(UserError, match=r"is not a finished run"):

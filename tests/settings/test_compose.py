@@ -14,9 +14,9 @@ import yaml
 from trace_bench.__main__ import main
 from trace_bench.core.checked import build
 from trace_bench.core.errors import UserError
-from trace_bench.settings.compose import compose, compose_all, conf_dir
+from trace_bench.settings.compose import compose, compose_all, compose_plain, conf_dir
 from trace_bench.settings.identity import differences, identity, parts_of
-from trace_bench.settings.registry import OWN, find
+from trace_bench.settings.registry import ENTRY_POINTS, OWN, find
 from trace_bench.settings.schema import PARTS, EnvSettings, PartSettings, Settings
 
 SCRIPTED = ["method=base", "policy=reference"]
@@ -104,7 +104,7 @@ def test_every_choice_of_every_group_composes() -> None:
             ["unknown env 'sandbox'", "toolsandbox", "`env=custom env.factory=module:attribute`"],
         ),
         (
-            "env.factory=trace_bench.envs.bfcl.suite:BfclSuite",
+            "env=toolsandbox env.factory=trace_bench.envs.bfcl.suite:BfclSuite",
             ["unknown key 'env.augmentation'", "`env=toolsandbox` is chosen", "add `env=custom`"],
         ),
         ("experiment=tiny", ["unknown experiment 'tiny'", "smoke"]),
@@ -152,6 +152,21 @@ def test_bad_input_is_one_line_and_exit_code_2(
     for word in words:
         assert word in said.err
     assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("group", list(ENTRY_POINTS))
+def test_a_factory_needs_no_choice_beside_it(group: str) -> None:
+    """It is another part than the default, whose settings it does not have."""
+    given = f"{group}.factory=nowhere:Mine"
+    with pytest.raises(UserError, match=f"{group}.factory=nowhere:Mine: the module nowhere"):
+        compose([given])
+    bare, named = compose_plain([[given], [f"{group}=custom", given]])
+    assert bare == named and bare[group]["name"] == "custom"
+
+
+def test_a_factory_does_not_replace_what_an_experiment_chooses() -> None:
+    with pytest.raises(UserError, match="add `method=custom`"):
+        compose(["method.factory=nowhere:Mine", "experiment=smoke"])
 
 
 def test_settings_are_frozen() -> None:

@@ -85,6 +85,20 @@ def test_a_choice_shows_its_settings(asked: list[str], capsys: pytest.CaptureFix
     assert "gap: 0.20" in text and "least difference of its error rates" in text
 
 
+def test_files_of_ones_own_are_choices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "method").mkdir()
+    (tmp_path / "method" / "half.yaml").write_text(
+        "# Half of the road.\ndefaults: [custom]\nname: half\nsteps: 3   # how many of them\n"
+    )
+    own = ["--config-dir", str(tmp_path)]
+    assert "half," in described(said(capsys, *own, "--help"))["method"]
+    listed = said(capsys, "--help", "method", *own)
+    assert "Half of the road." in listed and "method.steps=3" in listed and "method.gap" in listed
+    assert "how many of them" in said(capsys, "--help", "method=half", f"--config-dir={tmp_path}")
+    assert main(["--help", "--config-dir", "nowhere"]) == 2
+    assert "--config-dir nowhere is not a folder" in capsys.readouterr().err
+
+
 def test_a_setting_of_the_run_shows_its_whole_comment(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

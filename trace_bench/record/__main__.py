@@ -30,7 +30,7 @@ from trace_bench.record import references, runs
 from trace_bench.record.annotation import annotate
 from trace_bench.record.folder import Folder
 from trace_bench.runner.build import log_line, make_roles, make_suite, run_context
-from trace_bench.settings.compose import compose
+from trace_bench.settings.compose import compose, take
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.schema import Settings
 
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 def _carry_out(command: str, arguments: list[str]) -> dict[str, Any]:
     if command not in COMMANDS:
         raise unknown("command", command, COMMANDS, "the first argument")
-    out = _take(arguments, "out")
+    out = take(arguments, "out")
     if not out:
         raise UserError("`out` is missing: the folder of the recordings, such as out=recordings/a.")
     if command == "annotate":
@@ -66,7 +66,7 @@ def _carry_out(command: str, arguments: list[str]) -> dict[str, Any]:
 
 
 def _of_suite(arguments: list[str], out: Path, count: int | None, least: int) -> dict[str, Any]:
-    split = _take(arguments, "split")
+    split = take(arguments, "split")
     settings = compose(["method=base", *arguments])
     suite = _suite(settings)
     try:
@@ -170,16 +170,8 @@ def _against(settings: Settings, suite: Suite) -> list[str]:
     return [split for split in named if split in splits_of(suite)]
 
 
-def _take(arguments: list[str], key: str) -> str | None:
-    """Removes `key=value` from the arguments; its value."""
-    for place, text in enumerate(arguments):
-        if text.startswith(f"{key}="):
-            return arguments.pop(place).partition("=")[2]
-    return None
-
-
 def _number(arguments: list[str], key: str, default: int | None) -> int | None:
-    text = _take(arguments, key)
+    text = take(arguments, key)
     if text is None:
         return default
     if not text.isdigit() or int(text) < 1:

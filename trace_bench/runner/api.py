@@ -138,6 +138,11 @@ def run(
             raise UserError("run() was given both `suite` and `env`. Give one of them.")
         settings["env"] = suite
     chosen = _settings(overrides, settings, None if config_dir is None else Path(config_dir))
+    if chosen.dry_run:
+        raise UserError(
+            "dry_run=true prints what a run would do and has no result; allowed in Python: false. "
+            "Leave `dry_run` out, or use the command line: python -m trace_bench ... dry_run=true."
+        )
     done = carry_out(chosen, verbose=verbose)
     return Result(done.folder, done.summary)
 

@@ -59,7 +59,7 @@ def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
 
     main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
     _offer_entry_points()
-    with _readable_errors(), _arguments([_opened(a) for a in argv]):
+    with _readable_errors(), _arguments([_opened(a) for a in with_custom(argv)]):
         main(task)()
     if bugs:
         raise bugs[0]
@@ -102,7 +102,7 @@ def compose_plain(
     try:
         with _readable_errors(), initialize_config_dir(str(conf_dir()), version_base="1.3"):
             for run in overrides:
-                files, values = _sorted_out([_opened(o) for o in run], config_dir)
+                files, values = _sorted_out([_opened(o) for o in with_custom(run)], config_dir)
                 if files not in chosen:
                     chosen[files] = _composed(files, config_dir)
                 cfg = chosen[files] if len(overrides) == 1 else copy.deepcopy(chosen[files])
@@ -152,6 +152,27 @@ def _offer_entry_points() -> None:
         for name in entry_points(group).keys() - OWN[group].keys():
             defaults = {"defaults": ["custom", "_self_"], "name": name}
             store.store(group=group, name=name, node=defaults, provider=ENTRY_POINTS[group])
+
+
+def with_custom(overrides: Sequence[str]) -> list[str]:
+    """With `GROUP=custom` for every group whose factory is given without a choice of its own. Where
+    an experiment is chosen, its choice stands."""
+    given = {o.partition("=")[0].lstrip("+") for o in overrides}
+    if "experiment" in given:
+        return list(overrides)
+    bare = [g for g in ENTRY_POINTS if f"{g}.factory" in given and g not in given]
+    return [*(f"{group}=custom" for group in bare), *overrides]
+
+
+def take(arguments: list[str], key: str) -> str | None:
+    """Removes `key=value` (or of a flag, `--key value`) from the arguments; its value."""
+    for place, text in enumerate(arguments):
+        if text.startswith(f"{key}="):
+            return arguments.pop(place).partition("=")[2]
+        if text == key and key.startswith("-") and place + 1 < len(arguments):
+            arguments.pop(place)
+            return arguments.pop(place)
+    return None
 
 
 _OPTION = re.compile(rf"({'|'.join(ENTRY_POINTS)})\.options\.[^=]+=")
@@ -283,6 +304,11 @@ def _translate(error: Exception) -> UserError:
         if getattr(cause, "key", None) is not None and isinstance(node, Mapping):
             key = getattr(cause, "full_key", None) or cause.key
             given = re.search(r"Could not override '([^']+)'", str(error))
+            group, _, last = (given[1] if given else "").partition(".")
+            if group in ENTRY_POINTS and last == "factory":
+                return UserError(
+                    f"`{group}.factory` is not one of these settings; add `{group}=custom`."
+                )
             return unknown("key", given[1] if given else key, _keys(node), str(key))
     group_error = re.search(r"config group '([^']+)' does not exist", str(error))
     if group_error is not None:

@@ -1,4 +1,4 @@
-"""`--help`: what can be set, told by the comments of the files in conf/.
+"""`--help`: what can be set, from the comments of the files in conf/ and in --config-dir.
 
 --help               the groups with their choices, and the settings of a run
 --help GROUP         every choice of a group and every setting of each, with what it is
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
-from trace_bench.core.errors import unknown
+from trace_bench.core.errors import UserError, unknown
 from trace_bench.settings.registry import ENTRY_POINTS, OWN, entry_points
 
 WIDTH = 79
@@ -47,15 +47,25 @@ class Entry:
     comment: str
 
 
-def text(about: str | None, conf: Path) -> str:
-    """The help. UserError for something that there is not."""
-    groups = {p.name: p for p in sorted(conf.iterdir()) if p.is_dir() and p.name != "hydra"}
+def text(about: str | None, conf: Path, more: Path | None = None) -> str:
+    """The help. `more`: a folder like conf, whose files are further choices. UserError for
+    something that does not exist."""
+    if more is not None and not more.is_dir():
+        raise UserError(f"--config-dir {more} is not a folder.")
+    places = [conf, *([] if more is None else [more])]
+    groups: dict[str, list[Path]] = {}
+    for folder in sorted(p for place in places for p in place.iterdir() if p.is_dir()):
+        if folder.name != "hydra":
+            groups.setdefault(folder.name, []).append(folder)
     settings = {e.name: e for e in entries(conf / "config.yaml") if e.name not in groups}
     if about is None:
-        return _overview(groups, settings)
+        return _overview(groups, settings, conf)
     group, _, choice = about.partition("=")
     if group in groups and not choice:
-        return _group(group, groups[group], descriptions(conf))
+        told = {
+            name: told for place in reversed(places) for name, told in descriptions(place).items()
+        }
+        return _group(group, groups[group], told)
     if group in groups:
         return _choice(group, choice, groups[group])
     if group in settings:
@@ -122,11 +132,13 @@ def whole_names(path: Path, conf: Path) -> Iterator[Entry]:
             yield Entry(name, entry.value, entry.comment)
 
 
-def _overview(groups: Mapping[str, Path], settings: Mapping[str, Entry]) -> str:
+def _overview(
+    groups: Mapping[str, Sequence[Path]], settings: Mapping[str, Entry], conf: Path
+) -> str:
     lines = [INTRODUCTION, "", "Groups (group=choice):"]
-    about = _comments_of_defaults(next(iter(groups.values())).parent / "config.yaml")
-    for name, folder in groups.items():
-        lines += _item(name, f"{about.get(name, '')} {', '.join(_choices(name, folder))}")
+    about = _comments_of_defaults(conf / "config.yaml")
+    for name, folders in groups.items():
+        lines += _item(name, f"{about.get(name, '')} {', '.join(_choices(name, folders))}")
     lines += ["", "Settings of the run:"]
     for entry in settings.values():
         lines += _item(f"{entry.name}={entry.value}".rstrip("="), _first(entry.comment))
@@ -139,21 +151,27 @@ def _comments_of_defaults(path: Path) -> dict[str, str]:
     return {name: comment.rstrip(".") + ":" for name, comment in rows}
 
 
-def _choices(group: str, folder: Path) -> list[str]:
+def _choices(group: str, folders: Sequence[Path]) -> list[str]:
     others = entry_points(group).keys() - OWN[group].keys() if group in ENTRY_POINTS else ()
-    return sorted({p.stem for p in folder.glob("*.yaml")} | set(others))
+    return sorted({p.stem for folder in folders for p in folder.glob("*.yaml")} | set(others))
 
 
-def _group(group: str, folder: Path, told: Mapping[str, str]) -> str:
+def _file(choice: str, folders: Sequence[Path]) -> Path | None:
+    """A choice's file; None for a part of another package."""
+    found = [path for folder in folders if (path := folder / f"{choice}.yaml").exists()]
+    return found[0] if found else None
+
+
+def _group(group: str, folders: Sequence[Path], told: Mapping[str, str]) -> str:
     """Every choice, and below it its settings. One that an earlier choice has, too, is described
     there."""
     lines = [f"{group}=..."]
     shown: set[str] = set()
-    for name in _choices(group, folder):
-        path = folder / f"{name}.yaml"
-        about = _first(_header(path)) if path.exists() else _package(group, name)
+    for name in _choices(group, folders):
+        path = _file(name, folders)
+        about = _package(group, name) if path is None else _first(_header(path))
         lines += ["", *_item(name, about)]
-        every = whole_names(path, folder.parent) if path.exists() else ()
+        every = () if path is None else whole_names(path, path.parents[1])
         own = [e for e in every if e.name.startswith(f"{group}.")]
         for entry in own:
             if entry.name not in shown:
@@ -174,11 +192,11 @@ def _package(group: str, name: str) -> str:
     return f"{point.value}, from {package}"
 
 
-def _choice(group: str, choice: str, folder: Path) -> str:
+def _choice(group: str, choice: str, folders: Sequence[Path]) -> str:
     """A choice's own file: its comments are the description."""
-    path = folder / f"{choice}.yaml"
-    if not path.exists():
-        raise unknown(group, choice, _choices(group, folder), group)
+    path = _file(choice, folders)
+    if path is None:
+        raise unknown(group, choice, _choices(group, folders), group)
     own = path.read_text(encoding="utf-8").replace("# @package _global_\n", "")
     return f"{group}={choice}\n\n{own.rstrip()}"
 
