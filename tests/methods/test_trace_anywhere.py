@@ -1,23 +1,37 @@
-"""TRACE and its kin on a suite of somebody else: the toy world, with an agent that often leaves out
+"""TRACE and its kin on a suite from outside: the toy world, with an agent that often leaves out
 the second number. It has references and no milestones, and may or may not make tasks."""
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from toy import ToySuite
+from toy import ToyEnv, ToySuite
 from trace_lab import BASE, MemoryLab
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import HasReference, PlannedRun, Synthesizes
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import Message, Purpose, Task, Trajectory, Turn
+from trace_bench.core.types import (
+    Message,
+    Milestone,
+    Purpose,
+    Score,
+    Step,
+    StopReason,
+    Task,
+    Trajectory,
+    Turn,
+)
 from trace_bench.methods.prompt_only import PromptOnly
 from trace_bench.methods.single_capability import SingleCapability
 from trace_bench.methods.trace import Trace
+from trace_bench.methods.trace.analysis.label import label
+from trace_bench.methods.trace.analysis.vocabulary import Label
 from trace_bench.methods.trace.settings import (
     PromptOnlySettings,
     SingleCapabilitySettings,
@@ -25,7 +39,7 @@ from trace_bench.methods.trace.settings import (
 )
 from trace_bench.methods.untargeted import Untargeted, UntargetedSettings
 from trace_bench.policies.routing.router import make_router
-from trace_bench.policies.scripted import text_message
+from trace_bench.policies.scripted import call_message, text_message
 
 PARTS = "completes_all_parts"
 
@@ -51,7 +65,40 @@ class Bare:
     def __init__(self) -> None:
         self._toy = ToySuite()
         self.splits, self.tasks, self.task = self._toy.splits, self._toy.tasks, self._toy.task
-        self.make = self._toy.make
+
+    def make(self) -> Any:
+        return self._toy.make()
+
+
+class MarkedEnv(ToyEnv):
+    """The toy environment with a milestone for each number and one for the answer."""
+
+    def reset(self, task: Task) -> Step:
+        self.added: list[str] = []
+        return super().reset(task)
+
+    def step(self, action: Message) -> Step:
+        calls = action.get("tool_calls", ())
+        self.added += [json.loads(c["function"]["arguments"])["number"] for c in calls]
+        step = super().step(action)
+        if step.score is None:
+            return step
+        wanted = f"sum {sum(self.task.data['add'])}"
+        told = action["content"] == wanted
+        made = [Milestone(f"add {n}", float(hit), hit)
+                for n in self.task.data["add"] for hit in (n in self.added,)]  # fmt: skip
+        said = Milestone("says the sum", float(told), told, tells=wanted)
+        return replace(step, score=replace(step.score, milestones=(*made, said)))
+
+
+class Marked(Bare):
+    """A suite with milestones and no references."""
+
+    def make(self) -> MarkedEnv:
+        return MarkedEnv()
+
+    def milestones(self, task: Task) -> Sequence[str]:
+        return [*(f"add {n}" for n in task.data["add"]), "says the sum"]
 
 
 class Adding(MemoryLab):
@@ -106,6 +153,49 @@ def test_with_references_only_it_trains_on_training_tasks() -> None:
     assert 0 <= measured["success"] < 1
 
 
+def test_milestones_do_where_there_are_no_references() -> None:
+    """The same capability is found as with references, with the same label in every episode."""
+    agent, lab = fit(Trace(TraceSettings(synthesis="select")), Marked())
+    assert [a.capability for a in agent.adapters] == [PARTS]
+    _, known = fit(Trace(TraceSettings(synthesis="select")), ToySuite())
+    rows, others = (x.files["capabilities.json"]["labels"] for x in (lab, known))
+    verdicts = [r["labels"][PARTS] for r in rows]
+    assert verdicts == [r["labels"][PARTS] for r in others]
+    assert set(verdicts) == {"LACKING", "PRESENT", "NA"}
+    assert {r["labels"]["converts_values"] for r in rows} == {"NA"}  # no rule can see that
+
+
+def shown(*messages: Message, **marks: Any) -> dict[str, str]:
+    """The labels by milestones, those that are NA left out."""
+    turns = tuple(Turn((), m) for m in messages if m["role"] == "assistant")
+    seen = [m for m in messages if m["role"] != "assistant"]
+    played = Trajectory(
+        "t", 0, "base", (), tuple(replace(t, messages=tuple(seen[i : i + 1])) for i, t in
+        enumerate(turns)), tuple(seen[len(turns) :]), StopReason.DONE, Score(0.0, False, **marks),
+    )  # fmt: skip
+    return {k: v.value for k, v in label(None, played).items() if v is not Label.NA}
+
+
+def test_the_rules_for_milestones() -> None:
+    ask = {"role": "user", "content": "Send it."}
+    failed = {"role": "tool", "tool_call_id": "call_0", "name": "f", "content": "ValueError: no"}
+    worked = {**failed, "content": "1"}
+    call, done = call_message("f", {}), text_message("Done.")
+    missed, met = Milestone("sent", 0.0, False), Milestone("sent", 1.0, True)
+    said = Milestone("says so", 0.0, False, tells="It is sent.")
+    assert shown(ask, call, failed, done, milestones=(missed,))["recovers_from_errors"] == "LACKING"
+    again = shown(ask, call, failed, call, worked, done, milestones=(met,))
+    assert again["recovers_from_errors"] == "PRESENT"
+    needless = shown(ask, call, failed, done, milestones=(met,))
+    assert "recovers_from_errors" not in needless
+    assert shown(ask, done, minefields=(met,))["declines_when_impossible"] == "LACKING"
+    assert shown(ask, done, minefields=(missed,))["declines_when_impossible"] == "PRESENT"
+    assert shown(ask, done, milestones=(met, said))["tells_the_user"] == "LACKING"
+    assert "tells_the_user" not in shown(ask, done, milestones=(missed, said))
+    assert shown(ask, done, milestones=(missed,))["uses_tools_at_all"] == "LACKING"
+    assert "uses_tools_at_all" not in shown(ask, done, milestones=(said,))
+
+
 def test_its_router_knows_the_tasks_that_it_was_trained_on() -> None:
     suite = ToySuite()
     for settings in ({}, {"route": "retrieval", "route_threshold": 0.1}):
@@ -154,9 +244,9 @@ def test_the_other_methods_of_this_kind_work_there_too() -> None:
         (
             Trace(TraceSettings(synthesis="select")),
             Bare(),
-            "toy/bare has none. Set llm.analyst.by=endpoint",
+            "toy/bare has neither .HasReference, HasMilestones.*Set llm.analyst.by=endpoint",
         ),
-        (PromptOnly(PromptOnlySettings()), Bare(), "toy/bare has none"),
+        (PromptOnly(PromptOnlySettings()), Bare(), "toy/bare has neither"),
         (Untargeted(UntargetedSettings()), ToySuite(), "no generator"),
         (SingleCapability(SingleCapabilitySettings()), ToySuite(), "no generator"),
         (Trace(TraceSettings(pair_share=0.5)), Making(), "toy/tests makes no tasks that need two"),

@@ -19,8 +19,10 @@ ELSEWHERE = (
 its environments run, when it stops, where the agent lay that it began with). They are not part of
 its identity; the content of that agent is, under the key `beginning`."""
 
-FLOORS = ("idle", "random", "reference")
-"""The scripted policies that every run evaluates: two lower bounds and an upper bound."""
+LOWER, UPPER = ("idle", "random"), ("reference",)
+FLOORS = (*LOWER, *UPPER)
+"""The scripted policies that every run evaluates: two lower bounds and, for a suite with
+references, an upper bound."""
 
 PER_ITEM = ("requests", "prompt_tokens", "completion_tokens")
 """What a summary's `per_item` holds of each role: the cost of a checklist item."""

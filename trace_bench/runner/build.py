@@ -244,8 +244,14 @@ def check_needs(
     acting = named if built is None else built
     has: Mapping[str, object] = {"env": suite, "trainer": trainer, "policy": acting}
     for need in plan.needs:
-        if has[need.group] is not None and not isinstance(has[need.group], need.protocol):
+        part = has[need.group]
+        if part is not None and not any(isinstance(part, known) for known in _abilities(need)):
             raise _lacking(need, parts, suite)
+
+
+def _abilities(need: Need) -> list[type]:
+    """Those of which one is enough."""
+    return [need.protocol, *([] if need.instead is None else [need.instead])]
 
 
 def _lacking(need: Need, parts: Parts, suite: Suite) -> UserError:
@@ -253,10 +259,10 @@ def _lacking(need: Need, parts: Parts, suite: Suite) -> UserError:
     if need.group == "env":
         given = f"{suite.name}/{suite.variant}"
     hint = f" {need.hint}" if need.hint else ""
+    wanted = " or ".join(f"`{p.__name__}` ({', '.join(members(p))})" for p in _abilities(need))
     return UserError(
-        f"method={parts['method'].label} needs `{need.protocol.__name__}` "
-        f"({', '.join(members(need.protocol))}) of the setting `{need.group}`, and {given} does "
-        f"not have it.{hint} {need.page} explains it. Change `{need.group}` or `method`."
+        f"method={parts['method'].label} needs {wanted} of the setting `{need.group}`, and {given} "
+        f"does not have it.{hint} {need.page} explains it. Change `{need.group}` or `method`."
     )
 
 
@@ -285,7 +291,9 @@ def check_splits(settings: Settings, suite: Suite, plan: MethodPlan) -> None:
             named |= {"env.dev_split": settings.env.dev_split}
     for setting, split in named.items():
         if split not in (there := splits_of(suite)):
-            raise unknown(f"split of {suite.name}/{suite.variant}", split, there, setting)
+            found = unknown(f"split of {suite.name}/{suite.variant}", split, there, setting)
+            curve = " Without a curve it is not needed: checkpoints=[]."
+            raise UserError(f"{found}{curve if setting == 'env.dev_split' else ''}")
     tasks_of(suite, settings.evaluation.split)
     if plan.learns and settings.protocol == "held_out":
         _check_disjoint(settings, suite)

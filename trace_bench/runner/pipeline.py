@@ -25,7 +25,7 @@ from trace_bench.core.protocols import (
     Tracker,
     Yardstick,
 )
-from trace_bench.core.run_files import AGENT, FAULTS, FLOORS, SUMMARY
+from trace_bench.core.run_files import AGENT, FAULTS, LOWER, SUMMARY, UPPER
 from trace_bench.core.store import read_lines, write_json
 from trace_bench.core.types import CHARGED, AgentSpec, Task
 from trace_bench.llm.costs import per_item
@@ -248,7 +248,7 @@ def _phases(run: _Run, lab: RunLab, base: AgentSpec) -> AgentSpec:
     """Runs the phases: base agent, scripted bounds, method, trained agent, adapters, router."""
     bench, evaluation = run.bench, run.evaluation
     evaluation.base(base)
-    names = [n for n in FLOORS if n != FLOORS[-1] or isinstance(bench.suite, HasReference)]
+    names = [*LOWER, *(UPPER if isinstance(bench.suite, HasReference) else ())]
     evaluation.floors(scripted_policies(bench.context, names))
     with run.clock.phase("method"):
         run.progress.phase("method")

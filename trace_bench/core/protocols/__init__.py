@@ -4,7 +4,7 @@ Required members are in the main protocol of each part. Each optional ability is
 own below it: a class has the ability if it has the protocol's members. What must be known before
 the part is built, such as its container image, is a protocol on the class.
 
-    environments   Env (ScoresAlone), Suite (HasReference, HasChecklist, Synthesizes,
+    environments   Env (ScoresAlone), Suite (HasReference, HasMilestones, HasChecklist, Synthesizes,
                    SynthesizesPairs, SynthesizesDomains, AsksUser, ActsTogether, Describes,
                    Borrows, Closes; on the class: InImage, ListsTasksHere, LargerSplits,
                    TypicalLengths, Tagged)
@@ -27,6 +27,7 @@ from trace_bench.core.protocols.environments import (
     Describes,
     Env,
     HasChecklist,
+    HasMilestones,
     HasReference,
     InImage,
     LargerSplits,
@@ -105,6 +106,7 @@ __all__ = [
     "Env",
     "FineTunes",
     "HasChecklist",
+    "HasMilestones",
     "HasReference",
     "Hear",
     "InImage",

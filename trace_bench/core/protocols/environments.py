@@ -57,6 +57,15 @@ class HasReference(Protocol):
 
 
 @runtime_checkable
+class HasMilestones(Protocol):
+    """A suite whose scores have milestones (`Score.milestones`, at least one in every score);
+    `milestones` names those of a task. Without references, TRACE's program labels episodes by
+    them."""
+
+    def milestones(self, task: Task) -> Sequence[str]: ...
+
+
+@runtime_checkable
 class HasChecklist(Protocol):
     """A suite that says by program what each of the user's turns in a task asks for: [turn][item],
     items as plain data in the form of `trace_bench.checklists.items`. The turns are those of the

@@ -135,12 +135,13 @@ class Method(Protocol):
 class Need:
     """An ability that a method needs. `protocol`: the ability; `group`: which part must have it
     ("env", "policy" or "trainer"); `page`: its documentation; `hint`: a sentence with an
-    alternative, for the error message."""
+    alternative, for the error message; `instead`: another ability that will do."""
 
     group: str
     protocol: type
     page: str
     hint: str = ""
+    instead: type | None = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
     ContinuesAdapters,
     FineTunes,
+    HasMilestones,
     HasReference,
     MethodPlan,
     Need,
@@ -30,7 +31,11 @@ from trace_bench.methods.trace.training import JOINT, PROGRESS
 CAVEAT = "its phases are shares of the whole budget"
 TASKS, METHODS = "docs/environments.md", "docs/methods.md"
 LABELS = Need(
-    "env", HasReference, TASKS, "With llm.analyst.by=endpoint a model labels the episodes instead."
+    "env",
+    HasReference,
+    TASKS,
+    "With llm.analyst.by=endpoint a model labels the episodes instead.",
+    HasMilestones,
 )
 GENERATOR = Need(
     "env",

@@ -1,4 +1,5 @@
-"""One trajectory beside its task's reference, and questions about where values came from."""
+"""One trajectory with its score, also beside its task's reference, and questions about where values
+came from."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import HasReference, Suite
+from trace_bench.core.protocols import HasMilestones, HasReference, Suite
 from trace_bench.core.types import Message, Milestone, StopReason, Task
 from trace_bench.methods.trace.analysis.evidence import (
     Call,
@@ -24,31 +25,55 @@ from trace_bench.methods.trace.analysis.evidence import (
 
 
 @dataclass(frozen=True)
-class Case:
-    """One trajectory to be labelled, and all that the program may know of its task: the reference
-    with its results, and the milestones and minefields of the score, if it has any."""
+class Scored:
+    """One trajectory to be labelled, with the milestones and minefields of its score, if it has
+    any."""
 
-    reference: Conversation
     agent: Conversation
     stop: StopReason
     milestones: tuple[Milestone, ...]
-    forbidden: bool  # the task has minefields: something must not be done
+    minefields: tuple[Milestone, ...]
     malformed: bool
 
+    @property
+    def acts(self) -> bool:
+        """Whether the task wants more than words."""
+        return any(m.tells is None for m in self.milestones)
 
-def with_references(suite: Suite) -> HasReference:
-    """The suite as one that has references; UserError if it is none."""
-    if not isinstance(suite, HasReference):
+    @property
+    def forbidden(self) -> bool:
+        """Whether the task has minefields: something must not be done."""
+        return bool(self.minefields)
+
+
+@dataclass(frozen=True)
+class Case(Scored):
+    """With the task's reference and its results: that is all the program may know."""
+
+    reference: Conversation
+
+    @property
+    def acts(self) -> bool:
+        return bool(self.reference.calls)
+
+
+def check_labels(suite: Suite) -> None:
+    """Raises UserError for a suite whose episodes the program cannot label."""
+    if not isinstance(suite, HasReference | HasMilestones):
         raise UserError(
-            "the labelling program compares episodes with references, and "
-            f"{suite.name}/{suite.variant} has none. Set llm.analyst.by=endpoint, or change `env`."
+            "the labelling program compares episodes with references, or reads the milestones of "
+            f"their scores, and {suite.name}/{suite.variant} has neither (HasReference, "
+            "HasMilestones, see docs/environments.md). Set llm.analyst.by=endpoint, or another "
+            "`env`."
         )
-    return suite
 
 
-def reference_of(suite: Suite, task: Task) -> Conversation:
-    """Replays the reference in the environment. The agent does not act: no rollout is spent."""
-    replies = with_references(suite).reference(task)
+def reference_of(suite: Suite, task: Task) -> Conversation | None:
+    """Replays the reference in the environment; None for a suite without references. The agent does
+    not act: no rollout is spent."""
+    if not isinstance(suite, HasReference):
+        return None
+    replies = suite.reference(task)
     env = suite.make()
     try:
         step = env.reset(task)

@@ -15,7 +15,7 @@ from trace_bench.core.protocols import Lab
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Tool, Trajectory
 from trace_bench.methods.trace.analysis import analyst, select
-from trace_bench.methods.trace.analysis.case import reference_of, with_references
+from trace_bench.methods.trace.analysis.case import check_labels, reference_of
 from trace_bench.methods.trace.analysis.evidence import Conversation
 from trace_bench.methods.trace.analysis.label import label
 from trace_bench.methods.trace.analysis.select import Labelled, Verdict
@@ -55,7 +55,7 @@ class Analysis:
         """Plays `count` episodes of the training tasks and labels what happened."""
         by_program = self.lab.prompt_limit(analyst.ROLE) is None
         if by_program:
-            with_references(self.lab.suite)  # refused now, before anything is played
+            check_labels(self.lab.suite)  # refused now, before anything is played
         chosen = self._tasks(tasks, count)
         temperature = self.settings.analysis_temperature
         played = self.lab.rollouts(
@@ -70,9 +70,13 @@ class Analysis:
     def _by_program(self, tasks: Sequence[Task], played: Sequence[Trajectory]) -> None:
         known = self._references(tasks)
         self.episodes = [
-            Episode(task, t, _passed(t), label(found, t) if found and _scored(t) else None)
+            Episode(
+                task,
+                t,
+                _passed(t),
+                label(known[task.id], t) if task.id in known and _scored(t) else None,
+            )
             for task, t in zip(tasks, played, strict=True)
-            for found in (known[task.id],)
         ]
         rows = self._rows()
         self.candidates = [
@@ -82,8 +86,8 @@ class Analysis:
         self.keep = self.settings.keep_runs
 
     def _references(self, tasks: Sequence[Task]) -> dict[str, Conversation | None]:
-        """The replayed reference of every task; None where the environment fails at it, so that
-        the task's episodes get no labels."""
+        """The replayed reference of every task, None in a suite without references. A task at which
+        the environment fails is left out, so that its episodes get no labels."""
         known: dict[str, Conversation | None] = {}
         for task_id, task in {task.id: task for task in tasks}.items():
             try:
@@ -91,7 +95,6 @@ class Analysis:
             except UserError:
                 raise
             except Exception as error:  # an environment may raise anything
-                known[task_id] = None
                 self.lab.log(f"{task_id} is not labelled, its reference cannot be played: {error}")
         return known
 
