@@ -9,6 +9,7 @@
     over PLACES... --setting S --out FOLDER   over the values of one setting that is a number
                                           (--setting S,T,...: T and others vary along with S)
     capabilities PLACES... --out FOLDER   over how many capabilities are used at most
+    sizes PLACES... --out FOLDER          what methods bring and cost over the size of the model
     search PLACES... --out FOLDER         settings that were tried on the development split
     compare RUN RUN [--csv FILE]          two runs, or two agents with their seeds, also of one
                                           method: what their settings differ in, each against its
@@ -163,7 +164,7 @@ def _carry_out(given: argparse.Namespace) -> list[Path]:
         _say("left out", found.skipped[before:])
     elif command != "collect":
         rules.check_coverage(found.records, given.coverage)
-    if command != "collect":
+    if command not in make.AS_RECORDED:
         found = replace(found, records=by_total(found.records))
     if given.across is not None:
         found = replace(found, records=tuple(with_own(found.records, given.across.split(","))))

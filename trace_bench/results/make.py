@@ -10,7 +10,7 @@ from pathlib import Path
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_text
 from trace_bench.core.text import visible
-from trace_bench.results import details, rules, search, tables
+from trace_bench.results import details, rules, search, sizes, tables
 from trace_bench.results.compare import Cell, cells, check_same_settings
 from trace_bench.results.groups import Group, groups_of, overview
 from trace_bench.results.over import Over
@@ -168,6 +168,12 @@ def make_over(found: Found, out: Path, settings: str) -> list[Path]:
     return written + across.draw(f"Success by {setting}", setting, out / name)
 
 
+def make_sizes(found: Found, out: Path) -> list[Path]:
+    table, made = sizes.make(found)
+    written = _write([table], out)
+    return written + sizes.draw(made, sizes.caption(found), out / "sizes")
+
+
 def make_search(found: Found, out: Path) -> list[Path]:
     search.check(found.records)
     return _write([search.table(found.records, describe(found.records, found.skipped))], out)
@@ -203,8 +209,11 @@ COMMANDS: dict[str, Callable[[Found, Path], list[Path]]] = {
     "map": make_map,
     "capabilities": make_capabilities,
     "search": make_search,
+    "sizes": make_sizes,
     "paper": paper,
 }
 
-DRAWING = ("tables", "map", "over", "capabilities", "paper")
+AS_RECORDED = ("collect", "sizes")
+"""The commands that take each run's own budget, without what was spent before it."""
+DRAWING = ("tables", "map", "over", "capabilities", "sizes", "paper")
 """The commands that also draw figures."""

@@ -1,0 +1,146 @@
+"""What training brings and costs over the size of the base model: a table and a figure.
+
+Runs of several models differ in more than the model (its beginning, its learning rate), so they
+stand in no other table together. They must agree in the held-out tasks, the rules and the budget;
+in what else they differ, the caption says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from trace_bench.core.errors import UserError
+from trace_bench.results import drawing
+from trace_bench.results.beginnings import by_total
+from trace_bench.results.compare import Cell, base_of, cells, check_same_settings, difference
+from trace_bench.results.places import Found
+from trace_bench.results.records import Record, flat_settings
+from trace_bench.results.style import style
+from trace_bench.results.table import Table
+from trace_bench.results.tables import describe, in_cell, readable
+
+Sizes = Mapping[int, Mapping[str, Cell]]
+"""The cells by the number of the model's parameters and by method, both in rising order."""
+SAME = ("held-out tasks", "rule", "protocol", "accounting", "env.name", "env.suite",
+        "evaluation.split", "evaluation.trials", "env.train_split", "env.train_tasks")  # fmt: skip
+
+
+def make(found: Found) -> tuple[Table, Sizes]:
+    """The table and the cells that it shows. Raises UserError for runs that do not say how large
+    their model is, and for those that differ in what they are measured by."""
+    if unknown := [r.fingerprint for r in found.records if r.parameters is None]:
+        raise UserError(
+            f"runs {', '.join(unknown[:4])} do not say how many parameters their model has (they "
+            "are older, scripted, or their model is on a server). Leave them out."
+        )
+    records = by_size(found.records)
+    if len(records) < 2:
+        raise UserError("`sizes` needs runs of at least two models. Name more runs.")
+    _check(found.records)
+    sizes = {size: _cells(some) for size, some in records.items()}
+    text = (
+        "What a method brings over the agent that it began with, by the size of the base model, "
+        "with 95 % intervals over tasks and seeds, differences paired by task; wall time of the "
+        "method and thousands of tokens in its rollouts, means over seeds. "
+        f"{_varying(found.records)} {' '.join(_about(s, r) for s, r in records.items())}"
+    )
+    rows = [row for size, found_cells in sizes.items() for row in _rows(size, found_cells)]
+    header = ("parameters", "method", "runs", "base", "success", "gain", "minutes", "kilotokens")
+    return Table("sizes", text, header, tuple(rows)), sizes
+
+
+def by_size(records: Sequence[Record]) -> dict[int, tuple[Record, ...]]:
+    """The runs of each model by its parameters; budgets hold what was spent before."""
+    sizes = sorted({r.parameters for r in records if r.parameters is not None})
+    return {size: by_total([r for r in records if r.parameters == size]) for size in sizes}
+
+
+def draw(sizes: Sizes, about: str, path: Path) -> list[Path]:
+    """Success and minutes over parameters, a line a method."""
+    figure, ((left, right),) = drawing.panels(1, 2, (8.2, 3.6))
+    methods = list(dict.fromkeys(m for found in sizes.values() for m in found))
+    looks = style().looks([style().control, *methods])
+    bases = [(float(size), base_of(next(iter(found.values())))) for size, found in sizes.items()]
+    drawing.line(left, looks[style().control], [(x, cell.interval()) for x, cell in bases])
+    for method in methods:
+        own = [(float(size), found[method]) for size, found in sizes.items() if method in found]
+        look = looks[method]
+        drawing.line(left, look, [(x, cell.interval()) for x, cell in own])
+        right.plot([x for x, _ in own], [minutes(c) for _, c in own], color=look.colour,
+                   marker=look.marker, markersize=6, linewidth=1.4, label=look.label)  # fmt: skip
+    one = next(iter(next(iter(sizes.values())).values()))
+    drawing.bounds(left, one.records[0].floors)
+    for axes in (left, right):
+        axes.set_xscale("log")
+        axes.set_xticks(list(sizes), [_shown(s) for s in sizes])
+        axes.minorticks_off()
+        axes.set_xlabel("parameters of the base model")
+    left.set_ylabel(drawing.SUCCESS)
+    right.set_yscale("log")
+    right.set_ylabel("minutes of the method")
+    drawing.beside(right)
+    caption = f"{about}; {drawing.INTERVALS}. Minutes are wall time, means over seeds."
+    return drawing.finish(figure, "Success and cost by the size of the model", caption, path)
+
+
+def caption(found: Found) -> str:
+    """What was run, in words for the figure."""
+    return readable(found.records)
+
+
+def minutes(cell: Cell) -> float:
+    """Wall time of the method, mean over seeds."""
+    return sum(r.wall_s.get("method", 0.0) for r in cell.records) / len(cell.records) / 60
+
+
+def _cells(records: Sequence[Record]) -> dict[str, Cell]:
+    found = cells(records)
+    if len({budget for _, budget in found}) > 1:
+        raise UserError("`sizes` shows one budget. Name one with budget=.")
+    return {method: cell for (method, _), cell in found.items()}
+
+
+def _check(records: Sequence[Record]) -> None:
+    every = {key for r in records for key in flat_settings(r)}
+    check_same_settings(records, sorted(every - set(SAME)))
+    if len({r.budget for r in records}) > 1:
+        budgets = ", ".join(str(b) for b in sorted({r.budget for r in records}))
+        raise UserError(f"`sizes` shows one budget, and these runs have {budgets}. Name budget=.")
+
+
+def _varying(records: Sequence[Record]) -> str:
+    """In which settings the models' runs differ, apart from those of a single method."""
+    keys = sorted({key for r in records for key in r.settings} - {"model.sha256", "model.path"})
+    shown = []
+    for key in keys:
+        values = list(dict.fromkeys(str(r.settings.get(key)) for r in _ordered(records)))
+        if len(values) > 1:
+            shown.append(f"{key} {', '.join(values)}")
+    return f"From the smallest to the largest model also differ: {'; '.join(shown)}."
+
+
+def _ordered(records: Sequence[Record]) -> list[Record]:
+    return sorted(records, key=lambda r: r.parameters or 0)
+
+
+def _about(size: int, records: Sequence[Record]) -> str:
+    return f"{_shown(size)}: {describe(records)}"
+
+
+def _rows(size: int, found: Mapping[str, Cell]) -> list[tuple[str, ...]]:
+    rows = []
+    for method, cell in found.items():
+        base = base_of(cell)
+        gain = difference(cell, base).interval
+        tokens = sum(r.tokens for r in cell.records) / len(cell.records) / 1000
+        rows.append(
+            (f"{size:,}", method, f"{len(cell.records)}", f"{base.value:.3f}", in_cell(cell),
+             f"{gain.value:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]", f"{minutes(cell):.1f}",
+             f"{tokens:.0f}")
+        )  # fmt: skip
+    return rows
+
+
+def _shown(size: int) -> str:
+    return f"{size / 1e6:.1f}M" if size < 1e7 else f"{size / 1e6:.0f}M"
