@@ -55,43 +55,62 @@ def update(
     steps = Steps()
     started = time.perf_counter()
     usable = [bool(t) and len(s.sampled) > 0 for t, s in zip(found.trained, sequences, strict=True)]
-    if (learner.rounded or settings.hinted) and any(usable):
-        sequences = _own_logprobs(learner, sequences, usable, settings, steps)
+    own = learner.rounded or bool(settings.hinted)
+    sequences = list(sequences)
+    if own and settings.minibatches > 1 and any(usable):  # else the first step has them all
+        places = [i for i, used in enumerate(usable) if used]
+        before = _before(learner, [sequences[i] for i in places], settings)
+        _replace(sequences, places, before, settings, steps)
     for members in minibatches(usable, settings, seed):
         batch = [sequences[i] for i in members]
         spread = found.spread(members, torch.tensor([len(b.sampled) for b in batch]))
-        norm = _step(learner, optimizer, batch, spread, settings, steps)
+        first = steps.steps == 0
+        fresh = first and own and settings.minibatches == 1
+        norm, new = _step(learner, optimizer, batch, spread, settings, steps, fresh)
+        if fresh:
+            _replace(sequences, members, new, settings, steps)
+        elif first and not own:
+            old = np.concatenate([b.logprobs for b in batch])
+            steps.mismatch = mismatch(torch.from_numpy(old), torch.from_numpy(np.concatenate(new)))
         if not math.isfinite(norm):
             break
     steps.seconds = time.perf_counter() - started
     return steps
 
 
-def _own_logprobs(
-    learner: Learner,
-    sequences: Sequence[Tokens],
-    usable: Sequence[bool],
-    settings: TrainerSettings,
-    steps: Steps,
-) -> list[Tokens]:
-    """The usable sequences with the learner's own log-probabilities before the first step in place
-    of the sampler's, so that neither rounding nor a hint is taken for a change of the policy. What
-    both are apart goes into `steps`, of rollouts without a hint."""
-    out = list(sequences)
-    places = [i for i, used in enumerate(usable) if used]
+def _before(
+    learner: Learner, batch: Sequence[Tokens], settings: TrainerSettings
+) -> list[np.ndarray]:
+    """The learner's own log-probabilities of each sequence, before the first step."""
     found: list[np.ndarray] = []
     with torch.no_grad():
-        for part in parts([out[i] for i in places], settings.batch_tokens, learner.room):
-            ends = np.cumsum([len(s.sampled) for s in part])[:-1]
-            found += np.split(learner.logprobs(build(part)).cpu().numpy(), ends)
+        for part in parts(batch, settings.batch_tokens, learner.room):
+            found += _split(learner.logprobs(build(part)), part)
+    return found
+
+
+def _split(logprobs: Tensor, part: Sequence[Tokens]) -> list[np.ndarray]:
+    ends = np.cumsum([len(s.sampled) for s in part])[:-1]
+    return np.split(logprobs.detach().cpu().numpy(), ends)
+
+
+def _replace(
+    sequences: list[Tokens],
+    places: Sequence[int],
+    own: Sequence[np.ndarray],
+    settings: TrainerSettings,
+    steps: Steps,
+) -> None:
+    """Puts the learner's own log-probabilities before the first step in place of the sampler's, so
+    that neither rounding nor a hint is taken for a change of the policy. What both are apart goes
+    into `steps`, of rollouts without a hint."""
     alike = [n for n, i in enumerate(places) if not is_hinted(i, settings)]
     if alike:
-        sampler = np.concatenate([out[places[n]].logprobs for n in alike])
-        own = np.concatenate([found[n] for n in alike])
-        steps.mismatch = mismatch(torch.from_numpy(sampler), torch.from_numpy(own))
-    for i, logprobs in zip(places, found, strict=True):
-        out[i] = replace(out[i], logprobs=logprobs)
-    return out
+        sampler = np.concatenate([sequences[places[n]].logprobs for n in alike])
+        found = np.concatenate([own[n] for n in alike])
+        steps.mismatch = mismatch(torch.from_numpy(sampler), torch.from_numpy(found))
+    for i, logprobs in zip(places, own, strict=True):
+        sequences[i] = replace(sequences[i], logprobs=logprobs)
 
 
 def minibatches(
@@ -119,16 +138,18 @@ def _step(
     advantages: Tensor,
     settings: TrainerSettings,
     steps: Steps,
-) -> float:
-    """One optimizer step on a minibatch; `advantages`: of its sampled tokens. Returns the norm of
-    the gradient before clipping; NaN if the loss is NaN (clamping would turn that into a gradient
-    of zero)."""
+    fresh: bool,
+) -> tuple[float, list[np.ndarray]]:
+    """One optimizer step on a minibatch; `advantages`: of its sampled tokens; `fresh`: the old
+    policy is the learner as it is. Returns the norm of the gradient before clipping (NaN if the
+    loss is NaN: clamping would turn that into a gradient of zero), and the log-probabilities of
+    each sequence before the step."""
     lengths = torch.tensor([len(b.sampled) for b in batch])
     weights = token_weights(lengths, settings.aggregate).to(learner.device)
     spread = advantages.to(learner.device)
     old = torch.from_numpy(np.concatenate([b.logprobs for b in batch])).to(learner.device)
     optimizer.zero_grad(set_to_none=True)
-    first: list[Tensor] = []  # the log-probabilities before the first step
+    before: list[np.ndarray] = []
     done = 0
     for part in parts(batch, settings.batch_tokens, learner.room):
         count = sum(len(b.sampled) for b in part)
@@ -137,7 +158,7 @@ def _step(
         new = learner.logprobs(build(part))
         loss = policy_loss(
             new,
-            old[here],
+            new.detach() if fresh else old[here],
             spread[here],
             weights[here],
             clip_low=settings.clip_low,
@@ -149,16 +170,13 @@ def _step(
         steps.clipped += float(loss.clipped) * count
         steps.kl += float(loss.kl) * count
         steps.weight += count
-        if steps.steps == 0 and not (learner.rounded or settings.hinted):
-            first.append(new.detach())
+        before += _split(new, part)
     norm = float(torch.nn.utils.clip_grad_norm_(learner.parameters, settings.max_grad_norm))
     if not math.isfinite(steps.loss):
         norm = math.nan
     if math.isfinite(norm):
         optimizer.step()
-    if first:
-        steps.mismatch = mismatch(old, torch.cat(first))
     steps.steps += 1
     steps.grad_norm += norm
     steps.tokens += sum(len(b.ids) for b in batch)
-    return norm
+    return norm, before
