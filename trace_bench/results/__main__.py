@@ -180,7 +180,7 @@ def _carry_out(given: argparse.Namespace) -> list[Path]:
 
 
 def _found(arguments: Sequence[str], rule: str | None, indexed: bool) -> Found:
-    """The runs that places and filters leave; what is left out is said on stderr."""
+    """The runs that places and filters leave; what is left out is listed on stderr."""
     places, filters = choose.split(arguments)
     found = find([Path(p) for p in places], rule, indexed)
     _say("note", found.notes)

@@ -115,7 +115,7 @@ AXIS = ("env.train_tasks", "env.train_split")
 
 def make_map(found: Found, out: Path) -> list[Path]:
     """Runs without env.train_tasks stand as level lines if their method does not look at training
-    tasks; other such runs are left out, and said so."""
+    tasks; other such runs are left out, with a line on stderr."""
     from trace_bench.results import plots
 
     sized = [r for r in found.records if training_tasks(r)]

@@ -272,7 +272,7 @@ class Lab(Protocol):
     def prompt_states(
         self, messages: Sequence[Message], tools: Sequence[Tool], blocks: bool = False
     ) -> Sequence[State]: ...
-    def listening(self, hear: Hear) -> AbstractContextManager[None]: ...  # to whoever calls it
+    def listening(self, hear: Hear) -> AbstractContextManager[None]: ...  # a `with` block
     def checkpoint(self, agent: AgentSpec) -> None: ...  # the current agent, for the curve
     def metric(self, **values: Any) -> None: ...
     def log(self, text: str) -> None: ...  # a line of progress, on stderr
