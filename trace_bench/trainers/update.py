@@ -81,7 +81,7 @@ def _own_logprobs(
     places = [i for i, used in enumerate(usable) if used]
     found: list[np.ndarray] = []
     with torch.no_grad():
-        for part in parts([out[i] for i in places], settings.batch_tokens, learner.room):
+        for part in parts([out[i] for i in places], settings.batch_tokens, learner.memory_budget):
             ends = np.cumsum([len(s.sampled) for s in part])[:-1]
             found += np.split(learner.logprobs(build(part)).cpu().numpy(), ends)
     alike = [n for n, i in enumerate(places) if not is_hinted(i, settings)]
@@ -130,7 +130,7 @@ def _step(
     optimizer.zero_grad(set_to_none=True)
     first: list[Tensor] = []  # the log-probabilities before the first step
     done = 0
-    for part in parts(batch, settings.batch_tokens, learner.room):
+    for part in parts(batch, settings.batch_tokens, learner.memory_budget):
         count = sum(len(b.sampled) for b in part)
         here = slice(done, done + count)
         done += count
