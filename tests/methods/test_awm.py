@@ -127,7 +127,7 @@ def test_the_tiny_agent_trains_on_such_environments(
     process = ["sandbox=process", "sandbox.allow_untrusted=true", f"run_dir={tmp_path / 'b'}"]
     assert run(compose([*given, *small[:-1], *process])) == 0
     said = capsys.readouterr().err
-    assert "2 of 6 tasks of 2 scenarios can be trained on; 2 cannot be played" in said
+    assert "2 of 6 tasks of 2 scenarios can be trained on; 2 cannot be run" in said
     lines = [json.loads(s) for s in (tmp_path / "b" / "ledger.jsonl").read_text().splitlines()]
     assert len(lines) == 64 and all(e["task"].startswith("generated/awm/") for e in lines)
     assert not any(e["error"] for e in lines)

@@ -165,7 +165,7 @@ def test_lost_episodes_are_played_again_as_if_nothing_was_learned_from_the_rest(
             lab.close()
 
     flag.write_text("16")
-    with pytest.raises(UserError, match=r"iter0001: 9 of 16 episodes .* plays the lost episodes"):
+    with pytest.raises(UserError, match=r"iter0001: 9 of 16 episodes .* the lost episodes are run"):
         start(0.5)
     flag.write_text("0")
     with pytest.raises(KeyboardInterrupt):

@@ -317,7 +317,7 @@ class RunLab:
         self._trajectories.drop(lambda line: line["call"] == call and line["index"] in gone)
         for index in lost:
             del stored[index]
-        self.log(f"{call}: {len(lost)} lost episodes are played again")
+        self.log(f"{call}: {len(lost)} lost episodes are run again")
 
     def _check_lost(
         self, call: str, batch: Batch, there: Mapping[int, Trajectory], by: PlayElsewhere | None

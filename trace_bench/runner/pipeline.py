@@ -141,7 +141,7 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
         resumed = belongs(place)
         summary = stored_summary(place.folder) if resumed else None
         if summary is not None and (gone := health.lost(summary)):
-            log(f"{gone} held-out episodes were lost; they are played again")
+            log(f"{gone} held-out episodes were lost; they are run again")
         elif summary is not None:
             summary = _reported_again(settings, parts, place, summary, log)
             return Done(place.folder, summary, stored=True)

@@ -65,7 +65,7 @@ def check(budget: int, settings: TraceSettings, trainer: Trainer, free: bool) ->
             f"method.gate_share={settings.gate_share} of budget={budget} is {kept} rollouts for "
             f"the gate, which needs at least {least}, and leaves {budget - kept} for the "
             f"adapters, which need at least {rest}. Raise `budget` or change "
-            "`method.gate_share`; with 0 the gate is played as it starts."
+            "`method.gate_share`; with 0 the gate stays as it starts."
         )
 
 
@@ -175,8 +175,8 @@ class GateTraining:
             check_finite(where, update.grad_norm)
         if self.strange:
             self.lab.log(
-                f"warning: {where}: {self.strange} times other weights were played than the gate "
-                "gives now, as may be when another machine played these rollouts"
+                f"warning: {where}: {self.strange} times an episode used other weights than the "
+                "gate gives now, as may be when another machine ran these rollouts"
             )
         return {
             "phase": "training",

@@ -55,7 +55,7 @@ TUNING = Need(
     "trainer",
     FineTunes,
     "docs/routing.md",
-    "With method.gate_share=0 the gate is played as it starts.",
+    "With method.gate_share=0 the gate stays as it starts.",
 )
 GOES_ON = Need(
     "trainer",

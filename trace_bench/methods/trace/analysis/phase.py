@@ -95,7 +95,7 @@ class Analysis:
             except UserError:
                 raise
             except Exception as error:  # an environment may raise anything
-                self.lab.log(f"{task_id} is not labelled, its reference cannot be played: {error}")
+                self.lab.log(f"{task_id} is not labelled, its reference cannot be run: {error}")
         return known
 
     def _by_model(self, tasks: Sequence[Task], played: Sequence[Trajectory]) -> None:
