@@ -3,7 +3,7 @@
     python tests/bench/sandbox.py [--kinds inline process docker] [--live 1 16 256] [--seconds 3]
     python tests/bench/sandbox.py --agent tiny --live 64    the real tiny model acts
 
-The scripted agent plays reference trajectories, so nearly all time is the environment's and the
+The scripted agent replays reference trajectories, so nearly all time is the environment's and the
 box's. Kinds take turns, three rounds each, and the median counts; the first episodes of every box,
 in which it imports what it needs, are not counted.
 """

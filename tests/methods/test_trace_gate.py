@@ -95,7 +95,7 @@ def test_the_gradient_is_that_of_finite_differences(
     model.learner.model.double()
 
     def total() -> torch.Tensor:
-        return model.logprobs(tree, gate.mix(states, played=False)).double().sum()
+        return model.logprobs(tree, gate.mix(states, applied=False)).double().sum()
 
     torch.autograd.backward(total())
     rows = len(gate.weights)
@@ -122,11 +122,11 @@ def test_the_gradient_is_that_of_finite_differences(
 def test_the_gradient_passes_the_rounding(refs: Any) -> None:
     gate = gate_of(refs, "global")
     state = torch.randn(1, 128).tolist()
-    played, smooth = gate.mix(state), gate.mix(state, played=False)
-    tenths = (played - 0.35) / 0.65 * 10
-    assert torch.allclose(tenths, tenths.round(), atol=1e-9) and not torch.equal(played, smooth)
+    applied, smooth = gate.mix(state), gate.mix(state, applied=False)
+    tenths = (applied - 0.35) / 0.65 * 10
+    assert torch.allclose(tenths, tenths.round(), atol=1e-9) and not torch.equal(applied, smooth)
     grads = [
-        torch.autograd.grad(mix[0, 0], gate.bias, retain_graph=True)[0] for mix in (played, smooth)
+        torch.autograd.grad(mix[0, 0], gate.bias, retain_graph=True)[0] for mix in (applied, smooth)
     ]
     torch.testing.assert_close(grads[0], grads[1])
 

@@ -77,7 +77,7 @@ def test_a_pass_keeps_no_square_of_its_tokens(learner) -> None:
     assert learner.memory_budget.node == pytest.approx(few, rel=0.3)
 
 
-def test_the_memory_budget_is_the_same_where_it_is_first_asked_for_without_gradients(learner) -> None:
+def test_the_memory_budget_is_the_same_if_first_asked_for_without_gradients(learner) -> None:
     """As in bfloat16, where the trainer's own log-probabilities are read before the first step."""
     vars(learner).pop("memory_budget", None)
     with torch.no_grad():

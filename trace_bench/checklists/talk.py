@@ -72,8 +72,7 @@ def thinking(text: str) -> str:
 
 
 def turns_of(messages: Sequence[Message]) -> tuple[list[Message], list[Turn]]:
-    """(the messages before the user's first, the turns). Messages that nobody said to the agent in
-    a turn, such as the system's, belong to the opening."""
+    """(the messages before the user's first, such as the system's, and the turns)."""
     opening: list[Message] = []
     turns: list[Turn] = []
     for message in messages:

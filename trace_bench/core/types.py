@@ -189,7 +189,7 @@ class Trajectory:
     stop: StopReason
     score: Score | None
     failure: Failure | None = None
-    adapter: str | None = None  # that played; "a > b" where it changed (each Turn has its own)
+    adapter: str | None = None  # that acted; "a > b" where it changed (each Turn has its own)
 
     @property
     def tokens(self) -> int:

@@ -25,7 +25,7 @@ def source_of(record: Record) -> str:
 def by_source(records: Sequence[Record], named: Sequence[Record]) -> tuple[list[Record], list[str]]:
     """`named`, the same runs as `records` with the names of their rows, with what tells the
     training tasks of a row from those of most runs; and remarks that say what those are. A run that
-    played no rollout has no training tasks."""
+    ran no rollout has no training tasks."""
     often = Counter(source_of(r) for r in records if r.trained_on)
     if len(often) < 2:
         return list(named), []

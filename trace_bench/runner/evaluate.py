@@ -166,7 +166,7 @@ class Evaluator:
 
     def _untold(self, job: _Job) -> set[int]:
         """The plan's episodes that have a score and whose trajectory, which should be kept, is
-        gone. Only where the same episode can be played again."""
+        gone. Only where the same episode can be run again."""
         if not job.keep or self._kept is None or not job.player.repeats:
             return set()
         found = self._found[job.label]

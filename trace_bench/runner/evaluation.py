@@ -28,7 +28,7 @@ from trace_bench.runner.routing import Routing, acts_alike, choices_of, only, ro
 class Wanted:
     """What is evaluated, and how.
 
-    tasks: the held-out ones; each is played `trials` times. dev_split: the development tasks, for
+    tasks: the held-out ones; each is run `trials` times. dev_split: the development tasks, for
     the curve (at the rollout counts `points`, ascending) and the router. routing: whether every
     adapter is evaluated alone, on both, to compare the router with the best choice for each task.
     retries: of an episode that the infrastructure lost. max_lost: the share of an agent's episodes

@@ -1,7 +1,7 @@
-"""The course of a training job: which tasks it plays next, how many, and what it has spent.
+"""The course of a training job: which tasks it runs next, how many, and what it has spent.
 
 With `order=shuffled` and `resample=0` all of it is known beforehand (`schedule.plan`). The other
-settings look at the rewards of groups that were played; they draw from the job's seed and these
+settings look at the rewards of groups that were run; they draw from the job's seed and these
 rewards alone, so that a job that is resumed takes the same course again.
 """
 
@@ -31,7 +31,7 @@ class Course:
         schedule = plan(rollouts, settings, name)
         self.total = rollouts - schedule.unspent
         self.spent = self.begun = 0
-        self._groups = 0  # played so far
+        self._groups = 0  # run so far
         self._epoch, self._queue = -1, list[int]()  # order=skipping: what is left of an epoch
         self._equal: dict[str, int] = {}  # task id -> how many of its latest groups were constant
 
@@ -82,7 +82,7 @@ class Course:
         return chosen
 
     def _prioritized(self, count: int) -> list[Task]:
-        """Tasks that were never played, in the shuffled order, then draws in which the chance of a
+        """Tasks that were never run, in the shuffled order, then draws in which the chance of a
         task halves with each of its latest groups that was constant, down to `FLOOR`."""
         order = [self.tasks[i] for i in epoch(len(self.tasks), self.seed, 0)]
         unique = {task.id: task for task in order}
@@ -98,7 +98,7 @@ class Course:
 
     def _unskipped(self) -> Task:
         """The next task of the shuffled order, without those whose latest group was constant; they
-        sit out one epoch. An epoch in which all would sit out is played whole."""
+        sit out one epoch. An epoch in which all would sit out is run whole."""
         while not self._queue:
             self._epoch += 1
             order = epoch(len(self.tasks), self.seed, self._epoch)

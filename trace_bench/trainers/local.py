@@ -309,7 +309,7 @@ class _Training:
         return self.record(iteration, trajectories, found, steps, rate)
 
     def of_hinted(self, trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
-        """The mean reward of the rollouts that played without a hint, where others had one."""
+        """The mean reward of the rollouts that ran without a hint, where others had one."""
         if not self.settings.hinted:
             return {}
         alone = [t for n, t in enumerate(trajectories) if not is_hinted(n, self.settings)]

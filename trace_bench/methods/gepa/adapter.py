@@ -51,7 +51,7 @@ class Adapter:
     def evaluate(
         self, batch: list[Task], candidate: dict[str, str], capture_traces: bool = False
     ) -> Any:
-        """Plays the batch once; gepa's EvaluationBatch."""
+        """Runs the batch once; gepa's EvaluationBatch."""
         from gepa.core.adapter import EvaluationBatch
 
         prompt = candidate[COMPONENT]

@@ -5,7 +5,7 @@ The gate starts as the classifier that was learned from synthetic openings (warm
 rollout), or at zero, which weighs all adapters alike. Base model and adapters are frozen; only the
 gate is trained, with the trainer's own recipe, and its rollouts are charged. Its weights are set by
 the first prompt and locked for the conversation, or set anew before every turn; then each turn is
-computed with its own weights on all the tokens before it, as it was played.
+computed with its own weights on all the tokens before it, as it was sampled.
 
 A killed run computes the gate again from the stored rollouts: an update takes a moment, and nothing
 else must be kept.
@@ -81,7 +81,7 @@ class _Update:
 
 @dataclass
 class _Piece:
-    """What of a group was played with the same weights, those for `states`: `sequences`, whose
+    """What of a group was sampled with the same weights, those for `states`: `sequences`, whose
     sampled tokens have the `places` among those of the group."""
 
     states: Sequence[State]
@@ -142,7 +142,7 @@ class GateTraining:
         return replace(self.base, version=version, router=gate.as_json())
 
     def rollouts(self, iteration: int, agent: AgentSpec, tasks: Sequence[Task]) -> list[Trajectory]:
-        """A group of each task, played by the gate itself."""
+        """A group of each task, run with the gate itself."""
         each = [task for task in tasks for _ in range(self.recipe.group_size)]
         call = f"train/{NAME}/iter{iteration:04d}"
         played = self.lab.rollouts(call, agent, each, purpose=Purpose.TRAINING, temperature=1.0)
@@ -247,8 +247,8 @@ class GateTraining:
 
     def pieces(self, group: Sequence[Trajectory], gate: Gate, first: bool) -> list[_Piece]:
         """The group by its weights: as a whole where they are locked, else the turns that follow
-        the same conversation together. `first`: nothing was learned since the group was played,
-        so the gate should give what was played; `strange` counts where it does not."""
+        the same conversation together. `first`: nothing was learned since the group was run,
+        so the gate should give what was used; `strange` counts where it does not."""
         found: dict[str, _Piece] = {}
         place = 0
         for trajectory in group:
@@ -268,7 +268,7 @@ class GateTraining:
 
 
 def steps(trajectory: Trajectory, gate: Gate) -> Iterator[tuple[list[Message], Tokens, str | None]]:
-    """What the gate saw, the tokens that were then sampled, and what played them: once for a
+    """What the gate saw, the tokens that were then sampled, and what sampled them: once for a
     trajectory where the gate is locked, else for each of its turns."""
     from trace_bench.trainers.tree import sequence_of
 

@@ -66,7 +66,7 @@ class Trace:
         return _Fit(base, tasks, lab, self.settings, free, self._drawer, reserve).run()
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        """What the run will play, need and ask. UserError when the budget is too small."""
+        """What the run will do, need and ask. UserError when the budget is too small."""
         free = Purpose.ANALYSIS not in run.charged
         gates.check(run.budget, self.settings, run.trainer, free)
         budgets.check_budget(run.budget, self.settings, free, self.title)

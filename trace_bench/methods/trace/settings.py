@@ -160,8 +160,8 @@ class RoutingSettings:
     ties merge all adapters into one. The tiny agent cannot be asked for a letter: it knows tool
     conversations and no questions about them. The default follows from results/protocol.md."""
     route_share: float = _share(0.0)
-    """zero_shot and both: play the weighted sum of the fewest adapters that have this share of the
-    probability (a published variant); 0 plays the likeliest alone (published as final)."""
+    """zero_shot and both: use the weighted sum of the fewest adapters that have this share of the
+    probability (a published variant); 0 uses the likeliest alone (published as final)."""
     route_examples: int = _count(256)
     """Most examples per label and source, of retrieval and of the classifiers (ours; on the
     development split 32 of retrieval's name a needed capability for 38 of 76 tasks, 128 for 42, 256
@@ -269,7 +269,7 @@ class TraceFinishSettings(TraceSettings):
     """`method.*` of `method=trace_finish`: TRACE's, and what comes after it."""
 
     route: Literal["linear"] = "linear"
-    """No other: until the last part begins, all adapters play as the sum that it starts from."""
+    """No other: until the last part begins, all adapters act as the sum that it starts from."""
     finish_share: float = _share(0.25)
     """Part of the budget for GRPO on the target's training tasks (ours)."""
     merge_weight: float = field(default=0.5, metadata={"low": 0})

@@ -56,7 +56,7 @@ def supports(model: Any) -> bool:
 @dataclass(frozen=True)
 class _Players:
     """Which adapter computes which rows of a call, and for sums of adapters the weights [tokens,
-    blocks, adapters]; None if no row plays one."""
+    blocks, adapters]; None if no row uses one."""
 
     parts: Parts
     sums: Tensor | None
