@@ -77,7 +77,9 @@ def test_episodes_do_not_touch_each_other(suite: Any) -> None:
         ("send_message_with_phone_number", '{"phone_number": 5}', "HTTP 422"),
     ],
 )
-def test_bad_calls_are_told_to_the_agent(suite: Any, name: str, arguments: str, said: str) -> None:
+def test_bad_calls_are_reported_to_the_agent(
+    suite: Any, name: str, arguments: str, said: str
+) -> None:
     env = suite.make()
     env.reset(task(suite, 0))
     call = {"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}

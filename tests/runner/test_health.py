@@ -152,7 +152,7 @@ def test_a_run_without_a_score_is_not_finished(
     assert trace_bench.load(folder).score["failures"] == 0
 
 
-def test_trials_of_a_greedy_agent_are_said_to_be_equal(
+def test_trials_of_a_greedy_agent_are_reported_as_equal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -68,7 +68,7 @@ def faulty(
 def test_environments_break_and_hang_and_a_worker_is_killed(tmp_path: Path) -> None:
     """A fifth of the episodes raise, some of one task hang, and in the middle the process that
     plays environments is killed: training finishes, every episode counts once, failures are
-    failures of the environment or of its box."""
+    failures of the environment or of its sandbox."""
     chosen = jobs.settings(
         "budget=96",
         "trainer.gpus=2",

@@ -4,7 +4,8 @@ for each adapter, or one for each adapter in each transformer block.
 The gate is a linear layer on the base model's state of a prompt, or one for each block on that
 block's mean input, followed by a softmax over the adapters and the base model, as
 `policies.routing.classifier` applies it. The weights are rounded to tenths, and their gradient
-passes the rounding as if it were not there (straight-through, Bengio et al. 2013, arXiv 1308.3432), so the trainer computes the log-probabilities of exactly what was sampled.
+passes the rounding as if it were not there (straight-through, Bengio et al. 2013, arXiv
+1308.3432), so the trainer computes the log-probabilities of exactly what was sampled.
 """
 
 from __future__ import annotations
