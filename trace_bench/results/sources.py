@@ -40,9 +40,9 @@ def by_source(records: Sequence[Record], named: Sequence[Record]) -> tuple[list[
     remarks += [_usual(suite, data, sources) for suite, data in plain.items()]
     for source, text in texts.items():
         if len(text) > _LONGEST:  # too long for a row
-            mark = hashlib.sha256(source.encode()).hexdigest()[:6]
-            texts[source] = f"training {mark}"
-            remarks.append(f"training {mark}: {text}.")
+            digest = hashlib.sha256(source.encode()).hexdigest()[:6]
+            texts[source] = f"training {digest}"
+            remarks.append(f"training {digest}: {text}.")
     shown = [texts.get(source_of(r), "") for r in records]
     rows = zip(named, shown, strict=True)
     return [replace(r, method=f"{r.method}, {t}" if t else r.method) for r, t in rows], [

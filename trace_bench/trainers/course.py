@@ -1,6 +1,6 @@
 """The course of a training job: which tasks it runs next, how many, and what it has spent.
 
-With `order=shuffled` and `resample=0` all of it is known beforehand (`schedule.plan`). The other
+With `order=shuffled` and `resample=0` all of it is known beforehand (`make_schedule`). The other
 settings look at the rewards of groups that were run; they draw from the job's seed and these
 rewards alone, so that a job that is resumed takes the same course again.
 """
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Task
-from trace_bench.trainers.schedule import epoch, plan, task_of_group
+from trace_bench.trainers.schedule import epoch, make_schedule, task_of_group
 from trace_bench.trainers.settings import TrainerSettings
 
 SAME = 1e-8  # rewards closer than this are equal
@@ -28,7 +28,7 @@ class Course:
         self, tasks: Sequence[Task], settings: TrainerSettings, seed: int, rollouts: int, name: str
     ) -> None:
         self.tasks, self.settings, self.seed, self.rollouts = tasks, settings, seed, rollouts
-        schedule = plan(rollouts, settings, name)
+        schedule = make_schedule(rollouts, settings, name)
         self.total = rollouts - schedule.unspent
         self.spent = self.begun = 0
         self._groups = 0  # run so far

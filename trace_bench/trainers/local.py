@@ -32,7 +32,7 @@ from trace_bench.trainers.record import (
     of_sampler,
     reward_of,
 )
-from trace_bench.trainers.schedule import curve_caveat, plan
+from trace_bench.trainers.schedule import curve_caveat, make_schedule
 from trace_bench.trainers.settings import GPU, TrainerSettings
 from trace_bench.trainers.start import check_start, start_of
 
@@ -79,7 +79,7 @@ class LocalTrainer:
 
     def plan_training(self, rollouts: int, name: str, points: Sequence[int]) -> str | None:
         """`protocols.PlansTraining`."""
-        plan(rollouts, self.settings, name)
+        make_schedule(rollouts, self.settings, name)
         return curve_caveat(self.settings, rollouts, points)
 
     def check_start(self, start: AdapterRef) -> None:

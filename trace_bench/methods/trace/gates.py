@@ -33,7 +33,7 @@ from trace_bench.trainers.record import (
     of_sampler,
     reward_of,
 )
-from trace_bench.trainers.schedule import plan, task_of_group
+from trace_bench.trainers.schedule import make_schedule, task_of_group
 
 if TYPE_CHECKING:
     import torch
@@ -108,7 +108,7 @@ class GateTraining:
         self.lab, self.base, self.tasks, self.settings = lab, agent, tasks, settings
         self.trainer = lab.trainer
         self.recipe = lab.trainer.settings
-        self.schedule = plan(rollouts, self.recipe, NAME)
+        self.schedule = make_schedule(rollouts, self.recipe, NAME)
         self.seed = stable_seed(lab.seed, "trace", NAME)
         self.states: dict[str, Sequence[State]] = {}
         self.strange = 0

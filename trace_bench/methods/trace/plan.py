@@ -68,7 +68,7 @@ STATES = Need(
 )
 
 
-def plan_of(settings: TraceSettings, run: PlannedRun, free: bool) -> MethodPlan:
+def trace_plan(settings: TraceSettings, run: PlannedRun, free: bool) -> MethodPlan:
     """The plan without yardsticks. `free`: the budget pays for training only. UserError for roles
     that do not fit together."""
     kept = gates.reserve(run.budget, settings)
