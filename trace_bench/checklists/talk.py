@@ -32,7 +32,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Step:
-    """One message of the agent, and what came of it. `calls`: None in the place of one that cannot
+    """One message of the agent, and its results. `calls`: None in the place of one that cannot
     be read; `results`: the answers, in the order of the calls. `malformed`: a call of it does not
     fit its tool's schema or cannot be read."""
 

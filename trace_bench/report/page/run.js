@@ -1,4 +1,4 @@
-// One run: what came out, how it got there, what it cost.
+// One run: its result, how it got there, what it cost.
 import { chart, colour, dash, dots, pattern, symbol } from "report/charts";
 import { el, facts, link, number, p, section, shown, signed, span, words } from "report/dom";
 import { about, notes } from "report/overview";
