@@ -197,7 +197,7 @@ class Flaky(ToySuite):
         return env
 
 
-def test_a_lost_episode_is_played_again_and_both_attempts_are_kept(tmp_path: Path) -> None:
+def test_a_lost_episode_is_run_again_and_both_attempts_are_kept(tmp_path: Path) -> None:
     suite = Flaky()
     Flaky.started = 0
     plan = EvaluationPlan((toy_task(0), toy_task(1), toy_task(2, "step")))
