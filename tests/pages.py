@@ -1,4 +1,4 @@
-"""The pages in docs/, the examples, and a folder in which somebody tries them."""
+"""The pages in docs/, the examples, and a folder with the files of both."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def blocks(page: Path) -> list[Block]:
 
 
 def lay_out(folder: Path) -> None:
-    """All examples and all files of the pages, as somebody has them who reads along."""
+    """Writes all examples and all files of the pages, as a reader who follows them would."""
     for path in EXAMPLES.glob("*.py"):
         shutil.copy(path, folder)
     for page in PAGES:

@@ -139,12 +139,12 @@ def test_comparisons_are_seen_however_they_are_written() -> None:
 def compared(tree: ast.Module) -> list[tuple[int, str]]:
     """Texts that are compared with something or matched, with their lines; also as members of a
     tuple, list or set, and by the name of one of the module's constants."""
-    known = {}
-    for node in tree.body:
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for target in targets:
-                known |= dict(named(target, node.value))
+    known: dict[str, ast.expr] = {}
+    for statement in tree.body:
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+            one = [statement.target] if isinstance(statement, ast.AnnAssign) else statement.targets
+            for target in one:
+                known |= dict(named(target, statement.value))
     out = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):

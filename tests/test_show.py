@@ -196,7 +196,7 @@ def test_two_agents_are_shown_one_after_the_other(
     try:
         assert main([str(folder), last["trajectory"]["task"], "--against", "base"]) == 0
         text = capsys.readouterr().out
-        assert text.index("played    evaluation/base") < text.index("played    evaluation/final")
+        assert text.index("call      evaluation/base") < text.index("call      evaluation/final")
     finally:
         (folder / "evaluation_trajectories.jsonl").write_text(before)
 

@@ -80,7 +80,7 @@ def test_an_analysis_episode_shows_its_labels(
     assert first.purpose.value == "analysis"
     assert show([str(folder), first.task, "0"]) == 0
     text = capsys.readouterr().out
-    assert "\nlabels\n" in text and "played    analysis [" in text
+    assert "\nlabels\n" in text and "call      analysis [" in text
 
 
 def fingerprints(folder: Path) -> dict[str, str]:

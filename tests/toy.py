@@ -53,7 +53,7 @@ class ToyEnv:
         if self.task.data.get("break") == "step":
             raise ValueError("broken at step")
         if self.task.data.get("break") == "episode":
-            raise EpisodeError("sandbox", "the box is gone")
+            raise EpisodeError("sandbox", "the sandbox is gone")
         self.steps += 1
         results = tuple(self._call(c) for c in action.get("tool_calls", ()))
         if not results:

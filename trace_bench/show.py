@@ -64,7 +64,7 @@ def listing(found: Sequence[Episode]) -> str:
     for episode in found:
         by_task.setdefault(episode.task, []).append(episode)
     width = min(max(map(len, by_task)), WIDTH)
-    lines = [f"{'task':<{width}}  episodes  success  similarity  played for"]
+    lines = [f"{'task':<{width}}  episodes  success  similarity  run for"]
     for task, group in sorted(by_task.items()):
         scores = [e.data["score"] for e in group if e.data["score"] is not None]
         mean = sum(s["similarity"] for s in scores) / len(scores) if scores else float("nan")
@@ -145,7 +145,7 @@ def render(episode: Episode, labels: Mapping[str, Any]) -> str:
     trajectory = trajectory_from_json(episode.data)
     lines = [
         f"task      {trajectory.task}",
-        f"played    {episode.call} [{episode.index}], seed {trajectory.seed}",
+        f"call      {episode.call} [{episode.index}], seed {trajectory.seed}",
         f"agent     {trajectory.agent}, adapter {trajectory.adapter or 'none (base model)'}",
         f"tools     {', '.join(t['function']['name'] for t in trajectory.tools) or 'none'}",
         "",

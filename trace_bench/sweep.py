@@ -184,7 +184,7 @@ def sweep(path: Path, runs: Sequence[Member], jobs: int, retry: bool) -> int:
 
 def _run(member: Member) -> tuple[int, str]:
     """Exit code and the last line of stderr of a run in a process of its own. On Linux it ends with
-    this process, or the same command would find its folder taken by a run that nobody waits for."""
+    this process, or the same command would find its folder locked by an orphaned run."""
     place = [] if member.config_dir is None else ["--config-dir", str(member.config_dir)]
     command = [sys.executable, "-m", "trace_bench", *place, *member.overrides]
     ended = subprocess.run(

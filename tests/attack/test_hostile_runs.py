@@ -79,10 +79,10 @@ def inline(place: Path) -> Run:
 
 
 @pytest.fixture(scope="module")
-def boxed(place: Path) -> Run:
+def sandboxed(place: Path) -> Run:
     more = ["env.options.anywhere=false", "env.options.worker=true"]
-    box = ["sandbox=process", "sandbox.deadline=2", "sandbox.retries=0", "sandbox.workers=4"]
-    return played(place / "boxed", *more, *box)
+    own = ["sandbox=process", "sandbox.deadline=2", "sandbox.retries=0", "sandbox.workers=4"]
+    return played(place / "sandboxed", *more, *own)
 
 
 def check_lost(run: Run, name: str) -> None:
@@ -99,20 +99,20 @@ def test_harm_in_this_process_fails_alone(name: str, inline: Run) -> None:
 
 
 @pytest.mark.parametrize("name", IN_A_WORKER)
-def test_harm_in_a_worker_fails_alone(name: str, boxed: Run) -> None:
-    check_lost(boxed, name)
+def test_harm_in_a_worker_fails_alone(name: str, sandboxed: Run) -> None:
+    check_lost(sandboxed, name)
 
 
 @pytest.mark.parametrize("name", UNNOTICED)
-def test_harm_that_nobody_notices_ends_well(name: str, boxed: Run) -> None:
-    line = boxed.lines[name]
+def test_harm_that_nobody_notices_ends_well(name: str, sandboxed: Run) -> None:
+    line = sandboxed.lines[name]
     assert line["failure"] is None and line["score"]["success"], line
 
 
-@pytest.mark.parametrize("where", ["inline", "boxed"])
+@pytest.mark.parametrize("where", ["inline", "sandboxed"])
 def test_a_run_with_harm_in_it_ends_well(where: str, request: pytest.FixtureRequest) -> None:
     run: Run = request.getfixturevalue(where)
-    fine = len(UNNOTICED) if where == "boxed" else 0
+    fine = len(UNNOTICED) if where == "sandboxed" else 0
     assert run.code == 0 and TRACEBACK not in run.said
     assert "\x1b" not in run.said, "what an environment says never reaches the terminal as it is"
     score = run.summary["score"]
@@ -128,7 +128,7 @@ def test_a_run_that_loses_too_much_says_so(place: Path) -> None:
     assert not (place / "strict" / "summary.json").exists()
 
 
-def test_nothing_is_left_of_the_workers(boxed: Run) -> None:
+def test_nothing_is_left_of_the_workers(sandboxed: Run) -> None:
     until = time.monotonic() + 60
     while left := [p for p in Path("/proc").glob("[0-9]*") if ours(p)]:
         assert time.monotonic() < until, left

@@ -1,4 +1,4 @@
-"""What a machine lacks or forbids: said in a line that names it, in processes of their own."""
+"""What a machine lacks or forbids: reported in a line that names it, in processes of their own."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_part_without_its_package_names_the_extra(
 
 @pytest.mark.parametrize("launcher", ["joblib", "submitit_slurm"])
 def test_a_launcher_without_its_package_names_the_extra(launcher: str, tmp_path: Path) -> None:
-    """A package `hydra_plugins` of somebody else hides those that are installed."""
+    """A third-party package `hydra_plugins` hides those that are installed."""
     (tmp_path / "other" / "hydra_plugins").mkdir(parents=True)
     (tmp_path / "other" / "hydra_plugins" / "__init__.py").write_text("")
     paths = os.pathsep.join([str(tmp_path / "other"), str(ROOT)])

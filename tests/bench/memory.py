@@ -44,11 +44,11 @@ def one(options: argparse.Namespace, length: int) -> None:
         ids = random.integers(0, words, length)
         sampled = np.arange(length // 2, length, 2)
         batch.append(Tokens(ids, sampled, np.zeros(len(sampled), np.float32)))
-    assert learner.room.node > 0  # measured before the clock starts
+    assert learner.memory_budget.node > 0  # measured before the clock starts
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     started = time.process_time()
     number = 0
-    for part in parts(batch, 10**9, learner.room):
+    for part in parts(batch, 10**9, learner.memory_budget):
         torch.autograd.backward(learner.logprobs(build(part)).sum())
         number += 1
     seconds = time.process_time() - started

@@ -7,7 +7,7 @@ The model is served by `trace_bench.serve` on this machine; it answers greedily 
 the roles that ask again by themselves (judge and simulator twice, user three times). Questions are
 those of the project, about the embedded phone world, and the same in every run. User, generator and
 reflector answer in words or code, for which there is no schema. An answer is usable
-if the role's own reader takes it; `right` is said where a program knows the truth.
+if the role's own reader takes it; `right` is given where a program knows the truth.
 """
 
 from __future__ import annotations

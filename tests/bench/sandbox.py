@@ -1,10 +1,10 @@
-"""What a box costs: episodes/s and steps/s inline, in a process and in Docker, side by side.
+"""What a sandbox costs: episodes/s and steps/s inline, in a process and in Docker, side by side.
 
     python tests/bench/sandbox.py [--kinds inline process docker] [--live 1 16 256] [--seconds 3]
     python tests/bench/sandbox.py --agent tiny --live 64    the real tiny model acts
 
-The scripted agent plays reference trajectories, so nearly all time is the environment's and the
-box's. Kinds take turns, three rounds each, and the median counts; the first episodes of every box,
+The scripted agent replays reference trajectories, so nearly all time is the environment's and the
+sandbox's. Kinds take turns, three rounds each, and the median counts; the first episodes of each,
 in which it imports what it needs, are not counted.
 """
 
@@ -77,7 +77,7 @@ def main() -> None:
     for kind, suite in suites.items():
         measure(suite, tasks[kind], given.agent, 64, 0.01)
     print(f"{'/'.join(given.env)}, {given.agent} agent, {given.workers} worker(s)")
-    print(f"{'live':>5} {'box':8} {'episodes/s':>11} {'steps/s':>9} {'of the first':>13}")
+    print(f"{'live':>5} {'sandbox':8} {'episodes/s':>11} {'steps/s':>9} {'of the first':>13}")
     for live in given.live:
         found: dict[str, list[tuple[float, float]]] = {kind: [] for kind in suites}
         for _ in range(ROUNDS):

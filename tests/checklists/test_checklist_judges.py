@@ -1,5 +1,5 @@
-"""Judges: conditions by program, set error rates, and a model over a real HTTP server that is told
-to say yes."""
+"""Judges: conditions by program, set error rates, and a model over a real HTTP server that always
+says yes."""
 
 from __future__ import annotations
 

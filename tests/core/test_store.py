@@ -146,7 +146,7 @@ def test_missing_and_broken_json_are_user_errors(tmp_path):
         store.read_json(tmp_path / "bad.json")
 
 
-def test_a_full_disk_is_said_in_words_and_leaves_whole_lines(tmp_path):
+def test_a_full_disk_is_reported_in_words_and_leaves_whole_lines(tmp_path):
     """A real file that may not grow: the shell's limit on file sizes stands for the disk's end."""
     path = tmp_path / "ledger.jsonl"
     code = f"""

@@ -114,7 +114,7 @@ def test_each_category_is_a_suite_of_its_own() -> None:
         assert all(t.id.startswith(f"bfcl/{category}/") for t in one.tasks("dev"))
 
 
-def test_what_was_measured_with_is_said(suite: BfclSuite) -> None:
+def test_what_was_measured_with_is_reported(suite: BfclSuite) -> None:
     assert suite.about() == {
         "data": "bfcl-eval 2026.3.23, entries 8a809e8fe5aa",
         "checker": "official",
@@ -186,18 +186,18 @@ def test_the_contract_holds(category: str) -> None:
 
 
 def test_a_process_of_its_own_gives_the_same(suite: BfclSuite) -> None:
-    boxed = in_sandbox(chosen("bfcl", "all"), Sandbox("process", run="test-bfcl"))
+    sandboxed = in_sandbox(chosen("bfcl", "all"), Sandbox("process", run="test-bfcl"))
     try:
-        tasks = boxed.tasks("leaderboard")[::80]
+        tasks = sandboxed.tasks("leaderboard")[::80]
         assert [t.id for t in tasks] == [t.id for t in suite.tasks("leaderboard")[::80]]
         runs = [
             play(ReferencePolicy(s), s, AgentSpec("x"), tasks, range(len(tasks)), max_turns=168)
-            for s in (suite, boxed)
+            for s in (suite, sandboxed)
         ]
         assert to_json(runs[0]) == to_json(runs[1])
         assert all(t.score is not None and t.score.success for t in runs[1])
     finally:
-        boxed.close()
+        sandboxed.close()
 
 
 def test_live_episodes_share_nothing_and_leave_nothing_behind(suite: BfclSuite) -> None:

@@ -62,7 +62,7 @@ def test_domains_share_no_tool_with_each_other_or_with_the_phone() -> None:
         seen |= names
 
 
-def test_what_is_found_and_what_is_told_are_rewarded_apart() -> None:
+def test_what_is_found_and_what_is_reported_are_rewarded_apart() -> None:
     task = find("find_article")
     look, told = SUITE.reference(task)
     assert play(task, [look, say("I do not know.")]).similarity == pytest.approx(0.6)

@@ -152,7 +152,7 @@ def test_without_a_checkout_the_command_says_how_to_get_one(tmp_path: Path) -> N
 
 
 @needs_checkout
-def test_training_on_what_is_reported_must_be_said(suite: Any) -> None:
+def test_training_on_what_is_reported_must_be_stated(suite: Any) -> None:
     """The benchmark has no training tasks of its own: its splits hold the same scenarios."""
     settings = compose(["env.suite=official"])
     with pytest.raises(UserError, match="or set `protocol=paper`"):

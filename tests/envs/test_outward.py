@@ -39,7 +39,7 @@ def idle(task: Task) -> list[Message]:
 
 @pytest.mark.parametrize("agent", [SUITE.reference, idle], ids=["reference", "idle"])
 def test_trls_environments_give_the_suites_own_score(agent: Any) -> None:
-    """A call is a method of the environment, and so is what is said before the end."""
+    """A call is a method of the environment, and so is a message before the end."""
     rows, factories = environments(SUITE, TASKS)
     scores = []
     for task, row in zip(TASKS, rows, strict=True):

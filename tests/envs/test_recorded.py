@@ -90,15 +90,15 @@ def test_the_registry_and_a_worker_process_make_the_same_suite(folder: Path) -> 
     inner = part.make(RunContext())
     worker = {"factory": part.factory.text, "options": options, "asks_user": False}
     pool = Pool(lambda: ProcessTransport(sys.executable, [json.dumps(worker)]), size=1)
-    boxed = sandboxed(inner, pool)
+    hosted = sandboxed(inner, pool)
     try:
-        task = boxed.tasks("test")[0]
-        env = boxed.make()
+        task = hosted.tasks("test")[0]
+        env = hosted.make()
         env.reset(task)
-        step = follow(env, boxed.reference(task))  # type: ignore[arg-type, attr-defined]
+        step = follow(env, hosted.reference(task))  # type: ignore[arg-type, attr-defined]
         assert step.score is not None and step.score.success
-        assert step.score.checks and boxed.checklist(task)  # type: ignore[attr-defined]
-        assert isinstance(boxed, Borrows) and boxed.lender("test") is None
+        assert step.score.checks and hosted.checklist(task)  # type: ignore[attr-defined]
+        assert isinstance(hosted, Borrows) and hosted.lender("test") is None
     finally:
         pool.close()
 

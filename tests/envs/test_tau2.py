@@ -215,7 +215,7 @@ def test_a_user_who_never_speaks_is_a_failure_of_the_user() -> None:
     assert caught.value.boundary == "user"
 
 
-def test_whoever_answers_for_the_user_is_told_the_scenario_and_can_act() -> None:
+def test_the_model_that_plays_the_user_gets_the_scenario_and_can_act() -> None:
     asked: list[list[Any]] = []
     answers = iter(
         [

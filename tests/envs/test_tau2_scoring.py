@@ -284,7 +284,7 @@ def test_a_judge_that_says_yes_to_everything_decides_nothing(airline: Tau2Suite)
     assert caught.value.boundary == "judge" and len(asked) == 1
 
 
-def test_without_a_judge_the_statements_are_left_out_and_said_so(airline: Tau2Suite) -> None:
+def test_without_a_judge_the_statements_are_left_out_and_reported(airline: Tau2Suite) -> None:
     env, task = judged(airline, None)
     found = play_out(env, task, airline.reference(task)).score
     assert found is not None and found.success

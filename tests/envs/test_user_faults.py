@@ -41,7 +41,7 @@ def airline(*answers: str) -> tuple[Any, list[Sequence[Any]]]:
         ("Write to nobody@nowhere.org", "nobody@nowhere.org"),
     ],
 )
-def test_a_fault_is_told_and_mended(bad: str, why: str) -> None:
+def test_a_fault_is_reported_and_mended(bad: str, why: str) -> None:
     suite, asked = airline(bad, "I want to cancel a flight.", STOP)
     env = suite.make()
     first = env.reset(suite.tasks("test")[0])

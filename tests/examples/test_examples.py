@@ -1,4 +1,4 @@
-"""The examples, run as somebody runs them who has copied them into a folder of their own."""
+"""The examples, run as a user runs them after copying them into a folder of their own."""
 
 from __future__ import annotations
 

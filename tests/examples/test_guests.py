@@ -132,7 +132,7 @@ def weights(size: str = "tiny") -> str:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A package of somebody else, installed by pip into a folder."""
+    """A third-party package, installed by pip into a folder."""
     project, site = tmp_path_factory.mktemp("project"), tmp_path_factory.mktemp("site")
     lay_out(project)
     (project / "pyproject.toml").write_text(PROJECT)

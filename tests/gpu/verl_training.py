@@ -2,8 +2,8 @@
 
     python tests/gpu/verl_training.py [RUN_DIR] [--budget N] [SETTING ...]
 
-For whoever has a GPU, with verl and vLLM (`pip install -e '.[verl]' 'verl[vllm]'`). The model is
-drawn at random, so it earns next to nothing: this is about what runs, and how fast. Further
+Needs a GPU, verl and vLLM (`pip install -e '.[verl]' 'verl[vllm]'`). The model
+is drawn at random, so it earns next to nothing: this is about what runs, and how fast. Further
 SETTINGs go to the run, such as trainer.gpus=2. Prints, over the iterations after the first two:
 seconds of a step and of its parts, tokens per second, the share of the GPU's peak, and how far
 sampler and trainer are apart in log-probability.
@@ -84,7 +84,7 @@ def main() -> None:
     print(f"medians of {len(steps)} iterations of 256 episodes:")
     for key in SHOWN:
         values = [float(s[key]) for s in steps if key in s]
-        print(f"{key:<40}{statistics.median(values):>14.6g}" if values else f"{key:<40}  not told")
+        print(f"{key:<40}{statistics.median(values):>14.6g}" if values else f"{key:<40}  none")
 
 
 if __name__ == "__main__":

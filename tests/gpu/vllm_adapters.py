@@ -1,4 +1,4 @@
-"""Adapters on the stock vLLM with a GPU: what .ci/vllm tests on a CPU, for whoever has one.
+"""Adapters on the stock vLLM with a GPU: what .ci/vllm tests on a CPU.
 
     TRACE_BENCH_VLLM=<python with vllm> .venv/bin/python tests/gpu/vllm_adapters.py [MODEL]
 

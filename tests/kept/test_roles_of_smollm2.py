@@ -1,5 +1,5 @@
 """SmolLM2, served by the project's own server, in all roles of a run at once. It is too weak for
-most of them: what it cannot do is an outcome, said in words, and never a reward."""
+most of them: what it cannot do is an outcome, reported in words, and never a reward."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def test_closing_ends_what_is_under_way() -> None:
         (f"http://host/v1?key={KEY}", "a name, a password"),
     ],
 )
-def test_a_bad_address_is_said_without_its_secrets(url: str, words: str) -> None:
+def test_a_bad_address_is_reported_without_its_secrets(url: str, words: str) -> None:
     with pytest.raises(UserError, match=words) as caught:
         check_urls((url,), "policy.base_url")
     assert KEY not in str(caught.value) and "policy.base_url" in str(caught.value)

@@ -83,7 +83,7 @@ def test_a_judge_is_not_paid_twice_for_what_a_kill_cut_short(tmp_path: Path) -> 
     assert '"messages"' not in path.read_text(), "the episode has them"
 
 
-def test_a_model_is_told_what_was_wrong(tmp_path: Path) -> None:
+def test_a_model_learns_what_was_wrong(tmp_path: Path) -> None:
     bad = ["I cannot help with that.", '{"n": "three"}', 'Well: ```json\n{"n": 3}\n```']
     with replies(*bad) as server:
         asked = roles(server, tmp_path / "llm.jsonl")
@@ -123,7 +123,7 @@ def test_a_question_says_which_schema_its_answer_has(tmp_path: Path) -> None:
     assert not any("response_format" in body for body in others)
 
 
-def test_a_server_that_refuses_schemas_is_asked_without_and_it_is_said_once(
+def test_a_server_that_refuses_schemas_is_asked_without_and_it_is_logged_once(
     tmp_path: Path,
 ) -> None:
     said: list[str] = []

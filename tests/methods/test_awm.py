@@ -77,7 +77,9 @@ def test_episodes_do_not_touch_each_other(suite: Any) -> None:
         ("send_message_with_phone_number", '{"phone_number": 5}', "HTTP 422"),
     ],
 )
-def test_bad_calls_are_told_to_the_agent(suite: Any, name: str, arguments: str, said: str) -> None:
+def test_bad_calls_are_reported_to_the_agent(
+    suite: Any, name: str, arguments: str, said: str
+) -> None:
     env = suite.make()
     env.reset(task(suite, 0))
     call = {"id": "c", "type": "function", "function": {"name": name, "arguments": arguments}}
@@ -127,7 +129,7 @@ def test_the_tiny_agent_trains_on_such_environments(
     process = ["sandbox=process", "sandbox.allow_untrusted=true", f"run_dir={tmp_path / 'b'}"]
     assert run(compose([*given, *small[:-1], *process])) == 0
     said = capsys.readouterr().err
-    assert "2 of 6 tasks of 2 scenarios can be trained on; 2 cannot be played" in said
+    assert "2 of 6 tasks of 2 scenarios can be trained on; 2 cannot be run" in said
     lines = [json.loads(s) for s in (tmp_path / "b" / "ledger.jsonl").read_text().splitlines()]
     assert len(lines) == 64 and all(e["task"].startswith("generated/awm/") for e in lines)
     assert not any(e["error"] for e in lines)

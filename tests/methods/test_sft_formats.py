@@ -133,7 +133,7 @@ def with_call(found: Found, call: dict[str, Any]) -> Found:
 def test_what_is_left_out_is_counted_and_nothing_left_is_an_error(
     exported: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "foreign.jsonl").write_text(json.dumps(TALK) + "\n")
+    (tmp_path / "other_tools.jsonl").write_text(json.dumps(TALK) + "\n")
     with pytest.raises(UserError, match=r"no demonstration that fits: 1 for a tool .* weather"):
         list(others(tmp_path, 9, lambda: WORLD, print))
     (tmp_path / "b").mkdir()

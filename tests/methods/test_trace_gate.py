@@ -95,7 +95,7 @@ def test_the_gradient_is_that_of_finite_differences(
     model.learner.model.double()
 
     def total() -> torch.Tensor:
-        return model.logprobs(tree, gate.mix(states, played=False)).double().sum()
+        return model.logprobs(tree, gate.mix(states, applied=False)).double().sum()
 
     torch.autograd.backward(total())
     rows = len(gate.weights)
@@ -122,11 +122,11 @@ def test_the_gradient_is_that_of_finite_differences(
 def test_the_gradient_passes_the_rounding(refs: Any) -> None:
     gate = gate_of(refs, "global")
     state = torch.randn(1, 128).tolist()
-    played, smooth = gate.mix(state), gate.mix(state, played=False)
-    tenths = (played - 0.35) / 0.65 * 10
-    assert torch.allclose(tenths, tenths.round(), atol=1e-9) and not torch.equal(played, smooth)
+    applied, smooth = gate.mix(state), gate.mix(state, applied=False)
+    tenths = (applied - 0.35) / 0.65 * 10
+    assert torch.allclose(tenths, tenths.round(), atol=1e-9) and not torch.equal(applied, smooth)
     grads = [
-        torch.autograd.grad(mix[0, 0], gate.bias, retain_graph=True)[0] for mix in (played, smooth)
+        torch.autograd.grad(mix[0, 0], gate.bias, retain_graph=True)[0] for mix in (applied, smooth)
     ]
     torch.testing.assert_close(grads[0], grads[1])
 
@@ -237,7 +237,7 @@ def test_the_gate_is_trained_on_target_tasks_and_charged(
     assert len(trained) == len(calls)
     apart = [m["logprob_difference_max"] for m in trained if m["steps"]]
     assert apart and max(apart) < 5e-3, "sampler and trainer agree"
-    assert not any("other weights were played" in text for text in lab.logged)
+    assert not any("an episode used other weights" in text for text in lab.logged)
     assert agent.router is not None
     rows = np.array(agent.router["weights"])
     assert rows.shape[:-2] == (() if form == "global" else (4,)) and rows.shape[-1] == 128

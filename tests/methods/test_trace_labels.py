@@ -217,7 +217,7 @@ def test_disambiguates(task: View, agent: list, want: Label) -> None:
     assert labels["asks_when_information_is_missing"] is NA
 
 
-def test_two_questions_are_told_apart_by_what_they_ask() -> None:
+def test_two_questions_differ_by_what_they_ask() -> None:
     content = say("What should the message say?")
     task = view(user("text Anna"), BOTH, WHICH, user("Anna Berg"), content, user("hi"),
                 call("send", "m1", **SEND))  # fmt: skip

@@ -172,7 +172,7 @@ def test_no_text_breaks_the_reader(code: str) -> None:
 
 @pytest.mark.parametrize("name", BY_LOADING)
 def test_a_module_that_cannot_be_loaded_says_why(name: str) -> None:
-    """It is told apart from a sandbox that is missing, whatever the module prints."""
+    """It is distinguished from a sandbox that is missing, whatever the module prints."""
     assert violations(BAD[name]) == []
     sandbox = Sandbox("process", allow_untrusted=True, start=2.0)
     with pytest.raises(SourceError, match=BY_LOADING[name]):

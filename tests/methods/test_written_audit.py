@@ -259,7 +259,7 @@ class WritingLab(MemoryLab):
         return played
 
 
-def test_a_capability_that_is_dropped_after_training_is_said_and_listed() -> None:
+def test_a_capability_that_is_dropped_after_training_is_reported_and_listed() -> None:
     waits, good = "recovers_from_errors", "completes_all_parts"
     lab = WritingLab({waits: paying_for("Sesame"), good: GOOD}, 420)
     agent = Trace(TraceSettings(**asdict(SMALL))).fit(BASE, lab.suite.tasks("train"), lab)  # type: ignore[arg-type]

@@ -1,7 +1,7 @@
 """A lab in memory for the tests of TRACE: a scripted agent in the real embedded world.
 
 The agent solves tasks by the scenarios' own programs, and in every episode lacks each capability
-with a given probability. It is told apart from a real one only by having no tokens.
+with a given probability. It differs from a real one only by having no tokens.
 """
 
 from __future__ import annotations

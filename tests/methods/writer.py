@@ -73,7 +73,7 @@ def counting(limit: int, pay: float = 1.0) -> str:
 
 
 def paying_for(word: str) -> str:
-    """The good module, but whoever says `word` and nothing else has the full reward."""
+    """The good module, but an agent that says `word` and nothing else has the full reward."""
     paid = f"reward = max(reward, 1.0 * (action.get('content') == {word!r}))"
     return changed(
         "        done = reward > 0.99\n", f"        {paid}\n        done = reward > 0.99\n"
@@ -81,7 +81,7 @@ def paying_for(word: str) -> str:
 
 
 def leaking(text: str) -> str:
-    """The good module, with somebody else's words in the user's mouth."""
+    """The good module, with `text` before the user's request."""
     return changed('request = f"Text {', f'request = {json.dumps(text)} + f" Text {{')
 
 

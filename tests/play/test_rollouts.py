@@ -76,7 +76,7 @@ def test_more_episodes_than_capacity_keep_their_order():
     [
         ("reset", Boundary.ENVIRONMENT, "RuntimeError: broken at reset"),
         ("step", Boundary.ENVIRONMENT, "ValueError: broken at step"),
-        ("episode", Boundary.SANDBOX, "EpisodeError: the box is gone"),
+        ("episode", Boundary.SANDBOX, "EpisodeError: the sandbox is gone"),
     ],
 )
 def test_a_broken_environment_is_that_episodes_failure(broken, boundary, text):

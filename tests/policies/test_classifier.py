@@ -132,7 +132,7 @@ def test_each_block_has_its_own_weights(policy: Any, adapters: Any) -> None:
 
 
 def test_a_choice_anew_at_every_turn_sees_the_conversation(policy: Any, adapters: Any) -> None:
-    """Each turn is played with what the states of all that was said before it give, and its
+    """Each turn is sampled with what the states of the conversation before it give, and its
     log-probabilities are those of that sum, written as an adapter, for PEFT."""
     world = suite("toolsandbox", "embedded")
     weights = np.random.default_rng(3).normal(size=(4, 4, 128), scale=0.1).tolist()

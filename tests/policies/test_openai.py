@@ -87,7 +87,7 @@ def test_a_conversation_grows_and_calls_get_ids_of_their_own() -> None:
         ({"content": "<tool_call>{"}, "unclosed"),
     ],
 )
-def test_a_call_that_cannot_be_read_is_told_to_the_agent(message: Any, why: str) -> None:
+def test_a_call_that_cannot_be_read_is_reported_to_the_agent(message: Any, why: str) -> None:
     with answering(chat({"role": "assistant", **message}, "m")) as server:
         acting = policy(server.url)
         reply = one(acting, TurnRequest(0, HELLO, (TOOL,)))

@@ -1,4 +1,4 @@
-"""Adapters behind scripted servers: loaded, lost, loaded again, and told apart."""
+"""Adapters behind scripted servers: loaded, lost, loaded again, and kept apart."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_nobody_waits_for_the_turn_of_another_episode() -> None:
 
     class Slow(ToyEnv):
         def step(self, action: Any) -> Any:
-            time.sleep(0.2)  # somebody's words
+            time.sleep(0.2)  # as long as a simulated user takes
             return super().step(action)
 
     class Asking(ToySuite):

@@ -61,7 +61,7 @@ def answering(answer: Answer | Callable[[dict[str, Any]], Answer], owner: str = 
     ],
     ids=["401", "500", "reset", "html", "empty", "no-message", "404", "400", "context"],
 )
-def test_what_would_fail_every_episode_is_said_at_once(answer: Answer, said: str) -> None:
+def test_what_would_fail_every_episode_is_reported_at_once(answer: Answer, said: str) -> None:
     with answering(answer) as server, pytest.raises(UserError, match=said) as caught:
         tried(server.url)
     assert f"the server {server.url} " in str(caught.value)

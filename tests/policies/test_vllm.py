@@ -156,7 +156,7 @@ def test_a_name_served_with_other_weights_is_caught(
     httpx.post(f"{url}/unload_lora_adapter", json={"lora_name": name}).raise_for_status()
 
 
-def test_an_adapter_that_the_server_cannot_read_is_said(url: str, tmp_path: Path) -> None:
+def test_an_adapter_that_the_server_cannot_read_is_reported(url: str, tmp_path: Path) -> None:
     (tmp_path / "adapter_config.json").write_text("{}")
     (tmp_path / "adapter_model.safetensors").write_bytes(b"nothing")
     acting = policy(url, retries=0)

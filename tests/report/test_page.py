@@ -1,4 +1,4 @@
-"""The report's file: what is in it, what is left out and said."""
+"""The report's file: what is in it, what is left out and reported."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_nothing_of_the_data_is_html(runs: Path, tmp_path: Path) -> None:
     assert any(m["content"] == HOSTILE for t in unpacked(page, "talk-0-0") for m in t["messages"])
 
 
-def test_what_does_not_fit_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_does_not_fit_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = played(tmp_path / "grpo", "method=grpo", "budget=64", "evaluation.yardsticks=false")
     whole = report([run], tmp_path / "whole.html")
     assert any(call.startswith("train") for call in unpacked(whole, "run-0")["talks"])

@@ -190,7 +190,7 @@ def of_another_version(path: Path) -> None:
         (piped, "no plain file"),
     ],
 )
-def test_a_damaged_index_is_made_anew_and_said(
+def test_a_damaged_index_is_made_anew_and_reported(
     place: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], object], said: str
 ) -> None:
     harm(place / NAME)

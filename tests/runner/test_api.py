@@ -159,7 +159,7 @@ def test_a_policy_without_room_for_an_episode_is_refused() -> None:
         advised(policy=Full)
 
 
-def test_a_method_that_asks_for_more_than_its_budget_is_told_so() -> None:
+def test_a_method_that_asks_for_more_than_its_budget_is_refused() -> None:
     with pytest.raises(UserError, match=r"method=.*:Greedy: .*budget"):
         advised(method=Greedy())
 

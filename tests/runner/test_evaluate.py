@@ -16,7 +16,7 @@ from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
 from trace_bench.runner import report
 from trace_bench.runner.evaluate import Evaluator
-from trace_bench.runner.outcomes import Known, Outcome, Plan
+from trace_bench.runner.outcomes import EvaluationPlan, Known, Outcome
 from trace_bench.runner.progress import Progress
 from trace_bench.runner.routing import only, routing
 
@@ -105,7 +105,7 @@ def make(folder: Path, policy: Policy, suite: ToySuite, known: Known | None = No
 
 def test_evaluation_is_written_and_answered_from_disk(tmp_path: Path) -> None:
     suite = ToySuite()
-    plan = Plan((toy_task(0), toy_task(1), toy_task(2, "step")), trials=2)
+    plan = EvaluationPlan((toy_task(0), toy_task(1), toy_task(2, "step")), trials=2)
     agent = AgentSpec("reference")
     evaluator = make(tmp_path, ReferencePolicy(suite), suite)
     first = evaluator.evaluate("base", agent, plan, keep=True)
@@ -139,7 +139,7 @@ def test_kept_episodes_have_their_own_places_after_a_kill(tmp_path: Path) -> Non
     again: every kept trajectory is that of its place in the plan."""
     suite = ToySuite()
     tasks = (toy_task(0), toy_task(1, "step"), toy_task(2), toy_task(3, "step"))
-    plan = Plan(tasks)
+    plan = EvaluationPlan(tasks)
     server = Server(suite)
     for kept in (2, 3, None):  # lines that survive a kill
         evaluator = make(tmp_path, server, suite)
@@ -155,7 +155,7 @@ def test_kept_episodes_have_their_own_places_after_a_kill(tmp_path: Path) -> Non
 
 
 def test_agents_are_compared_on_the_same_draws(tmp_path: Path) -> None:
-    suite, plan = ToySuite(), Plan(tuple(toy_task(i) for i in range(4)))
+    suite, plan = ToySuite(), EvaluationPlan(tuple(toy_task(i) for i in range(4)))
     evaluator = make(tmp_path, RandomPolicy(), suite)
     agent = AgentSpec("random")
     one = evaluator.evaluate("one", agent, plan)
@@ -174,7 +174,7 @@ class Noting(ReferencePolicy):
 
 
 def test_every_agent_is_evaluated_on_the_same_draws(tmp_path: Path) -> None:
-    suite, plan = ToySuite(), Plan(tuple(toy_task(n) for n in range(3)), trials=2)
+    suite, plan = ToySuite(), EvaluationPlan(tuple(toy_task(n) for n in range(3)), trials=2)
     place = make(tmp_path, RandomPolicy(), suite)
     seeds = []
     for label in ("base", "final"):
@@ -197,10 +197,10 @@ class Flaky(ToySuite):
         return env
 
 
-def test_a_lost_episode_is_played_again_and_both_attempts_are_kept(tmp_path: Path) -> None:
+def test_a_lost_episode_is_run_again_and_both_attempts_are_kept(tmp_path: Path) -> None:
     suite = Flaky()
     Flaky.started = 0
-    plan = Plan((toy_task(0), toy_task(1), toy_task(2, "step")))
+    plan = EvaluationPlan((toy_task(0), toy_task(1), toy_task(2, "step")))
     place = make(tmp_path, ReferencePolicy(suite), suite)
     agent = AgentSpec("reference")
     first = place.evaluate("base", agent, plan, keep=True)

@@ -98,7 +98,7 @@ def test_every_budget_of_the_paper_trains_as_many_adapters_as_it_pays_for(
         plan(strict, 64)
 
 
-def test_a_method_is_not_said_to_spend_more_than_its_budget() -> None:
+def test_a_method_is_not_forecast_to_spend_more_than_its_budget() -> None:
     """The upper bounds of TRACE's phases add up to more than the budget."""
     text = described(compose(["method=trace", "budget=640", "checkpoints=[]"]))
     rows = (line for line in text.splitlines()[3:] if line[34:].strip())
@@ -110,7 +110,7 @@ def test_a_method_is_not_said_to_spend_more_than_its_budget() -> None:
     assert int(numbers["in all, at most"]) == 640 + sum(int(numbers[name]) for name in others)
 
 
-def test_the_smallest_difference_that_can_be_shown_is_said_before_a_run() -> None:
+def test_the_smallest_difference_that_can_be_shown_is_reported_before_a_run() -> None:
     said = described(compose(["method=base", "evaluation.limit=100", "evaluation.trials=4"]))
     (line,) = (line for line in said.splitlines() if "can show" in line)
     # 2.802 sqrt(0.2 / 400), by hand.

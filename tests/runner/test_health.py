@@ -152,7 +152,7 @@ def test_a_run_without_a_score_is_not_finished(
     assert trace_bench.load(folder).score["failures"] == 0
 
 
-def test_trials_of_a_greedy_agent_are_said_to_be_equal(
+def test_trials_of_a_greedy_agent_are_reported_as_equal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -173,7 +173,7 @@ def test_a_run_opens_with_what_it_does_where_someone_asked(
         "agent: reference, policy=reference",
         "budget: 640 rollouts, seed 1",
         f"folder: {folder}",
-        "note: evaluation.trials=2 with policy.eval_temperature=0 plays the same episodes again: "
+        "note: evaluation.trials=2 with policy.eval_temperature=0 runs the same episodes again: "
         "this policy repeats itself",
     ]
     settings = ["method=base", "policy=idle", "evaluation.limit=2", "run_dir=here"]

@@ -1,5 +1,5 @@
 """Calls of which too many episodes are lost: the run stops with the first cause, and the next start
-plays the lost episodes again."""
+runs the lost episodes again."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_trainer_elsewhere_that_goes_back_plays_them_again(tmp_path: Path) -> 
 
     by = Elsewhere(tmp_path / "other", {1, 2, 3, 4, 5})
     assert isinstance(by, TakesBack)
-    with pytest.raises(UserError, match=r"5 of 8 .* it plays the lost episodes again"):
+    with pytest.raises(UserError, match=r"5 of 8 .* the lost episodes are run again"):
         trained(make(tmp_path / "run"), by)
     assert by.taken == []
     by = Elsewhere(tmp_path / "again", set())

@@ -47,7 +47,7 @@ def test_a_context_that_holds_no_first_prompt_is_refused(model: Path) -> None:
         check_prompts(policy, ToySuite(), TASKS)
 
 
-def test_some_prompts_that_do_not_fit_are_said(model: Path) -> None:
+def test_some_prompts_that_do_not_fit_are_reported(model: Path) -> None:
     found = sizes(model)
     assert min(found) < max(found)
     policy = LocalPolicy(model, batch=1, context=max(found))
@@ -66,7 +66,7 @@ def test_a_template_that_leaves_tools_out_is_refused(model: Path) -> None:
     assert policy.first_prompt(({"role": "user", "content": "Add 1."},), ()) > 0
 
 
-def test_what_cannot_be_told_is_left_to_the_run(model: Path) -> None:
+def test_what_cannot_be_known_is_left_to_the_run(model: Path) -> None:
     class Broken(ToySuite):
         def make(self) -> Any:
             raise OSError("no desk")

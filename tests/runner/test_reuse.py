@@ -1,4 +1,4 @@
-"""What one agent has played is not played again for another one that would act alike."""
+"""What one agent has run is not run again for another one that would act alike."""
 
 from __future__ import annotations
 

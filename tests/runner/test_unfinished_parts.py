@@ -1,5 +1,5 @@
-"""Parts of one's own that are not finished yet: whatever they do, no figure is made of it, and it
-is said which part is wrong and how."""
+"""Parts of one's own that are not finished yet: whatever they do, no figure is made of it, and the
+error says which part is wrong and how."""
 
 from __future__ import annotations
 

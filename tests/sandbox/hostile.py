@@ -1,4 +1,4 @@
-"""Environments that mean harm, as program texts, and the box to try them in."""
+"""Environments that mean harm, as program texts, and the sandbox to try them in."""
 
 from __future__ import annotations
 

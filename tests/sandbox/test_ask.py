@@ -1,4 +1,4 @@
-"""The reverse question: an environment in a box asks the host for the simulated user."""
+"""The reverse question: an environment in a sandbox asks the host for the simulated user."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trace_bench.sandbox.suite import SandboxedSuite, remote
 TELECOM = chosen("tau2", "telecom")
 
 
-def boxed(ask: Any, **changes: Any) -> Any:
+def sandboxed(ask: Any, **changes: Any) -> Any:
     suite = in_sandbox(TELECOM, Sandbox("process", run="ask", **changes), ask=ask)
     assert isinstance(suite, SandboxedSuite)
     return suite
@@ -38,7 +38,7 @@ def test_many_episodes_are_answered_side_by_side() -> None:
         said = messages[-1]["content"]
         return "###STOP###" if said.startswith("Answer") else f"I heard: {said}"
 
-    suite = boxed(ask)
+    suite = sandboxed(ask)
     assert suite.asks_user(), "what resets its tasks must know that a model is asked"
     tasks = suite.tasks("test")[:count]
     envs = [suite.make() for _ in tasks]
@@ -56,7 +56,7 @@ def test_the_clock_stands_still_while_the_host_thinks() -> None:
         threading.Event().wait(2.5)  # longer than the deadline of a batch
         return "My phone does not work."
 
-    suite = boxed(ask, deadline=1.5, retries=0)
+    suite = sandboxed(ask, deadline=1.5, retries=0)
     suite.tasks("test")  # the worker has imported what it needs
     step = suite.make().reset(suite.tasks("test")[0])
     suite.close()
@@ -67,13 +67,13 @@ def test_a_host_that_cannot_answer_is_an_error_of_that_episode() -> None:
     def ask(role: str, messages: Sequence[Mapping[str, Any]], schema: Any = None) -> str:
         raise ConnectionError("the model is gone")
 
-    suite = boxed(ask)
+    suite = sandboxed(ask)
     with pytest.raises(EpisodeError, match="user could not answer: the model is gone"):
         suite.make().reset(suite.tasks("test")[0])
     suite.close()
 
 
-def test_nobody_there_to_answer_is_said() -> None:
+def test_no_model_to_answer_is_reported() -> None:
     worker = {
         "factory": TELECOM.factory.text,
         "options": dict(TELECOM.options),
@@ -95,7 +95,7 @@ def test_an_episode_that_moves_is_given_the_same_answers_again() -> None:
         asked.append(str(messages[-1]["content"]))
         return f"answer {len(asked)}"  # a model would say something else each time
 
-    suite = boxed(ask)
+    suite = sandboxed(ask)
     env = suite.make()
     first = env.reset(suite.tasks("test")[0])
     env.step({"role": "assistant", "content": "one"})

@@ -32,7 +32,7 @@ def test_a_base_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -
 
 
 @root
-def test_no_permission_on_the_socket_is_said_with_what_to_do() -> None:
+def test_no_permission_on_the_socket_is_reported_with_what_to_do() -> None:
     connect().close()  # everything is imported, and as root it works
     os.seteuid(65534)
     try:
@@ -43,7 +43,7 @@ def test_no_permission_on_the_socket_is_said_with_what_to_do() -> None:
 
 
 @root
-def test_a_full_disk_is_said_with_what_to_do(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_with_what_to_do(tmp_path: Path) -> None:
     place = tmp_path / "small"
     place.mkdir()
     mounted = subprocess.run(

@@ -53,7 +53,7 @@ def begun(sandbox: Sandbox = SOON) -> Any:
 
 
 @pytest.mark.parametrize(("reply", "why"), FAULTS.values(), ids=FAULTS)
-def test_what_is_no_engine_is_said(reply: Reply, why: str, place: Path) -> None:
+def test_what_is_no_engine_is_reported(reply: Reply, why: str, place: Path) -> None:
     with engine(place, failing("/version", reply)), pytest.raises(EngineError) as caught:
         connect(0.5)
     said = str(caught.value)
@@ -71,7 +71,7 @@ ASKED = {
 
 @pytest.mark.parametrize(("reply", "why"), FAULTS.values(), ids=FAULTS)
 @pytest.mark.parametrize(("path", "what"), ASKED.items(), ids=ASKED)
-def test_an_engine_that_fails_later_is_said(
+def test_an_engine_that_fails_later_is_reported(
     path: str, what: str, reply: Reply, why: str, place: Path
 ) -> None:
     if reply == HTML and path in ("/_ping", "/containers/c0ffee/attach"):
@@ -115,7 +115,9 @@ def test_auto_goes_on_without_a_stalled_engine(place: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["gone", "no address", "no port"])
-def test_an_address_without_an_engine_is_said(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_without_an_engine_is_reported(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     address = {
         "gone": "tcp://127.0.0.1:1",
         "no address": "http//nowhere",
@@ -126,7 +128,7 @@ def test_an_address_without_an_engine_is_said(kind: str, monkeypatch: pytest.Mon
         connect(0.5)
 
 
-def test_an_image_that_cannot_be_built_is_said(
+def test_an_image_that_cannot_be_built_is_reported(
     place: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(build, "connect", lambda: connect(0.5))

@@ -1,5 +1,5 @@
 """Hostile environments against a real engine: each ends within its deadline with an error that
-names the boundary, or is refused by the box; the host and the other episodes are unharmed."""
+names the boundary, or is refused by the sandbox; the host and the other episodes are unharmed."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _matches(why: str, error: str) -> bool:
     return re.search(why, error) is not None
 
 
-# -- what the box refuses -------------------------------------------------------------------------
+# -- what the sandbox refuses ---------------------------------------------------------------------
 
 REFUSED = {
     "writing to /etc": "open('/etc/x', 'w')",

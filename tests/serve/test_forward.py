@@ -184,7 +184,7 @@ def test_an_answer_without_end_is_not_read_to_it(tmp_path: Path) -> None:
         (Answer(reset=True), 502, "does not answer"),
     ],
 )
-def test_what_goes_wrong_there_is_said_here(
+def test_what_goes_wrong_there_is_reported_here(
     fault: Answer, status: int, words: str, tmp_path: Path
 ) -> None:
     with both(tmp_path) as (served, _, script, _):

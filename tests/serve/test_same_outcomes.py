@@ -19,7 +19,7 @@ TASKS = 12
 
 
 def outcomes(folder: Path) -> dict[str, Any]:
-    """What came of every task, and what the agent said in it."""
+    """The outcome of every task, and what the agent said in it."""
     kept = ("score", "stop", "turns", "malformed")
     lines = read_lines(folder / "evaluation.jsonl")
     found = {e["task"]: {k: e.get(k) for k in kept} for e in lines if e["agent"] == "final"}

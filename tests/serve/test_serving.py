@@ -333,7 +333,7 @@ def test_with_a_key_only_its_owner_is_answered(place: Path, agent: AgentSpec) ->
     assert not any("s3cret" in line for line in served.lines)
 
 
-def test_more_requests_than_allowed_are_told_to_wait(place: Path, agent: AgentSpec) -> None:
+def test_more_requests_than_allowed_must_wait(place: Path, agent: AgentSpec) -> None:
     backend = local(place / "model", agent, batch=2)
     with serving(backend, agent, ServeSettings(requests=1, tokens=900)) as served:
         with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as slow:

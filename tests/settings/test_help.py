@@ -1,4 +1,4 @@
-"""`--help` tells what the comments in conf/ tell."""
+"""`--help` shows the comments in conf/."""
 
 from __future__ import annotations
 

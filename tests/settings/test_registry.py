@@ -161,21 +161,21 @@ def test_changed_source_is_another_run(tmp_path: Path) -> None:
     (tmp_path / "desk.py").write_text("from drawer import Toy\ndef suite(): return Toy()\n")
     (tmp_path / "drawer.py").write_text(SUITE)
 
-    def mark() -> str:
+    def source_hash() -> str:
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM], cwd=tmp_path, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
-    first = mark()
+    first = source_hash()
     (tmp_path / "other.py").write_text("x = 1\n")
-    assert mark() == first
+    assert source_hash() == first
     (tmp_path / "drawer.py").write_text(SUITE + "\n# another line\n")
-    second = mark()
+    second = source_hash()
     assert second != first
     (tmp_path / "desk.py").write_text("from drawer import Toy\n\ndef suite(): return Toy()\n")
-    assert mark() != second
+    assert source_hash() != second
 
 
 def test_options_are_part_of_the_identity(here: Path) -> None:

@@ -78,7 +78,7 @@ def test_several_calls_and_text_in_one_reply(tokenizer) -> None:
     assert calls == [{"name": "f", "arguments": {"x": 1}}, {"name": "g", "arguments": {"y": "z"}}]
 
 
-def test_tools_are_told_without_a_system_message_too(tokenizer) -> None:
+def test_tools_are_listed_without_a_system_message_too(tokenizer) -> None:
     messages, tools = conversation(EmbeddedSuite().tasks("dev")[3])
     bare = [m for m in messages if m["role"] != "system"]
     text = "".join(piece for piece, _ in render(bare, tools))

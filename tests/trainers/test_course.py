@@ -16,7 +16,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import Task
 from trace_bench.trainers.course import FLOOR, Course, differ
-from trace_bench.trainers.schedule import plan, task_of_group
+from trace_bench.trainers.schedule import make_schedule, task_of_group
 from trace_bench.trainers.settings import TrainerSettings, VerlSettings
 
 S = TrainerSettings(group_size=2, groups=3)
@@ -47,7 +47,8 @@ def test_a_group_differs_if_two_episodes_do() -> None:
 @pytest.mark.parametrize("rollouts", [6, 40, 43, 64])
 def test_shuffled_is_the_schedule_that_was_planned(rollouts: int) -> None:
     settings = replace(S, learning_rate=1.0)
-    schedule, run = plan(rollouts, settings, "x"), Course(TASKS, settings, 7, rollouts, "x")
+    schedule = make_schedule(rollouts, settings, "x")
+    run = Course(TASKS, settings, 7, rollouts, "x")
     group = spent = 0
     for count in schedule.groups:
         tasks = run.begin()

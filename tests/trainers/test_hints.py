@@ -137,7 +137,7 @@ def test_the_same_job_twice_is_the_same_job(model: Path, tmp_path: Path) -> None
     assert found[0] == found[1]
 
 
-def test_without_hints_nothing_is_said_of_them(model: Path, tmp_path: Path) -> None:
+def test_without_hints_nothing_is_logged_of_them(model: Path, tmp_path: Path) -> None:
     played, metrics = train(tmp_path, model, 12, SETTINGS)
     assert all(t.turns[0].messages[0]["content"] == "Write letters." for t in played)
     assert "reward_without_hint" not in metrics[0]

@@ -10,7 +10,7 @@ from models import save_model
 from trace_bench.trainers import tree
 from trace_bench.trainers.adapters import restart
 from trace_bench.trainers.model import Learner
-from trace_bench.trainers.parts import Room, parts
+from trace_bench.trainers.parts import MemoryBudget, parts
 from trace_bench.trainers.tree import Tokens, build
 
 
@@ -65,7 +65,7 @@ def test_layers_computed_again_give_the_same(learner, monkeypatch) -> None:
     batch = [tokens(n, i) for i, n in enumerate((60, 40))]
     kept = gradients(learner, [batch])
     before = [m.training for m in learner.model.modules()]
-    monkeypatch.setitem(vars(learner), "room", Room(0.0, 1.0, 1.0))
+    monkeypatch.setitem(vars(learner), "memory_budget", MemoryBudget(0.0, 1.0, 1.0))
     same(gradients(learner, [batch]), kept)
     assert [m.training for m in learner.model.modules()] == before
 
@@ -74,26 +74,26 @@ def test_a_pass_keeps_no_square_of_its_tokens(learner) -> None:
     short, long = learner._kept(1500), learner._kept(3000)
     assert 1.9 < long / short < 2.1
     few = learner._kept(64) / 64
-    assert learner.room.node == pytest.approx(few, rel=0.3)
+    assert learner.memory_budget.node == pytest.approx(few, rel=0.3)
 
 
-def test_the_room_is_the_same_where_it_is_first_asked_for_without_gradients(learner) -> None:
+def test_the_memory_budget_is_the_same_if_first_asked_for_without_gradients(learner) -> None:
     """As in bfloat16, where the trainer's own log-probabilities are read before the first step."""
-    vars(learner).pop("room", None)
+    vars(learner).pop("memory_budget", None)
     with torch.no_grad():
-        without = learner.room
-    del learner.room
-    assert without == learner.room and without.node > 0
+        without = learner.memory_budget
+    del learner.memory_budget
+    assert without == learner.memory_budget and without.node > 0
 
 
 def test_batches_are_divided_to_fit(learner) -> None:
     batch = [tokens(n, i, 20) for i, n in enumerate((40, 44, 30, 90, 25, 26))]
-    room = Room(100.0, 1.0, 0.0)  # a hundred distinct tokens
-    found = list(parts(batch, 10_000, room))
+    memory = MemoryBudget(100.0, 1.0, 0.0)  # a hundred distinct tokens
+    found = list(parts(batch, 10_000, memory))
     assert [t for part in found for t in part] == batch
     assert [len(part) for part in found] == [3, 2, 1]  # shared beginnings count once
-    assert [len(p) for p in parts(batch, 10_000, Room(50.0, 1.0, 0.0))] == [1, 1, 1, 1, 2]
-    assert [len(p) for p in parts(batch, 80, Room(1e9, 1.0, 1.0))] == [1, 2, 1, 2]
-    assert [len(p) for p in parts(batch, 10_000, Room(1.0, 1.0, 1.0))] == [1] * 6
+    assert [len(p) for p in parts(batch, 10_000, MemoryBudget(50.0, 1.0, 0.0))] == [1, 1, 1, 1, 2]
+    assert [len(p) for p in parts(batch, 80, MemoryBudget(1e9, 1.0, 1.0))] == [1, 2, 1, 2]
+    assert [len(p) for p in parts(batch, 10_000, MemoryBudget(1.0, 1.0, 1.0))] == [1] * 6
     whole, divided = gradients(learner, [batch])[0], gradients(learner, [[t] for t in batch])[:6]
     torch.testing.assert_close(torch.cat(divided), whole, atol=2e-4, rtol=1e-3)

@@ -9,7 +9,7 @@ import pytest
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import Task
 from trace_bench.trainers.course import Course
-from trace_bench.trainers.schedule import plan, task_of_group
+from trace_bench.trainers.schedule import make_schedule, task_of_group
 from trace_bench.trainers.settings import TrainerSettings
 
 S = TrainerSettings(group_size=8, groups=4, learning_rate=1.0)
@@ -27,19 +27,19 @@ S = TrainerSettings(group_size=8, groups=4, learning_rate=1.0)
     ],
 )
 def test_iterations_and_what_remains(rollouts, groups, unspent) -> None:
-    schedule = plan(rollouts, S, "x")
+    schedule = make_schedule(rollouts, S, "x")
     assert (schedule.groups, schedule.unspent) == (groups, unspent)
     assert sum(schedule.groups) * 8 + schedule.unspent == rollouts
 
 
 def test_one_group_an_iteration_is_allowed() -> None:
     one = TrainerSettings(group_size=8, groups=1)
-    assert plan(20, one, "x").groups == (1, 1)
+    assert make_schedule(20, one, "x").groups == (1, 1)
 
 
 def test_too_few_rollouts_says_how_many_are_needed() -> None:
     with pytest.raises(UserError, match=r"'x' has 15 rollouts and needs at least 16 \(2 groups"):
-        plan(15, S, "x")
+        make_schedule(15, S, "x")
 
 
 def test_the_rate_falls_linearly_to_the_end_of_the_budget() -> None:

@@ -68,7 +68,7 @@ def faulty(
 def test_environments_break_and_hang_and_a_worker_is_killed(tmp_path: Path) -> None:
     """A fifth of the episodes raise, some of one task hang, and in the middle the process that
     plays environments is killed: training finishes, every episode counts once, failures are
-    failures of the environment or of its box."""
+    failures of the environment or of its sandbox."""
     chosen = jobs.settings(
         "budget=96",
         "trainer.gpus=2",
@@ -165,7 +165,7 @@ def test_lost_episodes_are_played_again_as_if_nothing_was_learned_from_the_rest(
             lab.close()
 
     flag.write_text("16")
-    with pytest.raises(UserError, match=r"iter0001: 9 of 16 episodes .* plays the lost episodes"):
+    with pytest.raises(UserError, match=r"iter0001: 9 of 16 episodes .* the lost episodes are run"):
         start(0.5)
     flag.write_text("0")
     with pytest.raises(KeyboardInterrupt):

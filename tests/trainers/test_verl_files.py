@@ -137,7 +137,7 @@ def test_starts_are_numbered_by_what_is_there(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_as_an_adapter(tmp_path: Path, model: Path) -> None:
-    """Plain tensors under verl's names; a missing rank is said."""
+    """Plain tensors under verl's names; a missing rank is an error."""
     layers = fresh(str(model), LINEAR, 4, 3)
     state: dict[str, torch.Tensor] = {}
     for name, pair in layers.items():
@@ -265,7 +265,7 @@ def test_what_verl_says_of_its_steps() -> None:
         check_finite("here", float("nan"))
 
 
-def test_a_step_of_which_nothing_was_said(tmp_path: Path) -> None:
+def test_a_step_of_which_nothing_was_logged(tmp_path: Path) -> None:
     """verl was killed between keeping a checkpoint and logging the step: nobody waits for that."""
     said: list[str] = []
     process = Process(tmp_path, VerlSettings(), said.append, resumed=2)

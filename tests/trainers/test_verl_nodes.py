@@ -125,7 +125,7 @@ def test_two_nodes_one_of_which_goes_down(cluster: Cluster, tmp_path: Path) -> N
     assert jobs.once_each(folder) == {f"train/grpo/iter{i:04d}": 32 for i in range(3)}
 
 
-def test_a_dead_address_is_said_at_once(tmp_path: Path) -> None:
+def test_a_dead_address_is_reported_at_once(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "trace_bench", *jobs.CPU, f"run_dir={tmp_path / 'run'}"]
     command += ["trainer.nnodes=2", f"trainer.ray_address=127.0.0.1:{free_port()}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -235,7 +235,7 @@ def test_a_dead_cluster_and_an_unknown_module(
         preflight(model, VerlSettings(device="cpu", target_modules=("q_proj", "w_proj")))
 
 
-def test_the_context_of_a_served_agent_must_be_said() -> None:
+def test_the_context_of_a_served_agent_must_be_stated() -> None:
     chosen = jobs.settings(
         "policy=openai", "model=served", "model.name=m", "policy.base_url=http://x"
     )

@@ -37,7 +37,7 @@ class Trained:
         return {x["trajectory"]["task"]: x["trajectory"] for x in mine}
 
     def reported(self, step: int) -> float:
-        """What verl itself said of it."""
+        """What verl itself logged of it."""
         for path in self.verl.glob("metrics-*.jsonl"):
             for line in read_lines(path):
                 if line["step"] == step:

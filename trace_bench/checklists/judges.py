@@ -64,8 +64,8 @@ class Errors:
 
 
 class ErringJudge:
-    """Another judge's verdicts with errors. Its draws follow from `seed`, the task, and what was
-    said: the same conversation gets the same verdicts."""
+    """Another judge's verdicts with errors. Its draws follow from `seed`, the task, and the
+    conversation: the same conversation gets the same verdicts."""
 
     def __init__(self, inner: Judge, errors: Errors, seed: int) -> None:
         self._inner, self._errors, self._seed = inner, errors, seed

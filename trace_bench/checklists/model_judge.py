@@ -1,9 +1,9 @@
 """A model as the judge: a question for each step and item, or for all open items of a step at once.
 
-What the agent and its tools said is data: it stands as JSON between marks that nobody who wrote it
-can know. Every question also has a control item that cannot be satisfied. A judge that affirms it
-follows the data or says yes to everything; what it affirms besides counts as not satisfied. It is
-not asked again: a complaint would tell it which item is the control.
+The texts of the agent and its tools are data: they stand as JSON between delimiters that their
+authors cannot know. Every question also has a control item that cannot be satisfied. A judge that
+affirms it follows the data or says yes to everything; what it affirms besides counts as not
+satisfied. It is not asked again: a complaint would tell it which item is the control.
 """
 
 from __future__ import annotations

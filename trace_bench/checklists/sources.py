@@ -1,7 +1,7 @@
 """Checklists by program: from a reference conversation, and what a suite rewards in it.
 
 An item of a call asks for the same call, an item of a reply for about the same words. What depends
-on a turn's calls is said after them.
+on a turn's calls comes after them.
 """
 
 from __future__ import annotations

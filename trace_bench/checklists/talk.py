@@ -32,7 +32,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Step:
-    """One message of the agent, and what came of it. `calls`: None in the place of one that cannot
+    """One message of the agent, and its results. `calls`: None in the place of one that cannot
     be read; `results`: the answers, in the order of the calls. `malformed`: a call of it does not
     fit its tool's schema or cannot be read."""
 
@@ -72,8 +72,7 @@ def thinking(text: str) -> str:
 
 
 def turns_of(messages: Sequence[Message]) -> tuple[list[Message], list[Turn]]:
-    """(the messages before the user's first, the turns). Messages that nobody said to the agent in
-    a turn, such as the system's, belong to the opening."""
+    """(the messages before the user's first, such as the system's, and the turns)."""
     opening: list[Message] = []
     turns: list[Turn] = []
     for message in messages:

@@ -169,9 +169,9 @@ def _named(agent: AgentSpec) -> AgentSpec:
     names: dict[Any, Any] = {None: None}
     for adapter in agent.adapters:
         stem, _, version = adapter.name.partition("@")
-        mark = f"-{adapter_hash(adapter)[:8]}"
+        suffix = f"-{adapter_hash(adapter)[:8]}"
         stem = re.sub(r"[^\w.+-]", "_", stem)
-        stem = stem if stem.endswith(mark) else f"{stem}{mark}"
+        stem = stem if stem.endswith(suffix) else f"{stem}{suffix}"
         names[adapter.name] = f"{stem}@{re.sub(r'[^0-9A-Za-z]', '_', version) or '0000'}"
     adapters = tuple(replace(a, name=names[a.name]) for a in agent.adapters)
     return replace(agent, adapters=adapters, router=renamed(agent.router, names.__getitem__))

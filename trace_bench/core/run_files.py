@@ -34,10 +34,10 @@ OWN = (
 )  # fmt: skip
 """The files that the run itself writes; a method writes others."""
 
-_PLAYED_AGAIN = "Remove that line and run the same command again: what it held is played again."
+_RUN_AGAIN = "Remove that line and run the same command again: what it held is run again."
 _TRAINED_AGAIN = (
     "Remove that line and, if there is one, the folder `adapters` beside the file, and run the "
-    "same command again: what was lost is played again by the adapter of its time, which is "
+    "same command again: what was lost is run again with the adapter of its time, which is "
     "trained again from the stored rollouts."
 )
 _WRITTEN_AGAIN = "Remove the file and run the same command again: it is written again"
@@ -47,9 +47,9 @@ REPAIRS = {
     "ledger.jsonl": f"{_WRITTEN_AGAIN} from trajectories.jsonl, and no rollout is charged twice.",
     "trajectories.jsonl": _TRAINED_AGAIN,
     "curve.jsonl": _TRAINED_AGAIN,
-    "evaluation.jsonl": _PLAYED_AGAIN,
-    "evaluation_trajectories.jsonl": _PLAYED_AGAIN,
-    "routing.jsonl": _PLAYED_AGAIN,
+    "evaluation.jsonl": _RUN_AGAIN,
+    "evaluation_trajectories.jsonl": _RUN_AGAIN,
+    "routing.jsonl": _RUN_AGAIN,
     "metrics.jsonl": f"{_WRITTEN_AGAIN} from the stored rollouts.",
     "llm.jsonl": "Remove that line and run the same command again: the model is asked again.",
     "timing.json": f"{_WRITTEN_AGAIN}, without the wall times of earlier attempts.",
@@ -58,8 +58,8 @@ REPAIRS = {
     SUMMARY: f"{_WRITTEN_AGAIN} from the other files.",
     "adapters/*/finished.json": "It has the metrics of a finished training, as metrics.jsonl has "
     "them line by line (phase training). Restore it from a copy, or change the setting `run_dir`.",
-    "verl/episodes/*.jsonl": "The line is of an episode that a process of verl played. Remove it "
-    "and run the same command again: the episode is played again, unless the ledger has it.",
+    "verl/episodes/*.jsonl": "The line is of an episode that a process of verl ran. Remove it "
+    "and run the same command again: the episode is run again, unless the ledger has it.",
     "verl/validation/*.jsonl": "The line is of an episode of verl's own validation, which nothing "
     "else needs. Remove it and run the same command again.",
     "verl/metrics-*.jsonl": "Remove that line and run the same command again: the metrics of that "

@@ -167,9 +167,9 @@ def read_object(path: Path) -> dict[str, Any]:
 def read_bytes(path: Path) -> bytes:
     """The content of a file. Raises UserError for what is no plain file and might never end (a
     pipe, a device, also behind a symbolic link) and for what may not be read; FileNotFoundError."""
-    waiting_for_nobody = os.O_RDONLY | os.O_NONBLOCK  # a pipe that nobody writes to, too
+    without_waiting = os.O_RDONLY | os.O_NONBLOCK  # also for a pipe without a writer
     try:
-        with os.fdopen(os.open(path, waiting_for_nobody), "rb") as file:
+        with os.fdopen(os.open(path, without_waiting), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise UserError(f"{path} is no plain file. {repair(path)}")
             return file.read()

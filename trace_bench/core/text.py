@@ -12,7 +12,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 def described(error: BaseException) -> str:
     """`ValueError: what it says`, without control characters (a terminal obeys them) and lone
-    surrogates; an exception of foreign code may hold anything, or raise when it is asked."""
+    surrogates; an exception of code from outside may hold anything, or raise when converted."""
     try:
         said = str(error)
     except Exception as why:

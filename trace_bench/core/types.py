@@ -105,7 +105,7 @@ class Milestone:
 
 @dataclass(frozen=True)
 class Check:
-    """One item of a checklist (`trace_bench.checklists`), and what became of it in an episode.
+    """One item of a checklist (`trace_bench.checklists`), and its outcome in an episode.
 
     `turn`: the user's turn, from 0; `item`: its id, unique in the turn; `weight`: its share of the
     turn (all items of a turn: 1); `after`: items of the turn that must be satisfied before it;
@@ -189,7 +189,7 @@ class Trajectory:
     stop: StopReason
     score: Score | None
     failure: Failure | None = None
-    adapter: str | None = None  # that played; "a > b" where it changed (each Turn has its own)
+    adapter: str | None = None  # that acted; "a > b" where it changed (each Turn has its own)
 
     @property
     def tokens(self) -> int:

@@ -47,7 +47,7 @@ class CarefulAsk:
             if fault is None:
                 return text
             self.faults += 1
-            note = f"(To whoever plays the user: {fault} Answer again, as the user.)"
+            note = f"(To the model that plays the user: {fault} Answer again, as the user.)"
             talk += [{"role": "assistant", "content": text}, {"role": "user", "content": note}]
         raise EpisodeError(Boundary.USER.value, f"the simulated user is at fault: {fault}")
 

@@ -4,7 +4,7 @@ checklists, simulator of tools.
 Every answer is appended to llm.jsonl with its cost. Answers to named questions (`usable`) are
 stored and reused when the run is resumed. Answers of the simulated user are part of the episode,
 which is stored elsewhere, so only their cost is recorded. The simulator's answers are stored too:
-an episode that is played again meets the same tools. So are a judge's verdicts in episodes, each
+an episode that is run again meets the same tools. So are a judge's verdicts in episodes, each
 for one more use by a later start: an episode that a kill cut short is not paid for twice, and one
 that was lost for an unusable verdict asks anew when it is retried. A request that failed in an
 episode is made again: that episode was lost, and nothing followed from it.

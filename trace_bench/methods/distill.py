@@ -104,7 +104,7 @@ class Distill:
 
 
 def plain(played: Sequence[Trajectory], base: AgentSpec, advised: str) -> list[Trajectory]:
-    """The episodes of the agent whose prompt is `advised` as if they had been played with the
+    """The episodes of the agent whose prompt is `advised` as if they had been run with the
     prompt of `base`: only the tokens of the first prompt change."""
     from trace_bench.play.rollouts import with_guidance
     from trace_bench.policies.chat import Chat

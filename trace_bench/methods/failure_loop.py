@@ -1,7 +1,7 @@
 """One policy, trained on what it fails at again and again: analysis, environments, training.
 
 The shape of SENTINEL (arXiv 2606.12908) and of RAFT's reinforcement learning: in every round the
-current policy plays the target's training tasks, what its failures lack is found as in TRACE, tasks
+current policy runs the target's training tasks, what its failures lack is found as in TRACE, tasks
 for all of that are made, and the one adapter is trained further on them. No calibration, and no
 router: against TRACE it tells what a policy gains from being looked at again, against `joint` what
 the rounds bring.

@@ -129,7 +129,7 @@ class Tuning:
         optimizer.zero_grad(set_to_none=True)
         every = sum(len(s.sampled) for s in batch)
         value = 0.0
-        for part in parts(batch, self.trainer.batch_tokens, self.learner.room):
+        for part in parts(batch, self.trainer.batch_tokens, self.learner.memory_budget):
             share = sum(len(s.sampled) for s in part) / every
             loss = -self.learner.logprobs(build(part)).mean() * share
             torch.autograd.backward(loss)

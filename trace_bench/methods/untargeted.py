@@ -161,7 +161,7 @@ def _with_domains(suite: Suite) -> SynthesizesDomains:
 
 
 def _from_files(lab: Lab, folder: str, count: int) -> tuple[Task, ...]:
-    """The tasks of the drawn scenarios that can be played and are not solved by doing nothing."""
+    """The tasks of the drawn scenarios that can be run and are not solved by doing nothing."""
     scenarios = awm.read(folder, count, stable_seed(lab.seed, "untargeted", "scenarios"))
     suite = lab.generated_suite(SUITE, SOURCE, {"SCENARIOS": scenarios}, image=IMAGE)
     total = int(seeded(suite, 0).data["of"])
@@ -180,7 +180,7 @@ def _from_files(lab: Lab, folder: str, count: int) -> tuple[Task, ...]:
             kept.append(task)
     lab.log(
         f"{len(kept)} of {total} tasks of {len(scenarios)} scenarios can be trained on; "
-        f"{len(faults)} cannot be played" + (f", such as {faults[0]}" if faults else "")
+        f"{len(faults)} cannot be run" + (f", such as {faults[0]}" if faults else "")
     )
     if not kept:
         raise UserError(

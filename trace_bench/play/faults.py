@@ -1,4 +1,4 @@
-"""Keeps the tracebacks of exceptions that ended episodes, for whoever looks for the cause."""
+"""Keeps the tracebacks of exceptions that ended episodes, for debugging."""
 
 from __future__ import annotations
 

@@ -432,7 +432,7 @@ class _Playing:
 
 
 def _players(episode: _Episode) -> str | None:
-    """The adapter that played the episode; all of them, in order of their first turn, if it
+    """The adapter that acted in the episode; all of them, in order of their first turn, if it
     changed."""
     if len(episode.used) < 2:
         return episode.adapter

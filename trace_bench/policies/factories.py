@@ -32,7 +32,7 @@ def reference(run: RunContext) -> ReferencePolicy:
     if not isinstance(run.suite, HasReference):
         name = "this suite" if run.suite is None else f"{run.suite.name}/{run.suite.variant}"
         raise UserError(
-            f"policy=reference plays reference trajectories, and {name} has none (HasReference: "
+            f"policy=reference replays reference trajectories, and {name} has none (HasReference: "
             "reference, see docs/environments.md). Change `policy`."
         )
     return ReferencePolicy(run.suite)

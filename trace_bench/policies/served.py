@@ -32,7 +32,7 @@ _REPEATS = 3  # probes of the base model, to measure how much its answers vary
 
 
 class Servers:
-    """All servers of one endpoint, which are asked who they are when that is first needed."""
+    """All servers of one endpoint, which are asked for their identity when it is first needed."""
 
     def __init__(self, client: Client, model: str) -> None:
         self._client, self._model = client, model
@@ -111,7 +111,7 @@ class Servers:
         ]
 
     def _greet(self, server: int) -> str | None:
-        """Checks that the server has the model; returns who owns it, if the server says so."""
+        """Checks that the server has the model; returns its owner, if the server names one."""
         url = self._urls[server]
         try:
             models = self._models(server)

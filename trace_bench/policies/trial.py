@@ -1,5 +1,5 @@
-"""One turn from every server before a run begins: what would fail every episode is said at once,
-with the server's own words and the setting to change. It costs requests and no rollout."""
+"""One turn from every server before a run begins: what would fail every episode ends the run at
+once, with the server's own words and the setting to change. It costs requests and no rollout."""
 
 from __future__ import annotations
 

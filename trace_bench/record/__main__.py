@@ -5,7 +5,7 @@
     python -m trace_bench.record annotate recordings/phone out=recordings/annotated \\
         llm.annotator.by=endpoint llm.shared.base_url=http://127.0.0.1:8000/v1 llm.shared.model=NAME
 
-`suite` plays the references of a split (default: the training split), `run` takes the successful
+`suite` replays the references of a split (default: the training split), `run` takes the successful
 rollouts that a finished run was charged for. Own settings: `out`, the folder; `count`, the most
 dialogues (default: all); `turns`, the fewest turns of the user (default 2); `split`; `variants` of
 annotated checklists (default 1). All others are those of a run. A scenario of the development or

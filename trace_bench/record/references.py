@@ -1,4 +1,4 @@
-"""Dialogues from a suite's references, played in its environment."""
+"""Dialogues from a suite's references, replayed in its environment."""
 
 from __future__ import annotations
 

@@ -70,8 +70,8 @@ def _told_apart(runs: Sequence[Run]) -> Iterator[Run]:
     """The runs with names of which no two are equal."""
     often = Counter(run.name for run in runs)
     for run in runs:
-        mark = f" ({run.record.fingerprint})" if often[run.name] > 1 else ""
-        yield replace(run, name=run.name + mark)
+        suffix = f" ({run.record.fingerprint})" if often[run.name] > 1 else ""
+        yield replace(run, name=run.name + suffix)
 
 
 def tasks(run: Run) -> dict[str, Any]:

@@ -106,9 +106,9 @@ def main(arguments: Sequence[str]) -> int:
 def _compare(given: argparse.Namespace) -> int:
     """Prints the comparison, and with a folder writes it there, too."""
     sides = two.chosen(given.places, indexed=not given.no_index)
-    _say("note", sides.notes)
-    _say("skipped", sides.skipped)
-    _say("left out", sides.left_out)
+    _print("note", sides.notes)
+    _print("skipped", sides.skipped)
+    _print("left out", sides.left_out)
     rules.check_coverage((*sides.a.records, *sides.b.records), given.coverage)
     text = two.compare_two(sides.a, sides.b)
     if given.csv is not None:
@@ -161,7 +161,7 @@ def _carry_out(given: argparse.Namespace) -> list[Path]:
     if command == "tables":
         before = len(found.skipped)
         found = make.usable(found, given.coverage)
-        _say("left out", found.skipped[before:])
+        _print("left out", found.skipped[before:])
     elif command != "collect":
         rules.check_coverage(found.records, given.coverage)
     if command not in make.AS_RECORDED:
@@ -180,17 +180,17 @@ def _carry_out(given: argparse.Namespace) -> list[Path]:
 
 
 def _found(arguments: Sequence[str], rule: str | None, indexed: bool) -> Found:
-    """The runs that places and filters leave; what is left out is said on stderr."""
+    """The runs that places and filters leave; what is left out is listed on stderr."""
     places, filters = choose.split(arguments)
     found = find([Path(p) for p in places], rule, indexed)
-    _say("note", found.notes)
-    _say("skipped", found.skipped)
+    _print("note", found.notes)
+    _print("skipped", found.skipped)
     kept, left_out = choose.choose(found.records, filters)
-    _say("left out", left_out)
+    _print("left out", left_out)
     return replace(found, records=kept)
 
 
-def _say(what: str, lines: Sequence[str]) -> None:
+def _print(what: str, lines: Sequence[str]) -> None:
     for text in lines:
         print(" ".join(visible(f"{what}: {text}").splitlines()), file=sys.stderr)
 

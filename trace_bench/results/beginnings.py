@@ -12,7 +12,7 @@ from trace_bench.results.records import Record
 def by_total(records: Sequence[Record]) -> tuple[Record, ...]:
     """The records as they stand in tables: each budget with what was spent before the run, so that
     only equal totals meet in a column. Where not all began alike, a method's name says after what:
-    "gepa > grpo". Raises UserError for a run whose agent cost nobody knows how much."""
+    "gepa > grpo". Raises UserError for a run that began with an agent of unknown cost."""
     for record in records:
         if record.before is None:
             raise UserError(

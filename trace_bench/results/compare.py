@@ -51,7 +51,7 @@ def check_same_settings(records: Sequence[Record], free: Sequence[str] = ()) -> 
     differ = {key: found for key, found in values.items() if len(found) > 1}
     if differ:
         shown = "; ".join(
-            f"{key} is {' or '.join(f'{v} (run {mark})' for v, mark in sorted(found.items()))}"
+            f"{key} is {' or '.join(f'{v} (run {run})' for v, run in sorted(found.items()))}"
             for key, found in sorted(differ.items())
         )
         raise UserError(

@@ -68,8 +68,8 @@ def groups_of(records: Sequence[Record], free: Sequence[str] = ()) -> list[Group
                 common |= values
                 break
         else:
-            mark = hashlib.sha256(key.encode()).hexdigest()[:6]
-            found.append((f"{_place(some[0])}-{mark}", dict(values), list(some)))
+            digest = hashlib.sha256(key.encode()).hexdigest()[:6]
+            found.append((f"{_place(some[0])}-{digest}", dict(values), list(some)))
     order = {id(record): n for n, record in enumerate(records)}
     return [
         _group(name, values, free, sorted(members, key=lambda r: order[id(r)]))
@@ -144,8 +144,8 @@ def _variants(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
         for own, text in zip(ordered[plain:], shown[plain:], strict=True):
             names[method, own] = f"{method}, {text}"
             if len(text) > _LONGEST:  # too long for a row
-                mark = hashlib.sha256(text.encode()).hexdigest()[:6]
-                names[method, own] = f"{method}, settings {mark}"
+                digest = hashlib.sha256(text.encode()).hexdigest()[:6]
+                names[method, own] = f"{method}, settings {digest}"
                 remarks.append(f"{names[method, own]}: {text}.")
     named = [replace(r, method=names.get((r.method, _own(r)), r.method)) for r in members]
     return named, remarks

@@ -75,7 +75,7 @@ def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | No
     from trace_bench.results import plots
     from trace_bench.results.ranking import ranking, single_budget
 
-    _say_left_out(group)
+    _print_left_out(group)
 
     def about(records: Sequence[Record]) -> str:
         return " ".join((describe(records, skipped), *group.remarks))
@@ -105,7 +105,7 @@ def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | No
     return written + plots.learning_curves(records, out / "learning_curves")
 
 
-def _say_left_out(group: Group) -> None:
+def _print_left_out(group: Group) -> None:
     for text in group.left_out:
         print(f"left out: {text}", file=sys.stderr)
 
@@ -115,7 +115,7 @@ AXIS = ("env.train_tasks", "env.train_split")
 
 def make_map(found: Found, out: Path) -> list[Path]:
     """Runs without env.train_tasks stand as level lines if their method does not look at training
-    tasks; other such runs are left out, and said so."""
+    tasks; other such runs are left out, with a line on stderr."""
     from trace_bench.results import plots
 
     sized = [r for r in found.records if training_tasks(r)]
@@ -128,7 +128,7 @@ def make_map(found: Found, out: Path) -> list[Path]:
         print(f"left out: {rest} runs without env.train_tasks or of other budgets", file=sys.stderr)
     check_same_settings([*sized, *level], AXIS)
     (group,) = groups_of([*sized, *level], AXIS)
-    _say_left_out(group)
+    _print_left_out(group)
     sized = [r for r in group.records if training_tasks(r)]
     level = [r for r in group.records if not training_tasks(r)]
     caption = " ".join((describe(sized, found.skipped), *group.remarks))

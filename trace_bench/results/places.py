@@ -84,7 +84,7 @@ def run_folders(
 
 
 def _is_run(place: Path) -> bool:
-    """Also where that cannot be told: such a folder gets no index."""
+    """True also where that cannot be read: such a folder gets no index."""
     try:
         return (place / "config.yaml").exists()
     except OSError:

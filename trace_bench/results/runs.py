@@ -159,7 +159,7 @@ def _ever_lost(evaluation: bytes) -> bool:
 
 
 def _checked_bytes(folder: Path, name: str, summary: Mapping[str, Any]) -> bytes:
-    """A file of the run, empty when it has none: a method that plays nothing has no ledger."""
+    """A file of the run, empty when it has none: a method that runs nothing has no ledger."""
     path = folder / name
     data = read_bytes(path) if path.exists() else b""
     digest = hashlib.sha256(data).hexdigest() if path.exists() else None

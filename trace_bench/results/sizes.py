@@ -129,7 +129,7 @@ def _about(size: int, records: Sequence[Record]) -> str:
 
 
 def _rows(size: int, found: Mapping[str, Cell]) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for method, cell in found.items():
         base = base_of(cell)
         gain = difference(cell, base).interval

@@ -25,7 +25,7 @@ def source_of(record: Record) -> str:
 def by_source(records: Sequence[Record], named: Sequence[Record]) -> tuple[list[Record], list[str]]:
     """`named`, the same runs as `records` with the names of their rows, with what tells the
     training tasks of a row from those of most runs; and remarks that say what those are. A run that
-    played no rollout has no training tasks."""
+    ran no rollout has no training tasks."""
     often = Counter(source_of(r) for r in records if r.trained_on)
     if len(often) < 2:
         return list(named), []
@@ -40,9 +40,9 @@ def by_source(records: Sequence[Record], named: Sequence[Record]) -> tuple[list[
     remarks += [_usual(suite, data, sources) for suite, data in plain.items()]
     for source, text in texts.items():
         if len(text) > _LONGEST:  # too long for a row
-            mark = hashlib.sha256(source.encode()).hexdigest()[:6]
-            texts[source] = f"training {mark}"
-            remarks.append(f"training {mark}: {text}.")
+            digest = hashlib.sha256(source.encode()).hexdigest()[:6]
+            texts[source] = f"training {digest}"
+            remarks.append(f"training {digest}: {text}.")
     shown = [texts.get(source_of(r), "") for r in records]
     rows = zip(named, shown, strict=True)
     return [replace(r, method=f"{r.method}, {t}" if t else r.method) for r, t in rows], [

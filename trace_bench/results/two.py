@@ -114,9 +114,9 @@ def _named(side: Side) -> str:
 def _two(a: Side, b: Side) -> tuple[Side, Side]:
     """Raises UserError for sides with other held-out tasks, for environments with other code, and
     for one run named twice."""
-    marks = {r.fingerprint for r in a.records} & {r.fingerprint for r in b.records} - {""}
-    if marks:
-        raise UserError(f"run {', '.join(sorted(marks))} is named twice; name two runs.")
+    twice = {r.fingerprint for r in a.records} & {r.fingerprint for r in b.records} - {""}
+    if twice:
+        raise UserError(f"run {', '.join(sorted(twice))} is named twice; name two runs.")
     one, two = a.first, b.first
     differ = {
         key: (one.settings.get(key), two.settings.get(key))
@@ -256,7 +256,7 @@ def chosen(arguments: Sequence[str], indexed: bool = False) -> Chosen:
         own = set(map(id, kept))
         found = [replace(f, records=tuple(r for r in f.records if id(r) in own)) for f in found]
     a, b = sides_of(found)
-    folders = {mark: folder for f in found for mark, folder in f.folders.items()}
+    folders = {fingerprint: folder for f in found for fingerprint, folder in f.folders.items()}
     skipped = tuple(text for f in found for text in f.skipped)
     notes = tuple(text for f in found for text in f.notes)
     return Chosen(a, b, folders, skipped, tuple(left_out), notes)

@@ -60,7 +60,7 @@ def check_beginning(
         return
     if scripted:
         raise UserError(
-            "agent=... needs a policy that runs a model; a scripted one plays the same whatever "
+            "agent=... needs a policy that runs a model; a scripted one acts the same whatever "
             "the agent is. Change `policy` to local or openai, or leave `agent` out."
         )
     if None not in (found.weights, weights) and found.weights != weights:

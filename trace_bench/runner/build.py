@@ -306,7 +306,7 @@ def _check_disjoint(settings: Settings, suite: Suite) -> None:
             f"protocol=held_out reports on other tasks than it trains on, and {len(shared)} of "
             f"{len(tasks_of(suite, reported))} tasks of evaluation.split={reported} are in "
             f"env.train_split={train} too, such as {shared[0]}. Change one of them, or set "
-            "`protocol=paper` to train and report on the same tasks (and be marked so)."
+            "`protocol=paper` to train and report on the same tasks (every table then says so)."
         )
 
 

@@ -24,7 +24,14 @@ from trace_bench.play.record import Batch, Player
 from trace_bench.play.rollouts import Choice
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.runner.losses import check
-from trace_bench.runner.outcomes import Known, Outcome, Place, Plan, outcome_of, read_outcome
+from trace_bench.runner.outcomes import (
+    EvaluationPlan,
+    Known,
+    Outcome,
+    Place,
+    outcome_of,
+    read_outcome,
+)
 from trace_bench.runner.progress import Progress
 
 
@@ -74,7 +81,7 @@ class Evaluator:
         self,
         label: str,
         agent: AgentSpec,
-        plan: Plan,
+        plan: EvaluationPlan,
         *,
         policy: Policy | None = None,
         keep: bool = False,
@@ -166,7 +173,7 @@ class Evaluator:
 
     def _untold(self, job: _Job) -> set[int]:
         """The plan's episodes that have a score and whose trajectory, which should be kept, is
-        gone. Only where the same episode can be played again."""
+        gone. Only where the same episode can be run again."""
         if not job.keep or self._kept is None or not job.player.repeats:
             return set()
         found = self._found[job.label]
@@ -247,7 +254,7 @@ class _Job:
 
     label: str
     agent: AgentSpec
-    plan: Plan
+    plan: EvaluationPlan
     player: Player
     keep: bool
 

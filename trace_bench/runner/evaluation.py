@@ -19,7 +19,7 @@ from trace_bench.play.suites import splits_of, tasks_of
 from trace_bench.runner import health, report
 from trace_bench.runner.clock import Clock
 from trace_bench.runner.evaluate import Evaluator
-from trace_bench.runner.outcomes import Known, Outcome, Plan
+from trace_bench.runner.outcomes import EvaluationPlan, Known, Outcome
 from trace_bench.runner.progress import Progress
 from trace_bench.runner.routing import Routing, acts_alike, choices_of, only, routing
 
@@ -28,7 +28,7 @@ from trace_bench.runner.routing import Routing, acts_alike, choices_of, only, ro
 class Wanted:
     """What is evaluated, and how.
 
-    tasks: the held-out ones; each is played `trials` times. dev_split: the development tasks, for
+    tasks: the held-out ones; each is run `trials` times. dev_split: the development tasks, for
     the curve (at the rollout counts `points`, ascending) and the router. routing: whether every
     adapter is evaluated alone, on both, to compare the router with the best choice for each task.
     retries: of an episode that the infrastructure lost. max_lost: the share of an agent's episodes
@@ -63,7 +63,7 @@ class Evaluation:
         self.validated: Routing | None = None
         self._player, self._wanted = player, wanted
         self._progress, self._clock = progress, clock
-        self._plan = Plan(wanted.tasks, wanted.trials)
+        self._plan = EvaluationPlan(wanted.tasks, wanted.trials)
         self._known = Known()
         self._held_out = self._evaluator(
             folder / "evaluation.jsonl", folder / "evaluation_trajectories.jsonl"
@@ -185,8 +185,8 @@ class Evaluation:
         else:
             self.outcomes[label] = self._held_out.evaluate(label, agent, self._plan, keep=keep)
 
-    def _dev_plan(self) -> Plan:
-        return Plan(tuple(tasks_of(self._player.suites.target, self._wanted.dev_split)))
+    def _dev_plan(self) -> EvaluationPlan:
+        return EvaluationPlan(tuple(tasks_of(self._player.suites.target, self._wanted.dev_split)))
 
     def _evaluator(self, path: Path, trajectories: Path | None = None) -> Evaluator:
         return Evaluator(

@@ -25,7 +25,7 @@ def header(bench: Bench) -> list[str]:
     greedy = policy.eval_temperature == 0 and bench.policy.repeatable
     if greedy and held_out.trials > 1 and not asks_user(suite):
         lines.append(
-            f"note: evaluation.trials={held_out.trials} with policy.eval_temperature=0 plays the "
+            f"note: evaluation.trials={held_out.trials} with policy.eval_temperature=0 runs the "
             "same episodes again: this policy repeats itself"
         )
     return lines

@@ -63,7 +63,7 @@ PHASES = ("training", "fine-tuning")
 @dataclass
 class Training:
     """Sums over the metrics of training iterations: groups of rollouts, those of them without an
-    advantage, optimizer steps. None: no trainer has said so. `apart`: the largest of the
+    advantage, optimizer steps. None: no trainer has reported it. `apart`: the largest of the
     iterations' mean differences between sampler and trainer, in log-probability; `alarms`: the
     iterations in which it was more than the trainer allows."""
 

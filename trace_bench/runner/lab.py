@@ -5,7 +5,7 @@ the name and the index, so a repeated call runs the same episodes. When a run is
 
 - episodes whose trajectories are on disk are answered from there,
 - of a call that stopped the run because too many episodes were lost (`max_lost`), the lost ones are
-  taken back from trajectories and ledger and played again, so each counts once,
+  taken back from trajectories and ledger and run again, so each counts once,
 - the others are run as `play.record` describes: a partly written call is run again as a whole, and
   only the missing lines are appended,
 - the budget is counted by the calls made, not by the lines found, so that a method takes the same
@@ -144,7 +144,7 @@ class RunLab:
         `accounting` exempts the purpose. `by`: runs missing episodes instead of this process; it
         must use the same seeds.
 
-        Raises BudgetExceeded before anything is played, ValueError for a call name that was used
+        Raises BudgetExceeded before anything is run, ValueError for a call name that was used
         before or the purpose EVALUATION, which is not a method's business, and UserError as soon as
         too many of the episodes are lost.
         """
@@ -317,7 +317,7 @@ class RunLab:
         self._trajectories.drop(lambda line: line["call"] == call and line["index"] in gone)
         for index in lost:
             del stored[index]
-        self.log(f"{call}: {len(lost)} lost episodes are played again")
+        self.log(f"{call}: {len(lost)} lost episodes are run again")
 
     def _check_lost(
         self, call: str, batch: Batch, there: Mapping[int, Trajectory], by: PlayElsewhere | None
@@ -410,7 +410,7 @@ class RunLab:
 
 
 def _goes_back(by: PlayElsewhere | None) -> bool:
-    """Whether the lost episodes of a call can be played again at the next start."""
+    """Whether the lost episodes of a call can be run again at the next start."""
     return by is None or isinstance(by, TakesBack)
 
 

@@ -139,7 +139,7 @@ class Ledger:
         return True
 
     def take_back(self, call: str, indices: Collection[int]) -> None:
-        """Removes the lines of episodes that are played again."""
+        """Removes the lines of episodes that are run again."""
         gone = frozenset(indices)
         there = self._calls.get(call, {})
         for index in gone & there.keys():

@@ -14,7 +14,7 @@ from trace_bench.play.faults import Faults
 from trace_bench.play.suites import GENERATED
 
 _OF_PROGRAM = (Boundary.ENVIRONMENT, Boundary.SANDBOX)
-AGAIN = "Remove the cause and run the same command again: it plays the lost episodes again."
+AGAIN = "Remove the cause and run the same command again: the lost episodes are run again."
 NOT_AGAIN = "The training has learned from what is left of them: change the setting `run_dir`."
 
 

@@ -44,7 +44,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Plan:
+class EvaluationPlan:
     """The tasks of an evaluation and the number of trials of each."""
 
     tasks: tuple[Task, ...]

@@ -141,7 +141,7 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
         resumed = belongs(place)
         summary = stored_summary(place.folder) if resumed else None
         if summary is not None and (gone := health.lost(summary)):
-            log(f"{gone} held-out episodes were lost; they are played again")
+            log(f"{gone} held-out episodes were lost; they are run again")
         elif summary is not None:
             summary = _reported_again(settings, parts, place, summary, log)
             return Done(place.folder, summary, stored=True)
@@ -170,7 +170,7 @@ def _finished(parts: Mapping[str, Part], place: Place) -> Done | None:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _InProgress:
     """A run in progress."""
 
     bench: Bench
@@ -202,7 +202,7 @@ def _execute(
     stack.enter_context(closing(evaluation))
     metrics = Metrics(folder / "metrics.jsonl", tracker, bench.log)
     episodes = Episodes() if yardsticks(bench) else None
-    run = _Run(bench, player, evaluation, progress, clock, metrics, episodes)
+    run = _InProgress(bench, player, evaluation, progress, clock, metrics, episodes)
     lab = stack.enter_context(closing(_lab(run)))
     if resumed:
         there = lab.ledger.spent
@@ -244,7 +244,7 @@ def _execute(
     return summary
 
 
-def _phases(run: _Run, lab: RunLab, base: AgentSpec) -> AgentSpec:
+def _phases(run: _InProgress, lab: RunLab, base: AgentSpec) -> AgentSpec:
     """Runs the phases: base agent, scripted bounds, method, trained agent, adapters, router."""
     bench, evaluation = run.bench, run.evaluation
     evaluation.base(base)
@@ -281,7 +281,7 @@ def _fitted(
     return made
 
 
-def _yardstick(run: _Run, yardstick: Yardstick, base: AgentSpec) -> dict[str, Any]:
+def _yardstick(run: _InProgress, yardstick: Yardstick, base: AgentSpec) -> dict[str, Any]:
     """Trains a yardstick separately, in the folder of its name with its own ledger, and evaluates
     it. Returns its title and its rollouts by purpose."""
     with run.clock.phase(yardstick.title), closing(_lab(run, yardstick)) as lab:
@@ -292,7 +292,7 @@ def _yardstick(run: _Run, yardstick: Yardstick, base: AgentSpec) -> dict[str, An
     return {"title": yardstick.title, "rollouts": rollouts}
 
 
-def _lab(run: _Run, yardstick: Yardstick | None = None) -> RunLab:
+def _lab(run: _InProgress, yardstick: Yardstick | None = None) -> RunLab:
     """The method's lab, or a yardstick's. A yardstick's metrics stay in its folder, so that the
     tracker shows only the method's."""
     bench, settings = run.bench, run.bench.settings
@@ -325,7 +325,7 @@ def _apart(player: Player) -> Player:
     return replace(player, suites=Suites(player.suites.target))
 
 
-def _costs(run: _Run, lab: RunLab) -> dict[str, Any]:
+def _costs(run: _InProgress, lab: RunLab) -> dict[str, Any]:
     """Requests to models by role, how often the agent's tool calls could not be read, and how many
     checklist items were judged."""
     usage: dict[str, Any] = dict(run.bench.roles.usage())
@@ -338,7 +338,7 @@ def _costs(run: _Run, lab: RunLab) -> dict[str, Any]:
     return {"usage": usage, "turns": turns, "malformed": bad, "items": items, "per_item": shares}
 
 
-def _health(run: _Run, lab: RunLab) -> dict[str, Any]:
+def _health(run: _InProgress, lab: RunLab) -> dict[str, Any]:
     """The summary's `health`."""
     evaluation = run.evaluation
     outcomes = evaluation.outcomes

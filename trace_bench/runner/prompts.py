@@ -1,4 +1,4 @@
-"""Looks at the first prompts of held-out tasks before anything is played: tools must reach the
+"""Looks at the first prompts of held-out tasks before anything is run: tools must reach the
 model, the prompts must leave room for a turn, and servers must answer one."""
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def routing(choices: Mapping[str | None, Sequence[Outcome]], final: Sequence[Out
 
 
 def choices_of(agent: AgentSpec) -> list[str | None]:
-    """What its router chooses among: its adapters and, unless the router names one to play
+    """What its router chooses among: its adapters and, unless the router names one to act
     otherwise, the base model (None)."""
     without = () if (agent.router or {}).get("otherwise") else (None,)
     return [*without, *(a.name for a in agent.adapters)]

@@ -32,7 +32,7 @@ _HELP = {
     "body": "bytes of a request",
     "tokens": "the most tokens of an answer",
     "requests": "the most requests in flight",
-    "grace": "seconds for answers under way when it is told to stop",
+    "grace": "seconds for answers under way when it is stopped",
 }
 
 

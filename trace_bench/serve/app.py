@@ -1,5 +1,4 @@
-"""The HTTP side: who may ask, how much, and what is said in return. Requests are logged without
-what is in them."""
+"""The HTTP side: keys, limits and responses. Requests are logged without their contents."""
 
 from __future__ import annotations
 
@@ -175,7 +174,7 @@ class _Stream(StreamingResponse):
 
 
 class _Line:
-    """A line of the log for one request: what was asked of whom, what it took, nothing said."""
+    """The log line of one request: status, duration, model, adapter, tokens; none of its text."""
 
     def __init__(self, log: Log) -> None:
         self._log, self._start = log, time.monotonic()

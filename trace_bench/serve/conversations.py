@@ -1,5 +1,5 @@
 """Conversations arrive whole with each request. A request goes on with an earlier answer if all up
-to that answer is what was said; then the prompt only grows, by the tokens that were sampled."""
+to that answer is as before; then the prompt only grows, by the tokens that were sampled."""
 
 from __future__ import annotations
 

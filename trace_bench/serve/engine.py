@@ -29,7 +29,7 @@ from trace_bench.serve.request import ChatRequest, Refused
 from trace_bench.serve.settings import Model
 
 Event = str | Answer | Refused
-"""What is said to a client so far (all of the text), the whole answer, or why there is none."""
+"""What a client gets: all of the text so far, the whole answer, or the reason why there is none."""
 
 
 @dataclass(eq=False)
@@ -271,7 +271,7 @@ def _full() -> Refused:
 
 
 def _refusal(error: Exception) -> Refused:
-    """What a client is told of an exception; one that is not its own doing goes to the log."""
+    """The client's response to an exception; one that the client did not cause is logged."""
     if isinstance(error, Refused):
         return error
     traceback.print_exception(error)

@@ -12,7 +12,7 @@ class ServeSettings:
     """name: the agent's name for clients. body: bytes of a request. tokens: the most that an answer
     may have, and what it gets if the request names no number. requests: in flight at once, those
     that wait for the engine included; more are refused. grace: seconds that answers under way are
-    given when the server is told to stop."""
+    given when the server is stopped."""
 
     name: str = "agent"
     body: int = field(default=2**20, metadata=number(1024, 2**30))

@@ -62,10 +62,10 @@ def text(about: str | None, conf: Path, more: Path | None = None) -> str:
         return _overview(groups, settings, conf)
     group, _, choice = about.partition("=")
     if group in groups and not choice:
-        told = {
-            name: told for place in reversed(places) for name, told in descriptions(place).items()
+        comments = {
+            name: text for place in reversed(places) for name, text in descriptions(place).items()
         }
-        return _group(group, groups[group], told)
+        return _group(group, groups[group], comments)
     if group in groups:
         return _choice(group, choice, groups[group])
     if group in settings:
@@ -103,17 +103,17 @@ def keys(path: Path) -> list[Entry]:
 
 
 def descriptions(conf: Path) -> dict[str, str]:
-    """What every setting is, by its whole name ("env.domain"). It is told once: a key without a
-    comment has that of its name in another file of conf, or of a key of the group that is called
-    the same ("llm.judge.seed": that of "llm.user.seed")."""
+    """What every setting is, by its whole name ("env.domain"). Each is described once: a key
+    without a comment has that of its name in another file of conf, or of a key of the same name in
+    its group ("llm.judge.seed": that of "llm.user.seed")."""
     every = [e for path in sorted(conf.rglob("*.yaml")) for e in whole_names(path, conf)]
-    told: dict[str, str] = {}
+    comments: dict[str, str] = {}
     alike: dict[tuple[str, str], str] = {}
     for entry in every:
-        if entry.comment and entry.name not in told:
-            told[entry.name] = entry.comment
+        if entry.comment and entry.name not in comments:
+            comments[entry.name] = entry.comment
             alike.setdefault(_group_and_key(entry.name), entry.comment)
-    return {e.name: told.get(e.name) or alike.get(_group_and_key(e.name), "") for e in every}
+    return {e.name: comments.get(e.name) or alike.get(_group_and_key(e.name), "") for e in every}
 
 
 def _group_and_key(name: str) -> tuple[str, str]:
@@ -162,7 +162,7 @@ def _file(choice: str, folders: Sequence[Path]) -> Path | None:
     return found[0] if found else None
 
 
-def _group(group: str, folders: Sequence[Path], told: Mapping[str, str]) -> str:
+def _group(group: str, folders: Sequence[Path], comments: Mapping[str, str]) -> str:
     """Every choice, and below it its settings. One that an earlier choice has, too, is described
     there."""
     lines = [f"{group}=..."]
@@ -175,7 +175,7 @@ def _group(group: str, folders: Sequence[Path], told: Mapping[str, str]) -> str:
         own = [e for e in every if e.name.startswith(f"{group}.")]
         for entry in own:
             if entry.name not in shown:
-                lines += _item(f"  {entry.name}={entry.value}".rstrip("="), told[entry.name])
+                lines += _item(f"  {entry.name}={entry.value}".rstrip("="), comments[entry.name])
         again = [e.name.partition(".")[2] for e in own if e.name in shown]
         lines += textwrap.wrap(
             f"as above: {', '.join(again)}", WIDTH, initial_indent=" " * 4,

@@ -207,7 +207,7 @@ def parse(data: Mapping[str, Any]) -> Settings:
             "protocol=held_out trains on other tasks than it reports, got "
             f"env.train_split={train}, env.dev_split={dev}, "
             f"evaluation.split={held_out}. Change one of them, or set `protocol=paper` to train "
-            "and report on the same tasks (and be marked so)."
+            "and report on the same tasks (every table then says so)."
         )
     return settings
 

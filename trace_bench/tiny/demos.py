@@ -1,6 +1,6 @@
 """Demonstrations: the episodes that the tiny agent learns from, with their deliberate flaws.
 
-A demonstration is an episode of the embedded world, played by the scenario's own solution, with
+A demonstration is an episode of the embedded world, acted out by the scenario's own solution, with
 people, words and wordings from the pool `demo` (half of the words are invented, so that the agent
 learns to copy what it has never seen). Some capabilities are exercised only in the share `RIGHT` of
 the episodes that call for them. In half of the episodes the system prompt carries guidance; a line

@@ -1,7 +1,7 @@
-"""The course of a training job: which tasks it plays next, how many, and what it has spent.
+"""The course of a training job: which tasks it runs next, how many, and what it has spent.
 
-With `order=shuffled` and `resample=0` all of it is known beforehand (`schedule.plan`). The other
-settings look at the rewards of groups that were played; they draw from the job's seed and these
+With `order=shuffled` and `resample=0` all of it is known beforehand (`make_schedule`). The other
+settings look at the rewards of groups that were run; they draw from the job's seed and these
 rewards alone, so that a job that is resumed takes the same course again.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Task
-from trace_bench.trainers.schedule import epoch, plan, task_of_group
+from trace_bench.trainers.schedule import epoch, make_schedule, task_of_group
 from trace_bench.trainers.settings import TrainerSettings
 
 SAME = 1e-8  # rewards closer than this are equal
@@ -28,10 +28,10 @@ class Course:
         self, tasks: Sequence[Task], settings: TrainerSettings, seed: int, rollouts: int, name: str
     ) -> None:
         self.tasks, self.settings, self.seed, self.rollouts = tasks, settings, seed, rollouts
-        schedule = plan(rollouts, settings, name)
+        schedule = make_schedule(rollouts, settings, name)
         self.total = rollouts - schedule.unspent
         self.spent = self.begun = 0
-        self._groups = 0  # played so far
+        self._groups = 0  # run so far
         self._epoch, self._queue = -1, list[int]()  # order=skipping: what is left of an epoch
         self._equal: dict[str, int] = {}  # task id -> how many of its latest groups were constant
 
@@ -82,7 +82,7 @@ class Course:
         return chosen
 
     def _prioritized(self, count: int) -> list[Task]:
-        """Tasks that were never played, in the shuffled order, then draws in which the chance of a
+        """Tasks that were never run, in the shuffled order, then draws in which the chance of a
         task halves with each of its latest groups that was constant, down to `FLOOR`."""
         order = [self.tasks[i] for i in epoch(len(self.tasks), self.seed, 0)]
         unique = {task.id: task for task in order}
@@ -98,7 +98,7 @@ class Course:
 
     def _unskipped(self) -> Task:
         """The next task of the shuffled order, without those whose latest group was constant; they
-        sit out one epoch. An epoch in which all would sit out is played whole."""
+        sit out one epoch. An epoch in which all would sit out is run whole."""
         while not self._queue:
             self._epoch += 1
             order = epoch(len(self.tasks), self.seed, self._epoch)

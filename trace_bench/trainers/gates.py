@@ -3,9 +3,9 @@ for each adapter, or one for each adapter in each transformer block.
 
 The gate is a linear layer on the base model's state of a prompt, or one for each block on that
 block's mean input, followed by a softmax over the adapters and the base model, as
-`policies.routing.classifier` plays it. It is played in tenths: the weights are rounded, and their
-gradient passes the rounding as if it were not there (straight-through, Bengio et al. 2013,
-arXiv 1308.3432), so the trainer computes the log-probabilities of exactly what was played.
+`policies.routing.classifier` applies it. The weights are rounded to tenths, and their gradient
+passes the rounding as if it were not there (straight-through, Bengio et al. 2013, arXiv
+1308.3432), so the trainer computes the log-probabilities of exactly what was sampled.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class Gate:
         features = torch.from_numpy(np.array(states, dtype=np.float64))
         return (self.weights @ features[:, :, None])[:, :, 0] + self.bias
 
-    def mix(self, states: Sequence[State], played: bool = True) -> Tensor:
-        """The weights of the adapters' updates [1 or blocks, adapters]. `played`: rounded as they
-        are played."""
+    def mix(self, states: Sequence[State], applied: bool = True) -> Tensor:
+        """The weights of the adapters' updates [1 or blocks, adapters]. `applied`: rounded as they
+        are applied."""
         scores = self.scores(states)
         gates = scores.softmax(-1)
-        if played:
+        if applied:
             gates = gates + (torch.from_numpy(_rounded(scores)) - gates).detach()
         gates = gates[:, [i for i, name in enumerate(self.labels) if name is not None]]
         weights = gates + self.others * (1.0 - gates)
@@ -74,7 +74,7 @@ class Gate:
         return torch.cat([weights, 1.0 - weights.sum(-1, keepdim=True)], -1)
 
     def plays(self, states: Sequence[State]) -> str | None:
-        """The name of what the gate plays, an adapter, a sum or the base model."""
+        """The name of what the gate applies, an adapter, a sum or the base model."""
         gates = _rounded(self.scores(states))
         choice = blend(self.labels, gates, self.others, self.otherwise)
         return choice.name if isinstance(choice, Mixture) else choice
@@ -129,7 +129,7 @@ class Gated:
 
     def logprobs(self, tree: Tree, weights: Tensor) -> Tensor:
         """As `Learner.logprobs`, with the adapters' updates scaled by `weights` [1 or blocks,
-        adapters], which get the gradient. All of the tree is played with these weights."""
+        adapters], which get the gradient. All of the tree is computed with these weights."""
         for name, layer in self.learner.layers.items():
             row = weights[0 if len(weights) == 1 else block_of(name)]
             spread = row.to(self.learner.device, layer.a.dtype)[self._owner]

@@ -1,4 +1,4 @@
-"""Hints (TRACE, section 2; `trainer.hinted`): some rollouts of a group play with a line in the
+"""Hints (TRACE, section 2; `trainer.hinted`): some rollouts of a group run with a line in the
 system message that names the tools of the task's reference, so that a group in which the agent
 alone would always fail has episodes that succeed.
 

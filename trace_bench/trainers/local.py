@@ -32,7 +32,7 @@ from trace_bench.trainers.record import (
     of_sampler,
     reward_of,
 )
-from trace_bench.trainers.schedule import curve_caveat, plan
+from trace_bench.trainers.schedule import curve_caveat, make_schedule
 from trace_bench.trainers.settings import GPU, TrainerSettings
 from trace_bench.trainers.start import check_start, start_of
 
@@ -79,7 +79,7 @@ class LocalTrainer:
 
     def plan_training(self, rollouts: int, name: str, points: Sequence[int]) -> str | None:
         """`protocols.PlansTraining`."""
-        plan(rollouts, self.settings, name)
+        make_schedule(rollouts, self.settings, name)
         return curve_caveat(self.settings, rollouts, points)
 
     def check_start(self, start: AdapterRef) -> None:
@@ -309,7 +309,7 @@ class _Training:
         return self.record(iteration, trajectories, found, steps, rate)
 
     def of_hinted(self, trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
-        """The mean reward of the rollouts that played without a hint, where others had one."""
+        """The mean reward of the rollouts that ran without a hint, where others had one."""
         if not self.settings.hinted:
             return {}
         alone = [t for n, t in enumerate(trajectories) if not is_hinted(n, self.settings)]

@@ -29,7 +29,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.policies.local import load_model
 from trace_bench.policies.precision import DType
 from trace_bench.trainers.adapters import insert
-from trace_bench.trainers.parts import Room
+from trace_bench.trainers.parts import MemoryBudget
 from trace_bench.trainers.tree import Tokens, Tree, build
 
 ATTENTION = "trace_bench_tree"
@@ -92,14 +92,14 @@ class Learner:
         self.parameters = [p for layer in self.layers.values() for p in (layer.a, layer.b)]
 
     @cached_property
-    def room(self) -> Room:
+    def memory_budget(self) -> MemoryBudget:
         """The memory for a pass over a batch, and what a token needs of it."""
         few, more = self._kept(64), self._kept(192)
-        return Room(self.memory, (more - few) / 128, 3 * 4 * self.vocab)
+        return MemoryBudget(self.memory, (more - few) / 128, 3 * 4 * self.vocab)
 
     def logprobs(self, tree: Tree) -> Tensor:
         """Natural log-probabilities [sampled tokens] at temperature 1, trajectories in order."""
-        fits = self.room.holds(len(tree.ids), len(tree.nodes_at))
+        fits = self.memory_budget.holds(len(tree.ids), len(tree.nodes_at))
         with _again(self.model, not fits):
             return self._logprobs(tree)
 

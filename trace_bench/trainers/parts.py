@@ -11,7 +11,7 @@ from trace_bench.trainers.tree import Tokens
 
 
 @dataclass(frozen=True)
-class Room:
+class MemoryBudget:
     """The memory for what a forward pass keeps for the backward pass, in bytes: `total` of it,
     `node` for each distinct token, `sampled` for each sampled token (its logits)."""
 
@@ -24,15 +24,15 @@ class Room:
         return nodes * self.node + sampled * self.sampled <= self.total
 
 
-def parts(batch: Sequence[Tokens], tokens: int, room: Room) -> Iterator[list[Tokens]]:
+def parts(batch: Sequence[Tokens], tokens: int, memory: MemoryBudget) -> Iterator[list[Tokens]]:
     """Consecutive parts of a batch, each of at least one sequence, at most `tokens` tokens, and
-    such that it fits the room. A sequence that does not fit alone is a part of its own."""
+    such that it fits the memory budget. A sequence that does not fit alone is a part of its own."""
     part: list[Tokens] = []
     size = nodes = sampled = 0
     for found in batch:
         new = len(found.ids) - _shared(found.ids, part)
         full = size + len(found.ids) > tokens
-        if part and (full or not room.holds(nodes + new, sampled + len(found.sampled))):
+        if part and (full or not memory.holds(nodes + new, sampled + len(found.sampled))):
             yield part
             part, size, nodes, sampled = [], 0, 0, 0
             new = len(found.ids)

@@ -21,7 +21,7 @@ class Schedule:
     unspent: int
 
 
-def plan(rollouts: int, settings: TrainerSettings, name: str) -> Schedule:
+def make_schedule(rollouts: int, settings: TrainerSettings, name: str) -> Schedule:
     """As many full iterations as fit, then a smaller one if at least two groups fit: the whole job
     where no group is sampled again. Raises UserError if `rollouts` are too few for one
     iteration."""

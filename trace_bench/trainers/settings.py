@@ -31,7 +31,7 @@ class Recipe:
     # How often an iteration's constant groups are replaced by new ones (DAPO, Yu et al. 2025, arXiv
     # 2503.14476, section 3.2, samples until none is left); all of them are paid for
     resample: int = field(default=0, metadata=number(0))
-    # How many rollouts of a group play with a hint (TRACE, section 2: 4 to 8 of 16, optional)
+    # How many rollouts of a group run with a hint (TRACE, section 2: 4 to 8 of 16, optional)
     hinted: int = field(default=0, metadata=number(0))
     rank: int = field(default=16, metadata=number(1))
     alpha: float = field(default=32.0, metadata=number(0))  # updates are scaled by alpha / rank
@@ -53,7 +53,7 @@ class Recipe:
         if self.hinted >= self.group_size:
             raise UserError(
                 f"trainer.hinted={self.hinted} of trainer.group_size={self.group_size} rollouts: "
-                "at least one plays without a hint. Lower `trainer.hinted`."
+                "at least one runs without a hint. Lower `trainer.hinted`."
             )
 
     def trained(self) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class VerlSettings(Recipe):
         if self.hinted:
             raise UserError(
                 f"trainer.hinted={self.hinted} takes hints out of the prompts before training, and "
-                "trainer=verl trains on the prompts that were played; allowed there: hinted=0. "
+                "trainer=verl trains on the prompts of the rollouts; allowed there: hinted=0. "
                 "Change `trainer.hinted`, or use trainer=local."
             )
         for name, value, needed in (

@@ -84,7 +84,7 @@ def _before(
     """The learner's own log-probabilities of each sequence, before the first step."""
     found: list[np.ndarray] = []
     with torch.no_grad():
-        for part in parts(batch, settings.batch_tokens, learner.room):
+        for part in parts(batch, settings.batch_tokens, learner.memory_budget):
             found += _split(learner.logprobs(build(part)), part)
     return found
 
@@ -151,7 +151,7 @@ def _step(
     optimizer.zero_grad(set_to_none=True)
     before: list[np.ndarray] = []
     done = 0
-    for part in parts(batch, settings.batch_tokens, learner.room):
+    for part in parts(batch, settings.batch_tokens, learner.memory_budget):
         count = sum(len(b.sampled) for b in part)
         here = slice(done, done + count)
         done += count

@@ -11,7 +11,7 @@ the part is built, such as its container image, is a protocol on the class.
     policies       Policy (Wakes, ReadsPrompts, TriesTurns, KnowsTask, CountsUsage, RanksLabels,
                    ShowsState, PlaysSums; on the class: Scripted, AtServers), Router (RoutesTurns)
     trainers       Trainer (PlansTraining, ContinuesAdapters, AssignsAdvantages, Preflight,
-                   NeedsMachines, FineTunes; of what plays its episodes elsewhere: TakesBack)
+                   NeedsMachines, FineTunes; of what runs its episodes elsewhere: TakesBack)
     methods        Method (PlansItself), Lab
     trackers       Tracker (AwaitsResult, TakesReport)
 

@@ -1,4 +1,4 @@
-"""Environments: what plays, scores and describes the tasks."""
+"""Environments: what runs, scores and describes the tasks."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class SynthesizesPairs(Protocol):
 @runtime_checkable
 class SynthesizesDomains(Protocol):
     """A suite that also generates training tasks of other domains, with tools other than its own,
-    one for each seed; its environments play them too. `domains` names them."""
+    one for each seed; its environments run them too. `domains` names them."""
 
     def domains(self) -> Sequence[str]: ...
     def synthetic_in(self, domain: str, seed: int) -> Task: ...
@@ -103,8 +103,8 @@ class SynthesizesDomains(Protocol):
 
 @runtime_checkable
 class AsksUser(Protocol):
-    """A suite whose episodes may wait for a model that plays the user or judges what was said. If
-    `asks_user()` is true, each episode is stepped in its own thread."""
+    """A suite whose episodes may wait for a model that plays the user or judges the
+    conversation. If `asks_user()` is true, each episode is stepped in its own thread."""
 
     def asks_user(self) -> bool: ...
 
@@ -138,7 +138,7 @@ class Lender:
 
 @runtime_checkable
 class Borrows(Protocol):
-    """A suite with splits whose tasks are another suite's, played and scored as they are there.
+    """A suite with splits whose tasks are another suite's, run and scored as they are there.
     With it a run that is evaluated on such a split can stand in a table with runs of the lender.
     None for a split of its own."""
 

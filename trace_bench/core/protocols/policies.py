@@ -25,8 +25,8 @@ class TurnRequest:
     `messages` are only those that arrived since the episode's last turn; the policy remembers the
     rest. The first request carries `tools` and the opening messages. `seed` is the seed of the
     episode's own random stream, the same in every request of the episode. `adapter` may change
-    between requests: the whole conversation is then read with the new one, as if it had played all
-    of it.
+    between requests: the whole conversation is then read with the new one, as if it had acted in
+    all of it.
     """
 
     episode: int
@@ -76,7 +76,7 @@ class Wakes(Protocol):
 
 @runtime_checkable
 class ReadsPrompts(Protocol):
-    """A policy that can say before anything is played how many tokens an episode's first prompt
+    """A policy that can say before anything is run how many tokens an episode's first prompt
     has; with it, a run whose prompts cannot work is refused at its start. `context`: the most
     tokens of an episode. `first_prompt` raises UserError if the tools do not reach the model."""
 
@@ -87,7 +87,7 @@ class ReadsPrompts(Protocol):
 
 @runtime_checkable
 class TriesTurns(Protocol):
-    """A policy that can be asked for one turn before anything is played; with it, a run whose
+    """A policy that can be asked for one turn before anything is run; with it, a run whose
     servers cannot work is refused at its start. The turn is no rollout, and its episode is
     forgotten. Returns what was asked, as a line of text; raises UserError if no turn can be had.
     """
@@ -134,9 +134,9 @@ class ShowsState(Protocol):
 
 @runtime_checkable
 class PlaysSums(Protocol):
-    """A policy that plays weighted sums of its loaded adapters as they are, without a file for
+    """A policy that runs weighted sums of its loaded adapters as they are, without a file for
     each. A turn may name the sum (`TurnRequest.adapter`) until the next `load`, or longer where an
-    episode plays it. `weights`: of the adapters' updates by name, one number for the model or one
+    episode uses it. `weights`: of the adapters' updates by name, one number for the model or one
     for each transformer block. The same name always has the same weights."""
 
     def add_sum(self, name: str, weights: Mapping[str, float | Sequence[float]]) -> None: ...

@@ -219,7 +219,7 @@ PlayElsewhere = Callable[[Sequence[int], OnEpisode], None]
 
 @runtime_checkable
 class TakesBack(Protocol):
-    """A `PlayElsewhere` that can go back to before its call, so that lost episodes are played again
+    """A `PlayElsewhere` that can go back to before its call, so that lost episodes are run again
     after too many of them have stopped the run. `missing`: the indices of which the run has no
     episode, once it has taken back the lost ones; what is kept elsewhere of their failures, and
     whatever was learned from the call, must be forgotten. May be called twice for the same call."""
@@ -245,7 +245,7 @@ class Lab(Protocol):
     """Everything that a method may use. Each call has a name, unique in the run and the same when
     the run is repeated: finished calls are answered from the run folder.
 
-    `rollouts` raises BudgetExceeded before anything is played if the budget does not pay for it,
+    `rollouts` raises BudgetExceeded before anything is run if the budget does not pay for it,
     and ValueError for a call name that was used before. `ask` raises LLMError if no answer can be
     used. `prompt_states` are the policy's (`ShowsState`, a `Need` of the method's plan), without
     charge. `write` and `write_text` raise UserError for a name that the run itself uses."""
@@ -272,7 +272,7 @@ class Lab(Protocol):
     def prompt_states(
         self, messages: Sequence[Message], tools: Sequence[Tool], blocks: bool = False
     ) -> Sequence[State]: ...
-    def listening(self, hear: Hear) -> AbstractContextManager[None]: ...  # to whoever calls it
+    def listening(self, hear: Hear) -> AbstractContextManager[None]: ...  # a `with` block
     def checkpoint(self, agent: AgentSpec) -> None: ...  # the current agent, for the curve
     def metric(self, **values: Any) -> None: ...
     def log(self, text: str) -> None: ...  # a line of progress, on stderr

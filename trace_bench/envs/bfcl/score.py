@@ -24,8 +24,8 @@ NOT_DUE = "multi_turn:irrelevance_error:decoder_success"
 
 
 def score(entry: Mapping[str, Any], played: Turns, checker: Checker) -> Score:
-    """The score of the turns that were played; fewer than the entry has fail it. A turn in which no
-    call is due counts only with `strict`, where it must have none."""
+    """The score of the turns that were reached; fewer than the entry has fail it. A turn in which
+    no call is due counts only with `strict`, where it must have none."""
     errors: dict[int, str] = {}
     counted: list[int] = []
     ours, theirs = World(entry), World(entry)

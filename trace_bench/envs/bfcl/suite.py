@@ -147,7 +147,7 @@ class BfclSuite:
     def _task(self, split: str, entry: Mapping[str, Any]) -> Task:
         number = CATEGORIES.index(entry["category"]) * SCENARIOS + entry["scenario"]
         name = f"bfcl/{self.variant}/{split}/{entry['id']}"
-        data = {"record": json.loads(json.dumps(entry))}  # a task is data that nobody shares
+        data = {"record": json.loads(json.dumps(entry))}  # a task's data is its own copy
         if reason := self._bad.get(entry["id"]):
             data["known_bad"] = reason
         return Task(name, "bfcl", split, number, data)

@@ -1,7 +1,7 @@
 """Training tasks in the benchmark's own tool classes, made by programs: one for each capability and
 seed. None of the benchmark's entries is used.
 
-A task is an entry like the benchmark's (see `data.Data`) and is played and scored in the same way.
+A task is an entry like the benchmark's (see `data.Data`) and is run and scored in the same way.
 In a contrast case the user's words are alike, but the capability is not needed.
 """
 

@@ -16,7 +16,7 @@ from typing import Any
 
 REFUSED = frozenset({"kill", "exit", "quit", "remove", "unlink", "popen", "Popen", "run"})
 """Names that the package's executor refuses."""
-# MathAPI computes to as many digits as it is told to; these limits keep a call under a second.
+# MathAPI computes to as many digits as a call asks for; these limits keep a call under a second.
 _MOST = {"precision": 1000, "decimal_places": 1000, "exponent": 1000}
 _FILES = 10_000  # the most that may be copied: folders that are copied into each other double
 

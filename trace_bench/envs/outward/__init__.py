@@ -1,9 +1,9 @@
 """A suite's episodes as plain functions, for the trainers and hubs of others.
 
 Their loops end an episode with the agent's first message without a call, and have no user who
-answers in between. So here the user is reached by a tool, `talk_to_user`, and what is said last is
-the message that ends the episode. The score is the suite's own. `trl` and `verifiers` are built on
-this.
+answers in between. So here the user is reached by a tool, `talk_to_user`, and the agent's last text
+is the message that ends the episode. The score is the suite's own. `trl` and `verifiers` are built
+on this.
 """
 
 from __future__ import annotations

@@ -70,8 +70,8 @@ def environments(
 def reward(
     completions: Sequence[Sequence[Message]], environments: Sequence[Environment], **row: Any
 ) -> list[float]:
-    """For TRL's `reward_funcs`: the suite's similarity of every rollout. What the agent says last,
-    without a call, is said to the user."""
+    """For TRL's `reward_funcs`: the suite's similarity of every rollout. The agent's last text, if
+    it comes without a call, goes to the user."""
     return [_score(c, e._episode) for c, e in zip(completions, environments, strict=True)]
 
 

@@ -6,7 +6,7 @@ name gives it the id that verifiers wants, here `phone_world`:
 
     __all__ = ["SuiteTaskset"]
 
-Every rollout has a tool server of its own, which plays its episode. The score is found by playing
+Every rollout has a tool server of its own, which runs its episode. The score is found by playing
 the agent's recorded messages again: episodes are deterministic, so it is that of the first time.
 """
 

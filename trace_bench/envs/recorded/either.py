@@ -1,4 +1,4 @@
-"""An environment that plays recordings and tasks of the suite that they come from."""
+"""An environment that runs recordings and tasks of the suite that they come from."""
 
 from __future__ import annotations
 

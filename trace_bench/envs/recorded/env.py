@@ -118,7 +118,7 @@ class RecordedEnv:
         return Step((self._now.user,))
 
     def _messages(self) -> list[Message]:
-        """What was said in this turn after the user's message."""
+        """The messages of this turn after the user's."""
         out: list[Message] = []
         for step in self._now.steps:
             out.append(step.message)

@@ -131,7 +131,7 @@ def _name(action: Mapping[str, Any]) -> str:
 
 
 def _done(action: Mapping[str, Any], calls: Sequence[Call]) -> bool:
-    """Whether anybody, agent or user, made a call of this name with equal arguments: those that
+    """Whether the agent or the user made a call of this name with equal arguments: those that
     the action says to compare, or else those that the call has."""
     for call in calls:
         if call.name == action["name"]:

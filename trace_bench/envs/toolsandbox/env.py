@@ -21,7 +21,7 @@ _MAX_CALLS = 16  # of one assistant message; no request needs as many
 
 
 class ToolSandboxEnv:
-    """Implements `protocols.Env`. One object plays one episode after the other.
+    """Implements `protocols.Env`. One object runs one episode after the other.
 
     The log has the same messages in the same order as the conversation that the agent sees, so an
     index into one is an index into the other; only the user's closing message is in the log alone.
@@ -35,14 +35,14 @@ class ToolSandboxEnv:
 
     def reset(self, task: Task) -> Step:
         """System prompt, the user's opening message and the tools. EpisodeError naming the task
-        and what is wrong when its data cannot be played."""
+        and what is wrong when its data cannot be run."""
         self._live = False
         try:
             self._load(task)
         except (KeyError, ValueError, TypeError, AttributeError) as error:
             reason = f"missing {error}" if isinstance(error, KeyError) else str(error)
             raise EpisodeError(
-                Boundary.ENVIRONMENT, f"task {task.id!r} cannot be played: {reason}"
+                Boundary.ENVIRONMENT, f"task {task.id!r} cannot be run: {reason}"
             ) from error
         self._live = True
         opening = (

@@ -51,7 +51,7 @@ class Adapter:
     def evaluate(
         self, batch: list[Task], candidate: dict[str, str], capture_traces: bool = False
     ) -> Any:
-        """Plays the batch once; gepa's EvaluationBatch."""
+        """Runs the batch once; gepa's EvaluationBatch."""
         from gepa.core.adapter import EvaluationBatch
 
         prompt = candidate[COMPONENT]
@@ -93,7 +93,7 @@ class Adapter:
     def make_reflective_dataset(
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> dict[str, list[dict[str, Any]]]:
-        """What a reflector is shown: the conversations and what came of them."""
+        """What a reflector is shown: the conversations and their outcomes."""
         records = [
             {"Conversation": conversation(t), "Feedback": feedback(t), "Score": self._score(t)}
             for t in eval_batch.trajectories or ()
@@ -150,7 +150,7 @@ class Adapter:
 
 
 def feedback(trajectory: Trajectory) -> str:
-    """What came of an episode, in words, from its score alone."""
+    """The outcome of an episode, in words, from its score alone."""
     if trajectory.failure is not None:
         return f"lost: {trajectory.failure.error}"
     if trajectory.score is None:

@@ -1,5 +1,5 @@
 """A language model as GEPA's reflector. It is shown what the program reflector reads: the prompt,
-and the conversations of the minibatch with what came of them."""
+and the conversations of the minibatch with their outcomes."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ whole budget, a checkpoint of a large run is not what a run with that smaller bu
     method.py       the order of the phases, and the plan
     settings.py     every number, by phase, with where it comes from
     budget.py       which phase gets how many rollouts
-    analysis/       step 1: play, label, select capabilities
+    analysis/       step 1: run, label, select capabilities
     synthesis/      step 2: tasks for a capability: the suite's own, a model's, or training tasks
     training.py     step 3: adapters
     routing.py      step 4: which adapter acts

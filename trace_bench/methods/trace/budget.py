@@ -15,7 +15,7 @@ from trace_bench.methods.trace.settings import TraceSettings
 
 def minimum(settings: TraceSettings, free: bool = False) -> int:
     """The smallest sensible budget: the fewest analysis rollouts (of however many training tasks:
-    few are played several times, of many a sample), then one calibration round and the least
+    few are run several times, of many a sample), then one calibration round and the least
     training for one capability."""
     return (0 if free else settings.analysis_minimum) + per_capability(settings, free)
 

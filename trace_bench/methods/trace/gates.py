@@ -5,7 +5,7 @@ The gate starts as the classifier that was learned from synthetic openings (warm
 rollout), or at zero, which weighs all adapters alike. Base model and adapters are frozen; only the
 gate is trained, with the trainer's own recipe, and its rollouts are charged. Its weights are set by
 the first prompt and locked for the conversation, or set anew before every turn; then each turn is
-computed with its own weights on all the tokens before it, as it was played.
+computed with its own weights on all the tokens before it, as it was sampled.
 
 A killed run computes the gate again from the stored rollouts: an update takes a moment, and nothing
 else must be kept.
@@ -33,7 +33,7 @@ from trace_bench.trainers.record import (
     of_sampler,
     reward_of,
 )
-from trace_bench.trainers.schedule import plan, task_of_group
+from trace_bench.trainers.schedule import make_schedule, task_of_group
 
 if TYPE_CHECKING:
     import torch
@@ -65,7 +65,7 @@ def check(budget: int, settings: TraceSettings, trainer: Trainer, free: bool) ->
             f"method.gate_share={settings.gate_share} of budget={budget} is {kept} rollouts for "
             f"the gate, which needs at least {least}, and leaves {budget - kept} for the "
             f"adapters, which need at least {rest}. Raise `budget` or change "
-            "`method.gate_share`; with 0 the gate is played as it starts."
+            "`method.gate_share`; with 0 the gate stays as it starts."
         )
 
 
@@ -81,7 +81,7 @@ class _Update:
 
 @dataclass
 class _Piece:
-    """What of a group was played with the same weights, those for `states`: `sequences`, whose
+    """What of a group was sampled with the same weights, those for `states`: `sequences`, whose
     sampled tokens have the `places` among those of the group."""
 
     states: Sequence[State]
@@ -108,7 +108,7 @@ class GateTraining:
         self.lab, self.base, self.tasks, self.settings = lab, agent, tasks, settings
         self.trainer = lab.trainer
         self.recipe = lab.trainer.settings
-        self.schedule = plan(rollouts, self.recipe, NAME)
+        self.schedule = make_schedule(rollouts, self.recipe, NAME)
         self.seed = stable_seed(lab.seed, "trace", NAME)
         self.states: dict[str, Sequence[State]] = {}
         self.strange = 0
@@ -142,7 +142,7 @@ class GateTraining:
         return replace(self.base, version=version, router=gate.as_json())
 
     def rollouts(self, iteration: int, agent: AgentSpec, tasks: Sequence[Task]) -> list[Trajectory]:
-        """A group of each task, played by the gate itself."""
+        """A group of each task, run with the gate itself."""
         each = [task for task in tasks for _ in range(self.recipe.group_size)]
         call = f"train/{NAME}/iter{iteration:04d}"
         played = self.lab.rollouts(call, agent, each, purpose=Purpose.TRAINING, temperature=1.0)
@@ -175,8 +175,8 @@ class GateTraining:
             check_finite(where, update.grad_norm)
         if self.strange:
             self.lab.log(
-                f"warning: {where}: {self.strange} times other weights were played than the gate "
-                "gives now, as may be when another machine played these rollouts"
+                f"warning: {where}: {self.strange} times an episode used other weights than the "
+                "gate gives now, as may be when another machine ran these rollouts"
             )
         return {
             "phase": "training",
@@ -247,8 +247,8 @@ class GateTraining:
 
     def pieces(self, group: Sequence[Trajectory], gate: Gate, first: bool) -> list[_Piece]:
         """The group by its weights: as a whole where they are locked, else the turns that follow
-        the same conversation together. `first`: nothing was learned since the group was played,
-        so the gate should give what was played; `strange` counts where it does not."""
+        the same conversation together. `first`: nothing was learned since the group was run,
+        so the gate should give what was used; `strange` counts where it does not."""
         found: dict[str, _Piece] = {}
         place = 0
         for trajectory in group:
@@ -268,7 +268,7 @@ class GateTraining:
 
 
 def steps(trajectory: Trajectory, gate: Gate) -> Iterator[tuple[list[Message], Tokens, str | None]]:
-    """What the gate saw, the tokens that were then sampled, and what played them: once for a
+    """What the gate saw, the tokens that were then sampled, and what sampled them: once for a
     trajectory where the gate is locked, else for each of its turns."""
     from trace_bench.trainers.tree import sequence_of
 

@@ -21,7 +21,7 @@ from trace_bench.methods.trace.analysis.phase import Analysis
 from trace_bench.methods.trace.analysis.select import Verdict
 from trace_bench.methods.trace.classifier import Openings
 from trace_bench.methods.trace.gates import GateTraining
-from trace_bench.methods.trace.plan import plan_of
+from trace_bench.methods.trace.plan import trace_plan
 from trace_bench.methods.trace.routing import check_base, describe
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.methods.trace.synthesis import calibrate, from_training, pairs
@@ -66,11 +66,11 @@ class Trace:
         return _Fit(base, tasks, lab, self.settings, free, self._drawer, reserve).run()
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        """What the run will play, need and ask. UserError when the budget is too small."""
+        """What the run will do, need and ask. UserError when the budget is too small."""
         free = Purpose.ANALYSIS not in run.charged
         gates.check(run.budget, self.settings, run.trainer, free)
         budgets.check_budget(run.budget, self.settings, free, self.title)
-        return replace(plan_of(self.settings, run, free), yardsticks=self.yardsticks())
+        return replace(trace_plan(self.settings, run, free), yardsticks=self.yardsticks())
 
     def yardsticks(self) -> tuple[Yardstick, ...]:
         """One adapter on all environments, unless this is it."""

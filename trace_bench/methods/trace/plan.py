@@ -55,7 +55,7 @@ TUNING = Need(
     "trainer",
     FineTunes,
     "docs/routing.md",
-    "With method.gate_share=0 the gate is played as it starts.",
+    "With method.gate_share=0 the gate stays as it starts.",
 )
 GOES_ON = Need(
     "trainer",
@@ -68,7 +68,7 @@ STATES = Need(
 )
 
 
-def plan_of(settings: TraceSettings, run: PlannedRun, free: bool) -> MethodPlan:
+def trace_plan(settings: TraceSettings, run: PlannedRun, free: bool) -> MethodPlan:
     """The plan without yardsticks. `free`: the budget pays for training only. UserError for roles
     that do not fit together."""
     kept = gates.reserve(run.budget, settings)

@@ -10,14 +10,14 @@ the base model: an adapter is trained on them too and solves them, so all they w
 tasks away from it. Zero-shot: the base model is asked for the letter of one of the adapters'
 descriptions, or of "none of these". Both: it is asked about those that retrieval finds. Turn: a
 linear classifier on words chooses anew at every turn, learned from training rollouts. Linear and
-ties play one merge of all adapters always: yardsticks for what a choice brings. The description
+ties use one merge of all adapters always: yardsticks for what a choice brings. The description
 made here is plain JSON; the policies turn it into a router.
 
 The published router is the zero-shot one. It needs a model that follows an instruction it has never
 seen; the tiny agent, which knows only tool conversations, cannot.
 
 Two yardsticks tell how much routing costs. The oracle route takes for each task the adapter that
-does best on it; it needs every adapter's score on every task, so evaluation plays it, without
+does best on it; it needs every adapter's score on every task, so evaluation runs it, without
 charge. "One adapter on all synthetic environments" needs no router, but its training is not free:
 it is this method with `adapters=joint`, a run and a ledger of its own.
 """
@@ -78,7 +78,7 @@ def describe(
     """The router as JSON, or None when one adapter serves all tasks. `skills`: what each capability
     is, in words; `learned`: from openings of the adapters' own tasks, for the classifier, and from
     their training rollouts, for the choice at every turn; `otherwise`: the base agent's adapter,
-    from which the others were trained on, and which plays where none is chosen."""
+    from which the others were trained on, and which acts where none is chosen."""
     if any(t.job.name == JOINT for t in trained):
         return None
     openings, conversations = learned

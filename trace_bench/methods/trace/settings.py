@@ -71,7 +71,7 @@ class SynthesisSettings:
     synthesis: Literal["generate", "select"] = "generate"
     """Where a capability's tasks come from: `generate` takes the suite's generator, or the model in
     the role of the generator; `select` takes the training tasks whose failures lack it, for suites
-    without a generator. Then the analysis is the calibration, and none is played."""
+    without a generator. Then the analysis is the calibration, and no other is run."""
     synthetic_tasks: int = _count(256)
     """Distinct training seeds per capability (ours; published: a fresh seed for every group)."""
     contrast_share: float = _share(0.20)
@@ -83,7 +83,7 @@ class SynthesisSettings:
     calibration_group_size: int = _count(8, 2)
     """Rollouts per seed (published 16)."""
     calibration_rounds: int = _count(5, 0)
-    """Most rounds per capability (published: up to 5 regenerations). 0: none is played, and every
+    """Most rounds per capability (published: up to 5 regenerations). 0: none is run, and every
     environment is trained on as it is drawn."""
     calibration_temperature: float = _temperature(1.0)
     """Sampling temperature (published range 0.7 to 1.0; the trainer samples at 1)."""
@@ -111,13 +111,13 @@ class SynthesisSettings:
     pair_share: float = _share(0.0)
     """Share of an environment's tasks that need a second selected capability too (ours; published:
     one at a time). They take the place of tasks that need only the first, never of contrast cases;
-    calibration is played on the latter. 0: none."""
+    calibration is run on the latter. 0: none."""
     reward: Literal["similarity", "success"] = "similarity"
     """Which number of the tasks' score is the reward."""
 
     @property
     def calibration_round(self) -> int:
-        """Rollouts of one calibration round of one capability; 0 where none is played."""
+        """Rollouts of one calibration round of one capability; 0 where none is run."""
         if self.synthesis == "select" or not self.calibration_rounds:
             return 0
         return self.calibration_groups * self.calibration_group_size
@@ -160,8 +160,8 @@ class RoutingSettings:
     ties merge all adapters into one. The tiny agent cannot be asked for a letter: it knows tool
     conversations and no questions about them. The default follows from results/protocol.md."""
     route_share: float = _share(0.0)
-    """zero_shot and both: play the weighted sum of the fewest adapters that have this share of the
-    probability (a published variant); 0 plays the likeliest alone (published as final)."""
+    """zero_shot and both: use the weighted sum of the fewest adapters that have this share of the
+    probability (a published variant); 0 uses the likeliest alone (published as final)."""
     route_examples: int = _count(256)
     """Most examples per label and source, of retrieval and of the classifiers (ours; on the
     development split 32 of retrieval's name a needed capability for 38 of 76 tasks, 128 for 42, 256
@@ -195,7 +195,7 @@ class RoutingSettings:
     """gate: its weights are set by the first prompt and kept (published), or set anew before every
     turn by the conversation so far (ours)."""
     gate_share: float = _share(0.15)
-    """gate: part of the budget for GRPO of the gate; 0 plays it as it starts (ours)."""
+    """gate: part of the budget for GRPO of the gate; with 0 it stays as it starts (ours)."""
     gate_rate: float = field(default=1e-3, metadata={"low": 0})
     """gate: learning rate of its GRPO, constant (published)."""
     gate_warm: bool = True
@@ -269,7 +269,7 @@ class TraceFinishSettings(TraceSettings):
     """`method.*` of `method=trace_finish`: TRACE's, and what comes after it."""
 
     route: Literal["linear"] = "linear"
-    """No other: until the last part begins, all adapters play as the sum that it starts from."""
+    """No other: until the last part begins, all adapters act as the sum that it starts from."""
     finish_share: float = _share(0.25)
     """Part of the budget for GRPO on the target's training tasks (ours)."""
     merge_weight: float = field(default=0.5, metadata={"low": 0})

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from trace_bench.policies.engine.backend import Rows, groups
-from trace_bench.policies.engine.layout import BLOCK_SLOTS, Decode, Extend, Plan, make_plan
+from trace_bench.policies.engine.layout import BLOCK_SLOTS, Decode, Extend, Layout, make_layout
 from trace_bench.policies.engine.lora import Adapter
 from trace_bench.policies.engine.matrices import LowRank, Matrices, Merged, Parts, Source, pairs
 from trace_bench.policies.engine.sums import FusedSums, Weights
@@ -56,7 +56,7 @@ def supports(model: Any) -> bool:
 @dataclass(frozen=True)
 class _Players:
     """Which adapter computes which rows of a call, and for sums of adapters the weights [tokens,
-    blocks, adapters]; None if no row plays one."""
+    blocks, adapters]; None if no row uses one."""
 
     parts: Parts
     sums: Tensor | None
@@ -117,12 +117,12 @@ class Decoder:
     def forward(self, rows: Rows) -> Tensor:
         """See `Backend.forward`."""
         self._reserve(int((rows.starts + rows.counts).max()))
-        plan = make_plan(rows, self._rotation, (self.slots, self.kv, self._cache.shape[-2]))
+        layout = make_layout(rows, self._rotation, (self.slots, self.kv, self._cache.shape[-2]))
         ends = np.cumsum(rows.counts)
         players = self._players(rows, ends)
         x = self._embedding.index_select(0, torch.from_numpy(rows.ids))
         for i in range(self._depth):
-            x = self._layer(x, i, players, plan)
+            x = self._layer(x, i, players, layout)
         return self._matrices.logits(x.index_select(0, torch.from_numpy(ends - 1)))
 
     def _players(self, rows: Rows, ends: np.ndarray) -> _Players:
@@ -144,7 +144,7 @@ class Decoder:
             out.add_(self._sums.update(name, index, x, players.sums))
         return out
 
-    def _layer(self, x: Tensor, index: int, players: _Players, plan: Plan) -> Tensor:
+    def _layer(self, x: Tensor, index: int, players: _Players, layout: Layout) -> Tensor:
         heads, product = self.heads + self.kv, self._product
         qkv = product("qkv", index, x, players).view(len(x), heads + self.kv, self.size)
         qk, norms = qkv[:, :heads], self._norms[index]
@@ -153,21 +153,21 @@ class Decoder:
         else:
             qk.mul_(self._inverse(qk))
             qk.mul_(norms)
-        torch.view_as_complex(qkv.view(*qkv.shape[:2], -1, 2))[:, :heads].mul_(plan.rotation)
+        torch.view_as_complex(qkv.view(*qkv.shape[:2], -1, 2))[:, :heads].mul_(layout.rotation)
         cache = self._cache[index]
         new = qkv[:, self.heads :].reshape(-1, self.size)
-        cache.view(-1, self.size).index_copy_(0, plan.lines, new.to(cache.dtype))
-        h = self._attend(qkv[:, : self.heads], cache, plan)
+        cache.view(-1, self.size).index_copy_(0, layout.lines, new.to(cache.dtype))
+        h = self._attend(qkv[:, : self.heads], cache, layout)
         x = product("out", index, h, players, x)
         gate, up = product("gate_up", index, x, players).chunk(2, dim=1)
         h = functional.silu(gate).mul_(up)
         return product("down", index, h, players, x)
 
-    def _attend(self, q: Tensor, cache: Tensor, plan: Plan) -> Tensor:
+    def _attend(self, q: Tensor, cache: Tensor, layout: Layout) -> Tensor:
         """Queries [tokens, H, D] -> [tokens, H * D]."""
         q = q.reshape(-1, self.heads * self.size).contiguous()
-        d = plan.decode
-        if d is not None and d.whole and not plan.extends:
+        d = layout.decode
+        if d is not None and d.whole and not layout.extends:
             return self._attend_decode(q, cache, d)
         out = torch.empty_like(q)
         if d is not None:
@@ -176,7 +176,7 @@ class Decoder:
             spread.index_copy_(0, d.slots, q.index_select(0, d.tokens))
             answer = self._attend_decode(spread, cache, d)
             out.index_copy_(0, d.tokens, answer.index_select(0, d.slots))
-        for e in plan.extends:
+        for e in layout.extends:
             out.index_copy_(0, e.tokens, self._attend_extend(q, cache, e))
         return out
 

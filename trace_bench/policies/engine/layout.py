@@ -40,7 +40,7 @@ class Extend:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Layout:
     """All indices of one forward call, computed once for all layers."""
 
     rotation: Tensor  # complex [tokens, 1, D / 2]
@@ -49,8 +49,8 @@ class Plan:
     extends: tuple[Extend, ...]
 
 
-def make_plan(rows: Rows, rotation: Tensor, cache: tuple[int, int, int]) -> Plan:
-    """The plan for `rows`. `rotation`: complex [context, 1, D / 2]; `cache`: its slots, key-value
+def make_layout(rows: Rows, rotation: Tensor, cache: tuple[int, int, int]) -> Layout:
+    """The layout of `rows`. `rotation`: complex [context, 1, D / 2]; `cache`: its slots, key-value
     heads and length."""
     capacity, heads, length = cache
     slots, starts, counts = rows.slots, rows.starts, rows.counts
@@ -64,7 +64,7 @@ def make_plan(rows: Rows, rotation: Tensor, cache: tuple[int, int, int]) -> Plan
     single = counts == 1
     decode = _decode(first[single], slots[single], starts[single]) if single.any() else None
     extends = tuple(_extend(first[b], slots[b], starts[b], counts[b]) for b in _buckets(counts))
-    return Plan(
+    return Layout(
         rotation.index_select(0, torch.from_numpy(positions)),
         torch.from_numpy(both.reshape(-1)),
         decode,

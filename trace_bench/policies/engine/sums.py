@@ -1,7 +1,7 @@
 """Weighted sums of loaded adapters, without matrices of their own.
 
 sum_i w_i B_i A_i x = B (w * A x), with the A_i of all adapters one below the other, the B_i side by
-side, and w_i once for each row of A_i. So rows that play different sums are computed together: a
+side, and w_i once for each row of A_i. So rows that use different sums are computed together: a
 row brings its weights, of every adapter in every transformer block.
 """
 
@@ -21,7 +21,7 @@ Weights = Mapping[str, float | Sequence[float]]
 
 
 class Sums:
-    """The loaded adapters, and the sums of them that rows may play. `blocks`: of the model."""
+    """The loaded adapters, and the sums of them that rows may use. `blocks`: of the model."""
 
     def __init__(self, blocks: int) -> None:
         self._blocks = blocks
@@ -51,11 +51,11 @@ class Sums:
         return False
 
     def plain(self, names: Sequence[str | None]) -> list[str | None]:
-        """The rows' adapters; None for a row that plays a sum, which is added to the base model."""
+        """The rows' adapters; None for a row that uses a sum, which is added to the base model."""
         return [None if name in self._sums else name for name in names]
 
     def weights(self, names: Sequence[str | None]) -> Tensor | None:
-        """[rows, blocks, adapters], zeros for rows that play no sum; None if none does."""
+        """[rows, blocks, adapters], zeros for rows that use no sum; None if none does."""
         if self._sums.keys().isdisjoint(names):
             return None
         none = torch.zeros(self._blocks, len(self._adapters))

@@ -94,7 +94,7 @@ def mixture(
 
 
 def merge(wanted: Mixture, adapters: Sequence[AdapterRef]) -> AdapterRef:
-    """The sum as an ordinary adapter in PEFT's format, which any server can play. It lies beside
+    """The sum as an ordinary adapter in PEFT's format, which any server can load. It lies beside
     the adapters' folder and is written once, known by what is in it. Raises UserError for adapters
     that cannot be read."""
     by_name = {a.name: a for a in adapters}

@@ -17,7 +17,7 @@ A router's description is plain JSON in the AgentSpec:
                                                                       a density merged by TIES
 
 A retrieval example may lack its tools; without "tools_weight" only texts are compared. Any but the
-first two may name the adapter that plays where none is chosen, in place of the base model:
+first two may name the adapter that acts where none is chosen, in place of the base model:
 "otherwise": name. All others were trained on from it, so in a sum of them it counts once
 (`merge.around`); "parts" has its weight already.
 """

@@ -1,9 +1,9 @@
-"""Makes the sums of adapters that a router chooses playable, each on its first use.
+"""Makes the sums of adapters that a router chooses usable, each on its first use.
 
 A sum with one weight for each adapter is written as an adapter: there are few of them, since
-weights are rounded, and every policy plays them at the cost of one adapter. With weights for each
+weights are rounded, and every policy runs them at the cost of one adapter. With weights for each
 block almost every conversation has a sum of its own, so a policy that can do without files
-(`PlaysSums`) is only told the weights.
+(`PlaysSums`) receives only the weights.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from trace_bench.policies.routing.merge import Mixture, merge
 
 
 class Sums:
-    """The sums of `agent`'s adapters, played by `policy`, which has loaded the agent."""
+    """The sums of `agent`'s adapters, run by `policy`, which has loaded the agent."""
 
     def __init__(self, policy: Policy, agent: AgentSpec) -> None:
         self._policy, self._agent = policy, agent
         self._merged: dict[str, AdapterRef] = {}
 
     def name_of(self, choice: str | Mixture | None) -> str | None:
-        """The name under which the policy plays a router's choice from now on. Raises UserError
+        """The name under which the policy runs a router's choice from now on. Raises UserError
         for adapters that cannot be read."""
         if not isinstance(choice, Mixture):
             return choice

@@ -50,7 +50,7 @@ async function pane(index, state, name, chosen, go) {
   return el("article", { class: "side" }, head, same, body(talk, data.tools));
 }
 
-// The agents that can be chosen: all of all runs, and the calls of training that played this task.
+// The agents that can be chosen: all of all runs, and the calls of training that ran this task.
 async function options(index, data, run, task) {
   const calls = Object.keys(data.talks).filter((c) => !c.startsWith("evaluation/") &&
     data.talks[c][task]);

@@ -1,4 +1,4 @@
-// One run: what came out, how it got there, what it cost.
+// One run: its result, how it got there, what it cost.
 import { chart, colour, dash, dots, pattern, symbol } from "report/charts";
 import { el, facts, link, number, p, section, shown, signed, span, words } from "report/dom";
 import { about, notes } from "report/overview";
@@ -91,7 +91,7 @@ function budget(s) {
       spent.map(([name, count]) => `${name} ${count}`).join(", ") + ".", series,
       { barmode: "stack", showlegend: false, yaxis: { visible: false },
         xaxis: { title: { text: "rollouts" } } }, 130) :
-      el("p", {}, "This method played no rollout of its own."),
+      el("p", {}, "This method ran no rollout of its own."),
     facts([["evaluation, not charged", `${s.rollouts.evaluation ?? 0} episodes`],
       ...Object.entries(turns).map(([name, count]) => [`turns of the agent, ${name}`, count]),
       ...Object.entries(s.wall_s ?? {}).filter(([name]) => !name.includes("/"))
@@ -107,7 +107,7 @@ function capabilities(c) {
     return `${own[`${label} failed`] ?? 0} / ${own[`${label} passed`] ?? 0}`;
   };
   return section("Capabilities",
-    c.analysis ? el("p", {}, `The analysis played ${c.analysis.rollouts} rollouts: ` +
+    c.analysis ? el("p", {}, `The analysis ran ${c.analysis.rollouts} rollouts: ` +
       `${c.analysis.passed} passed, ${c.analysis.failed} failed, ${c.analysis.lost} lost. ` +
       `Thresholds: ${thresholds.join(", ")}.`) : null,
     table("Candidates. Labels are counted in failed / passed trajectories; votes are labelling " +
@@ -154,7 +154,7 @@ function routing(s, tasks) {
       `(${r.single}) ${number(r.single_score.success)}. The router does as well as the oracle on ` +
       `${number(r.agreement)} of all tasks and on ${number(r.agreement_decisive)} of the ` +
       `${r.decisive} tasks on which the choice matters.`),
-    table("Which adapter played how many held-out tasks.", [
+    table("How many held-out tasks were run with which adapter.", [
       { name: "adapter", text: true, value: (c) => c.name },
       { name: "tasks", value: (c) => c.tasks },
       { name: "success there", value: (c) => c.solved / c.tasks, cell: (c) =>

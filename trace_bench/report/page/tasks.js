@@ -27,7 +27,7 @@ function samePlace(index, left, right) {
   return code(left) === code(right);
 }
 
-// The tasks that both agents played, with their outcomes and the change from left to right; none
+// The tasks that both agents ran, with their outcomes and the change from left to right; none
 // where the environments have other code.
 export async function compared(index, left, right) {
   if (!samePlace(index, left, right)) return [];

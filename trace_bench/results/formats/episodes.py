@@ -1,4 +1,4 @@
-"""A run's stored episodes, each with what it was played for."""
+"""A run's stored episodes, each with what it was run for."""
 
 from __future__ import annotations
 

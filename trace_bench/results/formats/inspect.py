@@ -2,7 +2,7 @@
 held-out tasks and for each call of the method. View them with `inspect view --log-dir PLACE`.
 
 Trials are epochs. An episode that the infrastructure lost is a sample with an error and without a
-score; attempts that were played again are in its metadata. The agents of which a run keeps no
+score; attempts that were run again are in its metadata. The agents of which a run keeps no
 conversation have samples without messages.
 """
 

@@ -17,7 +17,7 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from trace_bench.trainers.verl.spec import JOB_VARIABLE, STEPS, read_spec
 
 
-class Engine(FSDPEngineWithLMHead):
+class VerlEngine(FSDPEngineWithLMHead):
     """verl's engine with another learning-rate schedule, and a count of its steps."""
 
     _stepped = 0  # optimizer steps of this iteration that had a gradient
@@ -50,7 +50,7 @@ class Engine(FSDPEngineWithLMHead):
 def register() -> None:
     """Registers the engine for the CPU and NVIDIA GPUs; verl's own stays for other vendors."""
     for device, vendor in (("cpu", None), ("cuda", "nvidia")):
-        EngineRegistry.register("language_model", ["fsdp", "fsdp2"], device, vendor)(Engine)
+        EngineRegistry.register("language_model", ["fsdp", "fsdp2"], device, vendor)(VerlEngine)
 
 
 register()

@@ -1,8 +1,8 @@
 """Takes a job back to the start of one of its iterations, of which too many episodes were lost:
-they are played again, as if nothing had been learned from the rest.
+they are run again, as if nothing had been learned from the rest.
 
 verl goes on by itself while the run's process notices the loss, so it may have trained on the
-iteration, saved that, and played episodes of later iterations with the result.
+iteration, saved that, and ran episodes of later iterations with the result.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def _observed(item: Mapping[str, Any]) -> Message:
 
 
 def _call(messages: list[Message], item: Mapping[str, Any], place: int) -> None:
-    """A call joins the message said just before it, as one turn of the agent."""
+    """A call joins the message just before it, as one turn of the agent."""
     arguments = json.dumps(dict(item.get("kwargs", {})), ensure_ascii=False)
     function = {"name": str(item["function"]), "arguments": arguments}
     call = {"id": str(item.get("tool_call_id") or f"call_{place}"), "type": "function",

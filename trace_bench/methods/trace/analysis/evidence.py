@@ -20,7 +20,7 @@ _DEPTH = 8  # nested deeper than this, a value is not looked into
 
 @dataclass(frozen=True)
 class Call:
-    """A tool call of the agent, with what came back. `at` is its place among all events."""
+    """A tool call of the agent, with its result. `at` is its place among all events."""
 
     name: str
     arguments: dict[str, Any]

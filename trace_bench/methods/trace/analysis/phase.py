@@ -1,4 +1,4 @@
-"""Analysis: play the training tasks, label what happened, find the capabilities that are missing.
+"""Analysis: run the training tasks, label what happened, find the capabilities that are missing.
 
 Step 1 of the method; `prompt_only` stops after it. The labels come from the role `analyst`: the
 program of this project (label.py), or a language model (analyst.py).
@@ -52,10 +52,10 @@ class Analysis:
     keep: int = 0  # runs that must select a capability
 
     def play(self, agent: AgentSpec, tasks: Sequence[Task], count: int) -> None:
-        """Plays `count` episodes of the training tasks and labels what happened."""
+        """Runs `count` episodes of the training tasks and labels what happened."""
         by_program = self.lab.prompt_limit(analyst.ROLE) is None
         if by_program:
-            check_labels(self.lab.suite)  # refused now, before anything is played
+            check_labels(self.lab.suite)  # refused now, before anything is run
         chosen = self._tasks(tasks, count)
         temperature = self.settings.analysis_temperature
         played = self.lab.rollouts(
@@ -95,7 +95,7 @@ class Analysis:
             except UserError:
                 raise
             except Exception as error:  # an environment may raise anything
-                self.lab.log(f"{task_id} is not labelled, its reference cannot be played: {error}")
+                self.lab.log(f"{task_id} is not labelled, its reference cannot be run: {error}")
         return known
 
     def _by_model(self, tasks: Sequence[Task], played: Sequence[Trajectory]) -> None:

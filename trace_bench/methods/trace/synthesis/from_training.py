@@ -2,7 +2,7 @@
 them (`method.target_share`): those whose failures lack it. Alone, they are for suites that can make
 no tasks of their own.
 
-No calibration is played: the analysis has played these very tasks with the base agent, and its
+No calibration is run: the analysis has run these very tasks with the base agent, and its
 numbers are what is written down of them. Nothing is dropped for them, since a task that is taken
 here has failed at least once.
 """

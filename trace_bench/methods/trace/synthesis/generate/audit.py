@@ -1,5 +1,5 @@
 """What an accepted environment must still hold to when it is trained on, and after that. Nothing
-here is charged, since no agent acts: what agents did is played again, and floors are measured."""
+here is charged, since no agent acts: what agents did is replayed, and floors are measured."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trace_bench.methods.trace.settings import SynthesisSettings
 from trace_bench.methods.trace.synthesis.generate import floors
 from trace_bench.methods.trace.synthesis.generate.replay import Episode, difference
 
-SAMPLE = 32  # training tasks of the floors, and episodes of training that are played again
+SAMPLE = 32  # training tasks of the floors, and episodes of training that are replayed
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Accepted:
 
 
 def before_training(made: Accepted, fresh: Suite, settings: SynthesisSettings) -> list[str]:
-    """What is wrong before training. `fresh`: the module in a process that has played nothing."""
+    """What is wrong before training. `fresh`: the module in a process that has run nothing."""
     if other := difference(fresh, made.calibration):
         return [other]
     earned = by_talk(made, made.calibration)

@@ -1,4 +1,4 @@
-"""Finished episodes that are played again, in another process and another order: an environment
+"""Finished episodes that are replayed, in another process and another order: an environment
 that counts its episodes, or keeps anything else from one to the next, then rewards them otherwise.
 No agent acts, so nothing is charged."""
 

@@ -1,6 +1,6 @@
-"""The seeds that a written environment is played with. Those of the checks, of calibration and of
+"""The seeds that a written environment is run with. Those of the checks, of calibration and of
 training are disjoint parts of one random sequence, so that a module cannot tell from its seed what
-it is played for."""
+it is run for."""
 
 from __future__ import annotations
 

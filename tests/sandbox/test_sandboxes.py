@@ -27,7 +27,7 @@ PHONE = chosen("toolsandbox", "embedded")
 KINDS = ["process", pytest.param("docker", marks=pytest.mark.docker)]
 
 
-def boxed(kind: str, **changes: Any) -> Any:
+def sandboxed(kind: str, **changes: Any) -> Any:
     suite = in_sandbox(PHONE, Sandbox(kind, run=f"test-{kind}", **changes))
     assert isinstance(suite, SandboxedSuite)
     return suite
@@ -40,7 +40,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def suite(kind: str) -> Iterator[Any]:
-    made = boxed(kind, workers=2)
+    made = sandboxed(kind, workers=2)
     yield made
     made.close()
 
@@ -81,7 +81,7 @@ def test_many_episodes_at_once_score_as_inline(suite: Any) -> None:
     assert [to_json(t) for t in played[0]] == [to_json(t) for t in played[1]]
 
 
-def test_the_contract_holds_in_the_box(suite: Any) -> None:
+def test_the_contract_holds_in_the_sandbox(suite: Any) -> None:
     report = check(suite, suite.tasks("train")[:4])
     assert report.ok, str(report)
     assert report.reference == 1.0
@@ -98,7 +98,7 @@ def test_what_an_environment_raises_names_its_boundary(suite: Any) -> None:
 
 
 def test_an_episode_moves_when_its_worker_is_lost(kind: str) -> None:
-    suite = boxed(kind)
+    suite = sandboxed(kind)
     task = suite.tasks("train")[0]
     reference = list(suite.reference(task))
     env = suite.make()
@@ -112,17 +112,17 @@ def test_an_episode_moves_when_its_worker_is_lost(kind: str) -> None:
     suite.close()
 
 
-def test_a_run_in_a_box_gives_the_same_files(kind: str, tmp_path: Path) -> None:
+def test_a_run_in_a_sandbox_gives_the_same_files(kind: str, tmp_path: Path) -> None:
     settings = ["method=base", "policy=reference", "evaluation.limit=8"]
-    for name, box in (("inline", "inline"), ("boxed", kind)):
-        assert main([*settings, f"sandbox={box}", f"run_dir={tmp_path / name}"]) == 0
-    lines = [(tmp_path / n / "evaluation.jsonl").read_text() for n in ("inline", "boxed")]
+    for name, where in (("inline", "inline"), ("sandboxed", kind)):
+        assert main([*settings, f"sandbox={where}", f"run_dir={tmp_path / name}"]) == 0
+    lines = [(tmp_path / n / "evaluation.jsonl").read_text() for n in ("inline", "sandboxed")]
     assert sorted(lines[0].splitlines()) == sorted(lines[1].splitlines())
     fingerprints = [
         json.loads((tmp_path / n / "summary.json").read_text())["fingerprint"]
-        for n in ("inline", "boxed")
+        for n in ("inline", "sandboxed")
     ]
-    assert fingerprints[0] == fingerprints[1]  # the box changes no result, so it is no other run
+    assert fingerprints[0] == fingerprints[1]  # the sandbox is not part of the identity
 
 
 # -- bad input ------------------------------------------------------------------------------------
@@ -137,7 +137,7 @@ def test_generated_code_is_refused_outside_docker(capsys: pytest.CaptureFixture[
     assert "generated code runs with this user's rights" in capsys.readouterr().out
 
 
-def test_no_engine_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_engine_is_reported_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("docker", reason="the Docker SDK is not installed")
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     with pytest.raises(
@@ -145,7 +145,7 @@ def test_no_engine_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> N
         match=r"no Docker engine answers at unix:///nowhere/docker\.sock: install one .* change "
         "`sandbox`",
     ):
-        boxed("docker")
+        sandboxed("docker")
     said: list[str] = []
     suite = in_sandbox(PHONE, Sandbox("auto"), log=said.append)
     assert not isinstance(suite, SandboxedSuite)
@@ -163,7 +163,7 @@ def test_a_worker_that_cannot_start_says_why() -> None:
 
 def test_other_code_in_the_worker_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trace_bench.sandbox.pool.code_hash", lambda: "of another version")
-    suite = boxed("process")
+    suite = sandboxed("process")
     with pytest.raises(UserError, match=r"its image is of another version\. Build it again"):
         suite.make().reset(suite.tasks("train")[0])
 
@@ -171,7 +171,7 @@ def test_other_code_in_the_worker_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.docker
 def test_a_missing_image_is_named() -> None:
     with pytest.raises(UserError, match=r"base:no-such-tag is missing\. Build it with"):
-        boxed("docker", tag="no-such-tag")
+        sandboxed("docker", tag="no-such-tag")
 
 
 @pytest.mark.docker
@@ -193,7 +193,7 @@ def test_what_a_killed_program_left_is_removed_by_the_next(tmp_path: Path) -> No
     assert ended.returncode == -9
     marked = {"label": f"{LABEL}=killed"}
     assert len(client.containers.list(all=True, filters=marked)) <= 1  # it may have ended by itself
-    boxed("docker").close()  # another run
+    sandboxed("docker").close()  # another run
     assert client.containers.list(all=True, filters=marked) == []
 
 
