@@ -51,6 +51,60 @@ def test_splits_that_share_tasks_are_found(
     assert main(["env.factory=overlap:Suite", "limit=2", "protocol=paper"]) == 0
 
 
+BELL = """
+import trace_bench as tb
+
+class Bell:
+    def reset(self, task):
+        return tb.Step(({"role": "user", "content": "Ring."},), (tb.make_tool("ring", "Rings."),))
+
+    def step(self, action):
+        if calls := action.get("tool_calls"):
+            return tb.Step(tuple(tb.answer_call(c, "ValueError: it is broken") for c in calls))
+        rung = action["content"] == "Ding."
+        marks = (tb.Milestone("rings", float(rung), rung, tells="Ding."),)
+        return tb.Step(
+            done=True, score=tb.Score(float(rung), rung, milestones=marks), stop=tb.StopReason.DONE
+        )
+
+    def close(self):
+        pass
+
+class Suite:
+    name, variant = "bell", "own"
+
+    def splits(self):
+        return ["train", "dev", "test"]
+
+    def tasks(self, split):
+        return [self.task(f"bell/{split}/{n}") for n in range(2)]
+
+    def task(self, task_id):
+        _, split, n = task_id.split("/")
+        return tb.Task(task_id, "bell", split, int(n), {"of": split, "number": int(n)})
+
+    def milestones(self, task):
+        return [tb.Milestone("rings", 0.0, False, tells="Ding.")]
+
+    def make(self):
+        return Bell()
+"""
+
+
+@pytest.mark.parametrize("sandbox", ["inline", "process"])
+def test_milestones_are_checked_wherever_the_suite_runs(
+    sandbox: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "bell.py").write_text(BELL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["env.factory=bell:Suite", f"sandbox={sandbox}", "limit=2"]) == 0
+    assert "ok         2  its score has the task's milestones, unmet" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

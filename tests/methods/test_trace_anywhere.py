@@ -27,6 +27,7 @@ from trace_bench.core.types import (
     Trajectory,
     Turn,
 )
+from trace_bench.envs.check import check
 from trace_bench.methods.prompt_only import PromptOnly
 from trace_bench.methods.single_capability import SingleCapability
 from trace_bench.methods.trace import Trace
@@ -97,8 +98,10 @@ class Marked(Bare):
     def make(self) -> MarkedEnv:
         return MarkedEnv()
 
-    def milestones(self, task: Task) -> Sequence[str]:
-        return [*(f"add {n}" for n in task.data["add"]), "says the sum"]
+    def milestones(self, task: Task) -> Sequence[Milestone]:
+        wanted = f"sum {sum(task.data['add'])}"
+        added = [Milestone(f"add {n}", 0.0, False) for n in task.data["add"]]
+        return [*added, Milestone("says the sum", 0.0, False, tells=wanted)]
 
 
 class Adding(MemoryLab):
@@ -165,15 +168,16 @@ def test_milestones_do_where_there_are_no_references() -> None:
     assert {r["labels"]["converts_values"] for r in rows} == {"NA"}  # no rule can see that
 
 
-def shown(*messages: Message, **marks: Any) -> dict[str, str]:
-    """The labels by milestones, those that are NA left out."""
+def shown(*messages: Message, listed: Any = (), **marks: Any) -> dict[str, str]:
+    """The labels by the milestones of the score, or `listed` ones where it has none; those that are
+    NA left out."""
     turns = tuple(Turn((), m) for m in messages if m["role"] == "assistant")
     seen = [m for m in messages if m["role"] != "assistant"]
     played = Trajectory(
         "t", 0, "base", (), tuple(replace(t, messages=tuple(seen[i : i + 1])) for i, t in
         enumerate(turns)), tuple(seen[len(turns) :]), StopReason.DONE, Score(0.0, False, **marks),
     )  # fmt: skip
-    return {k: v.value for k, v in label(None, played).items() if v is not Label.NA}
+    return {k: v.value for k, v in label(listed, played).items() if v is not Label.NA}
 
 
 def test_the_rules_for_milestones() -> None:
@@ -194,6 +198,22 @@ def test_the_rules_for_milestones() -> None:
     assert "tells_the_user" not in shown(ask, done, milestones=(missed, said))
     assert shown(ask, done, milestones=(missed,))["uses_tools_at_all"] == "LACKING"
     assert "uses_tools_at_all" not in shown(ask, done, milestones=(said,))
+    cut = shown(ask, call, failed, call, failed, listed=(missed,))  # an episode without its own
+    assert cut["recovers_from_errors"] == "LACKING" and cut["uses_tools_at_all"] == "PRESENT"
+
+
+def test_the_check_compares_milestones_with_the_score() -> None:
+    class Others(Marked):
+        def milestones(self, task: Task) -> Sequence[Milestone]:
+            return [Milestone("adds", 0.0, False)]
+
+    tasks = ToySuite().tasks("train")[:2]
+    named = "its score has the task's milestones, unmet"
+    (line,) = (x for x in check(Marked(), tasks).lines if x.name == named)
+    assert line.passed == 2 and not line.faults
+    (line,) = (x for x in check(Others(), tasks).lines if x.name == named)
+    assert line.passed == 0 and "the score has" in line.faults[0]
+    assert all(x.name != named for x in check(ToySuite(), tasks).lines)
 
 
 def test_its_router_knows_the_tasks_that_it_was_trained_on() -> None:

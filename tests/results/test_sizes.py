@@ -72,11 +72,36 @@ def test_each_model_has_its_own_base_and_gain(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "sizes.png").stat().st_size > 10_000
 
 
+def test_a_method_with_two_settings_has_two_rows() -> None:
+    other = [replace(r, method_settings={"split": "equal"}, fingerprint=f"{r.fingerprint}o")
+             for r in EVERY[:2]]  # fmt: skip
+    made = [replace(r, method_settings={"split": "progress"}) for r in EVERY[:2]]
+    table, _ = sizes.make(Found((*made, *other, *EVERY[2:]), ()))
+    named = {row[1] for row in table.rows}
+    assert named == {"trace", "grpo, split equal", "grpo, split progress", "grpo"}
+
+
 @pytest.mark.parametrize(
     ("records", "words"),
     [
         ([*EVERY, run("grpo", 3, [1, 1, 0, 0], None)], "do not say how many parameters"),
         (EVERY[:4], "at least two models"),
+        (
+            [
+                *EVERY,
+                replace(
+                    EVERY[0],
+                    seed=3,
+                    settings={**SETTINGS, "trainer.learning_rate": 0.1},
+                    fingerprint="y",
+                ),
+            ],
+            "trainer.learning_rate is 0.003 .*or 0.1",
+        ),
+        (
+            [*EVERY, replace(EVERY[-1], method="sft", beginning=None, fingerprint="z")],
+            "135,000,000 parameters began with different agents",
+        ),
         ([*EVERY, replace(EVERY[0], budget=320, fingerprint="x")], "these runs have 320, 640"),
         ([*EVERY[:-1], replace(EVERY[-1], tasks="u")], "held-out tasks is t .*or u"),
     ],

@@ -13,6 +13,7 @@ from sandboxes import chosen, in_process, in_sandbox
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
+from trace_bench.core.protocols import environments
 from trace_bench.core.types import AgentSpec, Message, Step, Task, to_json
 from trace_bench.envs.check import check
 from trace_bench.play.rollouts import play
@@ -21,7 +22,7 @@ from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 from trace_bench.sandbox.choose import Sandbox
 from trace_bench.sandbox.engine import LABEL, connect
 from trace_bench.sandbox.generated import generated_suite, untrusted_suite
-from trace_bench.sandbox.suite import SandboxedSuite
+from trace_bench.sandbox.suite import _HERE, SandboxedSuite
 
 PHONE = chosen("toolsandbox", "embedded")
 KINDS = ["process", pytest.param("docker", marks=pytest.mark.docker)]
@@ -31,6 +32,19 @@ def sandboxed(kind: str, **changes: Any) -> Any:
     suite = in_sandbox(PHONE, Sandbox(kind, run=f"test-{kind}", **changes))
     assert isinstance(suite, SandboxedSuite)
     return suite
+
+
+def test_every_ability_of_a_suite_is_forwarded() -> None:
+    """What describes the class (its image, its splits) is read from the class itself, here."""
+    of_the_class = {"InImage", "ListsTasksHere", "LargerSplits", "Tagged", "TypicalLengths"}
+    of_environments = {"Env", "ScoresAlone", "ActsTogether"}
+    own = {"Suite", "Closes"}  # every suite in a sandbox has these
+    found = {
+        name
+        for name, value in vars(environments).items()
+        if getattr(value, "_is_protocol", False) and value.__module__ == environments.__name__
+    }
+    assert found - of_the_class - of_environments - own == {p.__name__ for p in _HERE}
 
 
 @pytest.fixture(params=KINDS)

@@ -165,8 +165,26 @@ def test_a_factory_needs_no_choice_beside_it(group: str) -> None:
 
 
 def test_a_factory_does_not_replace_what_an_experiment_chooses() -> None:
-    with pytest.raises(UserError, match="add `method=custom`"):
+    with pytest.raises(UserError, match="a setting of `method=custom` alone"):
         compose(["method.factory=nowhere:Mine", "experiment=smoke"])
+
+
+@pytest.mark.parametrize(
+    "flags", [["-m"], ["--config-dir", "."], ["--cfg", "job"], ["--config-dir=.", "-m"]]
+)
+def test_a_factory_is_understood_behind_flags(
+    flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    code = main([*flags, "method.factory=nowhere:Mine", "seed=0"])
+    found = capfd.readouterr()
+    assert "the module nowhere cannot be imported" in found.err or "nowhere:Mine" in found.out
+    assert code == 2 or flags[0] == "--cfg"
+
+
+def test_no_factory_is_no_choice() -> None:
+    assert compose(["env.factory=null"]).env.name == "toolsandbox"
 
 
 def test_settings_are_frozen() -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Env, HasReference, Suite
+from trace_bench.core.protocols import Env, HasMilestones, HasReference, Suite
 from trace_bench.core.types import Message, Step, StopReason, Task, to_json
 
 _MAX_STEPS = 200  # longer episodes count as endless
@@ -73,7 +73,7 @@ def _lines(suite: Suite, tasks: Sequence[Task], stop: bool) -> Iterator[Line]:
     """One check after the other; with `stop` a check ends at its first fault."""
     if not tasks:
         raise UserError("no tasks to check; change the setting `limit` or `split`")
-    known = isinstance(suite, HasReference)
+    known, marked = isinstance(suite, HasReference), isinstance(suite, HasMilestones)
     checks: list[tuple[str, Callable[[Suite, Task], None]]] = [
         ("a task is found again by its id and survives JSON", _task_round_trip),
         ("reset gives messages and valid tool schemas", _reset),
@@ -83,6 +83,7 @@ def _lines(suite: Suite, tasks: Sequence[Task], stop: bool) -> Iterator[Line]:
         ("environments do not touch each other", _independent),
         ("bad tool calls are answered with an error message", _bad_calls),
         ("an idle agent's episode ends with a score", _idle),
+        *([("its score has the task's milestones, unmet", _milestones)] if marked else []),
         ("close may be called twice", _close),
     ]
     for name, run in checks:
@@ -263,6 +264,17 @@ def _idle(suite: Suite, task: Task) -> None:
     steps = play(suite.make(), task, idle_actions(task))
     _require(steps[-1].done, f"no end after {_MAX_STEPS} steps")
     _check_messages(steps[-1])
+
+
+def _milestones(suite: Suite, task: Task) -> None:
+    assert isinstance(suite, HasMilestones)
+    listed = list(suite.milestones(task))
+    _require(bool(listed), "milestones() names none")
+    _require(not any(m.hit or m.similarity for m in listed), f"milestones() has met ones: {listed}")
+    score = play(suite.make(), task, idle_actions(task))[-1].score
+    found = [] if score is None else [(m.name, m.tells) for m in score.milestones]
+    wanted = [(m.name, m.tells) for m in listed]
+    _require(found == wanted, f"milestones() gives {wanted}, the score has {found}")
 
 
 def _close(suite: Suite, task: Task) -> None:

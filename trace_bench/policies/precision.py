@@ -1,12 +1,12 @@
 """In which numbers a model computes: `policy.dtype`, for the sampler and the trainer alike.
 
-With bfloat16 the linear layers keep their weights in it and compute their products in it, and the
-factors of attention's products are rounded to it. All else stays in float32: the hidden state that
-layers add to, norms, positions, sums and the logits. So sampler and trainer round at the same
-places but one: this engine's attention rounds the weights of the values too. In a deep model even
-the same places do not make roundings equal: those of SmolLM2 are some 0.002 apart in
-log-probability after a cold start and 0.02 before, without bias, which is why a trainer with
-rounded products takes its own log-probabilities for the old policy's (`trainers.update`).
+With bfloat16 the linear layers keep their weights in it and compute their products in it. All else
+stays in float32: the hidden state that layers add to, norms, positions and the logits; attention
+too, but in the project's own engine, whose cache and factors are in bfloat16 (`engine.decoder`).
+Roundings are not equal even at the same places of a deep model: sampler and trainer of SmolLM2 are
+some 0.002 apart in log-probability after a cold start and 0.02 before, without bias, which is why a
+trainer with rounded products takes its own log-probabilities for the old policy's
+(`trainers.update`).
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def check(record: Record) -> None:
     _names("method", [record.method])
     _names("tasks and fingerprint", [record.tasks, record.fingerprint])
     _counts("budget, seed and tokens", [record.budget, record.tokens], [record.seed])
-    _counts("parameters", [record.parameters or 0])
+    _counts("parameters", [] if record.parameters is None else [record.parameters])
     _require("rule", record.rule in RULES, record.rule)
     _settings(record)
     _outcomes(record)

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from trace_bench.core.errors import UserError
 from trace_bench.results import drawing
-from trace_bench.results.beginnings import by_total
+from trace_bench.results.beginnings import began_apart, by_total
 from trace_bench.results.compare import Cell, base_of, cells, check_same_settings, difference
+from trace_bench.results.groups import groups_of
 from trace_bench.results.places import Found
 from trace_bench.results.records import Record, flat_settings
 from trace_bench.results.style import style
@@ -32,18 +33,18 @@ def make(found: Found) -> tuple[Table, Sizes]:
     if unknown := [r.fingerprint for r in found.records if r.parameters is None]:
         raise UserError(
             f"runs {', '.join(unknown[:4])} do not say how many parameters their model has (they "
-            "are older, scripted, or their model is on a server). Leave them out."
+            "are older or scripted, or its weights are no folder on this machine). Leave them out."
         )
-    records = by_size(found.records)
-    if len(records) < 2:
+    if len({r.parameters for r in found.records}) < 2:
         raise UserError("`sizes` needs runs of at least two models. Name more runs.")
     _check(found.records)
+    records = by_size(found.records)
     sizes = {size: _cells(some) for size, some in records.items()}
     text = (
         "What a method brings over the agent that it began with, by the size of the base model, "
         "with 95 % intervals over tasks and seeds, differences paired by task; wall time of the "
         "method and thousands of tokens in its rollouts, means over seeds. "
-        f"{_varying(found.records)} {' '.join(_about(s, r) for s, r in records.items())}"
+        f"{_varying(records)}{' '.join(_about(s, r) for s, r in records.items())}"
     )
     rows = [row for size, found_cells in sizes.items() for row in _rows(size, found_cells)]
     header = ("parameters", "method", "runs", "base", "success", "gain", "minutes", "kilotokens")
@@ -51,9 +52,22 @@ def make(found: Found) -> tuple[Table, Sizes]:
 
 
 def by_size(records: Sequence[Record]) -> dict[int, tuple[Record, ...]]:
-    """The runs of each model by its parameters; budgets hold what was spent before."""
+    """The runs of each model by its parameters, rows named as in a table of its own; budgets hold
+    what was spent before. Raises UserError for runs of one size that no table can hold, or that
+    did not begin alike."""
     sizes = sorted({r.parameters for r in records if r.parameters is not None})
-    return {size: by_total([r for r in records if r.parameters == size]) for size in sizes}
+    return {size: _alike(size, [r for r in records if r.parameters == size]) for size in sizes}
+
+
+def _alike(size: int, records: Sequence[Record]) -> tuple[Record, ...]:
+    check_same_settings(records)
+    if began_apart(records):
+        raise UserError(
+            f"the runs with {size:,} parameters began with different agents, and `sizes` shows one "
+            "beginning a model. Name the runs of one, or filter by method=."
+        )
+    (group,) = groups_of(by_total(records))
+    return group.records
 
 
 def draw(sizes: Sizes, about: str, path: Path) -> list[Path]:
@@ -95,33 +109,30 @@ def minutes(cell: Cell) -> float:
 
 
 def _cells(records: Sequence[Record]) -> dict[str, Cell]:
-    found = cells(records)
-    if len({budget for _, budget in found}) > 1:
-        raise UserError("`sizes` shows one budget. Name one with budget=.")
-    return {method: cell for (method, _), cell in found.items()}
+    return {method: cell for (method, _), cell in cells(records).items()}
 
 
 def _check(records: Sequence[Record]) -> None:
     every = {key for r in records for key in flat_settings(r)}
     check_same_settings(records, sorted(every - set(SAME)))
-    if len({r.budget for r in records}) > 1:
-        budgets = ", ".join(str(b) for b in sorted({r.budget for r in records}))
-        raise UserError(f"`sizes` shows one budget, and these runs have {budgets}. Name budget=.")
+    budgets = sorted({r.budget for r in records})
+    if len(budgets) > 1:
+        named = ", ".join(map(str, budgets))
+        raise UserError(f"`sizes` shows one budget, and these runs have {named}. Name budget=.")
 
 
-def _varying(records: Sequence[Record]) -> str:
-    """In which settings the models' runs differ, apart from those of a single method."""
-    keys = sorted({key for r in records for key in r.settings} - {"model.sha256", "model.path"})
+def _varying(records: Mapping[int, Sequence[Record]]) -> str:
+    """In which settings the runs of one model differ from those of another."""
+    first = [some[0].settings for some in records.values()]
+    keys = sorted({key for s in first for key in s} - {"model.sha256", "model.path"})
     shown = []
     for key in keys:
-        values = list(dict.fromkeys(str(r.settings.get(key)) for r in _ordered(records)))
-        if len(values) > 1:
+        values = [str(s.get(key)) for s in first]
+        if len(set(values)) > 1:
             shown.append(f"{key} {', '.join(values)}")
-    return f"From the smallest to the largest model also differ: {'; '.join(shown)}."
-
-
-def _ordered(records: Sequence[Record]) -> list[Record]:
-    return sorted(records, key=lambda r: r.parameters or 0)
+    return (
+        f"From the smallest to the largest model also differ: {'; '.join(shown)}. " if shown else ""
+    )
 
 
 def _about(size: int, records: Sequence[Record]) -> str:

@@ -127,12 +127,16 @@ def score_from_json(data: Any) -> Score:
     _need(isinstance(success, bool), "true or false for success", success)
     _need(isinstance(details, dict), "an object for details", details)
     milestones, minefields = (
-        tuple(map(_milestone, _list(data.get(kind, []), kind, MOST_MILESTONES)))
-        for kind in ("milestones", "minefields")
+        milestones_from_json(data.get(kind, []), kind) for kind in ("milestones", "minefields")
     )
     similarity = _similarity(data.get("similarity"))
     checks = tuple(map(_check, _list(data.get("checks", []), "checks", MOST_MILESTONES)))
     return Score(similarity, success, details, milestones, minefields, checks)
+
+
+def milestones_from_json(data: Any, kind: str = "milestones") -> tuple[Milestone, ...]:
+    """Milestones, checked. Raises Violation."""
+    return tuple(map(_milestone, _list(data, kind, MOST_MILESTONES)))
 
 
 def task_from_json(data: Any, envs: Collection[str], prefix: str = "") -> Task:

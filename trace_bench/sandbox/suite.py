@@ -14,6 +14,7 @@ from trace_bench.core.protocols import (
     Describes,
     Env,
     HasChecklist,
+    HasMilestones,
     HasReference,
     Lender,
     Suite,
@@ -21,12 +22,13 @@ from trace_bench.core.protocols import (
     SynthesizesDomains,
     SynthesizesPairs,
 )
-from trace_bench.core.types import Boundary, Message, Score, Step, Task
+from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, Task
 from trace_bench.sandbox.pool import Episode, Pool, Result
 from trace_bench.sandbox.protocol import (
     Violation,
     is_name,
     message_from_json,
+    milestones_from_json,
     score_from_json,
     step_from_json,
     task_from_json,
@@ -114,6 +116,11 @@ class _References(SandboxedSuite):
         return list(self._inner.reference(task))
 
 
+class _Milestones(SandboxedSuite):
+    def milestones(self, task: Task) -> Sequence[Milestone]:
+        return list(self._inner.milestones(task))
+
+
 class _Checklists(SandboxedSuite):
     def checklist(self, task: Task) -> Sequence[Sequence[Mapping[str, Any]]]:
         return [list(turn) for turn in self._inner.checklist(task)]
@@ -164,6 +171,7 @@ class _Loans(SandboxedSuite):
 
 _ABILITIES: Mapping[type, type[SandboxedSuite]] = {
     HasReference: _References,
+    HasMilestones: _Milestones,
     HasChecklist: _Checklists,
     Synthesizes: _Synthesis,
     SynthesizesPairs: _Pairs,
@@ -252,6 +260,10 @@ class _Remote:
     def reference(self, task: Task) -> Sequence[Message]:
         call = {"do": "reference", "task": task}
         return self._query(call, lambda found: list(map(message_from_json, found)))
+
+    def milestones(self, task: Task) -> Sequence[Milestone]:
+        call = {"do": "milestones", "task": task}
+        return self._query(call, milestones_from_json)
 
     def checklist(self, task: Task) -> Sequence[Sequence[Mapping[str, Any]]]:
         call = {"do": "checklist", "task": task}

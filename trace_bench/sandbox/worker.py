@@ -95,6 +95,7 @@ class Worker:
             "domains": lambda call: list(self.suite.domains()),
             "in_domain": lambda call: self.suite.synthetic_in(call["domain"], call["seed"]),
             "reference": lambda call: list(self.suite.reference(task_from_json(call["task"]))),
+            "milestones": lambda call: list(self.suite.milestones(task_from_json(call["task"]))),
             "checklist": lambda call: [
                 list(turn) for turn in self.suite.checklist(task_from_json(call["task"]))
             ],

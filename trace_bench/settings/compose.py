@@ -155,13 +155,20 @@ def _offer_entry_points() -> None:
 
 
 def with_custom(overrides: Sequence[str]) -> list[str]:
-    """With `GROUP=custom` for every group whose factory is given without a choice of its own. Where
-    an experiment is chosen, its choice stands."""
+    """With `GROUP=custom` before a group's factory that is given without a choice of the group.
+    Where an experiment or another main file is chosen, its choice stands."""
     given = {o.partition("=")[0].lstrip("+") for o in overrides}
-    if "experiment" in given:
+    if given & {"experiment", "--config-name", "-cn"}:
         return list(overrides)
-    bare = [g for g in ENTRY_POINTS if f"{g}.factory" in given and g not in given]
-    return [*(f"{group}=custom" for group in bare), *overrides]
+    out: list[str] = []
+    for override in overrides:
+        key, _, value = override.partition("=")
+        group = key.lstrip("+").removesuffix(".factory")
+        factory = key.endswith(".factory") and value not in ("", "null")
+        if factory and group in ENTRY_POINTS and group not in given:
+            out.append(f"{group}=custom")
+        out.append(override)
+    return out
 
 
 def take(arguments: list[str], key: str) -> str | None:
@@ -307,7 +314,8 @@ def _translate(error: Exception) -> UserError:
             group, _, last = (given[1] if given else "").partition(".")
             if group in ENTRY_POINTS and last == "factory":
                 return UserError(
-                    f"`{group}.factory` is not one of these settings; add `{group}=custom`."
+                    f"`{group}.factory` is a setting of `{group}=custom` alone, and another choice "
+                    f"is made here. Change `{group}`."
                 )
             return unknown("key", given[1] if given else key, _keys(node), str(key))
     group_error = re.search(r"config group '([^']+)' does not exist", str(error))

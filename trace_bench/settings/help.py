@@ -53,10 +53,11 @@ def text(about: str | None, conf: Path, more: Path | None = None) -> str:
     if more is not None and not more.is_dir():
         raise UserError(f"--config-dir {more} is not a folder.")
     places = [conf, *([] if more is None else [more])]
-    groups: dict[str, list[Path]] = {}
-    for folder in sorted(p for place in places for p in place.iterdir() if p.is_dir()):
+    found: dict[str, list[Path]] = {}
+    for folder in (p for place in places for p in place.iterdir() if [*p.glob("*.yaml")]):
         if folder.name != "hydra":
-            groups.setdefault(folder.name, []).append(folder)
+            found.setdefault(folder.name, []).append(folder)
+    groups = {name: found[name] for name in sorted(found)}  # ours first, as Hydra takes them
     settings = {e.name: e for e in entries(conf / "config.yaml") if e.name not in groups}
     if about is None:
         return _overview(groups, settings, conf)

@@ -14,6 +14,7 @@ from typing import Any
 from trace_bench.core.beginning import hash_of, read_beginning
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.run_files import ELSEWHERE
+from trace_bench.core.store import read_object
 from trace_bench.core.types import to_json
 from trace_bench.settings.registry import Part, find
 from trace_bench.settings.schema import (
@@ -96,15 +97,29 @@ def weights_hash(path: str) -> str | None:
 
 
 def weights_count(path: str) -> int | None:
-    """Number of values in local weights, as their files' headers say; None where none lie there."""
-    from safetensors import safe_open
+    """Number of values in a folder's weights, as the files' headers say; None where no readable
+    weights lie."""
+    from safetensors import SafetensorError, safe_open
 
-    count = 0
-    for file in sorted(Path(path).glob("*.safetensors")) if Path(path).is_dir() else ():
-        with safe_open(file, framework="numpy") as tensors:
-            shapes = [tensors.get_slice(name).get_shape() for name in tensors.keys()]  # noqa: SIM118
-        count += sum(map(math.prod, shapes))
-    return count or None
+    shapes: list[list[int]] = []
+    try:
+        for file in _model_files(Path(path)):
+            with safe_open(file, framework="numpy") as tensors:
+                shapes += [tensors.get_slice(n).get_shape() for n in tensors.keys()]  # noqa: SIM118
+    except (
+        OSError,
+        ValueError,
+        SafetensorError,
+    ):  # the run does not need them, or reads them itself
+        return None
+    return sum(map(math.prod, shapes)) or None
+
+
+def _model_files(folder: Path) -> list[Path]:
+    """The files of the model itself, without adapters or copies that lie beside them."""
+    if (index := folder / "model.safetensors.index.json").is_file():
+        return [folder / name for name in sorted(set(read_object(index)["weight_map"].values()))]
+    return [file for file in [folder / "model.safetensors"] if file.is_file()]
 
 
 def _of_part(chosen: PartSettings, part: Part) -> dict[str, Any]:

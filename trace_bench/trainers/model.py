@@ -45,12 +45,10 @@ class _Rows:
 
 @dataclass
 class _Attention:
-    """A tree's attention on the model's device, with queries, keys and values `rounded` like the
-    sampler's; `calls` counts the layers that used it."""
+    """A tree's attention on the model's device; `calls` counts the layers that used it."""
 
     rows: list[_Rows]
     home: Tensor
-    rounded: bool
     calls: int = 0
 
 
@@ -135,7 +133,6 @@ class Learner:
                 for r in tree.rows
             ],
             torch.from_numpy(tree.home).to(at),
-            self.rounded,
         )
         out = self.model(
             input_ids=torch.from_numpy(tree.ids)[None].to(at),
@@ -206,8 +203,6 @@ def _attend(
     heads, size = query.shape[1], query.shape[3]
     q = query[0].transpose(0, 1).reshape(-1, heads * size)
     kv = torch.cat([key[0], value[0]]).transpose(0, 1).reshape(query.shape[2], -1)
-    if tree.rounded:
-        q, kv = q.bfloat16().to(q.dtype), kv.bfloat16().to(kv.dtype)
     answers = [_attend_rows(q, kv, r, heads, size, scaling) for r in tree.rows]
     flat = answers[0] if len(answers) == 1 else torch.cat(answers)
     return functional.embedding(tree.home, flat).view(1, -1, heads, size), None

@@ -8,6 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from trace_bench.core.types import (
     Message,
+    Milestone,
     Score,
     Step,
     Task,
@@ -58,11 +59,11 @@ class HasReference(Protocol):
 
 @runtime_checkable
 class HasMilestones(Protocol):
-    """A suite whose scores have milestones (`Score.milestones`, at least one in every score);
-    `milestones` names those of a task. Without references, TRACE's program labels episodes by
-    them."""
+    """A suite whose scores have milestones (`Score.milestones`). `milestones` gives those of a task
+    (at least one) as an agent that does nothing leaves them; an episode that is cut off without a
+    score of its own has met none. Without references, TRACE's program labels episodes by them."""
 
-    def milestones(self, task: Task) -> Sequence[str]: ...
+    def milestones(self, task: Task) -> Sequence[Milestone]: ...
 
 
 @runtime_checkable

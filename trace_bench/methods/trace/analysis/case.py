@@ -68,11 +68,16 @@ def check_labels(suite: Suite) -> None:
         )
 
 
-def reference_of(suite: Suite, task: Task) -> Conversation | None:
-    """Replays the reference in the environment; None for a suite without references. The agent does
-    not act: no rollout is spent."""
+Known = Conversation | tuple[Milestone, ...]
+"""What is known of a task: its reference with the results, or its milestones, none of them met."""
+
+
+def known_of(suite: Suite, task: Task) -> Known:
+    """Replays the reference in the environment, if there is one. The agent does not act: no rollout
+    is spent."""
     if not isinstance(suite, HasReference):
-        return None
+        assert isinstance(suite, HasMilestones)
+        return tuple(suite.milestones(task))
     replies = suite.reference(task)
     env = suite.make()
     try:

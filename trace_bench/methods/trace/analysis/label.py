@@ -13,28 +13,29 @@ from collections.abc import Callable, Mapping
 from trace_bench.core.types import StopReason, Trajectory
 from trace_bench.methods.trace.analysis import milestone_rules
 from trace_bench.methods.trace.analysis.capability_rules import LACKING, NA, PRESENT, RULES
-from trace_bench.methods.trace.analysis.case import Case, Scored
+from trace_bench.methods.trace.analysis.case import Case, Known, Scored
 from trace_bench.methods.trace.analysis.evidence import Conversation, read
 from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY, Label
 
 
-def label(reference: Conversation | None, trajectory: Trajectory) -> dict[str, Label]:
-    """Labels of all capabilities of the vocabulary, in its order. Never raises for what an agent
-    did; expects a scored trajectory, of the reference's task if there is one."""
+def label(known: Known, trajectory: Trajectory) -> dict[str, Label]:
+    """Labels of all capabilities of the vocabulary, in its order, by what is known of the task.
+    Never raises for what an agent did; expects a scored trajectory."""
     score = trajectory.score
+    listed = () if isinstance(known, Conversation) else known
     case = Scored(
         agent=read(trajectory.messages),
         stop=trajectory.stop,
-        milestones=score.milestones if score is not None else (),
+        milestones=score.milestones or listed if score is not None else (),
         minefields=score.minefields if score is not None else (),
         malformed=any(turn.malformed for turn in trajectory.turns),
     )
-    if reference is None:
+    if isinstance(known, Conversation):
+        case = both = Case(**vars(case), reference=known)
+        found = {name: rule(both) for name, rule in RULES.items()}
+    else:
         rules = milestone_rules.RULES
         found = {name: rules[name](case) if name in rules else NA for name in RULES}
-    else:
-        case = both = Case(**vars(case), reference=reference)
-        found = {name: rule(both) for name, rule in RULES.items()}
     explained = LACKING in found.values()
     for capability in VOCABULARY:
         if capability.control:

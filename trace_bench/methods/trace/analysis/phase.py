@@ -15,8 +15,8 @@ from trace_bench.core.protocols import Lab
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Tool, Trajectory
 from trace_bench.methods.trace.analysis import analyst, select
-from trace_bench.methods.trace.analysis.case import check_labels, reference_of
-from trace_bench.methods.trace.analysis.evidence import Conversation
+from trace_bench.methods.trace.analysis.case import Known as TaskKnown
+from trace_bench.methods.trace.analysis.case import check_labels, known_of
 from trace_bench.methods.trace.analysis.label import label
 from trace_bench.methods.trace.analysis.select import Labelled, Verdict
 from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY, Capability, Label
@@ -68,7 +68,7 @@ class Analysis:
         self._report()
 
     def _by_program(self, tasks: Sequence[Task], played: Sequence[Trajectory]) -> None:
-        known = self._references(tasks)
+        known = self._of_tasks(tasks)
         self.episodes = [
             Episode(
                 task,
@@ -85,13 +85,13 @@ class Analysis:
         self.runs = select.resamples(rows, self.settings.runs, self.lab.seed)
         self.keep = self.settings.keep_runs
 
-    def _references(self, tasks: Sequence[Task]) -> dict[str, Conversation | None]:
-        """The replayed reference of every task, None in a suite without references. A task at which
-        the environment fails is left out, so that its episodes get no labels."""
-        known: dict[str, Conversation | None] = {}
+    def _of_tasks(self, tasks: Sequence[Task]) -> dict[str, TaskKnown]:
+        """What is known of every task. One at which the environment fails is left out, so that its
+        episodes get no labels."""
+        known: dict[str, TaskKnown] = {}
         for task_id, task in {task.id: task for task in tasks}.items():
             try:
-                known[task_id] = reference_of(self.lab.suite, task)
+                known[task_id] = known_of(self.lab.suite, task)
             except UserError:
                 raise
             except Exception as error:  # an environment may raise anything
