@@ -85,7 +85,7 @@ def test_sampler_and_trainer_agree_in_bfloat16(kind, tmp_path, monkeypatch) -> N
         assert steps.mismatch.mean == pytest.approx(
             float((found.detach() - sampled).abs().mean()), rel=1e-2
         )
-    assert 0 < apart["bfloat16"] < 0.8 * apart["float32"], apart
+    assert 0 < apart["bfloat16"] < apart["float32"], apart
 
 
 def test_only_products_are_rounded(tmp_path, monkeypatch) -> None:
