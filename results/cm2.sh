@@ -4,9 +4,7 @@
 # results/records/cm2_*.jsonl, tables and figures to results/cm2/.
 # `python` must be one that has trace_bench with its plots: pip install -e '.[plots]'.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-place=$(mkdir -p "$1" && cd "$1" && pwd)
-jobs=${2:-2}
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$place"
 
 python -m trace_bench.record suite env=toolsandbox split=dialogues out=recordings/phone
@@ -19,13 +17,6 @@ collect() {
     local name=$1
     shift
     python -m trace_bench.results collect runs "$@" --out "$here/records/cm2_$name.jsonl"
-}
-
-# table COMMAND OUT RECORDS...: the tables and figures of one question, from committed records.
-table() {
-    local command=$1 out=$2
-    shift 2
-    (cd "$here/records" && python -m trace_bench.results "$command" "$@" --out "../$out")
 }
 
 plain=(training.env.tools=simulate training.env.wrong=0.0 training.env.misses=0.0)

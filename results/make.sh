@@ -3,9 +3,7 @@
 # The runs lie in FOLDER, one subfolder a sweep; whatever is finished there is not run again.
 # `python` must be one that has trace_bench with its plots: pip install -e '.[plots]'.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-place=$(mkdir -p "$1" && cd "$1" && pwd)
-jobs=${2:-2}
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # record NAME SWEEP...: runs the sweeps in a folder of their own and collects their records.
 record() {
@@ -16,13 +14,6 @@ record() {
         (cd "$place/$name" && python -m trace_bench.sweep "$here/../sweeps/$sweep.yaml" --jobs "$jobs")
     done
     python -m trace_bench.results collect "$place/$name/runs" --out "$here/records/$name.jsonl"
-}
-
-# table COMMAND OUT RECORDS...: tables and figures from committed records.
-table() {
-    local command=$1 out=$2
-    shift 2
-    (cd "$here/records" && python -m trace_bench.results "$command" "$@" --out "../$out")
 }
 
 record search search_prompt_only search_gepa search_trainer search_trace search_sft

@@ -4,22 +4,13 @@
 # results/records/protocol.jsonl, tables and figures to results/protocol_64 and protocol_16.
 # `python` must be one that has trace_bench with its plots: pip install -e '.[plots]'.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-place=$(mkdir -p "$1" && cd "$1" && pwd)
-jobs=${2:-2}
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$place"
 
 for sweep in trace target prioritized few_trace few_target few_prioritized; do
     python -m trace_bench.sweep "$here/../sweeps/protocol_$sweep.yaml" --jobs "$jobs"
 done
 python -m trace_bench.results collect runs --out "$here/records/protocol.jsonl"
-
-# table COMMAND OUT RECORDS...: tables and figures from committed records.
-table() {
-    local command=$1 out=$2
-    shift 2
-    (cd "$here/records" && python -m trace_bench.results "$command" "$@" --out "../$out")
-}
 table tables protocol_64 protocol.jsonl env.train_tasks=64 --across trainer.order,trainer.resample
 table tables protocol_16 protocol.jsonl env.train_tasks=16 --across trainer.order,trainer.resample
 table map protocol_64 protocol.jsonl budget=1280 --across trainer.order,trainer.resample

@@ -4,9 +4,7 @@
 # results/records/second_*.jsonl, tables and figures to results/second_*/.
 # `python` must be one that has trace_bench with its plots: pip install -e '.[plots]'.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-place=$(mkdir -p "$1" && cd "$1" && pwd)
-jobs=${2:-2}
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$place"
 
 # group NAME SWEEP...: the runs of these sweeps in the group's folder.
@@ -30,13 +28,6 @@ chain() {
 # collect NAME: the records of a group.
 collect() {
     python -m trace_bench.results collect "$1" --out "$here/records/second_$1.jsonl"
-}
-
-# table COMMAND OUT RECORDS...: tables and figures from committed records.
-table() {
-    local command=$1 out=$2
-    shift 2
-    (cd "$here/records" && python -m trace_bench.results "$command" "$@" --out "../$out")
 }
 
 group main grpo trace others

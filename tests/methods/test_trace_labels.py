@@ -27,7 +27,7 @@ from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
 from trace_bench.methods.trace.analysis import label as labelling
-from trace_bench.methods.trace.analysis.case import known_of, parts
+from trace_bench.methods.trace.analysis.case import facts_of, parts
 from trace_bench.methods.trace.analysis.evidence import Conversation, read
 from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY, Label
 
@@ -394,7 +394,7 @@ def test_flawed_programs_are_labelled_with_their_flaw(world_tasks: list[Task]) -
     right: Counter[str] = Counter()
     failures: Counter[str] = Counter()
     for task in world_tasks:
-        known = known_of(suite, task)
+        known = facts_of(suite, task)
         whole = act_out(task, frozenset())
         assert whole.score is not None and whole.score.success
         assert LACKING not in labelling.label(known, whole).values(), task.id
@@ -426,11 +426,11 @@ def test_hidden_notes_are_not_read_and_not_needed(world_tasks: list[Task]) -> No
     suite = EmbeddedSuite()
     for task in world_tasks[::5]:
         trajectory = act_out(task, frozenset({"recovers_from_errors", "converts_values"}))
-        want = labelling.label(known_of(suite, task), trajectory)
+        want = labelling.label(facts_of(suite, task), trajectory)
         bare = {k: v for k, v in task.data.items() if k not in HIDDEN}
         for data in (Guarded(task.data), bare):
             blind = Task(task.id, task.env, task.split, task.seed, data)
-            assert labelling.label(known_of(suite, blind), trajectory) == want
+            assert labelling.label(facts_of(suite, blind), trajectory) == want
 
 
 # -- nonsense ---------------------------------------------------------------------------------
@@ -505,7 +505,7 @@ def test_labels_survive_nonsense_played_in_the_world(replies: list[Message], whi
     trajectory = Trajectory(
         task.id, 0, "b", (), tuple(turns), step.messages, StopReason.DONE, score
     )
-    assert len(labelling.label(known_of(suite, task), trajectory)) == len(VOCABULARY)
+    assert len(labelling.label(facts_of(suite, task), trajectory)) == len(VOCABULARY)
 
 
 def test_a_part_that_calls_a_tool_more_often_than_the_agent_did() -> None:

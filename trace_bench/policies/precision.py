@@ -4,9 +4,8 @@ With bfloat16 the linear layers keep their weights in it and compute their produ
 stays in float32: the hidden state that layers add to, norms, positions and the logits; attention
 too, but in the project's own engine, whose cache and factors are in bfloat16 (`engine.decoder`).
 Roundings are not equal even at the same places of a deep model: sampler and trainer of SmolLM2 are
-some 0.002 apart in log-probability after a cold start and 0.02 before, without bias, which is why a
-trainer with rounded products takes its own log-probabilities for the old policy's
-(`trainers.update`).
+some 0.003 apart in log-probability after a cold start and 0.02 before, which is why a trainer with
+rounded products takes its own log-probabilities for the old policy's (`trainers.update`).
 """
 
 from __future__ import annotations

@@ -21,6 +21,9 @@ Points = Sequence[tuple[float, Interval]]
 SUCCESS = "success on held-out tasks"
 INTERVALS = "bars and bands are 95 % intervals over tasks and seeds"
 
+BESIDE: Any = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+"""Where a legend stands to the right of its panel."""
+
 _BOUNDS = {"reference": "reference solutions", "idle": "idle agent", "random": "random agent"}
 _BOUND = "#555555"
 _SMALL = 7
@@ -140,7 +143,7 @@ def evenly(axes: Any, ticks: Sequence[float], label: str) -> None:
 
 def beside(axes: Any) -> None:
     """The legend to the right of the last panel."""
-    axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+    axes.legend(**BESIDE)
 
 
 def finish(figure: Any, title: str, caption: str, path: Path) -> list[Path]:

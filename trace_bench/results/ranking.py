@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +10,9 @@ from pathlib import Path
 from trace_bench.results.compare import Cell
 from trace_bench.results.drawing import SUCCESS, finish, panels, plain
 from trace_bench.results.style import style
+
+_WIDEST = 40
+"""Characters of a label's line, so that it leaves room for the bars."""
 
 
 def single_budget(found: Mapping[tuple[str, int], Cell]) -> int | None:
@@ -34,12 +38,13 @@ def ranking(
             [own.value], [place], xerr=[[own.value - own.low], [own.high - own.value]],
             color=look.colour, marker=look.marker, markersize=6, elinewidth=1.2, capsize=2,
         )  # fmt: skip
-    axes.set_yticks(range(len(methods)), [plain(looks[m].label) for m in methods])
+    labels = [textwrap.fill(plain(looks[m].label), _WIDEST) for m in methods]
+    axes.set_yticks(range(len(methods)), labels)
     axes.set_ylim(-0.6, len(methods) - 0.4)
     axes.set_xlabel(SUCCESS)
+    cut = " The axis does not begin at 0." if axes.get_xlim()[0] > 0 else ""
     caption = (
         f"{about}; bars are 95 % intervals over tasks and seeds. They hold what is common to all "
-        f"methods, too: whether two of them differ is in the table pairs_{budget}. The axis does "
-        "not begin at 0."
+        f"methods, too: whether two of them differ is in the table pairs_{budget}.{cut}"
     )
     return finish(figure, f"Success at {budget:,} rollouts", caption, path)

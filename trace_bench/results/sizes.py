@@ -82,7 +82,7 @@ def draw(sizes: Sizes, about: str, path: Path) -> list[Path]:
         look = looks[method]
         drawing.line(left, look, [(x, cell.interval()) for x, cell in own])
         right.plot([x for x, _ in own], [minutes(c) for _, c in own], color=look.colour,
-                   marker=look.marker, markersize=6, linewidth=1.4, label=look.label)  # fmt: skip
+                   marker=look.marker, markersize=6, linewidth=1.4)  # fmt: skip
     one = next(iter(next(iter(sizes.values())).values()))
     drawing.bounds(left, one.records[0].floors)
     for axes in (left, right):
@@ -92,8 +92,9 @@ def draw(sizes: Sizes, about: str, path: Path) -> list[Path]:
         axes.set_xlabel("parameters of the base model")
     left.set_ylabel(drawing.SUCCESS)
     right.set_yscale("log")
+    right.yaxis.set_major_formatter("{x:g}")
     right.set_ylabel("minutes of the method")
-    drawing.beside(right)
+    right.legend(*left.get_legend_handles_labels(), **drawing.BESIDE)
     caption = f"{about}; {drawing.INTERVALS}. Minutes are wall time, means over seeds."
     return drawing.finish(figure, "Success and cost by the size of the model", caption, path)
 

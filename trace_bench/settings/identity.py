@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.beginning import hash_of, read_beginning
+from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.run_files import ELSEWHERE
 from trace_bench.core.store import read_object
@@ -106,11 +107,8 @@ def weights_count(path: str) -> int | None:
         for file in _model_files(Path(path)):
             with safe_open(file, framework="numpy") as tensors:
                 shapes += [tensors.get_slice(n).get_shape() for n in tensors.keys()]  # noqa: SIM118
-    except (
-        OSError,
-        ValueError,
-        SafetensorError,
-    ):  # the run does not need them, or reads them itself
+    # What cannot be read here is read by whatever needs it, and refused there.
+    except (UserError, OSError, ValueError, LookupError, AttributeError, SafetensorError):
         return None
     return sum(map(math.prod, shapes)) or None
 

@@ -68,11 +68,11 @@ def check_labels(suite: Suite) -> None:
         )
 
 
-Known = Conversation | tuple[Milestone, ...]
+Facts = Conversation | tuple[Milestone, ...]
 """What is known of a task: its reference with the results, or its milestones, none of them met."""
 
 
-def known_of(suite: Suite, task: Task) -> Known:
+def facts_of(suite: Suite, task: Task) -> Facts:
     """Replays the reference in the environment, if there is one. The agent does not act: no rollout
     is spent."""
     if not isinstance(suite, HasReference):

@@ -13,12 +13,12 @@ from collections.abc import Callable, Mapping
 from trace_bench.core.types import StopReason, Trajectory
 from trace_bench.methods.trace.analysis import milestone_rules
 from trace_bench.methods.trace.analysis.capability_rules import LACKING, NA, PRESENT, RULES
-from trace_bench.methods.trace.analysis.case import Case, Known, Scored
+from trace_bench.methods.trace.analysis.case import Case, Facts, Scored
 from trace_bench.methods.trace.analysis.evidence import Conversation, read
 from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY, Label
 
 
-def label(known: Known, trajectory: Trajectory) -> dict[str, Label]:
+def label(known: Facts, trajectory: Trajectory) -> dict[str, Label]:
     """Labels of all capabilities of the vocabulary, in its order, by what is known of the task.
     Never raises for what an agent did; expects a scored trajectory."""
     score = trajectory.score

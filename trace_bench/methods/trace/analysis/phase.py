@@ -15,8 +15,7 @@ from trace_bench.core.protocols import Lab
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Tool, Trajectory
 from trace_bench.methods.trace.analysis import analyst, select
-from trace_bench.methods.trace.analysis.case import Known as TaskKnown
-from trace_bench.methods.trace.analysis.case import check_labels, known_of
+from trace_bench.methods.trace.analysis.case import Facts, check_labels, facts_of
 from trace_bench.methods.trace.analysis.label import label
 from trace_bench.methods.trace.analysis.select import Labelled, Verdict
 from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY, Capability, Label
@@ -85,13 +84,13 @@ class Analysis:
         self.runs = select.resamples(rows, self.settings.runs, self.lab.seed)
         self.keep = self.settings.keep_runs
 
-    def _of_tasks(self, tasks: Sequence[Task]) -> dict[str, TaskKnown]:
+    def _of_tasks(self, tasks: Sequence[Task]) -> dict[str, Facts]:
         """What is known of every task. One at which the environment fails is left out, so that its
         episodes get no labels."""
-        known: dict[str, TaskKnown] = {}
+        known: dict[str, Facts] = {}
         for task_id, task in {task.id: task for task in tasks}.items():
             try:
-                known[task_id] = known_of(self.lab.suite, task)
+                known[task_id] = facts_of(self.lab.suite, task)
             except UserError:
                 raise
             except Exception as error:  # an environment may raise anything
