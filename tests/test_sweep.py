@@ -20,8 +20,12 @@ from trace_bench.settings.identity import identity, parts_of
 from trace_bench.sweep import main, members, read_sweep
 
 SWEEPS = sorted((conf_dir().parent / "sweeps").glob("*.yaml"))
-STAND_INS = {"agent": ("agent=null", "model=tiny"), "method.data": ("method.data=null",)}
-"""In place of what a sweep reads from the disk: an agent, its model, demonstrations."""
+STAND_INS = {
+    "agent": ("agent=null", "model=tiny"),
+    "method.data": ("method.data=null",),
+    "model.path": ("model.path=null",),
+}
+"""In place of what a sweep reads from the disk: an agent, a model, demonstrations."""
 
 
 @pytest.fixture
@@ -67,7 +71,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda p: p.stem)
 def test_every_command_line_of_every_sweep_composes(path: Path) -> None:
     runs = members(path, without_files(path))
-    assert len({m.folder for m in runs}) == len(runs) > 1  # no two are the same run
+    told_apart = {tuple(o for o in m.overrides if o.split("=")[0] not in STAND_INS) for m in runs}
+    assert len({m.overrides for m in runs}) == len(runs) > 1
+    assert len({m.folder for m in runs}) == len(told_apart)  # no two are the same run
 
 
 @pytest.mark.parametrize("path", SWEEPS, ids=lambda p: p.stem)

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# The tiny agent in three sizes, for results/protocol_smollm2.md: results/sizes.sh FOLDER [JOBS]
+# Building the large one takes over an hour of a core. Models and runs lie in FOLDER; whatever is finished there is
+# not made again. Records go to results/records/sizes.jsonl, table and figure, with SmolLM2's, to results/sizes/.
+# `python` must be one that has trace_bench with its plots: pip install -e '.[plots]'.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+cd "$place"
+
+for size in small large; do
+    [ -f "tiny_$size/README.md" ] || python -m trace_bench.tiny build "tiny_$size" --size "$size"
+done
+[ -d tiny_medium ] || cp -r "$(python -c 'from trace_bench.tiny import MODEL_FOLDER; print(MODEL_FOLDER)')" tiny_medium
+for sweep in grpo trace; do
+    python -m trace_bench.sweep "$here/../sweeps/sizes_$sweep.yaml" --jobs "$jobs"
+done
+python -m trace_bench.results collect runs --out "$here/records/sizes.jsonl"
+table sizes sizes sizes.jsonl smollm2.jsonl method=grpo,trace
