@@ -22,6 +22,7 @@ from trace_bench.core.types import (
     AgentSpec,
     Purpose,
     Task,
+    Turn,
     agent_from_json,
     to_json,
 )
@@ -30,6 +31,7 @@ from trace_bench.methods.trace.gates import steps
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
+from trace_bench.policies.precision import DType
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.router import make_router
 from trace_bench.tiny import MODEL_FOLDER
@@ -169,9 +171,10 @@ def test_a_missing_base_slot_is_added_at_zero() -> None:
 class Adapting(ScriptedTrainer):
     """Its adapters are real ones, and it can fine-tune: the gate's recipe and model."""
 
-    def __init__(self, refs: Sequence[AdapterRef]) -> None:
+    def __init__(self, refs: Sequence[AdapterRef], dtype: DType = "float32") -> None:
         super().__init__()
-        self._refs, self._real = list(refs), LocalTrainer(TrainerSettings(groups=2, group_size=4))
+        recipe = TrainerSettings(groups=2, group_size=4)
+        self._refs, self._real = list(refs), LocalTrainer(recipe, dtype=dtype)
         self.settings = self._real.settings
 
     def learner(self, model: str) -> Any:
@@ -191,6 +194,7 @@ class GateLab(MemoryLab):
         super().__init__(*given, **named)
         self.gates: list[AgentSpec] = []  # that played
         self.metrics: list[dict[str, Any]] = []
+        self.off = 0.0  # what is added to the sampler's log-probabilities
 
     def rollouts(self, call: str, agent: AgentSpec, tasks: Sequence[Task], **how: Any) -> Any:
         played = super().rollouts(call, agent, tasks, **how)
@@ -199,17 +203,26 @@ class GateLab(MemoryLab):
         assert self.policy is not None
         self.gates.append(agent)
         seeds = range(len(tasks))
-        return play(self.policy, self.suite, agent, tasks, seeds, max_turns=4, max_tokens=48)
+        real = play(self.policy, self.suite, agent, tasks, seeds, max_turns=4, max_tokens=48)
+        return [replace(t, turns=tuple(self._shifted(turn) for turn in t.turns)) for t in real]
+
+    def _shifted(self, turn: Turn) -> Turn:
+        return replace(turn, logprobs=tuple(one + self.off for one in turn.logprobs))
 
     def metric(self, **values: Any) -> None:
         self.metrics.append(values)
 
 
 def gated(
-    policy: LocalPolicy, refs: Any, budget: int, **settings: Any
+    policy: LocalPolicy,
+    refs: Any,
+    budget: int,
+    dtype: DType = "float32",
+    off: float = 0.0,
+    **settings: Any,
 ) -> tuple[AgentSpec, GateLab]:
-    lab = GateLab(HABITS, budget, seed=7, trainer=Adapting(refs))
-    lab.policy = policy
+    lab = GateLab(HABITS, budget, seed=7, trainer=Adapting(refs, dtype))
+    lab.policy, lab.off = policy, off
     small = {"synthetic_tasks": 8, "max_capabilities": 2, "gate_rate": 0.05, **settings}
     method = Trace(TraceSettings(route="gate", **small))
     base = replace(BASE, model=MODEL)
@@ -248,6 +261,23 @@ def test_the_gate_is_trained_on_target_tasks_and_charged(
         assert (moved > 0).all(), "the gate of every block was trained"
         again, other = gated(policy, refs, budget, **scope)
         assert to_json(again) == to_json(agent) and other.calls == lab.calls
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_with_rounded_products_the_samplers_rounding_does_not_move_the_gate(
+    refs: Any, dtype: DType
+) -> None:
+    """Its log-probabilities are off by 0.2: with exact products that is a change of the policy."""
+    acting = LocalPolicy(MODEL, batch=16, dtype=dtype)
+    found = [gated(acting, refs, 300, dtype, off) for off in (0.0, -0.2)]
+    acting.close()
+    (exact, lab), (shifted, other) = found
+    assert (exact.router == shifted.router) is (dtype == "bfloat16")
+    apart = [
+        [m["logprob_difference_mean"] for m in one.metrics if m.get("steps")]
+        for one in (lab, other)
+    ]
+    assert max(apart[0]) < 0.05 and min(apart[1]) > 0.15, "the alarm compares with the sampler"
 
 
 def test_a_gate_without_rollouts_is_played_as_it_starts(policy: LocalPolicy, refs: Any) -> None:

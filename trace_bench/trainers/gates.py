@@ -20,6 +20,7 @@ from torch import Tensor
 from trace_bench.core.protocols import State
 from trace_bench.core.types import AdapterRef
 from trace_bench.policies.engine.lora import block_of, read_adapter
+from trace_bench.policies.precision import DType
 from trace_bench.policies.routing.classifier import LOCKS, Linear, blend, rounded, softmax
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.trainers.model import Learner
@@ -100,9 +101,17 @@ def _rounded(scores: Tensor) -> np.ndarray:
 
 class Gated:
     """A learner's model with several frozen adapters, whose updates are added with weights. The
-    adapters' matrices are stacked in one LoRA layer; a weight scales its adapter's rows of A."""
+    adapters' matrices are stacked in one LoRA layer; a weight scales its adapter's rows of A.
+    `device`, `dtype`, `memory`: as the learner's."""
 
-    def __init__(self, model: str, adapters: Sequence[AdapterRef], device: str = "cpu") -> None:
+    def __init__(
+        self,
+        model: str,
+        adapters: Sequence[AdapterRef],
+        device: str = "cpu",
+        dtype: DType = "float32",
+        memory: float = 4e9,
+    ) -> None:
         from transformers import AutoConfig, AutoModelForCausalLM
 
         config = AutoConfig.from_pretrained(model, trust_remote_code=False)
@@ -113,7 +122,7 @@ class Gated:
         read = [read_adapter(ref, shapes).weights for ref in adapters]
         ranks = [max(a.shape[0] for a, _ in weights.values()) for weights in read]
         kinds = {name.rpartition(".")[2] for weights in read for name in weights}
-        self.learner = Learner(model, kinds, sum(ranks), sum(ranks), device)
+        self.learner = Learner(model, kinds, sum(ranks), sum(ranks), device, dtype, memory)
         owner = [i for i, rank in enumerate(ranks) for _ in range(rank)]
         self._owner = torch.tensor(owner, device=self.learner.device)
         starts = [sum(ranks[:i]) for i in range(len(ranks))]

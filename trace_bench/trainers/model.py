@@ -70,7 +70,7 @@ class Learner:
         memory: float = 4e9,
     ) -> None:
         self.model, _ = load_model(path, device, dtype)
-        self.memory = memory
+        self.dtype, self.memory = dtype, memory
         weights = (m.weight for m in self.model.modules() if isinstance(m, nn.Linear))
         self.rounded = any(w.dtype != torch.float32 for w in weights)  # products in bfloat16
         self.device = torch.device(device)

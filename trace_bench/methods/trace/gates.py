@@ -77,6 +77,7 @@ class _Update:
     loss: float = 0.0
     grad_norm: float = 0.0
     mismatch: Mismatch | None = None
+    own: list[torch.Tensor] = field(default_factory=list)  # log-probabilities before the first step
 
 
 @dataclass
@@ -122,8 +123,8 @@ class GateTraining:
         assert self.base.router is not None
         gate = Gate(self.base.router, self.settings.route_others)
         adapters = [next(a for a in self.base.adapters if a.name == n) for n in gate.adapters]
-        device = str(self.trainer.learner(self.base.model).device)
-        model = Gated(self.base.model, adapters, device)
+        like = self.trainer.learner(self.base.model)
+        model = Gated(self.base.model, adapters, str(like.device), like.dtype, like.memory)
         optimizer = torch.optim.AdamW(gate.parameters, lr=self.settings.gate_rate, weight_decay=0.0)
         agent = self.agent(gate, 0)
         first = 0
@@ -200,7 +201,9 @@ class GateTraining:
         optimizer: torch.optim.Optimizer,
         update: _Update,
     ) -> None:
-        """One optimizer step on all groups with an advantage, one tree for each piece."""
+        """One optimizer step on all groups with an advantage, one tree for each piece. With rounded
+        products the old policy's log-probabilities are the trainer's own before the first step, so
+        that rounding is not taken for a change of the gate."""
         import torch
 
         from trace_bench.trainers.grpo import mismatch, policy_loss, token_weights
@@ -222,11 +225,13 @@ class GateTraining:
             weights = token_weights(lengths, self.recipe.aggregate) * len(members) / count
             spread = found.values[members].repeat_interleave(lengths)
             for piece in self.pieces(group, gate, update.steps == 0):
-                old = torch.cat([torch.from_numpy(s.logprobs) for s in piece.sequences])
+                sampled = torch.cat([torch.from_numpy(s.logprobs) for s in piece.sequences])
                 new = model.logprobs(build(piece.sequences), gate.mix(piece.states)).cpu()
+                if update.steps == 0:
+                    update.own.append(new.detach())
                 loss = policy_loss(
                     new,
-                    old,
+                    update.own[len(before)] if model.learner.rounded else sampled,
                     spread[piece.places],
                     weights[piece.places],
                     clip_low=self.recipe.clip_low,
@@ -235,7 +240,7 @@ class GateTraining:
                 ).loss
                 torch.autograd.backward(loss)
                 total += float(loss.detach())
-                before.append((old, new.detach()))
+                before.append((sampled, new.detach()))
         norm = float(torch.nn.utils.clip_grad_norm_(gate.parameters, self.recipe.max_grad_norm))
         if update.steps == 0:
             old, new = (torch.cat(side) for side in zip(*before, strict=True))
