@@ -100,8 +100,9 @@ def draw(sizes: Sizes, about: str, path: Path) -> list[Path]:
 
 
 def caption(found: Found) -> str:
-    """What was run, in words for the figure."""
-    return readable(found.records)
+    """What was run, in words for the figure; several where the models' runs differ in that."""
+    said = dict.fromkeys(readable(some) for some in by_size(found.records).values())
+    return "; ".join(said)
 
 
 def minutes(cell: Cell) -> float:
