@@ -179,3 +179,17 @@ def own(module: str) -> str:
     """The folder of a part, or its file where it has no folder of its own."""
     folder = module.split("/")[:-1]
     return "/".join(folder[:2]) if len(folder) > 1 else module
+
+
+def test_a_benchmark_that_imports_helpers_of_the_tests_finds_them() -> None:
+    """It is started by its path, so that only its own folder is searched without a word."""
+    tests = PACKAGE.parent / "tests"
+    helpers = {p.stem for p in tests.glob("*.py")}
+    users = [
+        path
+        for path in sorted((tests / "bench").glob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and node.module in helpers
+    ]
+    assert len(users) > 3
+    assert not [p.name for p in users if "sys.path" not in p.read_text()]
