@@ -10,7 +10,8 @@ cd "$place"
 for size in small large; do
     [ -f "tiny_$size/README.md" ] || python -m trace_bench.tiny build "tiny_$size" --size "$size"
 done
-[ -d tiny_medium ] || cp -r "$(python -c 'from trace_bench.tiny import MODEL_FOLDER; print(MODEL_FOLDER)')" tiny_medium
+shipped=$(python -c 'from trace_bench.tiny import MODEL_FOLDER; print(MODEL_FOLDER)')
+mkdir -p tiny_medium && cp "$shipped"/* tiny_medium/
 for sweep in grpo trace; do
     python -m trace_bench.sweep "$here/../sweeps/sizes_$sweep.yaml" --jobs "$jobs"
 done
