@@ -14,8 +14,8 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, fault_of, read
 from trace_bench.core.store import Lines, canonical, read_lines
 from trace_bench.llm.structured import Unusable, read_block, read_json
+from trace_bench.policies.answers import read_message
 from trace_bench.policies.chat import parse_text
-from trace_bench.policies.openai import read_message
 from trace_bench.sandbox.protocol import (
     Violation,
     decode,

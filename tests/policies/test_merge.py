@@ -16,10 +16,8 @@ from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.play.rollouts import play
 from trace_bench.policies.engine.lora import block_of
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.policies.routing.merge import Mixture, merge, mixture
+from trace_bench.policies.routing.merge import Mixture, Sums, factors, merge, mixture, ties
 from trace_bench.policies.routing.router import make_router
-from trace_bench.policies.routing.sums import Sums
-from trace_bench.policies.routing.ties import factors, ties
 from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.tiny import MODEL_FOLDER
 

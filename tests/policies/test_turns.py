@@ -21,8 +21,8 @@ from trace_bench.llm.client import Endpoint
 from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
+from trace_bench.policies.routing.classifier import shown
 from trace_bench.policies.routing.router import make_router
-from trace_bench.policies.routing.turns import shown
 from trace_bench.show import Episode, render
 from trace_bench.tiny import MODEL_FOLDER
 

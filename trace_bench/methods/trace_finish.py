@@ -2,7 +2,7 @@
 further on the target's own training tasks with the last part of the budget. No router.
 
 The sum has the rank of all adapters together; what is trained further is its best approximation of
-the trainer's rank, by singular values (`policies.routing.ties`)."""
+the trainer's rank, by singular values (`policies.routing.merge`)."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.trace.method import Trace
 from trace_bench.methods.trace.settings import TraceFinishSettings
-from trace_bench.policies.routing.compress import compress
-from trace_bench.policies.routing.merge import Mixture, around, merge
+from trace_bench.policies.routing.merge import Mixture, around, compress, merge
 from trace_bench.trainers.start import start_of
 
 NAME = "finish"

@@ -54,9 +54,8 @@ from trace_bench.play.steps import (
     way_of,
 )
 from trace_bench.play.suites import Suites
-from trace_bench.policies.routing.merge import Mixture
+from trace_bench.policies.routing.merge import Mixture, Sums
 from trace_bench.policies.routing.router import make_router
-from trace_bench.policies.routing.sums import Sums
 
 MALFORMED = "ValueError: malformed tool call"
 

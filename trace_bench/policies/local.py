@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import State, TurnReply, TurnRequest
 from trace_bench.core.types import AgentSpec, Message, Tool, Turn
+from trace_bench.policies import check_device
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.device import check_device
 from trace_bench.policies.engine.backend import Backend
 from trace_bench.policies.engine.guide import Guide, Guides
 from trace_bench.policies.engine.lora import read_adapter

@@ -21,7 +21,7 @@ from typing import Any
 
 from trace_bench.core.checked import PLACE, number
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Limits, Unreadable, fault_of, read
+from trace_bench.core.limits import Limits, Unreadable, fault_of
 from trace_bench.core.protocols import RunContext, TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message, Tool, Turn
@@ -33,17 +33,14 @@ from trace_bench.llm.client import (
     check_urls,
     read_key,
 )
-from trace_bench.policies.chat import parse_text
-from trace_bench.policies.served import Servers
-from trace_bench.policies.token_checks import check_ids, check_logprobs
-from trace_bench.policies.trial import ContextFull, try_servers
+from trace_bench.policies.answers import check_ids, check_logprobs, first_choice, read_message
+from trace_bench.policies.served import ContextFull, Servers, try_servers
 
 CHAT = "/chat/completions"
 # Without these, vLLM takes its values from the model's generation_config.json.
 PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 PROBATION = 60.0  # seconds until a server that did not answer is tried again
 MESSAGE = Limits(2**20)  # of the agent's message: more than any turn can hold
-ARGUMENTS = Limits(2**20)  # of one tool call
 SPARE_IDS = 2**14  # tokens that a template adds to a conversation
 TOP = 20  # the most likely tokens to request when ranking labels
 
@@ -353,49 +350,6 @@ def served(settings: OpenAISettings, run: RunContext) -> OpenAIPolicy:
     )
     extra = check_extra(settings.extra, "policy.extra")
     return OpenAIPolicy(endpoint, run.served_model, capacity=run.batch, extra=extra)
-
-
-def first_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The first choice of a chat completion. Raises Unreadable for any other answer."""
-    choices = reply.get("choices")
-    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
-        said = str(reply.get("text") or json.dumps(reply, ensure_ascii=False))
-        raise Unreadable(f"it is no chat completion: {said[:200]!r}")
-    found: Mapping[str, Any] = choices[0]
-    return found
-
-
-def read_message(message: Mapping[str, Any], turn: int) -> tuple[Message, str | None]:
-    """The assistant message from a server's response, and why a tool call in it could not be
-    parsed (None: no error). Calls that the server left in the text are parsed too."""
-    content = message.get("content") or ""
-    if not isinstance(content, str):
-        raise TypeError(f"the message's content is {type(content).__name__}, not a text")
-    content = content.strip()
-    calls = message.get("tool_calls") or []
-    if not calls:
-        return parse_text(content, turn)
-    out = []
-    for i, call in enumerate(calls):
-        function = call.get("function") or {}
-        name, arguments = str(function.get("name")), function.get("arguments") or "{}"
-        if not isinstance(arguments, str):  # some servers send the object itself
-            arguments = json.dumps(arguments, ensure_ascii=False)
-        fault = _fault(arguments)
-        if fault:
-            text = f"{content}<tool_call>{json.dumps(name)} {arguments}</tool_call>"
-            return {"role": "assistant", "content": text}, fault
-        function = {"name": name, "arguments": arguments}
-        out.append({"id": f"call_{turn}_{i}", "type": "function", "function": function})
-    return {"role": "assistant", "content": content, "tool_calls": out}, None
-
-
-def _fault(arguments: str) -> str | None:
-    try:
-        found = read(arguments, ARGUMENTS)
-    except Unreadable as error:
-        return f"not JSON: {error}"
-    return None if isinstance(found, dict) else '"arguments" is not an object'
 
 
 def context_is_full(error: LLMError) -> bool:

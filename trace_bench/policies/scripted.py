@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from trace_bench.core.protocols import HasReference, TurnReply, TurnRequest
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import HasReference, RunContext, TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message, Task, Tool, Turn
 
@@ -103,6 +104,17 @@ class ReferencePolicy(ScriptedPolicy):
     def release(self, episode: int) -> None:
         super().release(episode)
         self._script.pop(episode, None)
+
+
+def reference(run: RunContext) -> ReferencePolicy:
+    """`policy=reference`: the upper bound. Raises UserError for a suite without references."""
+    if not isinstance(run.suite, HasReference):
+        name = "this suite" if run.suite is None else f"{run.suite.name}/{run.suite.variant}"
+        raise UserError(
+            f"policy=reference replays reference trajectories, and {name} has none (HasReference: "
+            "reference, see docs/environments.md). Change `policy`."
+        )
+    return ReferencePolicy(run.suite)
 
 
 class RandomPolicy(ScriptedPolicy):

@@ -25,7 +25,7 @@ from trace_bench.core.protocols import (
 )
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls, read_key
 from trace_bench.play.suites import tasks_of
-from trace_bench.policies.device import check_device
+from trace_bench.policies import check_device
 from trace_bench.results.uncertainty import can_show
 from trace_bench.runner.build import (
     Parts,

@@ -21,8 +21,8 @@ from trace_bench.core.types import AgentSpec, Message
 from trace_bench.play.rollouts import with_guidance
 from trace_bench.policies.engine.guide import BadSchema, Guide
 from trace_bench.policies.local import LocalPolicy
+from trace_bench.policies.routing.merge import Sums
 from trace_bench.policies.routing.router import make_router
-from trace_bench.policies.routing.sums import Sums
 from trace_bench.serve.completion import Answer, answer_of
 from trace_bench.serve.conversations import choose, key_after, key_before, new_messages
 from trace_bench.serve.request import ChatRequest, Refused

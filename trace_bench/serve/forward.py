@@ -19,9 +19,8 @@ from trace_bench.llm.client import BODY, CONNECT, Endpoint, LLMError, decompress
 from trace_bench.llm.secret import Secret
 from trace_bench.play.rollouts import with_guidance
 from trace_bench.policies.openai import CHAT, OpenAIPolicy
-from trace_bench.policies.routing.merge import Mixture
+from trace_bench.policies.routing.merge import Mixture, Sums
 from trace_bench.policies.routing.router import make_router
-from trace_bench.policies.routing.sums import Sums
 from trace_bench.serve.completion import DONE, event
 from trace_bench.serve.conversations import choose
 from trace_bench.serve.request import ChatRequest, Refused

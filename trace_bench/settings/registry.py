@@ -76,11 +76,11 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "verl": "trace_bench.trainers.verl.factory:verl_trainer",
         },
         "policy": {
-            "local": "trace_bench.policies.factories:local",
+            "local": "trace_bench.policies:local_policy",
             "openai": "trace_bench.policies.openai:served",
             "idle": "trace_bench.policies.scripted:IdlePolicy",
             "random": "trace_bench.policies.scripted:RandomPolicy",
-            "reference": "trace_bench.policies.factories:reference",
+            "reference": "trace_bench.policies.scripted:reference",
         },
         "tracker": {
             "jsonl": "trace_bench.trackers.jsonl:Silent",

@@ -18,7 +18,7 @@ from trace_bench.methods.trace import logistic
 from trace_bench.methods.trace.classifier import check_examples, steps
 from trace_bench.methods.trace.settings import RoutingSettings
 from trace_bench.methods.trace.training import Trained
-from trace_bench.policies.routing.turns import shown
+from trace_bench.policies.routing.classifier import shown
 
 WORDS = 500  # most words: those of the most tasks
 IN_TASKS = 4  # fewest tasks that a word must occur in, so that no task is learned by heart

@@ -1,8 +1,9 @@
-"""A weighted sum of adapters as one adapter, for a router that is undecided (the paper's method,
-step 4, a variant).
+"""Several adapters as one: their weighted sum, or merged by TIES, for a router that is undecided
+(the paper's method, step 4, a variant); and one of a smaller rank in the place of another.
 
 The update sum_i w_i s_i B_i A_i is represented exactly: the A_i are stacked vertically, the
-w_i s_i B_i horizontally, and the rank is the sum of the ranks.
+w_i s_i B_i horizontally, and the rank is the sum of the ranks. What has no low rank becomes the
+closest matrix of the rank that is wanted (Eckart and Young 1936).
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import hashlib
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from trace_bench.core.protocols import PlaysSums, Policy
 from trace_bench.core.store import file_hash, write_bytes, write_json
-from trace_bench.core.types import AdapterRef
+from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.policies.engine.lora import (
     CONFIG,
     WEIGHTS,
@@ -24,7 +26,9 @@ from trace_bench.policies.engine.lora import (
     read_config,
     read_weights,
 )
-from trace_bench.policies.routing.ties import factors, ties
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Pair = tuple[Any, Any] | int
 """A and B of one layer, scaled; or the rank of an adapter that leaves the layer as it is."""
@@ -172,3 +176,92 @@ def pair_of(tensors: dict[str, Any], place: str, config: dict[str, Any]) -> Pair
 def _scale(config: dict[str, Any]) -> float:
     rank = int(config["r"])
     return float(config["lora_alpha"]) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+
+
+def ties(updates: Sequence[Tensor], weights: Sequence[float], density: float) -> Tensor:
+    """One update [out, in] of several of that shape, each scaled by its weight (Yadav et al. 2023,
+    arXiv 2306.01708, section 4). Trim: of each update the share `density` of the largest values is
+    kept. Elect: each entry's sign is that of the sum of what is left. Merge: the mean of those
+    values that have this sign. The paper trims over all layers of an update at once; here each
+    layer is trimmed by itself, so that only one layer's full matrix is in memory."""
+    import torch
+
+    kept = torch.stack([w * _trimmed(u, density) for u, w in zip(updates, weights, strict=True)])
+    agree = (kept.sign() == kept.sum(0).sign()) & (kept != 0)
+    return (kept * agree).sum(0) / agree.sum(0).clamp(min=1)
+
+
+def _trimmed(update: Tensor, density: float) -> Tensor:
+    import torch
+
+    count = max(1, round(density * update.numel()))
+    largest = update.abs().flatten().topk(count).indices
+    out = torch.zeros_like(update).flatten()
+    out[largest] = update.flatten()[largest]
+    return out.view_as(update)
+
+
+def factors(update: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """(A [rank, in], B [out, rank]) whose product B A is the closest matrix of that rank, or, for a
+    smaller matrix, the update itself with zeros added."""
+    import torch
+
+    u, s, v = torch.linalg.svd(update.double(), full_matrices=False)
+    own = min(rank, len(s))
+    a = torch.zeros(rank, update.shape[1])
+    b = torch.zeros(update.shape[0], rank)
+    root = s[:own].sqrt()
+    a[:own] = (root[:, None] * v[:own]).float()
+    b[:, :own] = (u[:, :own] * root).float()
+    return a, b
+
+
+def compress(wanted: AdapterRef, like: AdapterRef, name: str) -> AdapterRef:
+    """`wanted` with the rank of `like`, as the adapter `name`, so that a trainer can go on from a
+    sum of adapters; it lies beside `wanted` and is written once. Raises UserError for adapters that
+    cannot be read."""
+    from safetensors.torch import save
+
+    rank = int(read_config(like)["r"])
+    folder = Path(wanted.path).with_name(f"{Path(wanted.path).name}-rank{rank}")
+    out = AdapterRef(name, str(folder))
+    if (folder / CONFIG).exists():
+        return out
+    config, tensors = read_config(wanted), read_weights(wanted)
+    small: dict[str, Any] = {}
+    for place in sorted({key.rpartition(".lora_")[0] for key in tensors}):
+        pair = pair_of(tensors, place, config)
+        if isinstance(pair, tuple):
+            for part, value in zip("AB", factors(pair[1] @ pair[0], rank), strict=True):
+                small[f"{place}.lora_{part}.weight"] = value.contiguous()
+    write_bytes(folder / WEIGHTS, save(small, metadata={"format": "pt"}))
+    write_json(folder / CONFIG, {**config, "r": rank, "lora_alpha": rank, "use_rslora": False})
+    return out
+
+
+class Sums:
+    """Makes the sums of `agent`'s adapters that a router chooses usable, each on its first use;
+    `policy` runs them and has loaded the agent.
+
+    A sum with one weight for each adapter is written as an adapter: there are few of them, since
+    weights are rounded, and every policy runs them at the cost of one adapter. With weights for
+    each block almost every conversation has a sum of its own, so a policy that can do without files
+    (`PlaysSums`) receives only the weights."""
+
+    def __init__(self, policy: Policy, agent: AgentSpec) -> None:
+        self._policy, self._agent = policy, agent
+        self._merged: dict[str, AdapterRef] = {}
+
+    def name_of(self, choice: str | Mixture | None) -> str | None:
+        """The name under which the policy runs a router's choice from now on. Raises UserError
+        for adapters that cannot be read."""
+        if not isinstance(choice, Mixture):
+            return choice
+        if choice.blocks and isinstance(self._policy, PlaysSums):
+            self._policy.add_sum(choice.name, dict(choice.parts))
+        elif choice.name not in self._merged:
+            merged = merge(choice, self._agent.adapters)
+            every = (*self._agent.adapters, *self._merged.values(), merged)
+            self._policy.load(replace(self._agent, adapters=every))
+            self._merged[choice.name] = merged
+        return choice.name

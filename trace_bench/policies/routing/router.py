@@ -31,10 +31,9 @@ from typing import Any
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Router
 from trace_bench.core.types import AgentSpec, Message, Tool
-from trace_bench.policies.routing.classifier import classifier, share
+from trace_bench.policies.routing.classifier import TurnRouter, classifier, share
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.retrieval import RetrievalRouter
-from trace_bench.policies.routing.turns import TurnRouter
 from trace_bench.policies.routing.zero_shot import BothRouter, ZeroShotRouter
 
 KINDS = ("fixed", "retrieval", "zero_shot", "both", "classifier", "turns", "sum")
