@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from phone_world import NOW, START
 
-from trace_bench.envs.toolsandbox.world import World
+from trace_bench.envs.toolsandbox.env import World
 
 
 @pytest.fixture

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from trace_bench.envs.toolsandbox.tools.augment import AUGMENTATIONS, distractors, offer
-from trace_bench.envs.toolsandbox.tools.catalog import catalog
+from trace_bench.envs.toolsandbox.tools.augment import AUGMENTATIONS, catalog, distractors, offer
 
 TOOLS = ("search_stock", "get_wifi_status")
 

@@ -14,7 +14,7 @@ from trace_bench.envs.check import check
 from trace_bench.envs.domains.env import DomainEnv
 from trace_bench.envs.domains.tables import TABLES
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
-from trace_bench.envs.toolsandbox.tools.catalog import catalog
+from trace_bench.envs.toolsandbox.tools.augment import catalog
 from trace_bench.methods.trace.synthesis.draw import self_test
 
 SUITE = EmbeddedSuite()

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from scorer_cases import cases, digest
 
-from trace_bench.envs.toolsandbox.conversation import Entry
+from trace_bench.envs.toolsandbox.databases import Entry
 from trace_bench.envs.toolsandbox.scoring import assignment, goals, similarity
 
 SOURCE, PYTHON = os.environ.get("TOOLSANDBOX_SOURCE"), os.environ.get("TOOLSANDBOX_PYTHON")

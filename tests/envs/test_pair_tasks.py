@@ -13,8 +13,7 @@ from trace_bench.core.protocols import SynthesizesDomains, SynthesizesPairs
 from trace_bench.core.types import Task
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite
-from trace_bench.envs.toolsandbox.scenarios.pools import share
-from trace_bench.envs.toolsandbox.scenarios.wording import belongs
+from trace_bench.envs.toolsandbox.scenarios.pools import belongs, share
 from trace_bench.envs.toolsandbox.tools.search import data
 from trace_bench.methods.trace.synthesis.draw import self_test
 from trace_bench.sandbox.choose import Sandbox

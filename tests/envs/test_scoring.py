@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from trace_bench.envs.toolsandbox.conversation import AGENT, ENVIRONMENT, SYSTEM, USER, Entry
-from trace_bench.envs.toolsandbox.databases import Snapshot
+from trace_bench.envs.toolsandbox.databases import AGENT, ENVIRONMENT, SYSTEM, USER, Entry, Snapshot
 from trace_bench.envs.toolsandbox.scoring.assignment import score_episode
 from trace_bench.envs.toolsandbox.scoring.goals import Goal, read_goal
 from trace_bench.envs.toolsandbox.scoring.similarity import (

@@ -10,8 +10,8 @@ import pytest
 from phone_world import NOW, START, start
 
 from trace_bench.envs.toolsandbox.databases import ToolFault
-from trace_bench.envs.toolsandbox.tools.catalog import catalog
-from trace_bench.envs.toolsandbox.world import World
+from trace_bench.envs.toolsandbox.env import World
+from trace_bench.envs.toolsandbox.tools.augment import catalog
 
 NEW_YORK = {"latitude": 40.7128, "longitude": -74.006}
 DATE = {"year": 2023, "month": 11, "day": 14, "hour": 22, "minute": 13, "second": 20}

@@ -12,10 +12,9 @@ from phone_world import NOW, START, wifi_task
 
 from trace_bench.core.types import to_json
 from trace_bench.envs.toolsandbox.databases import ToolFault
-from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
-from trace_bench.envs.toolsandbox.tools.catalog import catalog
+from trace_bench.envs.toolsandbox.env import ToolSandboxEnv, World
+from trace_bench.envs.toolsandbox.tools.augment import catalog
 from trace_bench.envs.toolsandbox.tools.spec import ToolSpec
-from trace_bench.envs.toolsandbox.world import World
 
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

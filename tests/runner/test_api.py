@@ -34,8 +34,7 @@ from trace_bench import (
 )
 from trace_bench.__main__ import main
 from trace_bench.core.protocols import HasReference
-from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
-from trace_bench.envs.toolsandbox.worlds import AnyWorld
+from trace_bench.envs.toolsandbox.scenarios.suite import AnyWorld, EmbeddedSuite
 from trace_bench.policies.scripted import IdlePolicy
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -83,7 +83,7 @@ def _encode_chunk(job: tuple[str, range, Pieces]) -> tuple[list[int], list[bool]
 
 def make_tokenizer(folder: Path, recipe: Recipe, samples: int = 4000) -> None:
     """Train the tokenizer on demonstrations with syllable words, and save it to `folder`."""
-    from trace_bench.envs.toolsandbox.tools.catalog import catalog
+    from trace_bench.envs.toolsandbox.tools.augment import catalog
 
     texts = []
     for seed in range(samples):

@@ -2,13 +2,15 @@
 
 A snapshot is a dictionary from database name to a tuple of rows. A change builds a new tuple for
 one database and shares the others, so a snapshot costs four references whatever the size of the
-world, and a scorer can compare any two moments of an episode.
+world, and a scorer can compare any two moments of an episode. The message log is one more of the
+databases that it compares (SANDBOX).
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -28,40 +30,25 @@ COLUMNS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
             "longitude": -122.009,
         },
         "CONTACT": {
-            "person_id": None,
-            "name": None,
-            "phone_number": None,
-            "relationship": None,
+            **dict.fromkeys(("person_id", "name", "phone_number", "relationship")),
             "is_self": False,
         },
-        "MESSAGING": {
-            "message_id": None,
-            "sender_person_id": None,
-            "sender_phone_number": None,
-            "recipient_person_id": None,
-            "recipient_phone_number": None,
-            "content": None,
-            "creation_timestamp": None,
-        },
-        "REMINDER": {
-            "reminder_id": None,
-            "content": None,
-            "creation_timestamp": None,
-            "reminder_timestamp": None,
-            "latitude": None,
-            "longitude": None,
-        },
+        "MESSAGING": dict.fromkeys(
+            (
+                "message_id", "sender_person_id", "sender_phone_number", "recipient_person_id",
+                "recipient_phone_number", "content", "creation_timestamp",
+            )
+        ),
+        "REMINDER": dict.fromkeys(
+            (
+                "reminder_id", "content", "creation_timestamp", "reminder_timestamp", "latitude",
+                "longitude",
+            )
+        ),
     }
-)
+)  # fmt: skip
 
-KEYS: Mapping[str, str] = MappingProxyType(
-    {
-        "SETTING": "device_id",
-        "CONTACT": "person_id",
-        "MESSAGING": "message_id",
-        "REMINDER": "reminder_id",
-    }
-)
+KEYS: Mapping[str, str] = MappingProxyType({name: next(iter(row)) for name, row in COLUMNS.items()})
 
 
 _ZERO: Mapping[str, Any] = MappingProxyType(
@@ -164,3 +151,22 @@ class Databases:
         """Delete one row. ToolFault NoDataError without it."""
         old = self.find(database, identity)
         self._commit(database, [row for row in self.rows(database) if row is not old])
+
+
+SYSTEM = "SYSTEM"
+USER = "USER"
+AGENT = "AGENT"
+ENVIRONMENT = "EXECUTION_ENVIRONMENT"
+ROLES = (SYSTEM, USER, AGENT, ENVIRONMENT)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One message. `snapshot` numbers the state of the databases after it. `trace` stands on the
+    result of a call that succeeded: {"name", "arguments"}."""
+
+    sender: str
+    recipient: str
+    content: str
+    snapshot: int
+    trace: Mapping[str, Any] | None = None

@@ -8,13 +8,61 @@ from typing import Any
 
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task
-from trace_bench.envs.toolsandbox.conversation import AGENT, ENVIRONMENT, SYSTEM, USER, Entry
-from trace_bench.envs.toolsandbox.databases import ToolFault
+from trace_bench.envs.toolsandbox.databases import (
+    AGENT,
+    ENVIRONMENT,
+    SYSTEM,
+    USER,
+    Databases,
+    Entry,
+    ToolFault,
+)
 from trace_bench.envs.toolsandbox.scoring.assignment import score_episode
 from trace_bench.envs.toolsandbox.scoring.goals import goal_of
-from trace_bench.envs.toolsandbox.tools.augment import offer
-from trace_bench.envs.toolsandbox.user import ScriptedUser
-from trace_bench.envs.toolsandbox.world import World
+from trace_bench.envs.toolsandbox.tools.augment import catalog, offer
+from trace_bench.envs.toolsandbox.tools.spec import check_arguments
+
+
+class World(Databases):
+    """`World(start, now, seed)`: see `Databases`. Worlds share nothing, any number may live."""
+
+    def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """The tool's result as JSON-safe data that shares nothing with the world.
+
+        Raises ToolFault: NameError for an unknown tool, TypeError and ValueError for bad
+        arguments, and what the tool itself refuses.
+        """
+        spec = catalog().get(name)
+        if spec is None:
+            raise ToolFault("NameError", "Unknown tool")
+        check_arguments(spec, arguments)
+        return spec.function(self, **arguments)
+
+
+class ScriptedUser:
+    """`script` has "opening", "answers" ([{"keywords", "reply"}]), "followups" and "fallback"."""
+
+    def __init__(self, script: Mapping[str, Any]) -> None:
+        self.opening: str = script["opening"]
+        self._fallback: str = script["fallback"]
+        self._answers = [(tuple(a["keywords"]), a["reply"]) for a in script.get("answers", ())]
+        self._followups = list(script.get("followups", ()))
+
+    def reply(self, text: str) -> str | None:
+        """The user's answer to a text of the agent; None when the user ends the conversation.
+
+        A question gets the first unused answer with a keyword in it, else the fallback; anything
+        else gets the next follow-up request while there is one.
+        """
+        if "?" not in text:
+            return self._followups.pop(0) if self._followups else None
+        lowered = text.lower()
+        for i, (keywords, reply) in enumerate(self._answers):
+            if any(keyword in lowered for keyword in keywords):
+                del self._answers[i]
+                return str(reply)
+        return self._fallback
+
 
 _MAX_MESSAGES = 30
 _MAX_CALLS = 16  # of one assistant message; no request needs as many

@@ -3,13 +3,13 @@
 suite, synthetic    tasks by split and index, or by capability and seed
 pairs               tasks by two capabilities and seed
 build               a task from a shape and a seed
-shapes/             which requests come together in which state of the phone
-requests/           the kinds of requests: how they are worded and solved
-solver, play        what a solution is, and playing one in the environment
-pools, wording      the words of each split
+shapes              which requests come together in which state of the phone
+requests/           the kinds of requests, an area of the phone each: how they are worded and solved
+solver, play        what a request and its solution are, and playing one in the environment
+pools               the words and wordings of each split
 """
 
-from trace_bench.envs.toolsandbox.scenarios.capabilities import CAPABILITIES
+from trace_bench.envs.toolsandbox.scenarios.solver import CAPABILITIES
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.envs.toolsandbox.scenarios.synthetic import synthetic_task
 

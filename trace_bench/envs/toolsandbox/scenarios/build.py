@@ -13,14 +13,18 @@ from typing import Any
 
 from trace_bench.core.types import Task
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
-from trace_bench.envs.toolsandbox.scenarios.capabilities import CAPABILITIES, EXACT, TELL
 from trace_bench.envs.toolsandbox.scenarios.play import Record, play
-from trace_bench.envs.toolsandbox.scenarios.pools import Pool
-from trace_bench.envs.toolsandbox.scenarios.requests.choices import Choices
-from trace_bench.envs.toolsandbox.scenarios.requests.request import Request, Turns
+from trace_bench.envs.toolsandbox.scenarios.pools import Choices, Pool, belongs, sentence
 from trace_bench.envs.toolsandbox.scenarios.shapes import INSUFFICIENT, Shape
-from trace_bench.envs.toolsandbox.scenarios.solver import Redraw, Solver
-from trace_bench.envs.toolsandbox.scenarios.wording import belongs, sentence
+from trace_bench.envs.toolsandbox.scenarios.solver import (
+    CAPABILITIES,
+    EXACT,
+    TELL,
+    Redraw,
+    Request,
+    Solver,
+    Turns,
+)
 from trace_bench.envs.toolsandbox.tools.search import data as search_data
 
 SYSTEM = "You are a phone assistant. Use the tools."

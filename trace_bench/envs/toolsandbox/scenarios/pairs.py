@@ -14,10 +14,10 @@ from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.types import Task
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.build import build
-from trace_bench.envs.toolsandbox.scenarios.capabilities import CAPABILITIES, COMPLETE, EXACT, TELL
 from trace_bench.envs.toolsandbox.scenarios.play import assistant
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
 from trace_bench.envs.toolsandbox.scenarios.shapes import MULTIPLE, TURNS, Shape
+from trace_bench.envs.toolsandbox.scenarios.solver import CAPABILITIES, COMPLETE, EXACT, TELL
 from trace_bench.envs.toolsandbox.scenarios.synthetic import (
     by_requirement,
     plain_shapes,

@@ -11,8 +11,15 @@ from typing import Any
 from trace_bench.core.types import Message, Step, Task
 from trace_bench.envs.toolsandbox.databases import KEYS, Snapshot
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
-from trace_bench.envs.toolsandbox.scenarios.requests.request import Turns, solve
-from trace_bench.envs.toolsandbox.scenarios.solver import Begin, Call, Fault, Say, Solver
+from trace_bench.envs.toolsandbox.scenarios.solver import (
+    Begin,
+    Call,
+    Fault,
+    Say,
+    Solver,
+    Turns,
+    solve,
+)
 
 # The columns of a changed row that the task is about; ids and clocks of new rows are not.
 _COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(

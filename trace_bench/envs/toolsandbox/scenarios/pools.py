@@ -1,16 +1,21 @@
-"""Pools: the words that scenarios are made of, disjoint between the splits.
+"""Pools: the words and wordings that scenarios are made of, disjoint between the splits.
 
 People, nouns, phone numbers and stock tickers of one pool never occur in another. Units,
 currencies, holidays and settings are closed classes that every pool shares. The pool `demo` feeds
-the demonstrations that the tiny agent is trained on, `synthetic` the synthetic training tasks.
+the demonstrations that the tiny agent is trained on, `synthetic` the synthetic training tasks. A
+wording is an opener, a clause for each request, and a closer; every combination belongs to exactly
+one pool.
 """
 
 from __future__ import annotations
 
+import hashlib
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any
 
 from trace_bench.envs.toolsandbox.tools.search import data
 
@@ -26,22 +31,10 @@ AREA_CODES = ("212", "305", "312", "415", "503", "602", "617", "702", "713", "80
 
 # Pairs (from, to) of words that people use and the units library knows.
 UNITS = (
-    ("pound", "kilogram"),
-    ("kilogram", "pound"),
-    ("mile", "kilometer"),
-    ("kilometer", "mile"),
-    ("inch", "centimeter"),
-    ("foot", "meter"),
-    ("meter", "foot"),
-    ("gallon", "liter"),
-    ("liter", "gallon"),
-    ("ounce", "gram"),
-)
-
-
-def tenths(pool: str) -> tuple[int, ...]:
-    """The tenths of every list that belong to a pool."""
-    return _TENTHS[pool]
+    ("pound", "kilogram"), ("kilogram", "pound"), ("mile", "kilometer"), ("kilometer", "mile"),
+    ("inch", "centimeter"), ("foot", "meter"), ("meter", "foot"), ("gallon", "liter"),
+    ("liter", "gallon"), ("ounce", "gram"),
+)  # fmt: skip
 
 
 def share(items: Sequence[str], pool: str) -> tuple[str, ...]:
@@ -84,27 +77,101 @@ class Pool:
         """A stock symbol that the frozen data set knows."""
         return rng.choice(_tickers(self.name))
 
-    def phone(self, rng: random.Random) -> str:
+
+@dataclass
+class Choices:
+    """Draws one scenario's wordings, people and words, all from one pool. The order of the draws
+    decides what comes out: a new draw in between changes every task after it.
+
+    used: first names that the scenario already has. wording: which clauses were chosen."""
+
+    rng: random.Random
+    pool: Pool
+    used: set[str] = field(default_factory=set)
+    wording: list[str] = field(default_factory=list)
+
+    def clause(self, kind: str, *clauses: str) -> str:
+        """One of the clauses that a kind of request can be worded with; which one is noted in
+        `wording`."""
+        index = self.rng.randrange(len(clauses))
+        self.wording.append(f"{kind}.{index}")
+        return clauses[index]
+
+    def coin(self) -> bool:
+        return bool(self.rng.randrange(2))
+
+    def phone(self) -> str:
         """A fictional number in E.164 form; its last digit but one is of the pool's tenths."""
-        tail = rng.randrange(10) + 10 * rng.choice(_TENTHS[self.name])
-        return f"+1{rng.choice(AREA_CODES)}55501{tail:02d}"
+        tail = self.rng.randrange(10) + 10 * self.rng.choice(_TENTHS[self.pool.name])
+        return f"+1{self.rng.choice(AREA_CODES)}55501{tail:02d}"
 
-    def content(self, rng: random.Random) -> str:
+    def content(self) -> str:
         """What a message says."""
-        noun, other, adjective = self.noun(rng), self.noun(rng), self.adjective(rng)
-        form = rng.randrange(5)
-        if form == 0:
-            return f"the {adjective} {noun} is ready"
-        if form == 1:
-            return f"bring the {noun} and the {other}"
-        if form == 2:
-            return f"I have the {adjective} {noun}"
-        if form == 3:
-            return f"we need {noun} and {other}"
-        return f"the {noun} is {adjective}"
+        noun, other = self.pool.noun(self.rng), self.pool.noun(self.rng)
+        adjective = self.pool.adjective(self.rng)
+        forms = (
+            f"the {adjective} {noun} is ready",
+            f"bring the {noun} and the {other}",
+            f"I have the {adjective} {noun}",
+            f"we need {noun} and {other}",
+            f"the {noun} is {adjective}",
+        )
+        return forms[self.rng.randrange(5)]
 
-    def errand(self, rng: random.Random) -> str:
+    def errand(self) -> str:
         """What a reminder is about."""
-        verb = rng.choice(("buy", "fix", "clean", "return", "collect", "order"))
-        noun, adjective = self.noun(rng), self.adjective(rng)
-        return f"{verb} the {adjective} {noun}" if rng.random() < 0.5 else f"{verb} the {noun}"
+        verb = self.rng.choice(("buy", "fix", "clean", "return", "collect", "order"))
+        noun, adjective = self.pool.noun(self.rng), self.pool.adjective(self.rng)
+        plain = self.rng.random() >= 0.5
+        return f"{verb} the {noun}" if plain else f"{verb} the {adjective} {noun}"
+
+    def ticker(self) -> str:
+        return self.pool.ticker(self.rng)
+
+    def row_id(self) -> str:
+        """A row's id: eight decimal digits, which a small tokenizer reads in four pieces."""
+        return f"{self.rng.randrange(10**8):08d}"
+
+    def contact(self, **fields: Any) -> dict[str, Any]:
+        """A contact with a first name that the scenario has not used; `fields` are fixed."""
+        for _ in range(100):
+            first = self.pool.first(self.rng)
+            if first not in self.used:
+                break
+        self.used.add(first)
+        return self.contact_named(f"{first} {self.pool.last(self.rng)}", **fields)
+
+    def contact_named(self, name: str, **fields: Any) -> dict[str, Any]:
+        """A contact of that name; `fields` are fixed."""
+        return {
+            "person_id": self.row_id(),
+            "name": name,
+            "phone_number": self.phone(),
+            "relationship": self.rng.choice((None, *RELATIONSHIPS)),
+            "is_self": False,
+            **fields,
+        }
+
+
+OPENERS = (
+    "", "please ", "can you ", "could you ", "hey, ", "I need you to ", "I want you to ",
+    "would you ", "quick, ", "now ", "help me: ", "okay, ",
+)  # fmt: skip
+CLOSERS = ("", " please", " for me", " thanks", " right away", " when you can", " if you can")
+JOINERS = (" and ", " and then ", ", and also ", ", then ")
+
+
+def belongs(pool: str, wording: str) -> bool:
+    """Whether a wording (opener, clauses and closer by name) is one of the pool's."""
+    tenth = int.from_bytes(hashlib.sha256(wording.encode()).digest()[:4], "big") % 10
+    return tenth in _TENTHS[pool]
+
+
+def sentence(rng: random.Random, clauses: Sequence[str]) -> tuple[str, str]:
+    """One message of the user out of the clauses of its requests, and the name of its frame (opener
+    and closer)."""
+    opener, closer = rng.randrange(len(OPENERS)), rng.randrange(len(CLOSERS))
+    text = OPENERS[opener] + clauses[0]
+    for clause in clauses[1:]:
+        text += rng.choice(JOINERS) + clause
+    return text[0].upper() + text[1:] + CLOSERS[closer] + ".", f"{opener}/{closer}"

@@ -1,4 +1,4 @@
-"""Solvers: how a request is solved by a script.
+"""Requests, the capabilities that they may need, and how a script solves them.
 
 A solution is a generator. It yields what to do next, a `Call` of a tool or a `Say` to the user, and
 receives what comes back: a tool's result, a `Fault`, or the user's reply. The same solutions give
@@ -8,12 +8,27 @@ that the tiny agent learns its habits from.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from trace_bench.envs.toolsandbox.scenarios.capabilities import ASK, RECOVER
+from trace_bench.envs.toolsandbox.scenarios.pools import Choices
+
+# The nine capabilities that a task may need. A method finds out which of them an agent lacks, and
+# trains it on synthetic tasks for one of them.
+CAPABILITIES = (
+    "recovers_from_errors",
+    "checks_preconditions",
+    "asks_when_information_is_missing",
+    "disambiguates",
+    "completes_all_parts",
+    "takes_exact_arguments_from_results",
+    "converts_values",
+    "declines_when_impossible",
+    "tells_the_user",
+)
+RECOVER, CHECK, ASK, DISAMBIGUATE, COMPLETE, EXACT, CONVERT, DECLINE, TELL = CAPABILITIES
 
 DECLINED = "Sorry, I can't do that."
 FAILED = "Sorry, that did not work."
@@ -115,3 +130,49 @@ def call_tool(solver: Solver, name: str, arguments: dict[str, Any]) -> Steps:
 def ask_user(solver: Solver, question: str, guess: str) -> Steps:
     """What the user answers; a solver that does not ask goes on with a guess."""
     return (yield Say(question)) if solver.can(ASK) else guess
+
+
+@dataclass
+class Request:
+    """How a request is worded and solved, and what it needs of the world.
+
+    clause: its part of the user's message. solution: solves it, given a solver. tools: those that
+    the agent gets for it. main_tool: the one whose call is the request's effect. settings,
+    contacts, messages, reminders: what the phone has to hold at the start. answers: the user's, to
+    questions (see `ScriptedUser`). invented_tools: what only a solver that invents its arguments
+    would call where the request cannot be carried out; empty: main_tool."""
+
+    clause: str
+    solution: Callable[[Solver], Solution]
+    tools: tuple[str, ...]
+    main_tool: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    contacts: list[dict[str, Any]] = field(default_factory=list)
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    reminders: list[dict[str, Any]] = field(default_factory=list)
+    answers: list[dict[str, Any]] = field(default_factory=list)
+    invented_tools: tuple[str, ...] = ()
+
+
+Kind = Callable[[Choices], Request]
+"""A kind of request: draws one."""
+Turns = list[list[Request]]
+"""The requests of every message of the user."""
+
+
+def solve(turns: Turns, solver: Solver) -> Solution:
+    """Solves the requests of every turn in order and closes each turn with a report."""
+    text = ""
+    for requests in turns:
+        reports: list[str] = []
+        try:
+            for index, request in enumerate(requests):
+                if index and not solver.can(COMPLETE):
+                    break
+                yield Begin()
+                reports.append((yield from request.solution(solver)))
+            text = " ".join(reports)
+        except GiveUp as reason:
+            text = " ".join([*reports, str(reason)])
+        yield Say(text if solver.can(TELL) else "Done.", milestone=True)
+    return text

@@ -13,21 +13,41 @@ from trace_bench.checklists.sources import of_reference, rewarded_in
 from trace_bench.checklists.talk import turns_of
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Typical
-from trace_bench.core.types import Message, Task
+from trace_bench.core.types import Message, Score, Step, Task
 from trace_bench.envs.augmentation import Augmentation
+from trace_bench.envs.domains.env import DomainEnv
 from trace_bench.envs.domains.tables import TABLES
 from trace_bench.envs.domains.tasks import domain_data
 from trace_bench.envs.domains.tasks import reference as domain_reference
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.build import build
-from trace_bench.envs.toolsandbox.scenarios.capabilities import CAPABILITIES
 from trace_bench.envs.toolsandbox.scenarios.pairs import pair_task, partners
 from trace_bench.envs.toolsandbox.scenarios.play import assistant
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
-from trace_bench.envs.toolsandbox.scenarios.shapes import Shape, shapes
-from trace_bench.envs.toolsandbox.scenarios.shapes.shape import TURNS
+from trace_bench.envs.toolsandbox.scenarios.shapes import TURNS, Shape, shapes
+from trace_bench.envs.toolsandbox.scenarios.solver import CAPABILITIES
 from trace_bench.envs.toolsandbox.scenarios.synthetic import synthetic_task
-from trace_bench.envs.toolsandbox.worlds import AnyWorld
+
+
+class AnyWorld:
+    """Implements `protocols.Env` and `ScoresAlone` by the environment of the current task."""
+
+    def __init__(self) -> None:
+        self._env: ToolSandboxEnv | DomainEnv = ToolSandboxEnv()
+
+    def reset(self, task: Task) -> Step:
+        self._env = DomainEnv() if "domain" in task.data else ToolSandboxEnv()
+        return self._env.reset(task)
+
+    def step(self, action: Message) -> Step:
+        return self._env.step(action)
+
+    def score(self) -> Score:
+        return self._env.score()
+
+    def close(self) -> None:
+        self._env.close()
+
 
 PREFIX = "toolsandbox/embedded"
 # Number of tasks and pool of wordings and entities. `train_large` and `dialogues` share the pool

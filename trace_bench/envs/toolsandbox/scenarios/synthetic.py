@@ -16,10 +16,10 @@ from typing import Any
 from trace_bench.core.errors import unknown
 from trace_bench.core.types import Task
 from trace_bench.envs.toolsandbox.scenarios.build import build
-from trace_bench.envs.toolsandbox.scenarios.capabilities import CAPABILITIES, EXACT, TELL
 from trace_bench.envs.toolsandbox.scenarios.play import message_constraint
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
 from trace_bench.envs.toolsandbox.scenarios.shapes import INSUFFICIENT, SINGLE, Shape, shapes
+from trace_bench.envs.toolsandbox.scenarios.solver import CAPABILITIES, EXACT, TELL
 
 CONTRAST_SHARE = 0.2
 _ACT, _TELL = 0.6, 0.4  # shares of the reward

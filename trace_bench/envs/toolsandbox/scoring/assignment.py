@@ -14,8 +14,7 @@ from typing import Any
 
 from trace_bench.core.types import Milestone as Outcome
 from trace_bench.core.types import Score
-from trace_bench.envs.toolsandbox.conversation import Entry
-from trace_bench.envs.toolsandbox.databases import Snapshot
+from trace_bench.envs.toolsandbox.databases import Entry, Snapshot
 from trace_bench.envs.toolsandbox.scoring.goals import Goal, Milestone
 from trace_bench.envs.toolsandbox.scoring.similarity import Similarities
 

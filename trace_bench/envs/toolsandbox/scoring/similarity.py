@@ -14,8 +14,7 @@ from functools import lru_cache
 from itertools import permutations
 from typing import Any
 
-from trace_bench.envs.toolsandbox.conversation import Entry
-from trace_bench.envs.toolsandbox.databases import Row, Snapshot, without_nulls
+from trace_bench.envs.toolsandbox.databases import Entry, Row, Snapshot, without_nulls
 from trace_bench.envs.toolsandbox.scoring.goals import SANDBOX, Constraint, Measure, Milestone
 
 Columns = Sequence[tuple[str, Any, Measure]]

@@ -1,4 +1,4 @@
-"""The tools as an agent sees them: ToolSandbox's eight augmentations.
+"""All tools by name, and as an agent sees them: ToolSandbox's eight augmentations.
 
 The four scramblings come on top of three distractors, as in the benchmark.
 """
@@ -13,7 +13,8 @@ from typing import Any, get_args
 
 from trace_bench.core.types import Tool
 from trace_bench.envs.augmentation import Augmentation
-from trace_bench.envs.toolsandbox.tools.catalog import catalog
+from trace_bench.envs.toolsandbox.tools import records, search, setting, utilities
+from trace_bench.envs.toolsandbox.tools.spec import ToolSpec
 
 # Augmentation -> number of distractors, None for all tools.
 _DISTRACTORS: Mapping[str, int | None] = MappingProxyType(
@@ -54,7 +55,7 @@ def _offer(
         raise ValueError(f"no augmentation {augmentation!r}; allowed: {', '.join(AUGMENTATIONS)}")
     for name in tools:
         if name not in catalog():
-            raise ValueError(f"no tool {name!r}; see trace_bench.envs.toolsandbox.tools.catalog")
+            raise ValueError(f"no tool {name!r}; see trace_bench.envs.toolsandbox.tools.augment")
     names = list(tools)
     extra = _DISTRACTORS[augmentation]
     if extra != 0:
@@ -106,3 +107,10 @@ def _scramble(schema: Tool, augmentation: str, shown_name: str) -> Tool:
     }
     changed = {**parameters, "properties": left}
     return {**schema, "function": {**function, "parameters": changed}}
+
+
+@lru_cache(maxsize=1)
+def catalog() -> Mapping[str, ToolSpec]:
+    """The agent's 33 tools, read-only, in a fixed order."""
+    specs = (*setting.TOOLS, *records.TOOLS, *utilities.TOOLS, *search.TOOLS)
+    return MappingProxyType({spec.name: spec for spec in specs})

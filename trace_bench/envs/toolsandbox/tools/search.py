@@ -9,16 +9,28 @@ import json
 import math
 import zlib
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from importlib import resources
 from typing import Any
 
 from trace_bench.envs.toolsandbox.databases import Databases, ToolFault
-from trace_bench.envs.toolsandbox.tools.matching import LATITUDES, LONGITUDES, similarity, tidy
 from trace_bench.envs.toolsandbox.tools.setting import current_location, require_wifi
-from trace_bench.envs.toolsandbox.tools.spec import Parameter, ToolSpec, optional, required, tool
+from trace_bench.envs.toolsandbox.tools.spec import (
+    LATITUDES,
+    LONGITUDES,
+    optional,
+    required,
+    similarity,
+    tidy,
+    tool,
+)
 from trace_bench.envs.toolsandbox.tools.utilities import distance_km
 
+_tool = partial(tool, "search")
+_HERE = (
+    optional("latitude", "number", "latitude, here if left out", LATITUDES, nullable=True),
+    optional("longitude", "number", "longitude, here if left out", LONGITUDES, nullable=True),
+)
 _REACH_KM = 200.0  # farther than this from every city there is no address
 _CONDITIONS = ("Sunny", "Cloudy", "Rain", "Wind", "Fog")
 
@@ -61,11 +73,21 @@ def _point(world: Databases, latitude: float | None, longitude: float | None) ->
     return latitude, longitude
 
 
+@_tool(
+    "Address of a point. Needs wifi.",
+    required("latitude", "number", "latitude", LATITUDES),
+    required("longitude", "number", "longitude", LONGITUDES),
+)
 def search_lat_lon(world: Databases, latitude: float, longitude: float) -> str | None:
     require_wifi(world)
     return _address(latitude, longitude)
 
 
+@_tool(
+    "Places near a point by name or kind. Needs wifi.",
+    required("location", "string", "name or kind of place, such as pharmacy"),
+    *_HERE,
+)
 def search_location_around_lat_lon(
     world: Databases,
     location: str,
@@ -101,6 +123,11 @@ def _find_places(location: str, latitude: float, longitude: float) -> tuple[dict
     return tuple(found)
 
 
+@_tool(
+    "Weather near a point, today or some days ahead. Needs wifi.",
+    optional("days", "integer", "days from today, 0 to 14", (0, 14)),
+    *_HERE,
+)
 def search_weather_around_lat_lon(
     world: Databases,
     days: int = 0,
@@ -122,6 +149,10 @@ def search_weather_around_lat_lon(
     return {"condition": condition, "temperature": tidy(temperature, 1), "unit": "celsius"}
 
 
+@_tool(
+    "Price in US dollars of a stock by company or symbol. Needs wifi.",
+    required("query", "string", "company name or ticker symbol"),
+)
 def search_stock(world: Databases, query: str) -> dict[str, Any] | None:
     require_wifi(world)
     found = _find_stock(query)
@@ -138,6 +169,12 @@ def _find_stock(query: str) -> dict[str, Any] | None:
     return dict(stocks[-i]) if score >= 80 else None
 
 
+@_tool(
+    "Convert an amount of money. Needs wifi.",
+    required("amount", "number", "amount in the first currency"),
+    required("from_currency_code", "string", "code of the currency given, such as USD"),
+    required("to_currency_code", "string", "code of the currency wanted, such as EUR"),
+)
 def convert_currency(
     world: Databases, amount: float, from_currency_code: str, to_currency_code: str
 ) -> float:
@@ -150,48 +187,7 @@ def convert_currency(
     return tidy(amount / source * target)
 
 
-def _place() -> tuple[Parameter, Parameter]:
-    return (
-        optional("latitude", "number", "latitude, here if left out", LATITUDES, nullable=True),
-        optional("longitude", "number", "longitude, here if left out", LONGITUDES, nullable=True),
-    )
-
-
-def tools() -> tuple[ToolSpec, ...]:
-    return (
-        tool(
-            "search",
-            search_lat_lon,
-            "Address of a point. Needs wifi.",
-            required("latitude", "number", "latitude", LATITUDES),
-            required("longitude", "number", "longitude", LONGITUDES),
-        ),
-        tool(
-            "search",
-            search_location_around_lat_lon,
-            "Places near a point by name or kind. Needs wifi.",
-            required("location", "string", "name or kind of place, such as pharmacy"),
-            *_place(),
-        ),
-        tool(
-            "search",
-            search_weather_around_lat_lon,
-            "Weather near a point, today or some days ahead. Needs wifi.",
-            optional("days", "integer", "days from today, 0 to 14", (0, 14)),
-            *_place(),
-        ),
-        tool(
-            "search",
-            search_stock,
-            "Price in US dollars of a stock by company or symbol. Needs wifi.",
-            required("query", "string", "company name or ticker symbol"),
-        ),
-        tool(
-            "search",
-            convert_currency,
-            "Convert an amount of money. Needs wifi.",
-            required("amount", "number", "amount in the first currency"),
-            required("from_currency_code", "string", "code of the currency given, such as USD"),
-            required("to_currency_code", "string", "code of the currency wanted, such as EUR"),
-        ),
-    )
+TOOLS = (
+    search_lat_lon, search_location_around_lat_lon, search_weather_around_lat_lon, search_stock,
+    convert_currency,
+)  # fmt: skip

@@ -2,61 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from trace_bench.envs.toolsandbox.databases import Databases, ToolFault
 from trace_bench.envs.toolsandbox.tools.spec import ToolSpec, required, tool
 
+
+@dataclass(frozen=True)
+class Switch:
+    """A setting that is on or off: `name` in its tools' names, `title` in texts, `column` of the
+    database."""
+
+    name: str
+    title: str
+    column: str
+
+    @property
+    def words(self) -> str:
+        """What the user calls it."""
+        return self.name.replace("_", " ")
+
+    def report(self, on: bool) -> str:
+        return f"{self.title} is {'on' if on else 'off'}"
+
+
+SWITCHES: Mapping[str, Switch] = MappingProxyType(
+    {
+        "wifi": Switch("wifi", "Wifi", "wifi"),
+        "cellular": Switch("cellular_service", "Cellular service", "cellular"),
+        "location": Switch("location_service", "Location service", "location_service"),
+        "low_battery": Switch("low_battery_mode", "Low battery mode", "low_battery_mode"),
+    }
+)
+_LOW = SWITCHES["low_battery"].column
 _DEPENDENT = ("cellular", "wifi", "location_service")
-
-
-def _switch(world: Databases, column: str, on: bool, label: str) -> None:
-    setting = world.setting
-    if on and column in _DEPENDENT and setting["low_battery_mode"]:
-        raise ToolFault("PermissionError", "Low battery mode is on")
-    if setting[column] == on:
-        raise ToolFault("ValueError", f"{label} is already {'on' if on else 'off'}")
-    changes = {column: on}
-    if column == "low_battery_mode" and on:
-        changes.update(dict.fromkeys(_DEPENDENT, False))
-    world.update("SETTING", setting["device_id"], changes)
-
-
-def set_wifi_status(world: Databases, on: bool) -> None:
-    _switch(world, "wifi", on, "Wifi")
-
-
-def set_cellular_service_status(world: Databases, on: bool) -> None:
-    _switch(world, "cellular", on, "Cellular service")
-
-
-def set_location_service_status(world: Databases, on: bool) -> None:
-    _switch(world, "location_service", on, "Location service")
-
-
-def set_low_battery_mode_status(world: Databases, on: bool) -> None:
-    _switch(world, "low_battery_mode", on, "Low battery mode")
-
-
-def get_wifi_status(world: Databases) -> bool:
-    return bool(world.setting["wifi"])
-
-
-def get_cellular_service_status(world: Databases) -> bool:
-    return bool(world.setting["cellular"])
-
-
-def get_location_service_status(world: Databases) -> bool:
-    return bool(world.setting["location_service"])
-
-
-def get_low_battery_mode_status(world: Databases) -> bool:
-    return bool(world.setting["low_battery_mode"])
-
-
-def get_current_location(world: Databases) -> dict[str, Any]:
-    latitude, longitude = current_location(world)
-    return {"latitude": latitude, "longitude": longitude}
 
 
 def current_location(world: Databases) -> tuple[float, float]:
@@ -73,21 +55,37 @@ def require_wifi(world: Databases) -> None:
         raise ToolFault("ConnectionError", "Wifi is off")
 
 
-def tools() -> tuple[ToolSpec, ...]:
+def _setter(switch: Switch) -> ToolSpec:
+    def set_status(world: Databases, on: bool) -> None:
+        setting = world.setting
+        if on and switch.column in _DEPENDENT and setting[_LOW]:
+            raise ToolFault("PermissionError", "Low battery mode is on")
+        if setting[switch.column] == on:
+            raise ToolFault("ValueError", switch.report(on).replace(" is ", " is already "))
+        changes = {switch.column: on}
+        if switch.column == _LOW and on:
+            changes.update(dict.fromkeys(_DEPENDENT, False))
+        world.update("SETTING", setting["device_id"], changes)
+
+    said = f"Switch {switch.words} on or off."
+    if switch.column == _LOW:
+        said += " On also switches off cellular, wifi and location."
     on = required("on", "boolean", "true switches it on, false switches it off")
-    return (
-        tool("setting", set_wifi_status, "Switch wifi on or off.", on),
-        tool("setting", set_cellular_service_status, "Switch cellular service on or off.", on),
-        tool("setting", set_location_service_status, "Switch location service on or off.", on),
-        tool(
-            "setting",
-            set_low_battery_mode_status,
-            "Switch low battery mode on or off. On also switches off cellular, wifi and location.",
-            on,
-        ),
-        tool("setting", get_wifi_status, "Whether wifi is on."),
-        tool("setting", get_cellular_service_status, "Whether cellular service is on."),
-        tool("setting", get_location_service_status, "Whether location service is on."),
-        tool("setting", get_low_battery_mode_status, "Whether low battery mode is on."),
-        tool("setting", get_current_location, "Latitude and longitude of the device."),
-    )
+    return tool("setting", said, on, name=f"set_{switch.name}_status")(set_status)
+
+
+def _getter(switch: Switch) -> ToolSpec:
+    def get_status(world: Databases) -> bool:
+        return bool(world.setting[switch.column])
+
+    said = f"Whether {switch.words} is on."
+    return tool("setting", said, name=f"get_{switch.name}_status")(get_status)
+
+
+@tool("setting", "Latitude and longitude of the device.")
+def get_current_location(world: Databases) -> dict[str, Any]:
+    latitude, longitude = current_location(world)
+    return {"latitude": latitude, "longitude": longitude}
+
+
+TOOLS = (*map(_setter, SWITCHES.values()), *map(_getter, SWITCHES.values()), get_current_location)

@@ -5,28 +5,50 @@ from __future__ import annotations
 import math
 import re
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from trace_bench.envs.toolsandbox.databases import Databases, ToolFault
-from trace_bench.envs.toolsandbox.tools.matching import LATITUDES, LONGITUDES, TIMES, tidy
 from trace_bench.envs.toolsandbox.tools.setting import require_wifi
-from trace_bench.envs.toolsandbox.tools.spec import ToolSpec, optional, required, tool
+from trace_bench.envs.toolsandbox.tools.spec import (
+    LATITUDES,
+    LONGITUDES,
+    TIMES,
+    optional,
+    required,
+    tidy,
+    tool,
+)
 
+_tool = partial(tool, "utilities")
 _EARTH_RADIUS_KM = 6371.0088  # mean radius (IUGG)
 _YEARS = (1980, 2049)
 
 
+@_tool("The time now as unix time.")
 def get_current_timestamp(world: Databases) -> float:
     return tidy(world.now)
 
 
+@_tool(
+    "Year, month, day, hour, minute, second and weekday of a unix time.",
+    required("timestamp", "number", "unix time", TIMES),
+)
 def timestamp_to_datetime_info(world: Databases, timestamp: float) -> dict[str, int]:
     moment = datetime.fromtimestamp(timestamp, UTC)
     names = ("year", "month", "day", "hour", "minute", "second")
     return {**{name: getattr(moment, name) for name in names}, "isoweekday": moment.isoweekday()}
 
 
+@_tool(
+    "Unix time of a date and time of day.",
+    required("year", "integer", "year", _YEARS),
+    required("month", "integer", "month, 1 to 12", (1, 12)),
+    required("day", "integer", "day of the month", (1, 31)),
+    required("hour", "integer", "hour, 0 to 23", (0, 23)),
+    required("minute", "integer", "minute, 0 to 59", (0, 59)),
+    required("second", "integer", "second, 0 to 59", (0, 59)),
+)
 def datetime_info_to_timestamp(
     world: Databases, year: int, month: int, day: int, hour: int, minute: int, second: int
 ) -> float:
@@ -37,6 +59,14 @@ def datetime_info_to_timestamp(
     return tidy(moment.timestamp())
 
 
+@_tool(
+    "Move a unix time forwards or backwards.",
+    required("timestamp", "number", "unix time", TIMES),
+    *(
+        optional(name, "integer", f"{name} to add, negative to subtract", (-1e9, 1e9))
+        for name in ("weeks", "days", "hours", "minutes", "seconds")
+    ),
+)
 def shift_timestamp(
     world: Databases,
     timestamp: float,
@@ -52,11 +82,20 @@ def shift_timestamp(
     return tidy(shifted)
 
 
+@_tool(
+    "timestamp_1 minus timestamp_0 in days and seconds.",
+    required("timestamp_0", "number", "unix time to subtract", TIMES),
+    required("timestamp_1", "number", "unix time to subtract from", TIMES),
+)
 def timestamp_diff(world: Databases, timestamp_0: float, timestamp_1: float) -> dict[str, int]:
     difference = timedelta(seconds=timestamp_1 - timestamp_0)
     return {"days": difference.days, "seconds": difference.seconds}
 
 
+@_tool(
+    "Split a number of seconds into hours, minutes and seconds.",
+    required("seconds", "number", "number of seconds", (0, 1e9)),
+)
 def seconds_to_hours_minutes_seconds(world: Databases, seconds: float) -> dict[str, int]:
     minutes, second = divmod(int(seconds), 60)
     hour, minute = divmod(minutes, 60)
@@ -89,6 +128,12 @@ def _unit(text: str) -> Any:
     return None
 
 
+@_tool(
+    "Convert an amount from one unit to another.",
+    required("amount", "number", "amount in from_unit"),
+    required("from_unit", "string", "unit of the amount, such as mile"),
+    required("to_unit", "string", "unit wanted, such as kilometer"),
+)
 def unit_conversion(world: Databases, amount: float, from_unit: str, to_unit: str) -> float:
     import pint
 
@@ -102,6 +147,14 @@ def unit_conversion(world: Databases, amount: float, from_unit: str, to_unit: st
     return tidy(converted)
 
 
+@_tool(
+    "Distance in kilometers between two points.",
+    *(
+        required(f"{axis}_{i}", "number", f"{axis} of the {which} point", bounds)
+        for i, which in enumerate(("first", "second"))
+        for axis, bounds in (("latitude", LATITUDES), ("longitude", LONGITUDES))
+    ),
+)
 def calculate_lat_lon_distance(
     world: Databases, latitude_0: float, longitude_0: float, latitude_1: float, longitude_1: float
 ) -> float:
@@ -143,6 +196,11 @@ def _find_holiday(wanted: str, year: int) -> float | None:
     return moment if score > 90 else None
 
 
+@_tool(
+    "Unix time of a US holiday, null if unknown. Needs wifi.",
+    required("holiday_name", "string", "name of the holiday"),
+    optional("year", "integer", "year, this year if left out", _YEARS, nullable=True),
+)
 def search_holiday(world: Databases, holiday_name: str, year: int | None = None) -> float | None:
     require_wifi(world)
     if year is None:
@@ -151,77 +209,8 @@ def search_holiday(world: Databases, holiday_name: str, year: int | None = None)
     return None if moment is None else tidy(moment)
 
 
-def tools() -> tuple[ToolSpec, ...]:
-    steps = [
-        optional(name, "integer", f"{name} to add, negative to subtract", (-1e9, 1e9))
-        for name in ("weeks", "days", "hours", "minutes", "seconds")
-    ]
-    parts = [
-        required(name, "integer", text, bounds)
-        for name, text, bounds in (
-            ("year", "year", _YEARS),
-            ("month", "month, 1 to 12", (1, 12)),
-            ("day", "day of the month", (1, 31)),
-            ("hour", "hour, 0 to 23", (0, 23)),
-            ("minute", "minute, 0 to 59", (0, 59)),
-            ("second", "second, 0 to 59", (0, 59)),
-        )
-    ]
-    points = [
-        required(f"{axis}_{i}", "number", f"{axis} of the {which} point", bounds)
-        for i, which in enumerate(("first", "second"))
-        for axis, bounds in (("latitude", LATITUDES), ("longitude", LONGITUDES))
-    ]
-    return (
-        tool("utilities", get_current_timestamp, "The time now as unix time."),
-        tool(
-            "utilities",
-            timestamp_to_datetime_info,
-            "Year, month, day, hour, minute, second and weekday of a unix time.",
-            required("timestamp", "number", "unix time", TIMES),
-        ),
-        tool(
-            "utilities", datetime_info_to_timestamp, "Unix time of a date and time of day.", *parts
-        ),
-        tool(
-            "utilities",
-            shift_timestamp,
-            "Move a unix time forwards or backwards.",
-            required("timestamp", "number", "unix time", TIMES),
-            *steps,
-        ),
-        tool(
-            "utilities",
-            timestamp_diff,
-            "timestamp_1 minus timestamp_0 in days and seconds.",
-            required("timestamp_0", "number", "unix time to subtract", TIMES),
-            required("timestamp_1", "number", "unix time to subtract from", TIMES),
-        ),
-        tool(
-            "utilities",
-            seconds_to_hours_minutes_seconds,
-            "Split a number of seconds into hours, minutes and seconds.",
-            required("seconds", "number", "number of seconds", (0, 1e9)),
-        ),
-        tool(
-            "utilities",
-            unit_conversion,
-            "Convert an amount from one unit to another.",
-            required("amount", "number", "amount in from_unit"),
-            required("from_unit", "string", "unit of the amount, such as mile"),
-            required("to_unit", "string", "unit wanted, such as kilometer"),
-        ),
-        tool(
-            "utilities",
-            calculate_lat_lon_distance,
-            "Distance in kilometers between two points.",
-            *points,
-        ),
-        tool(
-            "utilities",
-            search_holiday,
-            "Unix time of a US holiday, null if unknown. Needs wifi.",
-            required("holiday_name", "string", "name of the holiday"),
-            optional("year", "integer", "year, this year if left out", _YEARS, nullable=True),
-        ),
-    )
+TOOLS = (
+    get_current_timestamp, timestamp_to_datetime_info, datetime_info_to_timestamp, shift_timestamp,
+    timestamp_diff, seconds_to_hours_minutes_seconds, unit_conversion, calculate_lat_lon_distance,
+    search_holiday,
+)  # fmt: skip

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trace_bench.envs.toolsandbox.scenarios.requests.choices import Choices
-from trace_bench.envs.toolsandbox.scenarios.requests.people import (
+from trace_bench.envs.toolsandbox.scenarios.pools import Choices
+from trace_bench.envs.toolsandbox.scenarios.requests.contacts import (
     ask_number,
     by_relationship,
     find_contact,
@@ -11,10 +11,10 @@ from trace_bench.envs.toolsandbox.scenarios.requests.people import (
     person,
     spoken_number,
 )
-from trace_bench.envs.toolsandbox.scenarios.requests.request import Request
 from trace_bench.envs.toolsandbox.scenarios.requests.settings import SETTERS
 from trace_bench.envs.toolsandbox.scenarios.solver import (
     GiveUp,
+    Request,
     Solution,
     Solver,
     Steps,

@@ -5,10 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from trace_bench.envs.toolsandbox.scenarios.capabilities import ASK, CONVERT, DECLINE
-from trace_bench.envs.toolsandbox.scenarios.requests.choices import Choices
-from trace_bench.envs.toolsandbox.scenarios.requests.request import Request
-from trace_bench.envs.toolsandbox.scenarios.requests.times import (
+from trace_bench.envs.toolsandbox.scenarios.pools import Choices
+from trace_bench.envs.toolsandbox.scenarios.requests.lookups import (
     INVENTED_TIME,
     TIME_TOOLS,
     moment,
@@ -18,8 +16,12 @@ from trace_bench.envs.toolsandbox.scenarios.requests.times import (
     timestamp_of,
 )
 from trace_bench.envs.toolsandbox.scenarios.solver import (
+    ASK,
+    CONVERT,
+    DECLINE,
     DECLINED,
     GiveUp,
+    Request,
     Say,
     Solution,
     Solver,

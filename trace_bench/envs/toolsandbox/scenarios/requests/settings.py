@@ -2,55 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import replace
 from typing import Any
 
-from trace_bench.envs.toolsandbox.scenarios.capabilities import CHECK
-from trace_bench.envs.toolsandbox.scenarios.requests.choices import Choices
-from trace_bench.envs.toolsandbox.scenarios.requests.request import Kind, Request
-from trace_bench.envs.toolsandbox.scenarios.solver import Call, GiveUp, Solution, Solver, call_tool
-
-SETTING_TOOLS = (
-    "get_wifi_status",
-    "get_cellular_service_status",
-    "get_location_service_status",
-    "get_low_battery_mode_status",
-    "set_wifi_status",
-    "set_cellular_service_status",
-    "set_location_service_status",
-    "set_low_battery_mode_status",
+from trace_bench.envs.toolsandbox.scenarios.pools import Choices
+from trace_bench.envs.toolsandbox.scenarios.solver import (
+    CHECK,
+    Call,
+    GiveUp,
+    Kind,
+    Request,
+    Solution,
+    Solver,
+    call_tool,
 )
+from trace_bench.envs.toolsandbox.tools.setting import SWITCHES
+
+SETTING_TOOLS = tuple(f"{do}_{s.name}_status" for do in ("get", "set") for s in SWITCHES.values())
 SETTERS = SETTING_TOOLS[4:]
-
-
-@dataclass(frozen=True)
-class Switch:
-    """A setting that is on or off: `name` in its tools' names, `title` in the assistant's reports,
-    `column` of the database."""
-
-    name: str
-    title: str
-    column: str
-
-    @property
-    def words(self) -> str:
-        """What the user calls it."""
-        return self.name.replace("_", " ")
-
-    def report(self, on: bool) -> str:
-        return f"{self.title} is {'on' if on else 'off'}"
-
-
-SWITCHES: Mapping[str, Switch] = MappingProxyType(
-    {
-        "wifi": Switch("wifi", "Wifi", "wifi"),
-        "cellular": Switch("cellular_service", "Cellular service", "cellular"),
-        "location": Switch("location_service", "Location service", "location_service"),
-        "low_battery": Switch("low_battery_mode", "Low battery mode", "low_battery_mode"),
-    }
-)
 
 
 def set_status(
@@ -114,15 +83,10 @@ def conditional(choices: Choices, kind: Kind, which: str, holds: bool | None = N
         "if", f"if {switch.words} is {state}, {request.clause}",
         f"only if {switch.words} is {state}, {request.clause}",
     )  # fmt: skip
-    return Request(
-        clause,
-        solution,
-        (*request.tools, *(t for t in SETTING_TOOLS if t not in request.tools)),
-        request.main_tool,
-        {switch.column: actual, **request.settings},
-        request.contacts,
-        request.messages,
-        request.reminders,
-        request.answers,
-        request.invented_tools,
+    return replace(
+        request,
+        clause=clause,
+        solution=solution,
+        tools=(*request.tools, *(t for t in SETTING_TOOLS if t not in request.tools)),
+        settings={switch.column: actual, **request.settings},
     )

@@ -1,0 +1,190 @@
+"""Tools of the contact book, of text messages and of reminders."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from trace_bench.envs.toolsandbox.databases import Databases, Row, ToolFault
+from trace_bench.envs.toolsandbox.tools.spec import (
+    LATITUDES,
+    LONGITUDES,
+    TIMES,
+    check_phone_number,
+    optional,
+    require_any,
+    required,
+    search,
+    tool,
+)
+
+_contact, _messaging, _reminder = (partial(tool, m) for m in ("contact", "messaging", "reminder"))
+
+# -- contacts -------------------------------------------------------------------------------------
+
+_E164 = "phone number in E.164 form, such as +14155550132"
+_PERSON = required("person_id", "string", "id of the contact")
+_FIELDS = (
+    optional("name", "string", "name of the person"),
+    optional("phone_number", "string", _E164),
+    optional("relationship", "string", "what the person is to the user, such as friend"),
+    optional("is_self", "boolean", "whether the contact is the user"),
+)
+
+
+def _own_contact(world: Databases) -> Row | None:
+    """The user's own entry."""
+    return next((row for row in world.rows("CONTACT") if row["is_self"]), None)
+
+
+def _check_contact(world: Databases, person_id: str | None, row: Row) -> None:
+    if "phone_number" in row:
+        check_phone_number(row["phone_number"])
+    own = _own_contact(world) if row.get("is_self") else None
+    if own is not None and own["person_id"] != person_id:
+        raise ToolFault("DuplicateError", "A self contact already exists")
+
+
+@_contact(
+    "Add a contact; gives its id.",
+    required("name", "string", "name of the person"),
+    required("phone_number", "string", _E164),
+    optional("relationship", "string", "what the person is to the user", nullable=True),
+    optional("is_self", "boolean", "whether the contact is the user"),
+)
+def add_contact(world: Databases, **row: Any) -> str:
+    _check_contact(world, None, row)
+    return world.add("CONTACT", row)
+
+
+@_contact("Change fields of a contact.", _PERSON, *_FIELDS)
+def modify_contact(world: Databases, person_id: str, **changes: Any) -> None:
+    require_any(changes)
+    _check_contact(world, person_id, changes)
+    world.update("CONTACT", person_id, changes)
+
+
+@_contact("Delete a contact.", _PERSON)
+def remove_contact(world: Databases, person_id: str) -> None:
+    world.remove("CONTACT", person_id)
+
+
+@_contact(
+    "Find contacts that match all given fields; name and relationship approximately.",
+    optional("person_id", "string", "id of the contact"),
+    *_FIELDS,
+)
+def search_contacts(world: Databases, **criteria: Any) -> list[Row]:
+    require_any(criteria)
+    if "phone_number" in criteria:
+        check_phone_number(criteria["phone_number"])
+    return search(world.rows("CONTACT"), criteria, {"name": 90.0, "relationship": 90.0})
+
+
+# -- messages -------------------------------------------------------------------------------------
+
+
+@_messaging(
+    "Send a text message; gives its id. Needs cellular service.",
+    required("phone_number", "string", "recipient's number in E.164 form"),
+    required("content", "string", "text of the message"),
+)
+def send_message_with_phone_number(world: Databases, phone_number: str, content: str) -> str:
+    check_phone_number(phone_number)
+    if not world.setting["cellular"]:
+        raise ToolFault("ConnectionError", "Cellular service is off")
+    sender = _own_contact(world)
+    if sender is None:
+        raise ToolFault("ValueError", "The user has no self contact")
+    book = world.rows("CONTACT")
+    recipient = next((row for row in book if row["phone_number"] == phone_number), None)
+    return world.add(
+        "MESSAGING",
+        {
+            "sender_person_id": sender["person_id"],
+            "sender_phone_number": sender["phone_number"],
+            "recipient_person_id": recipient["person_id"] if recipient else None,
+            "recipient_phone_number": phone_number,
+            "content": content,
+            "creation_timestamp": world.now,
+        },
+    )
+
+
+@_messaging(
+    "Find messages that match all given fields; content approximately.",
+    optional("message_id", "string", "id of the message"),
+    optional("sender_person_id", "string", "contact id of the sender"),
+    optional("sender_phone_number", "string", "number of the sender in E.164 form"),
+    optional("recipient_person_id", "string", "contact id of the recipient"),
+    optional("recipient_phone_number", "string", "number of the recipient in E.164 form"),
+    optional("content", "string", "text to look for"),
+    optional("creation_timestamp_lowerbound", "number", "sent at or after, unix time", TIMES),
+    optional("creation_timestamp_upperbound", "number", "sent at or before, unix time", TIMES),
+)
+def search_messages(world: Databases, **criteria: Any) -> list[Row]:
+    require_any(criteria)
+    for column in ("sender_phone_number", "recipient_phone_number"):
+        if column in criteria:
+            check_phone_number(criteria[column])
+    return search(world.rows("MESSAGING"), criteria, {"content": 50.0})
+
+
+# -- reminders ------------------------------------------------------------------------------------
+
+_ID = required("reminder_id", "string", "id of the reminder")
+_WHAT = "what to be reminded of"
+_PLACE = (
+    optional("latitude", "number", "latitude of its place", LATITUDES, nullable=True),
+    optional("longitude", "number", "longitude of its place", LONGITUDES, nullable=True),
+)
+
+
+@_reminder(
+    "Add a reminder; gives its id.",
+    required("content", "string", _WHAT),
+    required("reminder_timestamp", "number", "when to remind, unix time", TIMES),
+    *_PLACE,
+)
+def add_reminder(world: Databases, **row: Any) -> str:
+    return world.add("REMINDER", {**row, "creation_timestamp": world.now})
+
+
+@_reminder(
+    "Change fields of a reminder.",
+    _ID,
+    optional("content", "string", _WHAT),
+    optional("reminder_timestamp", "number", "when to remind, unix time", TIMES),
+    *_PLACE,
+)
+def modify_reminder(world: Databases, reminder_id: str, **changes: Any) -> None:
+    require_any(changes)
+    world.update("REMINDER", reminder_id, {**changes, "creation_timestamp": world.now})
+
+
+@_reminder(
+    "Find reminders that match all given fields; content approximately.",
+    optional("reminder_id", "string", "id of the reminder"),
+    optional("content", "string", "text to look for"),
+    *(
+        optional(f"{column}_{side}bound", "number", f"{text} {word}, unix time", TIMES)
+        for column, text in (("creation_timestamp", "created"), ("reminder_timestamp", "due"))
+        for side, word in (("lower", "at or after"), ("upper", "at or before"))
+    ),
+    optional("latitude", "number", "latitude of its place", LATITUDES),
+    optional("longitude", "number", "longitude of its place", LONGITUDES),
+)
+def search_reminder(world: Databases, **criteria: Any) -> list[Row]:
+    require_any(criteria)
+    return search(world.rows("REMINDER"), criteria, {"content": 50.0})
+
+
+@_reminder("Delete a reminder.", _ID)
+def remove_reminder(world: Databases, reminder_id: str) -> None:
+    world.remove("REMINDER", reminder_id)
+
+
+TOOLS = (
+    add_contact, modify_contact, remove_contact, search_contacts, send_message_with_phone_number,
+    search_messages, add_reminder, modify_reminder, search_reminder, remove_reminder,
+)  # fmt: skip
