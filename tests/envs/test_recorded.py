@@ -19,10 +19,9 @@ from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import Borrows, RunContext
 from trace_bench.core.types import Message
 from trace_bench.envs.check import check
-from trace_bench.envs.recorded.behind import Behind, Rates, altered
 from trace_bench.envs.recorded.data import read_record
-from trace_bench.envs.recorded.schema import fault_of
 from trace_bench.envs.recorded.simulator import read_result
+from trace_bench.envs.recorded.tools import Behind, Rates, altered, fault_of
 from trace_bench.llm.client import Endpoint
 from trace_bench.llm.roles import Role, Roles
 from trace_bench.sandbox.choose import Sandbox, Where, suite_in

@@ -26,9 +26,8 @@ from trace_bench.envs.check import check
 from trace_bench.envs.tau2 import data as tau2_data
 from trace_bench.envs.tau2 import world as tau2_world
 from trace_bench.envs.tau2.data import load
-from trace_bench.envs.tau2.shared import Shared
 from trace_bench.envs.tau2.suite import Tau2Suite
-from trace_bench.envs.tau2.world import AGENT, Toolbox
+from trace_bench.envs.tau2.world import AGENT, Shared, Toolbox
 from trace_bench.play.rollouts import play
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy, plausible
 from trace_bench.settings.compose import compose

@@ -19,9 +19,8 @@ from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import AgentSpec, Message, Step, Task
 from trace_bench.envs.tau2.env import MOST_ERRORS, Tau2Env
 from trace_bench.envs.tau2.score import Call, _done, untold
-from trace_bench.envs.tau2.shared import Shared
 from trace_bench.envs.tau2.suite import Tau2Suite
-from trace_bench.envs.tau2.world import AGENT, USER
+from trace_bench.envs.tau2.world import AGENT, USER, Shared
 from trace_bench.llm.structured import response_format
 from trace_bench.play.rollouts import play
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy

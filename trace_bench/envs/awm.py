@@ -21,6 +21,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from trace_bench.core.chat import answer_call
 from trace_bench.core.types import Message, Score, Step, StopReason, Task, Tool
 
 SYSTEM = "You work on a platform through its tools. Do what the user asks, then tell the result."
@@ -120,8 +121,7 @@ class AwmEnv:
         content = self._call(
             name, function.get("arguments") if isinstance(function, dict) else None
         )
-        call_id = str(call.get("id", "")) if isinstance(call, dict) else ""
-        return {"role": "tool", "tool_call_id": call_id, "name": name, "content": content}
+        return answer_call(call, content)
 
     def _call(self, name: str, arguments: Any) -> str:
         endpoint = self._endpoints.get(name)

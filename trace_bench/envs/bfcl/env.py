@@ -3,16 +3,15 @@ without a call."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from trace_bench.core.chat import answer_call, read_call
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.limits import Limits, fault_of
-from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task
+from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task
 from trace_bench.envs.bfcl.data import more_tools, tools_of
-from trace_bench.envs.bfcl.score import Checker, score
-from trace_bench.envs.bfcl.world import Call, World
+from trace_bench.envs.bfcl.world import Call, World, parse
 
 MOST_STEPS = 20  # steps with calls in one turn of the user; the benchmark ends the episode after it
 ARGUMENTS = Limits(size=100_000, depth=16, items=10_000)  # of one call
@@ -92,3 +91,69 @@ def _read(raw: Any) -> Call:
     if fault := fault_of(arguments, ARGUMENTS):
         raise ValueError(f"the arguments cannot be used: {fault}")
     return Call(name, arguments)
+
+
+Checker = Literal["official", "strict"]
+Turns = Sequence[Sequence[Sequence[Call]]]  # turns of steps of calls
+
+CUT_OFF = "multi_turn:force_terminated"
+EMPTY = "multi_turn:empty_turn_model_response"
+STATE = "multi_turn:instance_state_mismatch"
+NOT_DUE = "multi_turn:irrelevance_error:decoder_success"
+
+
+def score(entry: Mapping[str, Any], played: Turns, checker: Checker) -> Score:
+    """The score of the turns that were reached; fewer than the entry has fail it. A turn in which
+    no call is due counts only with `strict`, where it must have none."""
+    errors: dict[int, str] = {}
+    counted: list[int] = []
+    ours, theirs = World(entry), World(entry)
+    results: list[str] = []
+    for number, sources in enumerate(entry["answers"]):
+        steps = played[number] if number < len(played) else ()
+        calls = [call for step in steps for call in step]
+        results += [ours.call(call) for call in calls]
+        wanted = [theirs.call(parse(source)) for source in sources]
+        if wanted or checker == "strict":
+            counted.append(number)
+        if number >= len(played):
+            fault = CUT_OFF
+        elif not wanted:
+            fault = NOT_DUE if calls else ""
+        elif not calls:
+            fault = EMPTY
+        else:
+            fault = _mismatch(ours, theirs, results, wanted, number)
+        if fault:
+            errors[number] = fault
+    failed = [number for number in counted if number in errors]
+    cut_off = len(played) < len(entry["answers"])
+    details = {
+        "error": CUT_OFF if cut_off else errors[failed[0]] if failed else None,
+        "turns": {str(number + 1): error for number, error in errors.items()},
+        "checked_turns": len(counted),
+    }
+    milestones = tuple(
+        Milestone(f"turn {number + 1}", float(number not in errors), number not in errors)
+        for number in counted
+    )
+    share = 1.0 - len(failed) / len(counted)
+    return Score(share, not failed and not cut_off, details, milestones)
+
+
+def _mismatch(
+    ours: World, theirs: World, results: list[str], wanted: list[str], number: int
+) -> str:
+    """The package's name of the first difference; "" if there is none."""
+    from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import (
+        response_checker,
+        state_checker,
+    )
+
+    try:
+        found = state_checker(ours.instances, theirs.instances)
+    except RecursionError:  # a folder that was moved into itself
+        return STATE
+    if found["valid"]:
+        found = response_checker(results, wanted, number)
+    return "" if found["valid"] else str(found["error_type"])

@@ -14,9 +14,8 @@ from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Typical
 from trace_bench.core.types import Message, Task
 from trace_bench.envs.bfcl.data import CATEGORIES, SCENARIOS, load
-from trace_bench.envs.bfcl.env import MOST_STEPS, BfclEnv
+from trace_bench.envs.bfcl.env import MOST_STEPS, BfclEnv, Checker
 from trace_bench.envs.bfcl.known_bad import known_bad as listed
-from trace_bench.envs.bfcl.score import Checker
 from trace_bench.envs.bfcl.synthetic import MAKERS, synthetic_data
 from trace_bench.envs.bfcl.world import Call, named, parse
 

@@ -53,86 +53,66 @@ class Table:
         )
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split())
+def _table(noun: str, first: str, second: str, count: str, place: str) -> Table:
+    """A table from words: the lists that names are made of, the two fields with their values."""
+    number, low, high = count.split()
+    word, *values = place.split()
+    names = (tuple(first.split()), tuple(second.split()))
+    return Table(noun, names, (number, range(int(low), int(high))), (word, tuple(values)))
 
 
-_DAYS = _words("Monday Tuesday Wednesday Thursday Friday Saturday")
-_ROOMS = _words("north south east west upper lower")
+_DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday"
+_ROOMS = "north south east west upper lower"
 
 TABLES: Mapping[str, Table] = MappingProxyType(
     {
-        "calendar": Table(
-            "event",
-            (_words("budget design launch board spring sales"), _words("review lunch call visit")),
-            ("length", range(10, 240)),
-            ("day", _DAYS),
+        "calendar": _table(
+            "event", "budget design launch board spring sales", "review lunch call visit",
+            "length 10 240", f"day {_DAYS}",
         ),
-        "shop": Table(
-            "article",
-            (_words("oak steel linen glass wool clay"), _words("chair lamp basket mirror rug")),
-            ("price", range(5, 400)),
-            ("department", _words("furniture lighting textiles outdoor")),
+        "shop": _table(
+            "article", "oak steel linen glass wool clay", "chair lamp basket mirror rug",
+            "price 5 400", "department furniture lighting textiles outdoor",
         ),
-        "files": Table(
-            "document",
-            (_words("annual draft signed old final"), _words("report contract invoice memo plan")),
-            ("size", range(10, 900)),
-            ("folder", _words("inbox archive shared private")),
+        "files": _table(
+            "document", "annual draft signed old final", "report contract invoice memo plan",
+            "size 10 900", "folder inbox archive shared private",
         ),
-        "library": Table(
-            "book",
-            (_words("silent broken golden hidden last"), _words("harbor winter orchard compass")),
-            ("stock", range(1, 300)),
-            ("shelf", _words("history fiction travel science poetry")),
+        "library": _table(
+            "book", "silent broken golden hidden last", "harbor winter orchard compass",
+            "stock 1 300", "shelf history fiction travel science poetry",
         ),
-        "kitchen": Table(
-            "recipe",
-            (_words("lentil pumpkin barley mushroom leek"), _words("soup stew pie salad curry")),
-            ("duration", range(10, 180)),
-            ("course", _words("starter main dessert side")),
+        "kitchen": _table(
+            "recipe", "lentil pumpkin barley mushroom leek", "soup stew pie salad curry",
+            "duration 10 180", "course starter main dessert side",
         ),
-        "garden": Table(
-            "plant",
-            (_words("dwarf climbing wild purple early"), _words("rose maple fern iris thyme")),
-            ("height", range(10, 250)),
-            ("bed", _ROOMS),
+        "garden": _table(
+            "plant", "dwarf climbing wild purple early", "rose maple fern iris thyme",
+            "height 10 250", f"bed {_ROOMS}",
         ),
-        "garage": Table(
-            "vehicle",
-            (_words("delivery rescue tour school farm"), _words("van truck bus wagon")),
-            ("mileage", range(1000, 90000)),
-            ("bay", _words("alpha bravo delta echo")),
+        "garage": _table(
+            "vehicle", "delivery rescue tour school farm", "van truck bus wagon",
+            "mileage 1000 90000", "bay alpha bravo delta echo",
         ),
-        "cinema": Table(
-            "film",
-            (_words("midnight paper crimson distant velvet"), _words("train island letter circus")),
-            ("length", range(70, 200)),
-            ("hall", _words("ruby emerald amber pearl")),
+        "cinema": _table(
+            "film", "midnight paper crimson distant velvet", "train island letter circus",
+            "length 70 200", "hall ruby emerald amber pearl",
         ),
-        "parcels": Table(
-            "parcel",
-            (_words("striped sealed flat heavy round"), _words("crate tube box envelope")),
-            ("weight", range(1, 60)),
-            ("city", _words("Lyon Turin Ghent Porto Malmo Graz")),
+        "parcels": _table(
+            "parcel", "striped sealed flat heavy round", "crate tube box envelope", "weight 1 60",
+            "city Lyon Turin Ghent Porto Malmo Graz",
         ),
-        "museum": Table(
-            "exhibit",
-            (_words("bronze painted carved woven gilded"), _words("mask vase shield clock globe")),
-            ("age", range(80, 900)),
-            ("wing", _ROOMS),
+        "museum": _table(
+            "exhibit", "bronze painted carved woven gilded", "mask vase shield clock globe",
+            "age 80 900", f"wing {_ROOMS}",
         ),
-        "school": Table(
-            "course",
-            (_words("basic evening summer weekend"), _words("pottery algebra rowing chess")),
-            ("capacity", range(6, 80)),
-            ("weekday", _DAYS),
+        "school": _table(
+            "course", "basic evening summer weekend", "pottery algebra rowing chess",
+            "capacity 6 80", f"weekday {_DAYS}",
         ),
-        "energy": Table(
-            "meter",
-            (_words("cellar roof barn workshop pool"), _words("heater pump charger boiler")),
-            ("reading", range(100, 9000)),
-            ("tariff", _words("day night peak green")),
+        "energy": _table(
+            "meter", "cellar roof barn workshop pool", "heater pump charger boiler",
+            "reading 100 9000", "tariff day night peak green",
         ),
     }
 )  # fmt: skip

@@ -4,7 +4,7 @@
      "source": {"suite": "toolsandbox/embedded", "task": "..."}}
 
 Messages and tools are OpenAI's; `checklists` and `source` may be missing. Also read: APIGen's
-conversations and ATIF trajectories (`formats.py`).
+conversations and ATIF trajectories (`as_openai`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.store import reason
 from trace_bench.core.text import without_surrogates
-from trace_bench.core.types import ROLES
-from trace_bench.envs.recorded.formats import as_openai
+from trace_bench.core.types import ROLES, Message
 
 META = "meta.json"  # beside the splits: how the folder was made
 LINE = Limits(8 * 2**20)  # of one dialogue
@@ -139,3 +138,155 @@ def _wrong(where: str, what: str) -> UserError:
 def dump(record: Mapping[str, Any]) -> str:
     """One line of a split's file."""
     return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
+
+
+INNER = Limits(4 * 2**20)  # of JSON in a text
+
+
+def as_openai(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with `messages` and `tools`. Raises ValueError for what cannot be read."""
+    out = dict(data)
+    if "conversations" in out:
+        out["messages"] = _of_conversations(out.pop("conversations"), out.pop("system", None))
+        out["uuid"] = _identity(data)
+    elif str(out.get("schema_version", "")).startswith("ATIF") or "steps" in out:
+        out["messages"] = _of_steps(out.pop("steps", None))
+        agent = out.get("agent")
+        out["tools"] = (agent.get("tool_definitions") if isinstance(agent, Mapping) else None) or []
+        out["uuid"] = _identity(data)
+    tools = _unpacked(out.get("tools", []), "tools")
+    if isinstance(tools, list):
+        out["tools"] = [_wrapped(tool) for tool in tools]
+    if isinstance(out.get("messages"), list):
+        out["messages"] = [_message(m) for m in out["messages"]]
+    return out
+
+
+def _identity(data: Mapping[str, Any]) -> Any:
+    keys = ("uuid", "id", "trajectory_id", "session_id")
+    return next((data[key] for key in keys if data.get(key) is not None), None)
+
+
+def _wrapped(tool: Any) -> Any:
+    if isinstance(tool, Mapping) and "function" not in tool and isinstance(tool.get("name"), str):
+        return {"type": "function", "function": dict(tool)}
+    return tool
+
+
+def _message(message: Any) -> Any:
+    """A message whose calls have their arguments as JSON texts."""
+    if not isinstance(message, Mapping) or not isinstance(message.get("tool_calls"), list):
+        return message
+    calls = []
+    for call in message["tool_calls"]:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if isinstance(function, Mapping) and not isinstance(function.get("arguments", ""), str):
+            arguments = json.dumps(function["arguments"], ensure_ascii=False)
+            call = {**call, "function": {**function, "arguments": arguments}}
+        calls.append(call)
+    return {**message, "tool_calls": calls}
+
+
+def _of_conversations(talk: Any, system: Any) -> list[Message]:
+    """APIGen's messages. A function call is a message of the agent, its observation the answer."""
+    if not isinstance(talk, list):
+        raise ValueError("`conversations` is no list")
+    out: list[Message] = [{"role": "system", "content": system}] if system else []
+    for number, said in enumerate(talk):
+        source, value = (
+            (said.get("from"), said.get("value")) if isinstance(said, Mapping) else (None, None)
+        )
+        if source in ("human", "user") and isinstance(value, str):
+            out.append({"role": "user", "content": value})
+        elif source == "system" and isinstance(value, str):
+            out.append({"role": "system", "content": value})
+        elif source in ("gpt", "assistant") and isinstance(value, str):
+            out.append({"role": "assistant", "content": value})
+        elif source == "function_call":
+            found = _unpacked(value, f"conversation {number}")
+            calls = found if isinstance(found, list) else [found]
+            out.append(_calling([_named(c, f"conversation {number}") for c in calls], number))
+        elif source in ("observation", "tool"):
+            content = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            out.append({"role": "tool", "tool_call_id": _last_call(out), "content": content})
+        else:
+            raise ValueError(
+                f"conversation {number} is from {source!r}; allowed: human, gpt, function_call, "
+                "observation, system"
+            )
+    return out
+
+
+def _of_steps(steps: Any) -> list[Message]:
+    """ATIF's steps. Observations follow the calls that they answer."""
+    if not isinstance(steps, list):
+        raise ValueError("`steps` is no list")
+    out: list[Message] = []
+    for number, step in enumerate(steps):
+        source = step.get("source") if isinstance(step, Mapping) else None
+        if source not in ("system", "user", "agent"):
+            raise ValueError(f"step {number} has source {source!r}; allowed: system, user, agent")
+        text = step.get("message")
+        content = text if isinstance(text, str) else ""
+        if source != "agent":
+            out.append({"role": source, "content": content})
+            continue
+        thought = step.get("reasoning_content")
+        content = f"<think>{thought}</think>{content}" if isinstance(thought, str) else content
+        named = [
+            (str(call.get("tool_call_id") or ""), call.get("function_name"), call.get("arguments"))
+            for call in _objects(step.get("tool_calls"), f"step {number}: tool_calls")
+        ]
+        out.append(_calling(named, number, content))
+        observed = step.get("observation")
+        results = observed.get("results") if isinstance(observed, Mapping) else None
+        for place, result in enumerate(_objects(results, f"step {number}: results")):
+            calls = out[-1 - place].get("tool_calls") or [{}]
+            identity = result.get("source_call_id") or calls[min(place, len(calls) - 1)].get("id")
+            said = result.get("content")
+            said = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+            out.append({"role": "tool", "tool_call_id": str(identity or ""), "content": said})
+    return out
+
+
+def _objects(value: Any, where: str) -> list[Mapping[str, Any]]:
+    """A list of objects; empty for None. Raises ValueError for anything else."""
+    found = [] if value is None else value
+    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
+        raise ValueError(f"{where} is no list of objects")
+    return found
+
+
+def _named(call: Any, where: str) -> tuple[str, Any, Any]:
+    if not isinstance(call, Mapping) or not isinstance(call.get("name"), str):
+        raise ValueError(f"{where}: a function call without a name")
+    return "", call["name"], call.get("arguments", {})
+
+
+def _calling(calls: list[tuple[str, Any, Any]], number: int, content: str = "") -> Message:
+    message: Message = {"role": "assistant", "content": content}
+    if calls:
+        message["tool_calls"] = [
+            {
+                "id": identity or f"call_{number}_{place}",
+                "type": "function",
+                "function": {"name": name, "arguments": arguments or {}},
+            }
+            for place, (identity, name, arguments) in enumerate(calls)
+        ]
+    return message
+
+
+def _last_call(messages: list[Message]) -> str:
+    calls = messages[-1].get("tool_calls") if messages else None
+    return str(calls[0]["id"]) if calls else ""
+
+
+def _unpacked(value: Any, where: str) -> Any:
+    """The value of a JSON text; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return read(value or "[]", INNER)
+    except Unreadable as error:
+        raise ValueError(f"`{where}` is a text that is no JSON ({error})") from error

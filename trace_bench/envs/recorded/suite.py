@@ -18,12 +18,10 @@ from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Env, HasReference, Lender, RunContext, Suite, Typical
 from trace_bench.core.store import read_bytes, read_object, stable_seed
 from trace_bench.core.types import Message, Task
-from trace_bench.envs.recorded.behind import Behind, Rates
 from trace_bench.envs.recorded.data import META, read_split, splits_in
-from trace_bench.envs.recorded.either import EitherEnv
-from trace_bench.envs.recorded.env import RecordedEnv
+from trace_bench.envs.recorded.env import EitherEnv, RecordedEnv
 from trace_bench.envs.recorded.simulator import PROMPT_VERSION, ModelSimulator
-from trace_bench.envs.recorded.tools import Exchange, Simulator, Tools
+from trace_bench.envs.recorded.tools import Behind, Exchange, Rates, Simulator, Tools
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,86 @@
-"""How a call in a recorded dialogue is answered: from the recording, by the tool's schema, or by a
-simulator."""
+"""How a call in a recorded dialogue is answered: from the recording, by the tool's schema, by a
+simulator, or by the real environment behind it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from trace_bench.checklists.talk import Call, Turn, call_of
-from trace_bench.core.types import Tool
-from trace_bench.envs.recorded.schema import fault_of
+from trace_bench.core.checked import number
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.protocols import Env, Suite
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import Boundary, Message, Task, Tool
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "number": (int, float),
+    "integer": (int,),
+    "boolean": (bool,),
+    "array": (list,),
+    "object": (dict,),
+    "null": (type(None),),
+}
+_DEEPEST = 8
+
+
+def fault_of(arguments: Mapping[str, Any], parameters: Mapping[str, Any]) -> str | None:
+    """What is wrong with a call's arguments, for the agent to read; None if they fit. What a schema
+    says besides is not checked."""
+    return _fault(dict(arguments), {**parameters, "type": "object"}, "the arguments", 0)
+
+
+def _fault(value: Any, schema: Any, where: str, depth: int) -> str | None:
+    if not isinstance(schema, Mapping) or depth > _DEEPEST:
+        return None
+    kinds = schema.get("type")
+    allowed = kinds if isinstance(kinds, list) else [kinds]
+    known = [kind for kind in allowed if isinstance(kind, str) and kind in _TYPES]
+    if known and len(known) == len(allowed) and not any(_is(value, kind) for kind in known):
+        return f"{where} must be {' or '.join(known)}"
+    enum = schema.get("enum")
+    if isinstance(enum, list) and value not in enum:
+        return f"{where} must be one of {', '.join(map(repr, enum[:20]))}"
+    if isinstance(value, dict) and "object" in known:
+        return _fault_of_object(value, schema, where, depth)
+    if isinstance(value, list):
+        for number, part in enumerate(value[:200]):
+            if fault := _fault(part, schema.get("items"), f"{where}[{number}]", depth + 1):
+                return fault
+    return None
+
+
+def _fault_of_object(
+    value: dict[str, Any], schema: Mapping[str, Any], where: str, depth: int
+) -> str | None:
+    properties = schema.get("properties")
+    required = schema.get("required")
+    for name in required if isinstance(required, list) else ():
+        if name not in value:
+            return f"{where} lack {name!r}"
+    if not isinstance(properties, Mapping):
+        return None
+    free = schema.get("additionalProperties", False)
+    for name, part in value.items():
+        if name not in properties:
+            if free is False and (properties or depth == 0):
+                return f"{where} have no {name!r}; allowed: {', '.join(properties) or 'none'}"
+            continue
+        if fault := _fault(part, properties[name], name, depth + 1):
+            return fault
+    return None
+
+
+def _is(value: Any, kind: str) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"
+    if kind == "integer" and isinstance(value, float):
+        return value.is_integer()
+    return isinstance(value, _TYPES[kind])
+
 
 NOT_RECORDED = json.dumps({"error": "ToolError: this call has no recorded answer"})
 
@@ -26,14 +97,6 @@ class Simulator(Protocol):
     ) -> str: ...
 
 
-class World(Protocol):
-    """The real environment behind a recording. `answer` makes the call there; `shown` is what the
-    agent reads of it, which may have set errors."""
-
-    def answer(self, call: Call) -> str: ...
-    def shown(self, call: Call, answer: str) -> str: ...
-
-
 class Tools:
     """The tools of one episode.
 
@@ -48,7 +111,7 @@ class Tools:
         recorded: Sequence[Exchange],
         *,
         replays: bool = True,
-        world: World | None = None,
+        world: Behind | None = None,
         simulator: Simulator | None = None,
     ) -> None:
         self._schemas = {tool["function"]["name"]: tool for tool in tools}
@@ -115,3 +178,101 @@ def exchanges(turns: Sequence[Turn]) -> list[Exchange]:
         for call, result in zip(step.calls, step.results, strict=False)
         if call is not None
     ]
+
+
+ENDED = json.dumps({"error": "ToolError: the session has ended"})
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The shares of calls that are answered wrongly (a value differs), as at the dialogue's
+    beginning (stale), or, if they were made before, otherwise than then (inconsistent)."""
+
+    wrong: float = field(default=0.0, metadata=number(0, 1))
+    stale: float = field(default=0.0, metadata=number(0, 1))
+    inconsistent: float = field(default=0.0, metadata=number(0, 1))
+
+
+class Behind:
+    """The real environment behind a recording, for one episode, with set rates of wrong, stale and
+    inconsistent answers: a simulator by program, whose errors are known.
+    Draws follow from `seed`, the task and the call, so
+    that an equal call has an equal error."""
+
+    def __init__(self, suite: Suite, task: Task, rates: Rates, seed: int) -> None:
+        self._suite, self._task, self._rates, self._seed = suite, task, rates, seed
+        self._env, self._done = suite.make(), False
+        self._env.reset(task)
+        self._made: dict[str, int] = {}
+
+    def answer(self, call: Call) -> str:
+        """Makes the call in the real environment."""
+        if self._done:
+            return ENDED
+        answer, self._done = _call(self._env, call)
+        return answer
+
+    def shown(self, call: Call, answer: str) -> str:
+        """The answer as the agent reads it."""
+        before = self._made.get(call.key, 0)
+        self._made[call.key] = before + 1
+        if before and self._draw("inconsistent", call, before) < self._rates.inconsistent:
+            return altered(answer, before)
+        if self._draw("stale", call) < self._rates.stale:
+            return self._at_first(call)
+        if self._draw("wrong", call) < self._rates.wrong:
+            return altered(answer, 0)
+        return answer
+
+    def close(self) -> None:
+        self._env.close()
+
+    def _at_first(self, call: Call) -> str:
+        """What the call would have given at the beginning."""
+        fresh = self._suite.make()
+        try:
+            fresh.reset(self._task)
+            return _call(fresh, call)[0]
+        finally:
+            fresh.close()
+
+    def _draw(self, what: str, call: Call, number: int = 0) -> float:
+        return stable_seed(self._seed, what, self._task.id, call.key, number) / 2**63
+
+
+def _call(env: Env, call: Call) -> tuple[str, bool]:
+    """(the answer, whether the episode ended)."""
+    function = {"name": call.name, "arguments": json.dumps(dict(call.arguments))}
+    raw = {"id": "call_0", "type": "function", "function": function}
+    message: Message = {"role": "assistant", "content": "", "tool_calls": [raw]}
+    step = env.step(message)
+    for answer in step.messages:
+        if answer.get("role") == "tool":
+            return str(answer["content"]), step.done
+    if step.done:
+        return ENDED, True
+    raise EpisodeError(Boundary.ENVIRONMENT.value, f"{call.name} got no answer")
+
+
+def altered(answer: str, number: int) -> str:
+    """An answer of the same form in which one value differs."""
+    try:
+        value = json.loads(answer)
+    except ValueError:
+        return json.dumps(None) if number % 2 == 0 else json.dumps("unknown")
+    return json.dumps(_altered(value, number))
+
+
+def _altered(value: Any, number: int) -> Any:
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int | float):
+        return value + 1 + number
+    if isinstance(value, str):
+        return f"{value[1:]}{value[:1]}" if value[1:] + value[:1] != value else f"{value}0"
+    if isinstance(value, list) and value:
+        return [_altered(value[0], number), *value[1:]]
+    if isinstance(value, Mapping) and value:
+        last = list(value)[-1 - number % len(value)]
+        return {k: _altered(v, number) if k == last else v for k, v in value.items()}
+    return "unknown" if value is None else None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from trace_bench.core.chat import answer_call
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Ask
 from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task, Tool
@@ -48,7 +49,7 @@ class Tau2Env:
     def __init__(
         self,
         toolbox: Toolbox,
-        gold: Mapping[str, str],
+        gold: Callable[[str], str],
         user: str,
         solo: bool,
         ask: Ask,
@@ -104,9 +105,8 @@ class Tau2Env:
 
     def score(self) -> Score:
         """The score of the current state: 0 unless the agent or the user has ended the episode."""
-        gold = self._gold.get(self._record["id"], "")
         ended = Ended(self._world, self._said, self._calls, self._stopped, self._judged)
-        found = score(self._record, ended, gold)
+        found = score(self._record, ended, self._gold(self._record["id"]))
         if self._solo or not self._user.faults:
             return found
         return replace(found, details={**found.details, "user_faults": self._user.faults})
@@ -124,13 +124,13 @@ class Tau2Env:
         read = [read_call(call) for call in calls]
         if self._solo and any(name == "done" for name, _, _ in read):
             # As in the benchmark, calls beside `done` are not made.
-            done = [_answer(call, r[0], "done") for call, r in zip(calls, read, strict=True)]
+            done = [answer_call(call, "done") for call in calls]
             return self._end(tuple(done), stopped=True)
         answers = []
         for call, (name, arguments, fault) in zip(calls, read, strict=True):
             answer = failed(fault) if fault else self._agent_call(name, arguments)
             self._errors += answer.failed
-            answers.append(_answer(call, name, answer.text))
+            answers.append(answer_call(call, answer.text))
         return self._goes_on(tuple(answers))
 
     def _agent_call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
@@ -161,11 +161,6 @@ class Tau2Env:
         if statements and self._judge is not None:
             self._judged = judge(self._judge, statements, self._talk)
         return Step(messages, done=True, score=self.score(), stop=StopReason.DONE)
-
-
-def _answer(call: Any, name: str, content: str) -> Message:
-    call_id = str(call.get("id", "")) if isinstance(call, dict) else ""
-    return {"role": "tool", "tool_call_id": call_id, "name": name, "content": content}
 
 
 def read_call(call: Any) -> tuple[str, dict[str, Any], str]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal
 
 from trace_bench.checklists.items import item_to_json
@@ -14,24 +14,12 @@ from trace_bench.core.checked import PLACE
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import RunContext, Typical
 from trace_bench.core.types import Message, Task
-from trace_bench.envs.tau2.data import SHIPPED, DomainData, Tasks, load
+from trace_bench.envs.tau2.data import SHIPPED, Tasks, load
 from trace_bench.envs.tau2.env import Tau2Env
 from trace_bench.envs.tau2.judge import PROMPT_VERSION as JUDGE_VERSION
 from trace_bench.envs.tau2.score import SCORING, assertions, gold_changes
 from trace_bench.envs.tau2.user import PROMPT_VERSION
 from trace_bench.envs.tau2.world import Toolbox
-
-
-class _Gold(dict[str, str]):
-    """How tasks should change their databases, computed on first access."""
-
-    def __init__(self, data: DomainData, toolbox: Toolbox) -> None:
-        self._data, self._toolbox = data, toolbox
-
-    def get(self, key: str, default: Any = None) -> Any:
-        if key not in self:
-            self[key] = gold_changes(self._data.records[key], self._toolbox)
-        return self[key]
 
 
 @dataclass(frozen=True)
@@ -74,8 +62,9 @@ class Tau2Suite:
         return Toolbox(self._data)
 
     @cached_property
-    def _gold(self) -> _Gold:
-        return _Gold(self._data, self._toolbox)
+    def _gold(self) -> Callable[[str], str]:
+        """How the task of a record's id should change its database."""
+        return cache(lambda name: gold_changes(self._data.records[name], self._toolbox))
 
     def about(self) -> dict[str, Any]:
         """Facts that every run reports."""

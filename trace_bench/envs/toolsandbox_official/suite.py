@@ -10,7 +10,7 @@ from typing import Any
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import RunContext, Typical
 from trace_bench.core.types import Task
-from trace_bench.envs.augmentation import Augmentation
+from trace_bench.envs.toolsandbox.tools.augment import Augmentation
 from trace_bench.envs.toolsandbox_official.env import OfficialEnv
 from trace_bench.envs.toolsandbox_official.stage import COMMIT, RAPID_KEY, SUFFIXES, Stage
 

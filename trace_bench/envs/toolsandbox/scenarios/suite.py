@@ -14,7 +14,6 @@ from trace_bench.checklists.talk import turns_of
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Typical
 from trace_bench.core.types import Message, Score, Step, Task
-from trace_bench.envs.augmentation import Augmentation
 from trace_bench.envs.domains.env import DomainEnv
 from trace_bench.envs.domains.tables import TABLES
 from trace_bench.envs.domains.tasks import domain_data
@@ -27,6 +26,7 @@ from trace_bench.envs.toolsandbox.scenarios.pools import Pool
 from trace_bench.envs.toolsandbox.scenarios.shapes import TURNS, Shape, shapes
 from trace_bench.envs.toolsandbox.scenarios.solver import CAPABILITIES
 from trace_bench.envs.toolsandbox.scenarios.synthetic import synthetic_task
+from trace_bench.envs.toolsandbox.tools.augment import Augmentation
 
 
 class AnyWorld:

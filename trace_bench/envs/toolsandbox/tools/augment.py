@@ -9,12 +9,23 @@ import random
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from trace_bench.core.types import Tool
-from trace_bench.envs.augmentation import Augmentation
 from trace_bench.envs.toolsandbox.tools import records, search, setting, utilities
 from trace_bench.envs.toolsandbox.tools.spec import ToolSpec
+
+Augmentation = Literal[
+    "none",
+    "distractors_3",
+    "distractors_10",
+    "all_tools",
+    "scrambled_names",
+    "scrambled_descriptions",
+    "scrambled_arg_descriptions",
+    "scrambled_arg_types",
+]
+
 
 # Augmentation -> number of distractors, None for all tools.
 _DISTRACTORS: Mapping[str, int | None] = MappingProxyType(
