@@ -156,7 +156,7 @@ BEHIND = {
     "results/by_task.py": "files that results/runs.py has checked against the summary's hashes",
     "report/runs.py": "files that results/runs.py has checked against the summary's hashes",
     "results/formats/episodes.py": "files that the export has checked against these hashes",
-    "trainers/verl/rewind.py": "the same lines, with the same fields, as arrivals.py",
+    "trainers/verl/collector.py": "the same lines, with the same fields, as arrivals.py",
     "trainers/verl/episodes.py": "needs verl; the same lines, with the same fields, as arrivals.py",
 }
 

@@ -149,7 +149,7 @@ def test_an_episode_survives_the_way_to_another_process() -> None:
 @pytest.mark.parametrize("level", ["turn", "step"])
 def test_verl_gets_the_advantages_of_the_local_trainer(level: Any) -> None:
     pytest.importorskip("verl", reason="verl is not installed")
-    from trace_bench.trainers.verl import estimator
+    from trace_bench.trainers.verl.steps import by_checklist
 
     given = {"level": level, "holders": 2}
     ours = credit(PLAYED, 4, field="similarity", assignment=given, normalize_std=False)
@@ -161,7 +161,7 @@ def test_verl_gets_the_advantages_of_the_local_trainer(level: Any) -> None:
     uid = np.array([str(n // 4) for n in rows] + ["pad"], dtype=object)
     how = Assignment(level, holders=2)
     texts = [packed(PLAYED[n]) for n in rows] + [""]
-    found = estimator.by_checklist(texts, mask, uid, how)
+    found = by_checklist(texts, mask, uid, how)
     assert ours.tokens is not None and not found[-1].any()
     for row, n in enumerate(rows):
         if n != 3:

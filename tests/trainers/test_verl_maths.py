@@ -49,10 +49,10 @@ def test_advantages(verl: Any, seed: int, normalize: bool) -> None:
 def test_what_verl_is_given_is_what_is_checked_here(verl: Any, normalize: bool) -> None:
     """Our estimator in verl's place, on float32 rewards at each row's last token; also for groups
     of equal rewards, of which verl's own makes an advantage, and for a row that pads the batch."""
-    from trace_bench.trainers.verl import estimator
     from trace_bench.trainers.verl.spec import ESTIMATOR
+    from trace_bench.trainers.verl.steps import advantages
 
-    estimator.register()
+    verl.register_adv_est(ESTIMATOR)(advantages)
     drawn = torch.tensor([2 / 3] * 8 + [0.1] * 8 + [0.0, 1.0] * 4 + [0.0])
     uid = np.array(["a"] * 8 + ["b"] * 8 + ["c"] * 8 + ["pad"], dtype=object)
     mask = (torch.arange(6) < 1 + torch.arange(25)[:, None] % 6).float()

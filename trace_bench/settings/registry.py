@@ -73,7 +73,7 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "trainer": {
             "local": "trace_bench.trainers.local:local_trainer",
-            "verl": "trace_bench.trainers.verl.factory:verl_trainer",
+            "verl": "trace_bench.trainers.verl:verl_trainer",
         },
         "policy": {
             "local": "trace_bench.policies:local_policy",

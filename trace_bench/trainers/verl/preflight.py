@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 import tempfile
 from importlib import metadata
 from importlib.util import find_spec
@@ -12,7 +10,7 @@ from pathlib import Path
 
 from trace_bench.core.errors import UserError
 from trace_bench.trainers.settings import GPU, VerlSettings
-from trace_bench.trainers.verl.launch import REFUSED
+from trace_bench.trainers.verl.process import check_settings
 from trace_bench.trainers.verl.spec import JobSpec
 
 VERL = "0.9.1"
@@ -176,26 +174,6 @@ def machines(settings: VerlSettings, billions: float | None) -> tuple[list[str],
     rest = "in the machine's memory between uses" if s.offload else "all the time"
     text = f"{where}: {each:.3g} GB of weights each ({rest}), {served:.3g} GB more for vLLM"
     return [text], missing
-
-
-def check_settings(spec: JobSpec, folder: Path) -> None:
-    """Lets verl check its settings, in a separate process. Raises UserError."""
-    spec.write(folder)
-    command = [sys.executable, "-m", "trace_bench.trainers.verl.launch", str(folder), "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == REFUSED:
-        raise UserError(refusal(done.stdout))
-    if done.returncode:
-        raise UserError(
-            f"verl's settings could not be checked (exit code {done.returncode}): "
-            f"{done.stderr[-800:]}"
-        )
-
-
-def refusal(text: str) -> str:
-    """The last refusal that launch.py printed."""
-    found = [line for line in text.splitlines() if line.startswith("refused: ")]
-    return found[-1].removeprefix("refused: ") if found else "verl refused its settings"
 
 
 def _dotted(version: tuple[int, ...]) -> str:

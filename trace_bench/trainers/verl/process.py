@@ -1,12 +1,17 @@
 """Runs verl as a process group of its own: restarts it from its last checkpoint when it crashes or
-stalls, and gives up after a number of restarts."""
+stalls, and gives up after a number of restarts. The started process, the group's first:
+
+    python -m trace_bench.trainers.verl.process FOLDER START
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,10 +20,15 @@ from pathlib import Path
 from trace_bench.core.errors import UserError
 from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.verl.arrivals import Steps
-from trace_bench.trainers.verl.compose import environment
-from trace_bench.trainers.verl.launch import REFUSED
-from trace_bench.trainers.verl.preflight import refusal
-from trace_bench.trainers.verl.spec import read_spec
+from trace_bench.trainers.verl.compose import composed, environment, overrides
+from trace_bench.trainers.verl.spec import JobSpec, read_spec
+
+COMMAND = (sys.executable, "-m", "trace_bench.trainers.verl.process")
+REFUSED = 3
+"""The exit code for settings that cannot work; the last line printed says why."""
+
+_PR_SET_PDEATHSIG = 1
+_SHUTDOWN = 30.0  # seconds for an orderly end after the parent's
 
 _POLL = 0.2  # seconds between checks for new files
 _LATE = 60.0  # seconds after verl's end within which its files must have arrived
@@ -52,14 +62,12 @@ class Process:
         """Starts verl; its output goes to verl.log."""
         variables = environment(read_spec(self.folder), self.settings, self.folder, self.attempt)
         env = {**os.environ, **variables, "PYTHONUNBUFFERED": "1"}
-        command = [sys.executable, "-m", "trace_bench.trainers.verl.launch", str(self.folder)]
-        command.append(str(self.attempt))
         steps = Steps(self.folder)
         steps.repair()
         self.resumed = steps.saved()
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(
-                command,
+                [*COMMAND, str(self.folder), str(self.attempt)],
                 env=env,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -150,3 +158,72 @@ class Process:
         except OSError:
             return ""
         return "\n".join(text.splitlines()[-lines:])
+
+
+def check_settings(spec: JobSpec, folder: Path) -> None:
+    """Lets verl check its settings, in a separate process. Raises UserError."""
+    spec.write(folder)
+    command = [*COMMAND, str(folder), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == REFUSED:
+        raise UserError(refusal(done.stdout))
+    if done.returncode:
+        raise UserError(
+            f"verl's settings could not be checked (exit code {done.returncode}): "
+            f"{done.stderr[-800:]}"
+        )
+
+
+def refusal(text: str) -> str:
+    """The last refusal that `main` printed."""
+    found = [line for line in text.splitlines() if line.startswith("refused: ")]
+    return found[-1].removeprefix("refused: ") if found else "verl refused its settings"
+
+
+def main(arguments: list[str]) -> int:
+    """The started process: composes and checks verl's settings and then runs verl until the job is
+    done; with --check for START it only checks. It ends when its parent process is gone, and Ray's
+    processes end with it."""
+    folder = Path(arguments[0])
+    _die_with_parent()
+    spec = read_spec(folder)
+    settings = VerlSettings(**spec.trainer)
+    try:
+        if settings.device == "cpu":
+            from trace_bench.trainers.verl.cpu.plugin import register_rollout
+
+            register_rollout()
+        start = 0 if "--check" in arguments else int(arguments[1])
+        config = composed(overrides(spec, settings, folder, start))
+    except UserError as error:
+        print(f"refused: {error}", flush=True)
+        return REFUSED
+    if "--check" in arguments:
+        return 0
+    from verl.trainer.main_ppo import run_ppo
+
+    from trace_bench.trainers.verl.steps import Runner
+
+    run_ppo(config, task_runner_class=Runner)
+    return 0
+
+
+def _die_with_parent() -> None:
+    """Ends this process with its parent, on Linux; elsewhere the processes of a killed run must be
+    ended by hand."""
+    if not sys.platform.startswith("linux"):
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)  # Ray then ends its own processes
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        time.sleep(_SHUTDOWN)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -30,7 +30,7 @@ NOTHING = -1
 """The adapter version that marks a placeholder for an episode that cannot be trained on."""
 
 ESTIMATOR = "trace_bench"
-"""The estimator of advantages, by its name in verl's settings (estimator.py)."""
+"""The estimator of advantages, by its name in verl's settings (`steps.advantages`)."""
 
 STEPS = "trace_bench_steps_max"
 """The metric with the number of an iteration's optimizer steps that had a gradient. verl reduces a

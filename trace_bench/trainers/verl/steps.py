@@ -8,29 +8,76 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from pprint import pprint
 from typing import Any
 
 import numpy as np
 import ray
+import torch
 import transfer_queue as tq
 from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
+from torch import Tensor
+from verl.trainer.ppo.core_algos import register_adv_est
 from verl.trainer.ppo.v1 import AgentLoopManagerTQ
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.utils.padding import response_to_nested
 
+from trace_bench.checklists.rewards import Assignment
+from trace_bench.trainers import credit
 from trace_bench.trainers.assignment import assignment_of
-from trace_bench.trainers.grpo import mismatch
-from trace_bench.trainers.verl import estimator
-from trace_bench.trainers.verl.spec import CREDIT, JOB_VARIABLE, MISMATCH, NOTHING, read_spec
+from trace_bench.trainers.credit import unpacked
+from trace_bench.trainers.grpo import group_advantages, mismatch
+from trace_bench.trainers.verl.spec import (
+    CREDIT,
+    ESTIMATOR,
+    JOB_VARIABLE,
+    MISMATCH,
+    NOTHING,
+    read_spec,
+)
 
 _POLL = 0.05  # seconds; verl's own 2 s are as long as a small model's step
 _LEFTOVERS = 60.0  # seconds until Ray has removed what a killed run left behind
 _WATCH = 3.0  # seconds between checks that all actors are alive
+
+
+def advantages(
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    index: np.ndarray,
+    config: Mapping[str, Any],
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    """(advantages, returns), both [rows, tokens], of rewards and mask of that shape; `index` [rows]
+    is the group of each row. A group of equal rewards, or of one row, has advantages of zero."""
+    rewards = token_level_rewards.sum(dim=-1)
+    group = np.unique(index.astype(str), return_inverse=True)[1]
+    found = group_advantages(
+        rewards, torch.from_numpy(group), normalize_std=bool(config["norm_adv_by_std_in_grpo"])
+    )
+    spread = found.values.to(response_mask.device)[:, None] * response_mask
+    return spread, spread
+
+
+def by_checklist(
+    episodes: Sequence[str], response_mask: Tensor, index: np.ndarray, how: Assignment
+) -> Tensor:
+    """The advantages [rows, tokens] of packed episodes (`credit.packed`), as trainer=local has
+    them. `response_mask` [rows, tokens] is 1 at the sampled tokens, `index` [rows] the group."""
+    found = [unpacked(text) for text in episodes]
+    labels = np.unique(index.astype(str), return_inverse=True)[1]
+    groups = [np.flatnonzero(labels == n).tolist() for n in range(int(labels.max()) + 1)]
+    made = credit.by_checklist([r for r, _ in found], [each for _, each in found], groups, how)
+    out = torch.zeros_like(response_mask, dtype=torch.float32)
+    for row, tokens in enumerate(made.tokens or ()):
+        places = response_mask[row].bool().nonzero()[:, 0]
+        if len(tokens) and len(places):  # not of a row in no baseline, nor of one that pads
+            out[row, places] = tokens.to(out.device)
+    return out
 
 
 class Sampler(ReplayBuffer):
@@ -94,7 +141,7 @@ class StepTrainer(PPOTrainerSync):
     def _init_resource_pool_mgr(self) -> None:
         super()._init_resource_pool_mgr()
         if self.config.trainer.device == "cpu":
-            from trace_bench.trainers.verl.cpu.worker import CpuWorker
+            from trace_bench.trainers.verl.cpu.server import CpuWorker
 
             for role in list(self.role_worker_mapping):
                 self.role_worker_mapping[role] = ray.remote(CpuWorker)
@@ -114,7 +161,7 @@ class StepTrainer(PPOTrainerSync):
         episodes = [extra[CREDIT] for extra in list(data["extra_fields"])]
         how = assignment_of(spec.assignment, bool(spec.trainer["normalize_std"]))
         uid = np.array(list(data["uid"]), dtype=object)
-        made = estimator.by_checklist(episodes, mask, uid, how)
+        made = by_checklist(episodes, mask, uid, how)
         there = response_to_nested(made, nested)
         fields_made = TensorDict({"advantages": there, "returns": there}, batch_size=len(batch))
         return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields_made)
@@ -179,7 +226,7 @@ class Runner:
             from trace_bench.trainers.verl.cpu.plugin import register_rollout
 
             register_rollout()
-        estimator.register()
+        register_adv_est(ESTIMATOR)(advantages)
         config.transfer_queue.enable = True
         pprint(OmegaConf.to_container(config, resolve=True))
         OmegaConf.resolve(config)

@@ -4,7 +4,7 @@ of its workers in the ledger as they arrive, iteration by iteration.
 Differences from trainer=local: all iterations have the same size (rollouts left over at the end of
 the budget stay unspent), groups in which all rewards are equal stay in the loss's denominator with
 an advantage of zero, and there is no early stopping. Of an iteration that lost too many of its
-episodes the next start runs the lost ones again (rewind.py).
+episodes the next start runs the lost ones again (collector.py).
 """
 
 from __future__ import annotations

@@ -1,14 +1,128 @@
-"""Registers the platform and the rollout server with verl, which loads a plug-in by importing its
-module (`verl/__init__.py`, VERL_USE_EXTERNAL_MODULES)."""
+"""A CPU as verl's platform (no memory of its own to manage, gloo between processes), and how verl
+comes to know it and the rollout server: it loads a plug-in by importing its module
+(`verl/__init__.py`, VERL_USE_EXTERNAL_MODULES)."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
+import torch
+from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
-from trace_bench.trainers.verl.cpu.platform import CpuPlatform
 from trace_bench.trainers.verl.spec import CPU_ROLLOUT
+
+
+class CpuPlatform(PlatformBase):
+    """Uses processes in place of GPUs; Ray counts them as logical resources."""
+
+    device_name = "cpu"
+    vendor_name = "cpu"
+
+    @property
+    def device_module(self) -> Any:
+        return device_module()
+
+    def is_available(self) -> bool:
+        return True
+
+    def is_platform_available(self, use_smi_check: bool = False) -> bool:
+        return False  # never detected: used only if VERL_PLATFORM selects it
+
+    def current_device(self) -> Any:
+        return "cpu"  # `tensor.to(0)` would mean a GPU
+
+    def device_count(self) -> int:
+        return 1
+
+    def set_device(self, device_index: int) -> None:
+        """No effect: there is one device."""
+
+    def synchronize(self, device_index: int | None = None) -> None:
+        """No effect: nothing runs asynchronously."""
+
+    def manual_seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def manual_seed_all(self, seed: int) -> None:
+        torch.manual_seed(seed)
+
+    def set_allocator_settings(self, settings: str) -> None:
+        """No effect: there is no allocator to configure."""
+
+    def empty_cache(self) -> None:
+        """No effect: there is no cache."""
+
+    def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
+        return None, None
+
+    def communication_backend_name(self) -> str:
+        return "gloo"
+
+    def visible_devices_envvar(self) -> str:
+        return "CUDA_VISIBLE_DEVICES"
+
+    @contextmanager
+    def nvtx_range(self, msg: str) -> Iterator[None]:
+        yield
+
+    def profiler_start(self) -> None:
+        """No effect: there is no profiler."""
+
+    def profiler_stop(self) -> None:
+        """No effect: there is no profiler to stop."""
+
+    def ray_resource_name(self) -> str:
+        return "GPU"
+
+    def ray_noset_envvars(self) -> list[str]:
+        return []
+
+    def is_ipc_supported(self) -> bool:
+        return False
+
+    def cudart(self) -> Any:
+        return None
+
+
+def device_module() -> Any:
+    """The functions of `torch.cuda` that verl uses, for a CPU."""
+
+    def nothing(*_: Any, **__: Any) -> None:
+        return None
+
+    def zero(*_: Any, **__: Any) -> int:
+        return 0
+
+    return SimpleNamespace(
+        is_available=lambda: True,
+        device_count=lambda: 1,
+        current_device=lambda: "cpu",
+        current_stream=torch.cpu.current_stream,
+        Stream=torch.cpu.Stream,
+        stream=lambda *_: nullcontext(),
+        Event=lambda *_, **__: SimpleNamespace(record=nothing, synchronize=nothing),
+        synchronize=nothing,
+        set_device=nothing,
+        empty_cache=nothing,
+        ipc_collect=nothing,
+        set_per_process_memory_fraction=nothing,
+        memory_allocated=zero,
+        memory_reserved=zero,
+        max_memory_allocated=zero,
+        max_memory_reserved=zero,
+        reset_peak_memory_stats=nothing,
+        mem_get_info=lambda *_: (1, 1),
+        get_device_name=lambda *_: "cpu",
+        get_device_properties=lambda *_: SimpleNamespace(name="cpu", total_memory=1),
+        get_rng_state=torch.get_rng_state,
+        set_rng_state=torch.set_rng_state,
+        manual_seed=torch.manual_seed,
+        manual_seed_all=torch.manual_seed,
+    )
 
 
 def _replica() -> Any:
@@ -24,8 +138,8 @@ def register() -> None:
 
 
 def register_rollout() -> None:
-    """Registers the rollout server. Called after verl's import, by launch.py, steps.Runner and
-    CpuWorker."""
+    """Registers the rollout server. Called after verl's import, by process.main, steps.Runner
+    and CpuWorker."""
     from verl.workers.rollout.base import _ROLLOUT_REGISTRY
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 

@@ -1,5 +1,5 @@
 """verl's rollout server on a CPU: this project's own engine (policies/engine), from tokens to
-tokens, with the adapter in full precision."""
+tokens, with the adapter in full precision; and its training worker."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from typing import Any
 
 import ray
 import torch
+from verl.workers.engine_workers import ActorRolloutRefWorker
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
 from trace_bench.policies.engine.lora import adapter_of
 from trace_bench.policies.engine.scheduler import Engine, Order, Sampled
 from trace_bench.policies.local import backend_of, load_model
+from trace_bench.trainers.verl.cpu.plugin import register_rollout
 from trace_bench.trainers.verl.spec import JOB_VARIABLE, read_spec
 
 _SLOTS = 128  # concurrent sequences; further ones wait
@@ -202,3 +204,14 @@ def _resolve(answer: asyncio.Future[Sampled], what: Sampled | Exception) -> None
             answer.set_result(what)
 
     answer.get_loop().call_soon_threadsafe(hand)
+
+
+class CpuWorker(ActorRolloutRefWorker):
+    """verl asks torch for the process group "cpu:gloo,cpu:gloo", which torch refuses; if a group
+    exists already, verl uses that one."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        if not torch.distributed.is_initialized():
+            torch.distributed.init_process_group("gloo")  # rank and address are in the environment
+        register_rollout()
+        super().__init__(*args, **kwargs)
