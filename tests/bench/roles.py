@@ -54,9 +54,8 @@ from trace_bench.models.cache import place, read_kept
 from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
-from trace_bench.serve.backend import Local
-from trace_bench.serve.engine import LocalEngine
-from trace_bench.serve.settings import ServeSettings
+from trace_bench.serve.engine import Local, LocalEngine
+from trace_bench.serve.request import ServeSettings
 
 PLACES, CONTEXT = 10, 4096  # conversations at once, tokens of one
 SHOWN = 2048  # tokens of a question and its answer, for roles that shorten what they show

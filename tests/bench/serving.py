@@ -97,7 +97,7 @@ def main() -> None:
 
     from trace_bench.core.types import AgentSpec
     from trace_bench.policies.local import LocalPolicy
-    from trace_bench.serve.settings import ServeSettings
+    from trace_bench.serve.request import ServeSettings
     from trace_bench.tiny import MODEL_FOLDER
 
     bodies = requests(given.requests, given.tokens)

@@ -24,7 +24,7 @@ from servers.agent import Served, local, routed_agent, serving
 from trace_bench.core.types import AgentSpec
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.serve.settings import ServeSettings
+from trace_bench.serve.request import ServeSettings
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
 HELLO = [{"role": "user", "content": "send a message"}]
@@ -247,8 +247,7 @@ def test_a_client_that_is_killed_frees_its_place(how: str, tmp_path: Path) -> No
     with_limit = ServeSettings(tokens=8000)
     policy = LocalPolicy(model, batch=1, context=8000, threads=1)
     policy.chat.stop = -1  # this model would end its turn by chance
-    from trace_bench.serve.backend import Local
-    from trace_bench.serve.engine import LocalEngine
+    from trace_bench.serve.engine import Local, LocalEngine
 
     agent = AgentSpec(str(model))
     engine = LocalEngine(policy, agent, 8000)

@@ -16,10 +16,9 @@ from trace_bench.core.store import write_json
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.serve.__main__ import models_of
-from trace_bench.serve.app import App
-from trace_bench.serve.backend import Backend, Local
-from trace_bench.serve.engine import LocalEngine
-from trace_bench.serve.settings import ServeSettings
+from trace_bench.serve.app import App, Backend
+from trace_bench.serve.engine import Local, LocalEngine
+from trace_bench.serve.request import ServeSettings
 
 
 @dataclass

@@ -21,10 +21,10 @@ from trace_bench.core.beginning import read_beginning
 from trace_bench.core.checked import build
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AgentSpec
-from trace_bench.serve.settings import Model, ServeSettings
+from trace_bench.serve.request import Model, ServeSettings
 
 if TYPE_CHECKING:
-    from trace_bench.serve.backend import Backend
+    from trace_bench.serve.app import Backend
 
 BASE = "base"
 _HELP = {
@@ -118,8 +118,7 @@ def models_of(agent: AgentSpec, name: str) -> dict[str, Model]:
 
 def _local(given: argparse.Namespace, agent: AgentSpec, settings: ServeSettings) -> Backend:
     from trace_bench.policies.local import LocalPolicy
-    from trace_bench.serve.backend import Local
-    from trace_bench.serve.engine import LocalEngine
+    from trace_bench.serve.engine import Local, LocalEngine
 
     policy = LocalPolicy(
         given.model or agent.model,

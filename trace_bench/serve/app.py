@@ -7,7 +7,7 @@ import hmac
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
@@ -16,13 +16,25 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from trace_bench.core.limits import Limits
-from trace_bench.serve.backend import Backend
 from trace_bench.serve.completion import error_body, error_event
-from trace_bench.serve.request import ChatRequest, Refused, parse
-from trace_bench.serve.settings import Model, ServeSettings
+from trace_bench.serve.request import ChatRequest, Model, Refused, ServeSettings, parse
 
 Log = Callable[[str], None]
 GONE = 499  # in the log: the client has gone before its answer
+
+
+class Backend(Protocol):
+    """Answers a request whole, or as server-sent events; `note` gets facts for the log. Cancelling
+    either frees what the request holds. Raises Refused."""
+
+    async def whole(
+        self, ask: ChatRequest, model: Model, note: dict[str, Any]
+    ) -> dict[str, Any]: ...
+    def events(
+        self, ask: ChatRequest, model: Model, note: dict[str, Any]
+    ) -> AsyncGenerator[bytes, None]: ...
+    def health(self) -> dict[str, Any]: ...  # with `status`: "ok" if it can answer
+    async def close(self) -> None: ...
 
 
 class App:

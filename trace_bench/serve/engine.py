@@ -7,12 +7,15 @@ the request that goes on with it then only adds to its prompt.
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
 import traceback
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RoutesTurns, TurnReply, TurnRequest
@@ -23,10 +26,16 @@ from trace_bench.policies.engine.guide import BadSchema, Guide
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.merge import Sums
 from trace_bench.policies.routing.router import make_router
-from trace_bench.serve.completion import Answer, answer_of
-from trace_bench.serve.conversations import choose, key_after, key_before, new_messages
-from trace_bench.serve.request import ChatRequest, Refused
-from trace_bench.serve.settings import Model
+from trace_bench.serve.completion import Answer, Shape, answer_of
+from trace_bench.serve.request import (
+    ChatRequest,
+    Model,
+    Refused,
+    choose,
+    key_after,
+    key_before,
+    new_messages,
+)
 
 Event = str | Answer | Refused
 """What a client gets: all of the text so far, the whole answer, or the reason why there is none."""
@@ -247,6 +256,70 @@ class LocalEngine:
             self._release(old[0])
         self._idle[key] = (reply.episode, ticket.adapter)
         ticket.deliver(answer_of(turn, prompt))
+
+
+class Local:
+    """`app.Backend`: the engine of this process."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self._engine = engine
+
+    async def whole(self, ask: ChatRequest, model: Model, note: dict[str, Any]) -> dict[str, Any]:
+        async with aclosing(self._ask(ask, model, note)) as events:
+            async for event in events:
+                if isinstance(event, Answer):
+                    return Shape(ask.model).whole(event)
+        raise AssertionError("the last event is an answer, or it raises")
+
+    async def events(
+        self, ask: ChatRequest, model: Model, note: dict[str, Any]
+    ) -> AsyncGenerator[bytes, None]:
+        shape, said, begun = Shape(ask.model), "", False
+        async with aclosing(self._ask(ask, model, note)) as found:
+            async for event in found:
+                text = event.message["content"] if isinstance(event, Answer) else event
+                if not begun:
+                    yield shape.first()
+                    begun = True
+                if len(text) > len(said):
+                    yield shape.text(text[len(said) :])
+                    said = text
+                if isinstance(event, Answer):
+                    for data in shape.last(event, ask.usage):
+                        yield data
+
+    def health(self) -> dict[str, Any]:
+        return {"status": "broken" if self._engine.broken else "ok", **self._engine.load}
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._engine.close)
+
+    async def _ask(
+        self, ask: ChatRequest, model: Model, note: dict[str, Any]
+    ) -> AsyncGenerator[str | Answer, None]:
+        """The engine's events for a request; the last one is the answer."""
+        loop = asyncio.get_running_loop()
+        events: asyncio.Queue[Event] = asyncio.Queue()
+        done = False
+
+        def deliver(event: Event) -> None:
+            loop.call_soon_threadsafe(events.put_nowait, event)
+
+        ticket = Ticket(ask, model, deliver)
+        self._engine.start(ticket)
+        try:
+            while not done:
+                event = await events.get()
+                done = not isinstance(event, str)
+                note["adapter"] = ticket.adapter
+                if isinstance(event, Refused):
+                    raise event
+                if isinstance(event, Answer):
+                    note |= {"prompt": event.prompt, "completion": event.completion}
+                yield event
+        finally:
+            if not done:
+                self._engine.cancel(ticket)
 
 
 def _failure(reply: TurnReply) -> Refused:

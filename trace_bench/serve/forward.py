@@ -22,15 +22,13 @@ from trace_bench.policies.openai import CHAT, OpenAIPolicy
 from trace_bench.policies.routing.merge import Mixture, Sums
 from trace_bench.policies.routing.router import make_router
 from trace_bench.serve.completion import DONE, event
-from trace_bench.serve.conversations import choose
-from trace_bench.serve.request import ChatRequest, Refused
-from trace_bench.serve.settings import Model
+from trace_bench.serve.request import ChatRequest, Model, Refused, choose
 
 NAME = "model"  # the field of every answer that holds a name of the server behind
 
 
 class Forward:
-    """`backend.Backend`. Loads the agent's adapters into the server; raises UserError if it does
+    """`app.Backend`. Loads the agent's adapters into the server; raises UserError if it does
     not answer, does not have the model or does not use an adapter."""
 
     def __init__(self, endpoint: Endpoint, model: str, agent: AgentSpec, most: int) -> None:
