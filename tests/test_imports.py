@@ -33,7 +33,7 @@ LAYERS = (
 )
 COMMANDS = {"__main__", "show", "sweep", "check"}  # python -m trace_bench.NAME, single files
 OTHER_THINGS = {  # of the same name as a part
-    ("runner/handover", "base"),  # the row of the base agent
+    ("runner/report", "base"),  # the row of the base agent
     ("results/records", "base"),  # and its key in a record
     ("envs/toolsandbox_official/suite", "base"),  # a split
     ("methods/trace/training", "joint"),  # a value of method.adapters

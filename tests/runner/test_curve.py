@@ -10,7 +10,8 @@ import pytest
 
 from trace_bench.__main__ import main
 from trace_bench.core.protocols import RunContext
-from trace_bench.runner.build import plan_of, run_context
+from trace_bench.runner.build import run_context
+from trace_bench.runner.plan import plan_of
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import parts_of
 

@@ -14,11 +14,11 @@ from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.play.record import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
+from trace_bench.runner import outcomes as figures_of
 from trace_bench.runner import report
 from trace_bench.runner.evaluate import Evaluator
-from trace_bench.runner.outcomes import EvaluationPlan, Known, Outcome
+from trace_bench.runner.outcomes import EvaluationPlan, Known, Outcome, only, routing
 from trace_bench.runner.progress import Progress
-from trace_bench.runner.routing import only, routing
 
 
 def outcomes(agent: str, adapter: str | None, similarities: list[float | None]) -> list[Outcome]:
@@ -78,14 +78,14 @@ def test_only_keeps_one_adapter_and_no_router() -> None:
 
 def test_lost_episodes_are_shown_and_never_scored() -> None:
     lost = outcomes("final", None, [1.0, None, 1.0, 1.0])
-    figures = report.score(lost)
+    figures = figures_of.score(lost)
     assert (figures["success"], figures["n"], figures["failures"]) == (1.0, 3, 1)
-    difference = report.difference(lost, BASE)
+    difference = figures_of.difference(lost, BASE)
     assert difference is not None
     assert (difference["n"], difference["value"]) == (3, pytest.approx(2 / 3))
-    nothing = report.score(outcomes("final", None, [None, None]))
+    nothing = figures_of.score(outcomes("final", None, [None, None]))
     assert (nothing["success"], nothing["n"], nothing["failures"]) == (None, 0, 2)
-    row = report.row("trace", lost, BASE)
+    row = figures_of.row("trace", lost, BASE)
     assert row is not None
     assert "(1 lost)" in report.table([vars(row)], "title")
 

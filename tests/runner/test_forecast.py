@@ -9,9 +9,10 @@ from servers.scripted import models, serve
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
-from trace_bench.runner.build import plan_of, run_context
+from trace_bench.runner.build import run_context
 from trace_bench.runner.forecast import describe
 from trace_bench.runner.pipeline import run
+from trace_bench.runner.plan import plan_of
 from trace_bench.settings.compose import compose, conf_dir
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.schema import Settings

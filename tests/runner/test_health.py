@@ -13,7 +13,7 @@ from toy import ToyEnv
 import trace_bench
 from trace_bench.__main__ import main
 from trace_bench.core.types import Boundary, Check, Failure, Score, StopReason, Trajectory, Turn
-from trace_bench.runner import health
+from trace_bench.runner import health, report
 from trace_bench.runner.outcomes import Outcome, outcome_of
 
 REPLY = {"role": "assistant", "content": ""}
@@ -60,7 +60,7 @@ def test_training_is_summed_over_its_iterations() -> None:
 def test_the_lines_say_what_there_is() -> None:
     still = health.Episodes(episodes=8).data()
     training = {"groups": 7, "constant": 4, "steps": 2}
-    assert health.lines(
+    assert report.health_lines(
         {"method": COUNTED, "evaluation": still, **training, "equal_trials": 3}
     ) == [
         "health, method: 5 episodes, 1 lost (1 user), 1 cut off by the context, 1 by the limit of "
@@ -76,11 +76,11 @@ def test_a_sampler_that_is_not_the_trained_policy_is_in_the_lines() -> None:
     still = health.Episodes(episodes=8).data()
     training = {"groups": None, "constant": None, "steps": 2, "apart": 0.125, "alarms": 3}
     found = {"method": still, "evaluation": still, **training, "equal_trials": None}
-    assert health.lines(found)[0].endswith(
+    assert report.health_lines(found)[0].endswith(
         "; 2 optimizer steps; sampler and trainer too far apart in 3 iterations (by up to 0.125 in "
         "log-probability on average, trainer.mismatch)"
     )
-    assert health.lines(found | {"alarms": 0})[0].endswith("; 2 optimizer steps")
+    assert report.health_lines(found | {"alarms": 0})[0].endswith("; 2 optimizer steps")
 
 
 def outcome(trial: int, tokens: int = 3) -> Outcome:

@@ -10,7 +10,7 @@ import pytest
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
-from trace_bench.runner.build import training_tasks
+from trace_bench.runner.plan import training_tasks
 from trace_bench.settings.compose import compose
 
 LIMIT = 12

@@ -17,7 +17,7 @@ from trace_bench.core.store import write_json
 from trace_bench.core.types import Step, Task
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.scripted import ReferencePolicy
-from trace_bench.runner.prompts import LOOKED_AT, NO_TASK, check_prompts, try_turn
+from trace_bench.runner.bench import LOOKED_AT, NO_TASK, check_prompts, try_turn
 from trace_bench.runner.summary import selected_capabilities
 
 TASKS = [toy_task(i) for i in range(40)]

@@ -17,9 +17,8 @@ from trace_bench.core.types import AdapterRef, AgentSpec, Message
 from trace_bench.play.record import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy, ScriptedPolicy, call_message, text_message
-from trace_bench.runner.clock import Clock
 from trace_bench.runner.evaluation import Evaluation, Wanted
-from trace_bench.runner.progress import Progress
+from trace_bench.runner.progress import Clock, Progress
 
 TASKS = 12
 ADAPTERS = (AdapterRef("a@1", "a"), AdapterRef("b@1", "b"))

@@ -10,7 +10,7 @@ from toy import ToySuite
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import MethodPlan
 from trace_bench.core.types import Task
-from trace_bench.runner.build import check_splits
+from trace_bench.runner.plan import check_splits
 from trace_bench.settings.compose import compose
 
 LEARNS = MethodPlan()

@@ -14,8 +14,7 @@ from trace_bench.core.types import AgentSpec, Task
 from trace_bench.play.record import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy
-from trace_bench.runner import elsewhere
-from trace_bench.runner.build import generated_suites, make_suite, run_context
+from trace_bench.runner.build import MAKER, clean_up, generated_suites, make_suite, run_context
 from trace_bench.runner.lab import Listeners, Models, RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import Progress
@@ -49,8 +48,8 @@ def facts(chosen: Settings, **more: Any) -> RunContext:
         chosen,
         parts_of(chosen),
         fingerprint="tests",
-        elsewhere=elsewhere.MAKER,
-        clean_up=lambda: elsewhere.clean_up(chosen),
+        elsewhere=MAKER,
+        clean_up=lambda: clean_up(chosen),
         **more,
     )
 

@@ -1,8 +1,11 @@
-"""The parts of a run, built and checked before anything is run."""
+"""The parts of a run, built and checked before anything is run: also what the first prompts of
+held-out tasks show (tools must reach the model, prompts must leave room for a turn, servers must
+answer one), and the lines at a run's start.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 
@@ -13,32 +16,41 @@ from trace_bench.core.protocols import (
     MethodPlan,
     Policy,
     Preflight,
+    ReadsPrompts,
     RunContext,
     Suite,
+    Tagged,
     Trainer,
+    TriesTurns,
+    TurnRequest,
     Yardstick,
 )
-from trace_bench.core.types import Task
+from trace_bench.core.run_files import TASKS
+from trace_bench.core.store import write_json
+from trace_bench.core.types import Message, Step, Task
 from trace_bench.llm.roles import Roles
-from trace_bench.play.suites import about_of, tasks_of
-from trace_bench.runner import elsewhere
+from trace_bench.play.steps import close, fault_of, make, readable, step_all
+from trace_bench.play.suites import about_of, asks_user, tasks_of
 from trace_bench.runner.beginning import beginning_of, check_beginning
 from trace_bench.runner.build import (
+    MAKER,
     Log,
+    clean_up,
+    make_roles,
+    make_suite,
+    models_in_roles,
+    run_context,
+)
+from trace_bench.runner.evaluation import Wanted
+from trace_bench.runner.folder import Place
+from trace_bench.runner.plan import (
     check_needs,
     check_sandbox,
     check_splits,
     checkpoints,
-    make_roles,
-    make_suite,
-    models_in_roles,
     plan_of,
-    run_context,
     training_tasks,
 )
-from trace_bench.runner.evaluation import Wanted
-from trace_bench.runner.folder import Place
-from trace_bench.runner.prompts import check_prompts, try_turn
 from trace_bench.settings.identity import model_path
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import Settings
@@ -77,8 +89,8 @@ def build_bench(
         ask=roles.ask if "user" in models_in_roles(settings) else None,
         judge=roles.ask if "judge" in models_in_roles(settings) else None,
         simulator=roles.ask if "simulator" in models_in_roles(settings) else None,
-        elsewhere=elsewhere.MAKER,
-        clean_up=lambda: elsewhere.clean_up(settings),
+        elsewhere=MAKER,
+        clean_up=lambda: clean_up(settings),
     )
     suite = make_suite(settings, parts, context, log)
     if isinstance(suite, Closes):
@@ -165,3 +177,101 @@ def acting_model(bench: Bench) -> str:
 def yardsticks(bench: Bench) -> tuple[Yardstick, ...]:
     """The method's yardsticks that the run also trains."""
     return bench.plan.yardsticks if bench.settings.evaluation.yardsticks else ()
+
+
+def write_tags(bench: Bench) -> None:
+    """{task id: [words]} of every held-out task, if the suite's class says where they stand."""
+    path, suite = bench.place.folder / TASKS, bench.parts["env"].declared
+    if isinstance(suite, Tagged) and not path.exists():
+        keys = suite.tag_keys
+        write_json(
+            path,
+            {t.id: [str(w) for k in keys for w in t.data.get(k, ())] for t in wanted(bench).tasks},
+        )
+
+
+def header(bench: Bench) -> list[str]:
+    """Method, environment, agent, budget and folder of a run, and what is known to add nothing."""
+    settings, parts, held_out = bench.settings, bench.parts, wanted(bench)
+    suite, policy = bench.suite, settings.policy
+    trained = f", trainer={parts['trainer'].label}" if bench.plan.trains else ""
+    trials = f", {held_out.trials} trials each" if held_out.trials > 1 else ""
+    learned = f"{len(bench.train)} training tasks, " if bench.plan.learns else ""
+    lines = [
+        f"method={parts['method'].label} on {suite.name}/{suite.variant}: {learned}"
+        f"{len(held_out.tasks)} held-out tasks ({settings.evaluation.split}{trials}), "
+        f"protocol {settings.protocol}",
+        f"agent: {acting_model(bench)}, policy={parts['policy'].label}{trained}",
+        *([f"begins with: {settings.agent}"] if settings.agent else []),
+        f"budget: {settings.budget} rollouts, seed {settings.seed}",
+        f"folder: {bench.place.folder}",
+    ]
+    greedy = policy.eval_temperature == 0 and bench.policy.repeatable
+    if greedy and held_out.trials > 1 and not asks_user(suite):
+        lines.append(
+            f"note: evaluation.trials={held_out.trials} with policy.eval_temperature=0 runs the "
+            "same episodes again: this policy repeats itself"
+        )
+    return lines
+
+
+LOOKED_AT = 8  # tasks
+
+NO_TASK: Message = {"role": "user", "content": "What can you do for me?"}
+"""The prompt of a turn that is asked for where no task's prompt is known beforehand."""
+
+
+def check_prompts(policy: Policy, suite: Suite, tasks: Sequence[Task]) -> str | None:
+    """A warning if some of the first prompts do not fit the context; None if all do. Raises
+    UserError if none does, or if tools do not reach the model. Tasks that cannot be reset are left
+    to the run, and so is all of a suite whose user is a model, or a policy that cannot tell."""
+    if not isinstance(policy, ReadsPrompts) or asks_user(suite):
+        return None
+    opened = _opened(suite, _chosen(tasks))
+    sizes = [policy.first_prompt(step.messages, step.tools) for step in opened]
+    if not (long := [size for size in sizes if size >= policy.context]):
+        return None
+    said = (
+        f"the first prompts of {len(long)} of {len(sizes)} held-out tasks that were looked at do "
+        f"not fit: they have up to {max(long)} tokens, and policy.context={policy.context} must "
+        "leave room for a turn"
+    )
+    if len(long) == len(sizes):
+        raise UserError(f"{said}. Change `policy.context`, or `model` if it allows no more.")
+    return f"{said}; such episodes end at once and are scored as they stand"
+
+
+def try_turn(
+    policy: Policy, suite: Suite, tasks: Sequence[Task], *, temperature: float, max_tokens: int
+) -> str | None:
+    """Asks a policy that can be asked beforehand for one turn, given the shortest of the first
+    prompts; returns what it says about it. If a model plays the user, or no task can be reset, the
+    prompt is `NO_TASK`. Raises UserError."""
+    if not isinstance(policy, TriesTurns):
+        return None
+    steps = [] if asks_user(suite) else list(_opened(suite, _chosen(tasks)))
+    first = min(steps, key=_length, default=Step((NO_TASK,)))
+    request = TurnRequest(
+        -1, first.messages, first.tools, temperature=temperature, max_tokens=max_tokens
+    )
+    return policy.try_turn(request)
+
+
+def _chosen(tasks: Sequence[Task]) -> Sequence[Task]:
+    return tasks[:: max(1, len(tasks) // LOOKED_AT)][:LOOKED_AT]
+
+
+def _length(step: Step) -> int:
+    return sum(len(str(message.get("content") or "")) for message in step.messages)
+
+
+def _opened(suite: Suite, tasks: Sequence[Task]) -> Iterator[Step]:
+    """What the environments of these tasks return at reset."""
+    due = [(make(suite), task) for task in tasks]
+    try:
+        for step in step_all(suite, due):
+            if isinstance(step, Step) and fault_of(step) is None:
+                yield readable(step)
+    finally:
+        for env, _ in due:
+            close(env)

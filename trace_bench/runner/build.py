@@ -1,41 +1,34 @@
-"""Builds the parts of a run from its settings. Nothing here depends on a part's name: parts declare
-their differences themselves (`core.protocols`)."""
+"""Builds the parts of a run from its settings, here and in another process (a worker of
+trainer=verl). Nothing here depends on a part's name: parts declare their differences themselves
+(`core.protocols`)."""
 
 from __future__ import annotations
 
-import re
+import contextlib
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.factory import members
+from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
-    Method,
-    MethodPlan,
-    Need,
-    Phase,
-    PlannedRun,
-    PlansItself,
     Policy,
     RunContext,
+    Source,
     Suite,
-    Trainer,
 )
-from trace_bench.core.run_files import FLOORS
-from trace_bench.core.types import CHARGED, Task, to_json
+from trace_bench.core.types import to_json
 from trace_bench.llm.client import Endpoint, check_extra, check_urls, read_key
 from trace_bench.llm.roles import Role, Roles
-from trace_bench.play.suites import in_both, splits_of, tasks_of
-from trace_bench.runner.beginning import beginning_of, with_beginning
+from trace_bench.play.suites import Suites, generated_key
 from trace_bench.runner.lab import MakeSuite
 from trace_bench.sandbox.choose import Sandbox, Where, suite_in
 from trace_bench.sandbox.docker import Limits
 from trace_bench.sandbox.generated import generated_suite
-from trace_bench.settings.identity import model_path, served_name
+from trace_bench.settings.identity import model_path, parts_of, served_name
 from trace_bench.settings.registry import Part, find
-from trace_bench.settings.schema import PARTS, PartSettings, RoleSettings, Settings
+from trace_bench.settings.schema import PARTS, PartSettings, RoleSettings, Settings, parse
 
 Parts = Mapping[str, Part]
 Log = Callable[[str], None]
@@ -159,173 +152,49 @@ def models_in_roles(settings: Settings) -> frozenset[str]:
     return frozenset(n for n, how in settings.llm.roles.items() if how.by == "endpoint")
 
 
-# -- the method's plan --------------------------------------------------------------------------
-
-
-def plan_of(settings: Settings, method: Method, trainer: Trainer, tasks: int) -> MethodPlan:
-    """The method's plan for so many training tasks, with the agent that it begins with. Raises
-    UserError if the budget is too small."""
-    return with_beginning(_planned(settings, method, trainer, tasks), beginning_of(settings))
-
-
-def _planned(settings: Settings, method: Method, trainer: Trainer, tasks: int) -> MethodPlan:
-    run = PlannedRun(
-        budget=settings.budget,
-        tasks=tasks,
-        trainer=trainer,
-        points=_points(settings),
-        charged=CHARGED[settings.accounting],
-        models=models_in_roles(settings),
-    )
-    if isinstance(method, PlansItself):
-        found: object = method.plan(run)
-        if not isinstance(found, MethodPlan):
-            raise UserError(
-                f"{type(method).__name__}.plan returned {type(found).__name__} instead of a "
-                "trace_bench.MethodPlan (docs/methods.md). Change `method`."
-            )
-        _check_plan(type(method).__name__, found)
-        return found
-    return MethodPlan(phases=(Phase("method", settings.budget, most=True),))
-
-
-def _check_plan(method: str, plan: MethodPlan) -> None:
-    """Raises UserError for what a plan names and this program does not have."""
-    for need in plan.needs:
-        if need.group not in PARTS:
-            raise unknown("group", need.group, PARTS, f"Need.group in {method}.plan")
-    taken = {"base", "final", "adapters", "generated", *FLOORS}
-    for yardstick in plan.yardsticks:
-        if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", yardstick.name) or yardstick.name in taken:
-            raise UserError(
-                f"{method}.plan names a yardstick {yardstick.name!r}, which is a folder and a row; "
-                f"allowed: small letters, digits and _, other than {', '.join(sorted(taken))}, "
-                "each once. Change `method`."
-            )
-        taken.add(yardstick.name)
-
-
-def checkpoints(settings: Settings, plan: MethodPlan) -> list[int]:
-    """The rollout counts of the curve's points, ascending; by default the quarters of the budget;
-    none for a method that does not learn."""
-    if settings.checkpoints is None and not plan.learns:
-        return []
-    return _points(settings)
-
-
-def _points(settings: Settings) -> list[int]:
-    if settings.checkpoints is None:
-        return [settings.budget * n // 4 for n in (1, 2, 3, 4)]
-    if late := [c for c in settings.checkpoints if c > settings.budget]:
-        raise UserError(
-            f"checkpoints={late} lie beyond budget={settings.budget}; allowed: 0 to "
-            f"{settings.budget}. Change `checkpoints`."
-        )
-    return sorted(set(settings.checkpoints))
-
-
-def check_needs(
-    plan: MethodPlan,
-    parts: Parts,
-    suite: Suite,
-    trainer: Trainer,
-    built: Policy | None = None,
-) -> None:
-    """Raises UserError for an ability that the method needs and this run lacks. `built`: the
-    policy; without it, its class is asked, if the factory names one."""
-    policy = parts["policy"]
-    if plan.learns and policy.scripted:
-        raise UserError(
-            f"policy={policy.label} is scripted and cannot be trained by "
-            f"method={parts['method'].label}. Change `policy` to local or openai, or `method` to "
-            "base."
-        )
-    named = None if policy.declared is Any else policy.declared
-    acting = named if built is None else built
-    has: Mapping[str, object] = {"env": suite, "trainer": trainer, "policy": acting}
-    for need in plan.needs:
-        part = has[need.group]
-        if part is not None and not any(isinstance(part, known) for known in _abilities(need)):
-            raise _lacking(need, parts, suite)
-
-
-def _abilities(need: Need) -> list[type]:
-    """Those of which one is enough."""
-    return [need.protocol, *([] if need.instead is None else [need.instead])]
-
-
-def _lacking(need: Need, parts: Parts, suite: Suite) -> UserError:
-    given = parts[need.group].label
-    if need.group == "env":
-        given = f"{suite.name}/{suite.variant}"
-    hint = f" {need.hint}" if need.hint else ""
-    wanted = " or ".join(f"`{p.__name__}` ({', '.join(members(p))})" for p in _abilities(need))
-    return UserError(
-        f"method={parts['method'].label} needs {wanted} of the setting `{need.group}`, and {given} "
-        f"does not have it.{hint} {need.page} explains it. Change `{need.group}` or `method`."
-    )
-
-
-def check_sandbox(settings: Settings, plan: MethodPlan) -> None:
-    """Raises UserError if generated programs would run outside a container."""
-    how = settings.sandbox
-    contained = how.name in ("docker", "auto") or how.allow_untrusted
-    if plan.questions.get("generator") and not contained:
-        raise UserError(
-            f"llm.generator.by=endpoint writes programs, and sandbox={how.name} would run them "
-            "with this user's rights. Set `sandbox` to docker (or, if you have read them, "
-            "sandbox=process sandbox.allow_untrusted=true)."
-        )
-
-
-# -- tasks --------------------------------------------------------------------------------------
-
-
-def check_splits(settings: Settings, suite: Suite, plan: MethodPlan) -> None:
-    """Raises UserError for a split that the suite does not have, for held-out tasks that cannot be
-    used, and under protocol=held_out for training tasks that are also reported."""
-    named = {"evaluation.split": settings.evaluation.split}
-    if plan.learns:
-        named |= {"env.train_split": settings.env.train_split}
-        if checkpoints(settings, plan):
-            named |= {"env.dev_split": settings.env.dev_split}
-    for setting, split in named.items():
-        if split not in (there := splits_of(suite)):
-            found = unknown(f"split of {suite.name}/{suite.variant}", split, there, setting)
-            curve = " Without a curve it is not needed: checkpoints=[]."
-            raise UserError(f"{found}{curve if setting == 'env.dev_split' else ''}")
-    tasks_of(suite, settings.evaluation.split)
-    if plan.learns and settings.protocol == "held_out":
-        _check_disjoint(settings, suite)
-
-
-def _check_disjoint(settings: Settings, suite: Suite) -> None:
-    train, reported = settings.env.train_split, settings.evaluation.split
-    if shared := in_both(suite, train, reported):
-        raise UserError(
-            f"protocol=held_out reports on other tasks than it trains on, and {len(shared)} of "
-            f"{len(tasks_of(suite, reported))} tasks of evaluation.split={reported} are in "
-            f"env.train_split={train} too, such as {shared[0]}. Change one of them, or set "
-            "`protocol=paper` to train and report on the same tasks (every table then says so)."
-        )
-
-
-def training_tasks(settings: Settings, suite: Suite) -> list[Task]:
-    """The method's training tasks; under the paper's protocol, the evaluation tasks."""
-    if settings.protocol == "paper":
-        return tasks_of(suite, settings.evaluation.split)[: settings.evaluation.limit]
-    split, wanted = settings.env.train_split, settings.env.train_tasks
-    if split not in splits_of(suite):
-        return []  # refused by `check_splits` where they are needed
-    tasks = tasks_of(suite, split, some=False)  # those that need some say so
-    if wanted is not None and wanted > len(tasks):
-        raise UserError(
-            f"env.train_tasks={wanted} is more than the split {split} has; "
-            f"allowed: 1 to {len(tasks)}, or null for all. Change `env.train_tasks`."
-        )
-    return tasks[:wanted]
-
-
 def scripted_policies(run: RunContext, names: Sequence[str]) -> dict[str, Policy]:
     """Scripted policies by name, for the lower and upper bounds."""
     return {name: find("policy", PartSettings(name)).make(run) for name in names}
+
+
+MAKER = f"{__name__}:suites_elsewhere"
+"""The function that another process calls; the value of `RunContext.elsewhere`."""
+
+_LINGER = 6  # seconds
+
+
+def suites_elsewhere(
+    settings: Mapping[str, Any], run: str, llm: Path, sources: Sequence[Mapping[str, Any]]
+) -> Suites:
+    """The run's suites, from its settings as plain data. The cost of models in roles is written to
+    the file `llm`; `sources`: those of generated suites (`protocols.Source`)."""
+    checked = parse(settings)
+    parts = parts_of(checked)
+    played, roles = models_in_roles(checked), make_roles(checked, llm)
+    ask = roles.ask if "user" in played else None
+    judge = roles.ask if "judge" in played else None
+    simulator = roles.ask if "simulator" in played else None
+    asked = {"ask": ask, "judge": judge, "simulator": simulator}
+    context = run_context(checked, parts, fingerprint=run, folder=llm.parent, **asked)
+    suites = Suites(make_suite(checked, parts, context))
+    make = generated_suites(checked, context)
+    for source in (Source(**s) for s in sources):
+        made = make(source.name, source.text, source.given, source.image)
+        suites.add(generated_key(source.name), made)
+    return suites
+
+
+def clean_up(settings: Settings) -> None:
+    """Removes containers of ended processes: verl kills its workers, which then close nothing."""
+    if settings.sandbox.name not in ("docker", "auto"):
+        return
+    from trace_bench.sandbox.engine import connect, reap
+
+    with contextlib.suppress(UserError):  # without an engine nothing of it is left either
+        client = connect(settings.sandbox.start)
+        try:
+            for _ in range(_LINGER):  # Ray's processes take a moment to end
+                reap(client)
+                time.sleep(1.0)
+        finally:
+            client.close()

@@ -16,12 +16,20 @@ from trace_bench.core.run_files import FLOORS
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.play.record import Player
 from trace_bench.play.suites import splits_of, tasks_of
-from trace_bench.runner import health, report
-from trace_bench.runner.clock import Clock
+from trace_bench.runner import health
 from trace_bench.runner.evaluate import Evaluator
-from trace_bench.runner.outcomes import EvaluationPlan, Known, Outcome
-from trace_bench.runner.progress import Progress
-from trace_bench.runner.routing import Routing, acts_alike, choices_of, only, routing
+from trace_bench.runner.outcomes import (
+    EvaluationPlan,
+    Known,
+    Outcome,
+    Routing,
+    acts_alike,
+    choices_of,
+    only,
+    routing,
+    score,
+)
+from trace_bench.runner.progress import Clock, Progress
 
 
 @dataclass(frozen=True)
@@ -94,7 +102,7 @@ class Evaluation:
             return
         outcomes = self._curve.evaluate(f"checkpoint {due[-1]}", agent, self._dev_plan())
         self._progress.phase("method")
-        figures = report.score(outcomes)
+        figures = score(outcomes)
         for c in due:
             self.points.append({"checkpoint": c, "rollouts": spent, **figures})
 

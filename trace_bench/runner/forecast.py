@@ -27,16 +27,13 @@ from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls, read_
 from trace_bench.play.suites import tasks_of
 from trace_bench.policies import check_device
 from trace_bench.results.uncertainty import can_show
-from trace_bench.runner.build import (
-    Parts,
+from trace_bench.runner.build import Parts, make_suite, models_in_roles, run_context
+from trace_bench.runner.plan import (
     check_needs,
     check_sandbox,
     check_splits,
     checkpoints,
-    make_suite,
-    models_in_roles,
     plan_of,
-    run_context,
     training_tasks,
 )
 from trace_bench.settings.identity import model_path, served_name

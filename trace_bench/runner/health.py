@@ -102,45 +102,7 @@ def equal_trials(outcomes: Sequence[Outcome]) -> int | None:
     return max(trials) if same else None
 
 
-def lines(health: Mapping[str, Any]) -> list[str]:
-    """The health as text."""
-    out = [_episodes(name, health[name]) for name in ("method", "evaluation")]
-    if health["groups"] is not None:
-        out[0] += f"; {health['constant']} of {health['groups']} groups without an advantage"
-    if health["steps"] is not None:
-        out[0] += f"; {health['steps']} optimizer steps"
-    if alarms := health.get("alarms"):
-        out[0] += (
-            f"; sampler and trainer too far apart in {alarms} iterations (by up to "
-            f"{health['apart']:.3g} in log-probability on average, trainer.mismatch)"
-        )
-    found = [f"health, {text}" for text in out]
-    if (trials := health["equal_trials"]) is not None:
-        found.append(
-            f"the {trials} trials of every task were equal, so they say no more than one "
-            "(evaluation.trials, policy.eval_temperature)"
-        )
-    if (failure := health.get("tracker")) is not None:
-        found.append(f"the tracker failed ({failure}); the metrics are in metrics.jsonl")
-    return found
-
-
 def lost(summary: Mapping[str, Any]) -> int:
     """How many held-out episodes of a finished run were lost; 0 for summaries without a health."""
     health = summary.get("health")
     return 0 if health is None else sum(health["evaluation"]["lost"].values())
-
-
-def _episodes(name: str, found: Mapping[str, Any]) -> str:
-    parts = []
-    if gone := found["lost"]:
-        kinds = ", ".join(f"{count} {boundary}" for boundary, count in gone.items())
-        parts.append(f"{sum(gone.values())} lost ({kinds})")
-    if found["context"]:
-        parts.append(f"{found['context']} cut off by the context")
-    if found["turn_limit"]:
-        parts.append(f"{found['turn_limit']} by the limit of turns")
-    if found["malformed"]:
-        parts.append(f"{found['malformed']} of {found['turns']} turns with an unreadable tool call")
-    what = f"{name}: {found['episodes']} episodes"
-    return f"{what}, {', '.join(parts) or 'none lost or cut off'}"

@@ -6,11 +6,12 @@ of a finished one. A run that fails before its first episode leaves no folder be
 
 from __future__ import annotations
 
+import gc
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TextIO
@@ -39,18 +40,12 @@ from trace_bench.runner.bench import (
     acting_model,
     build_bench,
     check_built,
+    header,
     wanted,
+    write_tags,
     yardsticks,
 )
-from trace_bench.runner.borrowed import facts_of
-from trace_bench.runner.build import (
-    Log,
-    generated_suites,
-    log_line,
-    run_context,
-    scripted_policies,
-)
-from trace_bench.runner.clock import TIMING, Clock
+from trace_bench.runner.build import Log, generated_suites, log_line, run_context, scripted_policies
 from trace_bench.runner.evaluation import Evaluation
 from trace_bench.runner.folder import (
     Place,
@@ -61,14 +56,11 @@ from trace_bench.runner.folder import (
     only_writer,
     stored_summary,
 )
-from trace_bench.runner.handover import hand_over
-from trace_bench.runner.header import header
 from trace_bench.runner.lab import Listeners, Models, RunLab
 from trace_bench.runner.ledger import Ledger
-from trace_bench.runner.memory import few_collections
-from trace_bench.runner.progress import Progress
-from trace_bench.runner.summary import Finished, summarize
-from trace_bench.runner.tags import write_tags
+from trace_bench.runner.progress import TIMING, Clock, Progress
+from trace_bench.runner.report import hand_over
+from trace_bench.runner.summary import Finished, facts_of, summarize
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import Settings
@@ -409,3 +401,20 @@ class _Nowhere:
 
     def isatty(self) -> bool:
         return False
+
+
+_OBJECTS, _YOUNG, _OLD = 20_000, 10, 50
+"""New objects between two collections of the youngest generation (Python's default is 700), and how
+many of those are to one of the next generations."""
+
+
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Reduces garbage collection. A run makes millions of small values, hardly any in reference
+    cycles, and each collection of the old generation visits the model and all libraries."""
+    before = gc.get_threshold()
+    gc.set_threshold(_OBJECTS, _YOUNG, _OLD)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

@@ -1,87 +1,22 @@
-"""A run's figures: rows with intervals and paired differences, and the table printed at the end."""
+"""A finished run in words: the closing table, what was lost, and what its tracker is handed."""
 
 from __future__ import annotations
 
-import dataclasses
+import tempfile
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from trace_bench.core.run_files import TASKS
+from trace_bench.core.store import read_lines, read_object, write_text
 from trace_bench.core.types import charged
 from trace_bench.llm import costs
 from trace_bench.results import facts
-from trace_bench.results.statistics import paired_difference, share_interval, task_means
-from trace_bench.runner import health
-from trace_bench.runner.outcomes import Outcome
+from trace_bench.trackers.jsonl import Metrics
 
 WIDE = 104  # columns of the whole closing table with usual names
 NARROW = 79
-
-
-@dataclass(frozen=True)
-class Row:
-    """One agent's figures on the held-out tasks; `difference`: to the base agent, paired."""
-
-    name: str
-    success: float
-    low: float
-    high: float
-    similarity: float
-    n: int  # tasks
-    failures: int  # episodes that the infrastructure lost; in no other number
-    difference: Mapping[str, Any] | None = None
-
-
-def score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """{success, similarity, n, interval, failures}: means over tasks, interval of the success.
-
-    All figures are None if every episode was lost.
-    """
-    scored = [o for o in outcomes if o.score is not None]
-    failures = len(outcomes) - len(scored)
-    if not scored:
-        empty = {"success": None, "similarity": None, "n": 0, "interval": None}
-        return {**empty, "failures": failures}
-    success = task_means((o.task, o.success) for o in scored)
-    similarity = task_means((o.task, o.similarity) for o in scored)
-    interval = share_interval(list(success.values()))
-    return {
-        "success": interval.value,
-        "similarity": sum(similarity.values()) / len(similarity),
-        "n": len(success),
-        "interval": [interval.low, interval.high],
-        "failures": failures,
-    }
-
-
-def row(name: str, outcomes: Sequence[Outcome], base: Sequence[Outcome] | None) -> Row | None:
-    """The table row of an agent; None if none of its episodes has a score."""
-    figures = score(outcomes)
-    if figures["n"] == 0:
-        return None
-    low, high = figures["interval"]
-    return Row(
-        name=name,
-        success=figures["success"],
-        low=low,
-        high=high,
-        similarity=figures["similarity"],
-        n=figures["n"],
-        failures=figures["failures"],
-        difference=None if base is None else difference(outcomes, base),
-    )
-
-
-def difference(treated: Sequence[Outcome], control: Sequence[Outcome]) -> dict[str, Any] | None:
-    """Paired difference in success, over the tasks for which both have a score."""
-    one = task_means((o.task, o.success) for o in treated if o.score is not None)
-    two = task_means((o.task, o.success) for o in control if o.score is not None)
-    both = [task for task in two if task in one]
-    if not both:
-        return None
-    result = paired_difference({t: one[t] for t in both}, {t: two[t] for t in both})
-    return dataclasses.asdict(result)
 
 
 def table(rows: Sequence[Mapping[str, Any]], title: str, columns: int = WIDE) -> str:
@@ -184,7 +119,7 @@ def closing(summary: Mapping[str, Any], columns: int = WIDE) -> str:
             lines.append(f"  not what runs with these budgets give: {summary['curve_caveat']}")
     lines += _costs(summary.get("llm") or {})
     if "health" in summary:
-        lines += health.lines(summary["health"])
+        lines += health_lines(summary["health"])
     lines.append(
         "files: ledger.jsonl (every rollout), trajectories.jsonl (read them with python -m "
         "trace_bench.show), evaluation.jsonl, metrics.jsonl, agent.json, summary.json; in a "
@@ -277,3 +212,87 @@ def curve_point(point: Mapping[str, Any]) -> str:
     """A point of the training curve: rollouts and success."""
     success = point["success"]
     return f"{point['checkpoint']}: {'no score' if success is None else f'{success:.3f}'}"
+
+
+def health_lines(health: Mapping[str, Any]) -> list[str]:
+    """The health as text."""
+    out = [_lost_and_cut(name, health[name]) for name in ("method", "evaluation")]
+    if health["groups"] is not None:
+        out[0] += f"; {health['constant']} of {health['groups']} groups without an advantage"
+    if health["steps"] is not None:
+        out[0] += f"; {health['steps']} optimizer steps"
+    if alarms := health.get("alarms"):
+        out[0] += (
+            f"; sampler and trainer too far apart in {alarms} iterations (by up to "
+            f"{health['apart']:.3g} in log-probability on average, trainer.mismatch)"
+        )
+    found = [f"health, {text}" for text in out]
+    if (trials := health["equal_trials"]) is not None:
+        found.append(
+            f"the {trials} trials of every task were equal, so they say no more than one "
+            "(evaluation.trials, policy.eval_temperature)"
+        )
+    if (failure := health.get("tracker")) is not None:
+        found.append(f"the tracker failed ({failure}); the metrics are in metrics.jsonl")
+    return found
+
+
+def _lost_and_cut(name: str, found: Mapping[str, Any]) -> str:
+    parts = []
+    if gone := found["lost"]:
+        kinds = ", ".join(f"{count} {boundary}" for boundary, count in gone.items())
+        parts.append(f"{sum(gone.values())} lost ({kinds})")
+    if found["context"]:
+        parts.append(f"{found['context']} cut off by the context")
+    if found["turn_limit"]:
+        parts.append(f"{found['turn_limit']} by the limit of turns")
+    if found["malformed"]:
+        parts.append(f"{found['malformed']} of {found['turns']} turns with an unreadable tool call")
+    what = f"{name}: {found['episodes']} episodes"
+    return f"{what}, {', '.join(parts) or 'none lost or cut off'}"
+
+
+MOST_BYTES = 60_000_000
+"""Of the report, beyond which conversations of training are left out."""
+
+FIRST = ("final", "base")
+
+
+def hand_over(folder: Path, metrics: Metrics) -> None:
+    """Of a run whose summary is written. A failure is the tracker's, and ends nothing."""
+    from trace_bench.report.page import build
+    from trace_bench.report.runs import find
+
+    with tempfile.TemporaryDirectory() as place:
+        page = Path(place, "report.html")
+
+        def make() -> tuple[list[dict[str, Any]], Path]:
+            write_text(page, build(find([folder]), MOST_BYTES).html)
+            return held_out(folder), page
+
+        metrics.report(make)
+
+
+def held_out(folder: Path) -> list[dict[str, Any]]:
+    """Every attempt at a held-out task: agent, task, needs, trial, attempt, success and similarity
+    (None for a lost one), adapter, stop, tokens, error."""
+    tags = read_object(folder / TASKS) if (folder / TASKS).exists() else {}
+    rows = [_row(line, tags) for line in read_lines(folder / "evaluation.jsonl")]
+    return sorted(rows, key=lambda row: (row["agent"] not in FIRST, row["agent"] != FIRST[0]))
+
+
+def _row(line: Mapping[str, Any], tags: Mapping[str, list[str]]) -> dict[str, Any]:
+    score = line["score"] or {}
+    return {
+        "agent": line["agent"],
+        "task": line["task"],
+        "needs": " ".join(tags.get(line["task"], ())),
+        "trial": line["trial"],
+        "attempt": line["attempt"],
+        "success": score.get("success"),
+        "similarity": score.get("similarity"),
+        "adapter": line["adapter"],
+        "stop": line["stop"],
+        "tokens": line["tokens"],
+        "error": line["error"],
+    }

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.beginning import Runs, totals
-from trace_bench.core.protocols import MethodPlan
+from trace_bench.core.protocols import Borrows, MethodPlan, Suite
 from trace_bench.core.run_files import FLOORS, HASHED
 from trace_bench.core.store import file_hash, read_json
 from trace_bench.core.types import AgentSpec, to_json
+from trace_bench.llm.roles import IN_EPISODES
+from trace_bench.play.suites import about_of, asks_user, name_of
 from trace_bench.results import facts
-from trace_bench.runner import report
 from trace_bench.runner.folder import Place
-from trace_bench.runner.outcomes import Outcome
-from trace_bench.runner.routing import Routing
-from trace_bench.settings.identity import model_path, weights_count
+from trace_bench.runner.outcomes import Outcome, Routing, Row, difference, row, score
+from trace_bench.settings.identity import model_path, suite_identity, weights_count
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import Settings
 
@@ -100,9 +100,9 @@ def summarize(
         "demonstrations": plan.demonstrations,
         "beginning": _beginning(settings, place, run),
         "yardsticks": {name: dict(found) for name, found in run.yardsticks.items()},
-        "score": report.score(final),
-        "base_score": report.score(base),
-        "difference": report.difference(final, base),
+        "score": score(final),
+        "base_score": score(base),
+        "difference": difference(final, base),
         **_without_known_bad(run),
         "table": [to_json(row) for row in _rows(method, plan, run)],
         "routing": None if run.routed is None else _routing_figures(run.routed),
@@ -142,9 +142,9 @@ def _without_known_bad(run: Finished) -> dict[str, Any]:
         return {}
     figures = {
         "tasks": sorted(run.known_bad),
-        "score": report.score(rest["final"]),
-        "base_score": report.score(rest["base"]),
-        "difference": report.difference(rest["final"], rest["base"]),
+        "score": score(rest["final"]),
+        "base_score": score(rest["base"]),
+        "difference": difference(rest["final"], rest["base"]),
     }
     return {"without_known_bad": figures}
 
@@ -166,19 +166,19 @@ def _unscored(run: Finished) -> list[str]:
     return [name for name, found in agents.items() if all(o.lost for o in found)]
 
 
-def _rows(method: str, plan: MethodPlan, run: Finished) -> list[report.Row]:
+def _rows(method: str, plan: MethodPlan, run: Finished) -> list[Row]:
     """The closing table: base and method first, then what bounds them."""
     base, outcomes, routed = run.outcomes["base"], run.outcomes, run.routed
-    rows = [report.row("base", base, None)]
+    rows = [row("base", base, None)]
     if not _unchanged(plan, run):
-        rows.append(report.row(method, outcomes["final"], base))
+        rows.append(row(method, outcomes["final"], base))
     if routed is not None:
-        rows.append(report.row("oracle route", routed.oracle, base))
-        rows.append(report.row(f"only {routed.single}", routed.single_outcomes, base))
+        rows.append(row("oracle route", routed.oracle, base))
+        rows.append(row(f"only {routed.single}", routed.single_outcomes, base))
     for name, found in run.yardsticks.items():
-        rows.append(report.row(str(found["title"]), outcomes[name], base))
+        rows.append(row(str(found["title"]), outcomes[name], base))
     there = [name for name in ROW_NAMES if name in outcomes]
-    rows += [report.row(ROW_NAMES[name], outcomes[name], base) for name in there]
+    rows += [row(ROW_NAMES[name], outcomes[name], base) for name in there]
     return [row for row in rows if row is not None]
 
 
@@ -193,8 +193,8 @@ def _routing_figures(routed: Routing) -> dict[str, Any]:
         "decisive": routed.decisive,
         "agreement_decisive": routed.agreement_decisive,
         "single": routed.single,
-        "oracle_score": report.score(routed.oracle),
-        "single_score": report.score(routed.single_outcomes),
+        "oracle_score": score(routed.oracle),
+        "single_score": score(routed.single_outcomes),
     }
 
 
@@ -239,3 +239,27 @@ def git_state() -> dict[str, Any] | None:
         return {"commit": git("rev-parse", "HEAD"), "changed": bool(changed)}
     except (OSError, subprocess.CalledProcessError):
         return None
+
+
+SPLITS = ("train_split", "dev_split", "eval_split", "train_tasks")  # settings of env, of training
+
+
+def facts_of(suite: Suite, split: str) -> tuple[str, dict[str, Any], dict[str, Any] | None]:
+    """(`name/variant` of the suite whose tasks the held-out `split` has, its own facts, what the
+    summary says about borrowed tasks).
+
+    The last is None for a suite with tasks of its own, else {env: the lender's settings, split: its
+    name there, training: {suite, data: facts of the run's own suite}, training_settings: the groups
+    of the run's settings that held-out episodes do not depend on}."""
+    lender = suite.lender(split) if isinstance(suite, Borrows) else None
+    if lender is None:
+        return name_of(suite), about_of(suite), None
+    env = suite_identity(lender.env, lender.variant)
+    roles = () if asks_user(lender.suite) else IN_EPISODES
+    borrowed: Mapping[str, Any] = {
+        "env": {key: value for key, value in env.items() if key not in SPLITS},
+        "split": lender.split,
+        "training": {"suite": name_of(suite), "data": about_of(suite)},
+        "training_settings": ["env", *(f"llm.{role}" for role in roles)],
+    }
+    return name_of(lender.suite), about_of(lender.suite), dict(borrowed)
