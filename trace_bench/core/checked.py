@@ -61,7 +61,10 @@ def arguments(
     for name, parameter in known.items():
         where = _join(path, name)
         if name in given:
-            out[name] = _convert(parameter.hint, given[name], where, parameter.metadata)
+            value = given[name]
+            if isinstance(value, str | Mapping) and (offered := choices(parameter.hint)):
+                value = _chosen(offered, value, parameter.default, where)
+            out[name] = _convert(parameter.hint, value, where, parameter.metadata)
         elif parameter.default is _MISSING:
             raise UserError(f"the setting `{where}` is missing.")
     return out | {key: value for key, value in given.items() if key not in known}
@@ -74,6 +77,21 @@ def parameters(target: Callable[..., Any]) -> Mapping[str, Parameter]:
         return _parameters(target)
     of_class: Callable[..., Mapping[str, Parameter]] = _of_class
     return of_class(target)
+
+
+def choices(hint: Any) -> dict[str, type]:
+    """What an annotation lets a name choose: of one or several dataclasses that each declare
+    `name: Literal[...]`, the class by each of its names. Empty for any other annotation."""
+    united = get_origin(hint) in (Union, pytypes.UnionType)
+    out: dict[str, type] = {}
+    for cls in get_args(hint) if united else (hint,):
+        if cls is type(None):
+            continue
+        named = parameters(cls).get("name") if _is_dataclass(cls) else None
+        if named is None or get_origin(named.hint) is not Literal:
+            return {}
+        out |= dict.fromkeys(get_args(named.hint), cls)
+    return out
 
 
 def _parameters(target: Callable[..., Any]) -> Mapping[str, Parameter]:
@@ -183,6 +201,27 @@ def _one_of(hints: tuple[Any, ...], value: Any, path: str, metadata: Mapping[str
         except UserError:
             continue
     return _convert(inner[-1], value, path, metadata)
+
+
+def _chosen(classes: Mapping[str, type], given: Any, default: Any, path: str) -> Any:
+    """The dataclass that `given` names: "gate", or {"name": "gate", ...} with settings of its own.
+    What is left out, even the name, is as in the field's default."""
+    given = {"name": given} if isinstance(given, str) else given
+    held = vars(default) if dataclasses.is_dataclass(default) else {}
+    name = given.get("name", held.get("name", ""))
+    if not isinstance(name, str) or name not in classes:
+        raise unknown("value", name, classes, path)
+    cls = classes[name]
+    for key in given:
+        owners = [n for n, other in classes.items() if key in parameters(other)]
+        if owners and name not in owners:
+            allowed = ", ".join(n for n in parameters(cls) if n != "name")
+            raise UserError(
+                f"`{path}.{key}` is a setting of {path}={' or '.join(owners)}, and {path}={name} "
+                f"is chosen; allowed there: {allowed}. Change `{path}`."
+            )
+    same = held if type(default) is cls else {}
+    return build(cls, {**same, **given, "name": name}, path)
 
 
 def _sequence(hint: Any, value: Any, path: str, metadata: Mapping[str, Any]) -> Any:

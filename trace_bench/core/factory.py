@@ -71,20 +71,16 @@ class Factory:
         defaults = {n: p.default for n, p in known.items() if n not in checked}
         return dict(to_json({**defaults, **checked}))
 
-    def known(self) -> frozenset[str]:
-        """The names of its settings."""
+    def known(self) -> Mapping[str, Parameter]:
+        """Its settings by name."""
         if self.finished:
-            return frozenset()
+            return {}
         cls, known = self._parameters()
-        return frozenset(known if cls is None else parameters(cls))
+        return known if cls is None else parameters(cls)
 
     def apart(self) -> frozenset[str]:
         """The settings that are not part of a run's identity."""
-        if self.finished:
-            return frozenset()
-        cls, known = self._parameters()
-        known = known if cls is None else parameters(cls)
-        return frozenset(n for n, p in known.items() if not p.metadata.get("identity", True))
+        return frozenset(n for n, p in self.known().items() if not p.metadata.get("identity", True))
 
     def make(self, options: Mapping[str, Any], run: RunContext, group: str, kind: type) -> Any:
         """Builds the object. Raises UserError if it lacks members of the protocol `kind`, and for

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError, unknown
+from trace_bench.settings.choices import nested
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.registry import ENTRY_POINTS, OWN, entry_points
-from trace_bench.settings.schema import Settings, parse
+from trace_bench.settings.schema import Settings, parse, refuse_moved
 
 
 def conf_dir() -> Path:
@@ -59,7 +60,7 @@ def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
 
     main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
     _offer_entry_points()
-    with _readable_errors(), _arguments([_opened(a) for a in with_custom(argv)]):
+    with _readable_errors(), _arguments(_opened(with_custom(argv))):
         main(task)()
     if bugs:
         raise bugs[0]
@@ -102,7 +103,7 @@ def compose_plain(
     try:
         with _readable_errors(), initialize_config_dir(str(conf_dir()), version_base="1.3"):
             for run in overrides:
-                files, values = _sorted_out([_opened(o) for o in with_custom(run)], config_dir)
+                files, values = _sorted_out(_opened(with_custom(run)), config_dir)
                 if files not in chosen:
                     chosen[files] = _composed(files, config_dir)
                 cfg = chosen[files] if len(overrides) == 1 else copy.deepcopy(chosen[files])
@@ -182,28 +183,49 @@ def take(arguments: list[str], key: str) -> str | None:
     return None
 
 
-_OPTION = re.compile(rf"({'|'.join(ENTRY_POINTS)})\.options\.[^=]+=")
+_NAMES = re.compile(r"(?!(?:null|true|false)$)[A-Za-z_]\w*(,\w+)*")
 
 
-def _opened(override: str) -> str:
-    """Adds the `++` that Hydra needs for an option that is in none of our files, such as
-    `env.options.size=40`. Raises UserError for what Hydra cannot read or would read as another
-    thing: no setting, a group set to null, a path in the place of a group's file."""
-    key, equals, choice = override.partition("=")
-    group = key.lstrip("+")
-    if equals and not group.strip("~ "):
+def _opened(overrides: Sequence[str]) -> list[str]:
+    """Overrides as Hydra wants them: `++` before a setting that is in none of our files, such as
+    `env.options.size=40`, or that belongs to what a name chooses (`method.route.share=0.2`); and
+    `method.route=gate` is `method.route.name=gate`. Raises UserError for what Hydra cannot read or
+    would read as another thing, and for a setting's old name."""
+    heads = {o.partition("=")[0].lstrip("+").rpartition(".")[0] for o in overrides}
+    out = []
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        name = key.lstrip("+")
+        group, _, below = name.partition(".")
+        _refuse(override, name if equals else "")
+        option = below.startswith("options.") and group in ENTRY_POINTS
+        setting, _, deeper = below.removeprefix("options.").partition(".")
+        if setting and not deeper and _NAMES.fullmatch(value):
+            chooses = name in heads if option else setting in nested(group)
+            key += ".name" if chooses else ""
+        opened = option or (deeper and setting in nested(group))
+        plus = "++" if equals and opened and key == key.lstrip("+~") else ""
+        out.append(f"{plus}{key}{equals}{value}")
+    return out
+
+
+def _refuse(override: str, name: str) -> None:
+    """Raises UserError for an override of no setting, a group set to null, a path in the place of a
+    group's file, and a setting's old name."""
+    choice = override.partition("=")[2]
+    if "=" in override and not name.strip("~ "):
         raise UserError(f"{override!r} names no setting; {_FORM}")
-    if equals and group in {p.name for p in conf_dir().iterdir() if p.is_dir()}:
+    refuse_moved(name)
+    if name in {p.name for p in conf_dir().iterdir() if p.is_dir()}:
         if choice == "null":
             raise UserError(
-                f"{override} is not allowed: leave `{key}` out, or name one of its files."
+                f"{override} is not allowed: leave `{name}` out, or name one of its files."
             )
         if choice.startswith("/") or ".." in choice.split("/"):
             raise UserError(
-                f"{override} is not allowed: `{key}` takes the name of one of its files (your own: "
-                f"--config-dir FOLDER), not a path. Change `{key}`."
+                f"{override} is not allowed: `{name}` takes the name of one of its files (your "
+                f"own: --config-dir FOLDER), not a path. Change `{name}`."
             )
-    return f"++{override}" if _OPTION.match(override) else override
 
 
 _FORM = (

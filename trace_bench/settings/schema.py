@@ -196,6 +196,16 @@ PARTS: Mapping[str, type[PartSettings]] = {
 """The groups that choose a part."""
 
 
+MOVED: Mapping[str, str] = {}
+"""Settings that have another name now: the old whole name, and the new one."""
+
+
+def refuse_moved(name: str) -> None:
+    """Raises UserError for a setting's old name, with the new one."""
+    if (new := MOVED.get(name.replace(".options.", ".", 1))) is not None:
+        raise UserError(f"`{name}` is now `{new}`. Change `{name}`.")
+
+
 def parse(data: Mapping[str, Any]) -> Settings:
     """Checked settings from plain data. Raises UserError with the key, value and allowed values."""
     groups = {name: _gathered(cls, name, data[name]) for name, cls in PARTS.items() if name in data}
@@ -218,6 +228,8 @@ def _gathered(cls: type[P], group: str, data: Any) -> Any:
         return data
     own = {f.name for f in dataclasses.fields(cls)}
     rest = {key: value for key, value in data.items() if key not in own}
+    for key in rest:
+        refuse_moved(f"{group}.{key}")
     options = data.get("options") or {}
     if isinstance(options, Mapping) and (twice := sorted(rest.keys() & options.keys())):
         raise UserError(
