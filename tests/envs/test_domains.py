@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
 from trace_bench.core.chat import make_call
 from trace_bench.core.errors import EpisodeError, UserError
+from trace_bench.core.protocols import SynthesizesDomains
 from trace_bench.core.types import Message, Score, StopReason, Task
 from trace_bench.envs.check import check
 from trace_bench.envs.domains.env import DomainEnv
@@ -16,6 +18,8 @@ from trace_bench.envs.domains.tables import TABLES
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.envs.toolsandbox.tools.augment import catalog
 from trace_bench.methods.trace.synthesis.draw import self_test
+from trace_bench.sandbox.choose import Sandbox
+from trace_bench.sandbox.generated import untrusted_suite
 
 SUITE = EmbeddedSuite()
 
@@ -128,3 +132,21 @@ def test_one_environment_plays_the_phone_and_a_domain() -> None:
 def test_an_unknown_domain_is_refused() -> None:
     with pytest.raises(UserError, match="unknown domain 'zoo'; allowed: calendar, shop"):
         SUITE.synthetic_in("zoo", 1)
+
+
+@pytest.fixture(scope="module")
+def distant() -> Iterator[Any]:
+    """The suite in a worker, which answers by remote calls."""
+    source = "from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite as suite"
+    suite: Any = untrusted_suite(source, Sandbox("process", allow_untrusted=True), print)
+    yield suite
+    suite.close()
+
+
+def test_a_suite_in_a_sandbox_makes_the_same_tasks_of_domains(distant: Any) -> None:
+    assert list(distant.domains()) == list(SUITE.domains())
+    task: Task = distant.synthetic_in("shop", 3)
+    assert task == SUITE.synthetic_in("shop", 3) and self_test(distant, task) is None
+    with pytest.raises(UserError, match="unknown domain 'x'"):
+        distant.synthetic_in("x", 3)
+    assert isinstance(distant, SynthesizesDomains)

@@ -14,7 +14,6 @@ from trace_lab import BASE, MemoryLab, ScriptedTrainer
 HABITS = {"recovers_from_errors": 0.6, "completes_all_parts": 0.5, "disambiguates": 0.7}
 METHODS = {name: method(name, **QUICK.get(name, {})) for name in [*PLAYING, "base"]}
 METHODS["select"] = method("trace", synthesis="select")
-METHODS["trunk"] = method("trace", route="retrieval", trunk_share=0.3, **QUICK["trace"])
 BUDGETED = sorted(METHODS.keys() - {"base"})
 
 

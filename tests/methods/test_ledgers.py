@@ -34,10 +34,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "failure_loop": {**QUICK["failure_loop"], "rounds": 2, "keep_runs": 4},
     "trace_finish": {**QUICK["trace"], "keep_runs": 4},
     "trace": {**QUICK["trace"], "keep_runs": 4, "minimum_training": 32},
-    "trace, trunk": {
-        **QUICK["trace"], "keep_runs": 4, "minimum_training": 32, "route": "retrieval",
-        "trunk_share": 0.5,
-    },
     "trace, gate": {
         **QUICK["trace"], "keep_runs": 4, "minimum_training": 32, "max_capabilities": 2,
         "route": "gate", "gate": "block", "gate_lock": "turn", "gate_share": 0.22,

@@ -20,7 +20,6 @@ from trace_bench.core.protocols import (
     RanksLabels,
     ShowsState,
     Synthesizes,
-    SynthesizesPairs,
 )
 from trace_bench.core.types import CHARGED, AdapterRef, AgentSpec, Purpose
 from trace_bench.runner.beginning import with_beginning
@@ -32,8 +31,6 @@ FEW = {"recovers_from_errors": 0.8}
 """Fewer capabilities than the budget pays for: the rest is training."""
 METHODS = {name: method(name, **QUICK.get(name, {})) for name in [*PLAYING, "base", "sft"]}
 METHODS["select"] = method("trace", synthesis="select")
-METHODS["progress"] = method("trace", split="progress", **QUICK["trace"])
-METHODS["trunk"] = method("trace", route="retrieval", trunk_share=0.3, **QUICK["trace"])
 BUDGETED = sorted(METHODS.keys() - {"base", "sft"})
 PHASES = {
     "analysis": Purpose.ANALYSIS,
@@ -169,8 +166,6 @@ def test_what_a_method_needs_of_the_others() -> None:
     assert needs("trace") == needs("single_capability") == {HasReference, Synthesizes} | states
     assert needs("select") == {HasReference} | states
     assert needs("prompt_only") == {HasReference} and needs("joint") == {HasReference, Synthesizes}
-    paired = method("trace", pair_share=0.5).plan(PlannedRun(437, 64, ScriptedTrainer())).needs
-    assert {n.protocol for n in paired} == {HasReference, Synthesizes, SynthesizesPairs} | states
     assert needs("trace", "analyst", "generator") == needs("select", "analyst") == states
     assert needs("untargeted") == {Synthesizes}
     assert needs("sft") == {FineTunes}
@@ -189,13 +184,11 @@ def test_a_trainer_that_goes_on_from_no_adapter_is_given_none() -> None:
     def goes_on(made: Any) -> bool:
         return ContinuesAdapters in {n.protocol for n in made.plan(run).needs}
 
-    for name in ("progress", "trunk", "failure_loop"):
-        assert goes_on(METHODS[name]), name
-    assert goes_on(method("trace_finish"))
+    for name in ("failure_loop", "trace_finish"):
+        assert goes_on(method(name)), name
     for name in ("trace", "joint", "grpo", "distill"):
         assert not goes_on(method(name)), name
     assert not goes_on(method("failure_loop", rounds=1))
-    assert not goes_on(method("trace", split="progress", trunk_share=0.3, adapters="joint"))
     assert isinstance(LocalTrainer(TrainerSettings()), ContinuesAdapters)
 
 

@@ -269,12 +269,8 @@ def test_the_other_methods_of_this_kind_work_there_too() -> None:
         (PromptOnly(PromptOnlySettings()), Bare(), "toy/bare has neither"),
         (Untargeted(UntargetedSettings()), ToySuite(), "no generator"),
         (SingleCapability(SingleCapabilitySettings()), ToySuite(), "no generator"),
-        (Trace(TraceSettings(pair_share=0.5)), Making(), "toy/tests makes no tasks that need two"),
     ],
-    ids=[
-        *("no generator", "no references", "prompt_only", "untargeted", "single_capability"),
-        "no pairs",
-    ],
+    ids=["no generator", "no references", "prompt_only", "untargeted", "single_capability"],
 )
 def test_what_a_suite_lacks_is_refused_before_anything_is_played(
     method: Any, suite: Any, words: str

@@ -192,11 +192,3 @@ def test_what_a_job_leaves_goes_to_the_next() -> None:
     shares = [j.rollouts for j in lab.trainer.jobs]
     assert shares[0] < shares[1] < shares[2]
     assert lab.files["capabilities.json"]["outcome"]["unspent"] == 10
-
-
-def test_split_by_coverage() -> None:
-    _, lab = fit(split="by_coverage")
-    report = lab.files["capabilities.json"]
-    coverage = {c["name"]: c["coverage"] for c in report["candidates"]}
-    shares = {j.name: j.rollouts for j in lab.trainer.jobs}
-    assert max(shares, key=lambda n: shares[n]) == max(shares, key=lambda n: coverage[n])

@@ -112,13 +112,11 @@ def two_causes() -> list[Labelled]:
     ]
 
 
-def test_order_is_by_gap_or_by_coverage() -> None:
+def test_order_is_by_gap() -> None:
     names = ["completes_all_parts", NAME, "tells_the_user"]
     by_gap = choose(two_causes(), names, AnalysisSettings(), seed=0)
     assert [v.name for v in by_gap] == [NAME, "completes_all_parts", "tells_the_user"]
     assert [v.selected for v in by_gap] == [True, True, False]
-    by_coverage = choose(two_causes(), names, AnalysisSettings(order_by="coverage"), seed=0)
-    assert [v.name for v in by_coverage][:2] == ["completes_all_parts", NAME]
 
 
 def test_every_number_is_kept_and_printed() -> None:

@@ -135,7 +135,7 @@ def keeping(*names: str) -> tuple[list[Trained], MemoryLab]:
     """Two jobs, of which those named are kept."""
     lab = MemoryLab({}, budget=40)
     tasks = tuple(lab.suite.tasks("train")[:4])
-    work = [Job(name, tasks, 1.0) for name in ("one", "two")]
+    work = [Job(name, tasks) for name in ("one", "two")]
 
     def whole(done: Sequence[Trained]) -> AgentSpec:
         assert done, "an agent of no adapters is the base agent"

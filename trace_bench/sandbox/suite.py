@@ -20,7 +20,6 @@ from trace_bench.core.protocols import (
     Suite,
     Synthesizes,
     SynthesizesDomains,
-    SynthesizesPairs,
 )
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, Task
 from trace_bench.sandbox.pool import Episode, Pool, Result
@@ -135,15 +134,6 @@ class _Synthesis(SandboxedSuite):
         return made
 
 
-class _Pairs(SandboxedSuite):
-    def partners(self, capability: str) -> Sequence[str]:
-        return list(self._inner.partners(capability))
-
-    def synthetic_pair(self, capability: str, second: str, seed: int) -> Task:
-        made: Task = self._inner.synthetic_pair(capability, second, seed)
-        return made
-
-
 class _Domains(SandboxedSuite):
     def domains(self) -> Sequence[str]:
         return list(self._inner.domains())
@@ -174,7 +164,6 @@ _ABILITIES: Mapping[type, type[SandboxedSuite]] = {
     HasMilestones: _Milestones,
     HasChecklist: _Checklists,
     Synthesizes: _Synthesis,
-    SynthesizesPairs: _Pairs,
     SynthesizesDomains: _Domains,
     AsksUser: _Users,
     Describes: _Descriptions,
@@ -275,15 +264,6 @@ class _Remote:
     def synthetic(self, capability: str, seed: int) -> Task:
         """Raises UserError with the worker's error if it cannot make the task."""
         call = {"do": "synthetic", "capability": capability, "seed": seed}
-        return self._query(call, self._task)
-
-    def partners(self, capability: str) -> Sequence[str]:
-        call = {"do": "partners", "capability": capability}
-        return self._query(call, lambda found: tuple(map(_name, found)))
-
-    def synthetic_pair(self, capability: str, second: str, seed: int) -> Task:
-        """As `synthetic`."""
-        call = {"do": "pair", "capability": capability, "second": second, "seed": seed}
         return self._query(call, self._task)
 
     def domains(self) -> Sequence[str]:

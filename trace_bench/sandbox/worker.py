@@ -88,10 +88,6 @@ class Worker:
             "tasks": lambda call: list(self.suite.tasks(call["split"])),
             "task": lambda call: self.suite.task(call["id"]),
             "synthetic": lambda call: self.suite.synthetic(call["capability"], call["seed"]),
-            "partners": lambda call: list(self.suite.partners(call["capability"])),
-            "pair": lambda call: self.suite.synthetic_pair(
-                call["capability"], call["second"], call["seed"]
-            ),
             "domains": lambda call: list(self.suite.domains()),
             "in_domain": lambda call: self.suite.synthetic_in(call["domain"], call["seed"]),
             "reference": lambda call: list(self.suite.reference(task_from_json(call["task"]))),

@@ -5,8 +5,8 @@ own below it: a class has the ability if it has the protocol's members. What mus
 the part is built, such as its container image, is a protocol on the class.
 
     environments   Env (ScoresAlone), Suite (HasReference, HasMilestones, HasChecklist, Synthesizes,
-                   SynthesizesPairs, SynthesizesDomains, AsksUser, ActsTogether, Describes,
-                   Borrows, Closes; on the class: InImage, ListsTasksHere, LargerSplits,
+                   SynthesizesDomains, AsksUser, ActsTogether, Describes, Borrows,
+                   Closes; on the class: InImage, ListsTasksHere, LargerSplits,
                    TypicalLengths, Tagged)
     policies       Policy (Wakes, ReadsPrompts, TriesTurns, KnowsTask, CountsUsage, RanksLabels,
                    ShowsState, PlaysSums; on the class: Scripted, AtServers), Router (RoutesTurns)
@@ -37,7 +37,6 @@ from trace_bench.core.protocols.environments import (
     Suite,
     Synthesizes,
     SynthesizesDomains,
-    SynthesizesPairs,
     Tagged,
     Typical,
     TypicalLengths,
@@ -141,7 +140,6 @@ __all__ = [
     "Suite",
     "Synthesizes",
     "SynthesizesDomains",
-    "SynthesizesPairs",
     "Tagged",
     "TakesBack",
     "TakesReport",

@@ -85,15 +85,6 @@ class Synthesizes(Protocol):
 
 
 @runtime_checkable
-class SynthesizesPairs(Protocol):
-    """A suite that also generates training tasks that need two capabilities at once, one for each
-    seed; none of them is a contrast case. `partners` lists what a capability can be paired with."""
-
-    def partners(self, capability: str) -> Sequence[str]: ...
-    def synthetic_pair(self, capability: str, second: str, seed: int) -> Task: ...
-
-
-@runtime_checkable
 class SynthesizesDomains(Protocol):
     """A suite that also generates training tasks of other domains, with tools other than its own,
     one for each seed; its environments run them too. `domains` names them."""

@@ -7,8 +7,6 @@ with the smaller budget would give: TRACE's curve is made of separate runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from trace_bench.core.errors import UserError
 from trace_bench.methods.trace.settings import TraceSettings
 
@@ -78,12 +76,7 @@ def calibration_pool(
     return wanted if free else min(wanted, left - capabilities * settings.minimum_training)
 
 
-def next_share(left: int, weights: Sequence[float]) -> int:
-    """Rollouts for the first of the jobs still to come, in proportion to `weights`; what a job
-    leaves unspent thus goes to those after it, and the last one gets all that is left."""
-    if len(weights) == 1:
-        return left
-    total = sum(weights)
-    if total <= 0:
-        return left // len(weights)
-    return int(left * weights[0] / total + 1e-6)  # 2/3 of 300 is 200, also in floats
+def next_share(left: int, jobs: int) -> int:
+    """Rollouts for the first of so many jobs still to come, in equal parts; what a job leaves
+    unspent thus goes to those after it, and the last one gets all that is left."""
+    return left // jobs

@@ -24,8 +24,8 @@ from trace_bench.methods.trace.gates import GateTraining
 from trace_bench.methods.trace.plan import trace_plan
 from trace_bench.methods.trace.routing import check_base, describe
 from trace_bench.methods.trace.settings import TraceSettings
-from trace_bench.methods.trace.synthesis import calibrate, from_training, pairs
-from trace_bench.methods.trace.synthesis.draw import Drawer, generator, pairing
+from trace_bench.methods.trace.synthesis import calibrate, from_training
+from trace_bench.methods.trace.synthesis.draw import Drawer, generator
 from trace_bench.methods.trace.synthesis.generate.generation import ROLE, Generation, Wanted
 from trace_bench.methods.trace.synthesis.generate.leaks import held_out
 from trace_bench.methods.trace.synthesis.generate.prompt import VERSION
@@ -103,8 +103,6 @@ class _Fit:
         # The capabilities that tasks can be made for; None: all that are no controls.
         unlimited = settings.synthesis == "select" or self.written
         self.trainable = None if unlimited else tuple(generator(lab.suite).capabilities())
-        if settings.pair_share:
-            pairing(lab.suite)
         self.report: dict[str, Any] = {}
         self.generation: Generation | None = None  # where a model writes the environments
         self.analysis = Analysis(lab, settings, self.write)
@@ -137,8 +135,7 @@ class _Fit:
             tasks = self.draw([v.name for v in chosen])
             if not tasks:
                 return self.give_up("the base agent already has what was selected: it is returned")
-        coverage = {v.name: v.mean("coverage") for v in chosen}
-        return self.train(tasks, coverage)
+        return self.train(tasks)
 
     # -- which capabilities -------------------------------------------------------------------
 
@@ -200,20 +197,11 @@ class _Fit:
         self.lab.log(calibrate.table(results))
         suite, count, seed = self.lab.suite, settings.synthetic_tasks, self.lab.seed
         mixes = calibrate.kept(results)
-        drawn = {
-            name: self.drawer.tasks(suite, name, count, mix, seed) for name, mix in mixes.items()
-        }
-        if settings.pair_share:
-            drawn, counts = pairs.put(self.drawer, suite, drawn, mixes, settings.pair_share, seed)
-            self.write(pairs=counts)
-            self.lab.log(pairs.said(counts))
-        return from_training.join(self.analysis, drawn, settings.target_share)
+        return {n: self.drawer.tasks(suite, n, count, mix, seed) for n, mix in mixes.items()}
 
     # -- training and routing -----------------------------------------------------------------
 
-    def train(
-        self, tasks: Mapping[str, tuple[Task, ...]], coverage: Mapping[str, float]
-    ) -> AgentSpec:
+    def train(self, tasks: Mapping[str, tuple[Task, ...]]) -> AgentSpec:
         def after(done: Sequence[Trained]) -> None:
             self.write(
                 training=[
@@ -228,7 +216,7 @@ class _Fit:
                 ]
             )
 
-        work = jobs(tasks, coverage, self.settings)
+        work = jobs(tasks, self.settings)
         generation = self.generation
 
         def keep(job: Job) -> bool:

@@ -6,7 +6,6 @@ import math
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
-    ContinuesAdapters,
     FineTunes,
     HasMilestones,
     HasReference,
@@ -14,11 +13,9 @@ from trace_bench.core.protocols import (
     Need,
     Phase,
     PlannedRun,
-    PlansTraining,
     RanksLabels,
     ShowsState,
     Synthesizes,
-    SynthesizesPairs,
 )
 from trace_bench.methods.trace import budget as budgets
 from trace_bench.methods.trace import gates
@@ -26,7 +23,7 @@ from trace_bench.methods.trace.analysis import analyst
 from trace_bench.methods.trace.settings import AnalysisSettings, TraceSettings
 from trace_bench.methods.trace.synthesis.from_training import MARK
 from trace_bench.methods.trace.synthesis.generate import generation, judge
-from trace_bench.methods.trace.training import JOINT, PROGRESS
+from trace_bench.methods.trace.training import JOINT
 
 CAVEAT = "its phases are shares of the whole budget"
 TASKS, METHODS = "docs/environments.md", "docs/methods.md"
@@ -44,24 +41,12 @@ GENERATOR = Need(
     "With method.synthesis=select the training tasks are trained on instead; with "
     "llm.generator.by=endpoint a model writes environments.",
 )
-PAIRS = Need(
-    "env",
-    SynthesizesPairs,
-    TASKS,
-    "With method.pair_share=0 every synthetic task needs one capability.",
-)
 LETTERS = Need("policy", RanksLabels, METHODS, "With method.route=retrieval no model is asked.")
 TUNING = Need(
     "trainer",
     FineTunes,
     "docs/routing.md",
     "With method.gate_share=0 the gate stays as it starts.",
-)
-GOES_ON = Need(
-    "trainer",
-    ContinuesAdapters,
-    "docs/trainers.md",
-    "With method.trunk_share=0 and another method.split every adapter starts anew.",
 )
 STATES = Need(
     "policy", ShowsState, "docs/routing.md", "With method.route=retrieval no hidden state is read."
@@ -87,22 +72,16 @@ def trace_plan(settings: TraceSettings, run: PlannedRun, free: bool) -> MethodPl
     need = None if joint else asked.get(settings.route)
     routed = need is LETTERS
     needs = [*label_needs(run), *([need] if need else [])]
-    trunk = bool(settings.trunk_share) and not joint
-    progress = settings.split == PROGRESS and not joint
-    if progress:
-        _check_parts(settings, run)
     written = not select and generation.ROLE in run.models
     if kept:
         needs.append(TUNING)
-    if trunk or progress:
-        needs.append(GOES_ON)
     if not select and not written:
         refuse_analyst(
             run,
             "Set llm.generator.by=endpoint too, llm.analyst.by=program, or "
             "method.synthesis=select.",
         )
-        needs += [GENERATOR, PAIRS] if settings.pair_share else [GENERATOR]
+        needs.append(GENERATOR)
     if written:
         _refuse_unwritten(settings)
     questions = label_questions(settings, run, analysis)
@@ -113,29 +92,13 @@ def trace_plan(settings: TraceSettings, run: PlannedRun, free: bool) -> MethodPl
     return MethodPlan(
         phases=_phases(settings, run, analysis, left, most, free, kept),
         needs=tuple(needs),
-        adapters=1 if joint else most * (1 + progress) + trunk,
+        adapters=1 if joint else most,
         questions=questions,
         routed=routed,
         trains=True,
         caveat=CAVEAT,
         marks=(MARK,) if select else (),
     )
-
-
-def _check_parts(settings: TraceSettings, run: PlannedRun) -> None:
-    """Raises UserError where the smallest part of a training in two halves is too little for the
-    trainer: the second half may leave an adapter half of its equal share."""
-    least = settings.minimum_training // 4 - 1
-    if not isinstance(run.trainer, PlansTraining):
-        return
-    try:
-        run.trainer.plan_training(least, PROGRESS, ())
-    except UserError as error:
-        raise UserError(
-            f"method.split=progress trains in parts of {least} rollouts or more, a quarter of "
-            f"method.minimum_training={settings.minimum_training}, and that is too little: {error} "
-            "Or raise `method.minimum_training`."
-        ) from error
 
 
 def _refuse_unwritten(settings: TraceSettings) -> None:
@@ -145,16 +108,6 @@ def _refuse_unwritten(settings: TraceSettings) -> None:
             "method.calibration_rounds=0, but an environment that a model wrote (llm.generator) is "
             "accepted by what its calibration measures. Raise `method.calibration_rounds` to 1 or "
             "more."
-        )
-    if settings.target_share:
-        raise UserError(
-            f"method.target_share={settings.target_share:g} adds training tasks to the suite's own "
-            "synthetic ones, and here a model writes them (llm.generator). Set it to 0."
-        )
-    if settings.pair_share:
-        raise UserError(
-            f"method.pair_share={settings.pair_share:g} is about the suite's own synthetic tasks, "
-            "and here a model writes them (llm.generator), for one capability. Set it to 0."
         )
 
 

@@ -51,8 +51,6 @@ class AnalysisSettings:
     minimum_support: int = _count(5, 0)
     """Fewest labelled (not NA) trajectories of a run (ours: in the release, three labelled
     trajectories can make a gap of 1)."""
-    order_by: Literal["delta", "coverage"] = "delta"
-    """Which capability comes first: largest mean gap (published) or largest mean coverage."""
     max_capabilities: int = _count(10)
     """Most capabilities that are trained (published: discovery proposes at most 10)."""
 
@@ -105,13 +103,6 @@ class SynthesisSettings:
     """Most that an agent which does nothing may earn in an environment on average (ours)."""
     random_limit: float = _share(0.3)
     """Most that random tool calls may earn on average (ours)."""
-    target_share: float = _share(0.0)
-    """Share of an environment's tasks that are training tasks of the target whose failures lack the
-    capability, each as often as that takes (ours). 0: none."""
-    pair_share: float = _share(0.0)
-    """Share of an environment's tasks that need a second selected capability too (ours; published:
-    one at a time). They take the place of tasks that need only the first, never of contrast cases;
-    calibration is run on the latter. 0: none."""
     reward: Literal["similarity", "success"] = "similarity"
     """Which number of the tasks' score is the reward."""
 
@@ -128,20 +119,6 @@ class SynthesisSettings:
                 f"method.band_low={self.band_low} is above method.band_high={self.band_high}. "
                 "Change `method.band_low`."
             )
-        if self.target_share >= 1:
-            raise UserError(
-                f"method.target_share={self.target_share:g} leaves no synthetic task; allowed: "
-                "0 to below 1. With method.synthesis=select all tasks are training tasks."
-            )
-        if self.pair_share and self.synthesis == "select":
-            raise UserError(
-                f"method.pair_share={self.pair_share:g} is about tasks that the suite makes, and "
-                "method.synthesis=select takes training tasks. Set `method.pair_share` to 0."
-            )
-
-
-SUMS = ("classifier", "soft", "turn", "gate", "linear", "ties")
-"""Routes that add several adapters up."""
 
 
 @dataclass(frozen=True)
@@ -220,14 +197,6 @@ class TraceSettings(RoutingSettings, SynthesisSettings, AnalysisSettings):
     """Fewest training rollouts per capability; a budget that cannot pay this for every selected
     capability trains fewer of them (ours: at 640 rollouts on the development split 96 gave 0.573 on
     average over three seeds, 64 gave 0.547 and 128 gave 0.534)."""
-    split: Literal["equal", "by_coverage", "progress"] = "equal"
-    """How the rest of the budget is split: equal parts; in proportion to mean coverage; or the
-    second half of it by learning progress, with nothing for adapters that are saturated (ours,
-    progress.py)."""
-    trunk_share: float = _share(0.0)
-    """Part of the training rollouts with which one adapter is trained on all environments first,
-    from which those of the capabilities then start, instead of from nothing (ours); less where that
-    would leave one of them without `minimum_training`. 0: none."""
     adapters: Literal["per_capability", "joint"] = "per_capability"
     """One adapter per capability (published), or "joint": one adapter on all selected
     environments with the same budget, used for every task; its own run, with its own ledger."""
@@ -235,18 +204,6 @@ class TraceSettings(RoutingSettings, SynthesisSettings, AnalysisSettings):
     def __post_init__(self) -> None:
         AnalysisSettings.__post_init__(self)
         SynthesisSettings.__post_init__(self)
-        if self.trunk_share and self.route in SUMS and self.adapters == "per_capability":
-            raise UserError(
-                f"method.trunk_share={self.trunk_share:g} starts every adapter from the trunk, and "
-                f"method.route={self.route} adds adapters up, so the trunk would count several "
-                "times. Set `method.route` to retrieval, zero_shot or both, or "
-                "`method.trunk_share` to 0."
-            )
-        if self.pair_share and self.max_capabilities < 2:
-            raise UserError(
-                f"method.pair_share={self.pair_share:g} needs a second capability, and "
-                "method.max_capabilities=1 trains one. Set `method.pair_share` to 0."
-            )
 
 
 @dataclass(frozen=True)

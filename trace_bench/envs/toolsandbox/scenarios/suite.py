@@ -20,7 +20,6 @@ from trace_bench.envs.domains.tasks import domain_data
 from trace_bench.envs.domains.tasks import reference as domain_reference
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.build import build
-from trace_bench.envs.toolsandbox.scenarios.pairs import pair_task, partners
 from trace_bench.envs.toolsandbox.scenarios.play import assistant
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
 from trace_bench.envs.toolsandbox.scenarios.shapes import TURNS, Shape, shapes
@@ -125,9 +124,7 @@ class EmbeddedSuite:
         """Any task from its id: of a split, or synthetic."""
         parts = task_id.removeprefix(f"{PREFIX}/").split("/")
         if task_id.startswith(f"{PREFIX}/synthetic/") and len(parts) == 3:
-            first, _, second = parts[1].partition("+")
-            seed = int(parts[2])
-            return pair_task(first, second, seed) if second else synthetic_task(first, seed)
+            return synthetic_task(parts[1], int(parts[2]))
         if task_id.startswith(f"{PREFIX}/domains/") and len(parts) == 3:
             return self.synthetic_in(parts[1], int(parts[2]))
         index, _, augmentation = parts[-1].partition("@")
@@ -171,13 +168,6 @@ class EmbeddedSuite:
 
     def synthetic(self, capability: str, seed: int) -> Task:
         return synthetic_task(capability, seed)
-
-    def partners(self, capability: str) -> tuple[str, ...]:
-        """Every other capability."""
-        return partners(capability)
-
-    def synthetic_pair(self, capability: str, second: str, seed: int) -> Task:
-        return pair_task(capability, second, seed)
 
     def domains(self) -> tuple[str, ...]:
         """Those beside the phone world."""

@@ -125,13 +125,12 @@ def select(
     settings: AnalysisSettings,
     keep: int,
 ) -> list[Verdict]:
-    """Verdicts on all candidates: the selected ones first, in training order, then the rest by
-    mean gap. `runs`: for each labelling run its labelled trajectories (there may be none: then
+    """Verdicts on all candidates: the selected ones first, in training order, then the rest, each
+    by mean gap. `runs`: for each labelling run its labelled trajectories (there may be none: then
     nothing is selected); `keep`: how many runs must select a capability."""
     verdicts = [_verdict(c, [count(r, c.name) for r in runs], settings, keep) for c in candidates]
-    key = "gap" if settings.order_by == "delta" else "coverage"
     verdicts.sort(key=lambda v: v.name)
-    verdicts.sort(key=lambda v: (v.selected, v.mean(key if v.selected else "gap")), reverse=True)
+    verdicts.sort(key=lambda v: (v.selected, v.mean("gap")), reverse=True)
     return verdicts
 
 

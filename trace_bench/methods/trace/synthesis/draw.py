@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import HasReference, Suite, Synthesizes, SynthesizesPairs
+from trace_bench.core.protocols import HasReference, Suite, Synthesizes
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Score, Step, Task
 
@@ -49,21 +49,17 @@ class Drawer:
 
     def __init__(self) -> None:
         self._suite: Suite | None = None
-        self._drawn: dict[tuple[str, int, Mix, int, str], tuple[Task, ...]] = {}
+        self._drawn: dict[tuple[str, int, Mix, int], tuple[Task, ...]] = {}
 
     def tasks(
-        self, suite: Suite, capability: str, count: int, mix: Mix, seed: int, second: str = ""
+        self, suite: Suite, capability: str, count: int, mix: Mix, seed: int
     ) -> tuple[Task, ...]:
-        """As `draw` with the label "train". `second`: another capability that they need too."""
+        """As `draw` with the label "train"."""
         if suite is not self._suite:
             self._suite, self._drawn = suite, {}
-        key = (capability, count, mix, seed, second)
+        key = (capability, count, mix, seed)
         if key not in self._drawn:
-            name, make = capability, None
-            if second:
-                name = f"{capability}+{second}"
-                make = partial(pairing(suite).synthetic_pair, capability, second)
-            self._drawn[key] = draw(suite, name, count, mix, seed, "train", make).tasks
+            self._drawn[key] = draw(suite, capability, count, mix, seed, "train").tasks
         return self._drawn[key]
 
 
@@ -75,16 +71,6 @@ def generator(suite: Suite) -> Synthesizes:
             "generator of them. Change `env` or `method`. With method=trace, "
             "method.synthesis=select trains on training tasks instead, and with "
             "llm.generator.by=endpoint a model writes environments."
-        )
-    return suite
-
-
-def pairing(suite: Suite) -> SynthesizesPairs:
-    """The suite as a generator of tasks that need two capabilities; UserError if it is none."""
-    if not isinstance(suite, SynthesizesPairs):
-        raise UserError(
-            f"{suite.name}/{suite.variant} makes no tasks that need two capabilities. Set "
-            "`method.pair_share` to 0, or change `env`."
         )
     return suite
 

@@ -1,6 +1,5 @@
-"""Training tasks as the environments of a capability (`method.synthesis=select`), or as a part of
-them (`method.target_share`): those whose failures lack it. Alone, they are for suites that can make
-no tasks of their own.
+"""Training tasks as the environments of a capability (`method.synthesis=select`): those whose
+failures lack it. For suites that can make no tasks of their own.
 
 No calibration is run: the analysis has run these very tasks with the base agent, and its
 numbers are what is written down of them. Nothing is dropped for them, since a task that is taken
@@ -10,7 +9,6 @@ here has failed at least once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import cycle, islice
 from typing import Any
 
 from trace_bench.core.types import Task
@@ -31,19 +29,6 @@ def select(analysis: Analysis, names: Sequence[str]) -> dict[str, tuple[Task, ..
         if lacking:
             tasks[name] = tuple(lacking.values())
     return tasks
-
-
-def join(
-    analysis: Analysis, drawn: Mapping[str, tuple[Task, ...]], share: float
-) -> dict[str, tuple[Task, ...]]:
-    """The `drawn` tasks of each capability and, as the part `share` of them all, the training tasks
-    whose failures lack it, repeated in turn. Where no failure lacks it, the drawn ones alone."""
-    own = select(analysis, list(drawn))
-    out: dict[str, tuple[Task, ...]] = {}
-    for name, tasks in drawn.items():
-        count = round(len(tasks) * share / (1 - share)) if name in own else 0
-        out[name] = (*tasks, *islice(cycle(own.get(name, ())), count))
-    return out
 
 
 def as_json(
