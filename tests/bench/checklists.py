@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from recordings import recorded, suite, write
 
-from trace_bench.checklists.progress import Progress
+from trace_bench.checklists.judges import Progress
 from trace_bench.core.types import AgentSpec
 from trace_bench.envs.recorded import env
 from trace_bench.envs.recorded.env import RecordedEnv

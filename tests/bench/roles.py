@@ -28,8 +28,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from recordings import PHONE, recorded
 from servers.agent import serving
 
-from trace_bench.checklists.annotate import question_of, read_annotation
-from trace_bench.checklists.annotate import schema_of as annotation_schema
 from trace_bench.checklists.items import Item, read_checklists
 from trace_bench.checklists.judges import ProgramJudge, Scene
 from trace_bench.checklists.model_judge import Controlled, ModelJudge, read_verdicts
@@ -54,6 +52,8 @@ from trace_bench.models.cache import place, read_kept
 from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
+from trace_bench.record.annotate import question_of, read_annotation
+from trace_bench.record.annotate import schema_of as annotation_schema
 from trace_bench.serve.engine import Local, LocalEngine
 from trace_bench.serve.request import ServeSettings
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from trace_bench.checklists.annotate import read_annotation
 from trace_bench.checklists.items import read_checklists, to_json
 from trace_bench.core.errors import UserError
+from trace_bench.record.annotate import read_annotation
 
 
 def item(name: str, weight: float, **changes: Any) -> dict[str, Any]:

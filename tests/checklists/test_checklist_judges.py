@@ -12,11 +12,18 @@ from typing import Any
 import pytest
 from servers.scripted import Answer, Server, chat, serve
 
-from trace_bench.checklists.conditions import fault_of, holds, likeness
 from trace_bench.checklists.items import REPLY, Checklist, Item
-from trace_bench.checklists.judges import ErringJudge, Errors, ProgramJudge, Scene
+from trace_bench.checklists.judges import (
+    ErringJudge,
+    Errors,
+    ProgramJudge,
+    Progress,
+    Scene,
+    fault_of,
+    holds,
+    likeness,
+)
 from trace_bench.checklists.model_judge import ModelJudge
-from trace_bench.checklists.progress import Progress
 from trace_bench.checklists.sources import call_item, finished, reply_item, tell_item
 from trace_bench.checklists.talk import Step, Turn, canonical_call, is_error, step_of, turns_of
 from trace_bench.core.chat import make_call

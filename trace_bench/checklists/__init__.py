@@ -3,11 +3,8 @@
 
     items       Item and Checklist, read from and written to CM2's JSON [variant][turn][item]
     talk        a conversation as turns of the user and steps of the agent; equality of calls
-    conditions  conditions of items that a program can check
     sources     checklists by program, from a reference and what a suite rewards in it
-    annotate    checklists by a model, from a reference
-    judges      verdicts by program, also with set error rates
+    judges      verdicts by program, also with set error rates; an episode's checklist, worked off
     model_judge verdicts by a model
-    progress    one episode's checklist as it is worked off
     rewards     rewards and advantages of trajectories, turns and steps
 """

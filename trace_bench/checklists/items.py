@@ -41,7 +41,7 @@ class Item:
     `focus`: the part of a step that it is about. `required`: the user goes on only if it is
     satisfied. `after`: ids of items of the same turn that must be satisfied first. `weight`: its
     share of the turn. `extra`: anything else; "check" is a condition for programs
-    (`conditions.py`)."""
+    (`judges.py`)."""
 
     id: str
     question: str

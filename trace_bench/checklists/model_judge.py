@@ -16,10 +16,11 @@ from typing import Any
 from trace_bench.checklists.items import CALLS, REPLY, RESULTS, THINKING, Item
 from trace_bench.checklists.judges import Scene
 from trace_bench.checklists.talk import text_of, thinking, visible
-from trace_bench.core.errors import EpisodeError
-from trace_bench.core.limits import Limits, Unreadable, read
+from trace_bench.core.chat import ask_until
+from trace_bench.core.limits import Limits, Unreadable
+from trace_bench.core.limits import read as read_text
 from trace_bench.core.protocols import Ask
-from trace_bench.core.types import Boundary, Message
+from trace_bench.core.types import Message
 
 PROMPT_VERSION = "1"  # of the texts below; recorded in every run
 TRIES = 2  # answers before the episode is void
@@ -47,7 +48,7 @@ _PARTS: Mapping[str, str] = {
 }
 
 
-class Controlled(ValueError):
+class Controlled(Exception):
     """The judge affirmed the control item."""
 
 
@@ -69,25 +70,18 @@ class ModelJudge:
             {"role": "system", "content": _SYSTEM},
             {"role": "user", "content": question},
         ]
-        asked, why = messages, ""
-        schema = schema_of(len(items) + 1)
-        for _ in range(TRIES):
-            answer = self._ask("judge", asked, schema)
-            try:
-                found = read_verdicts(answer, len(items) + 1, control)
-                return [item.id for item, met in zip(items, found, strict=True) if met]
-            except Controlled:
-                return []
-            except ValueError as error:
-                why = str(error)
-            asked = [
-                *messages,
-                {"role": "assistant", "content": answer[:_LONGEST]},
-                {"role": "user", "content": f"This cannot be used: {why}. Answer again."},
-            ]
-        raise EpisodeError(
-            Boundary.JUDGE.value, f"the judge gave no usable answer in {TRIES} tries: {why}"
-        )
+        count = len(items) + 1
+
+        def read(answer: str) -> list[bool]:
+            return read_verdicts(answer, count, control)
+
+        try:
+            found = ask_until(
+                self._ask, "judge", messages, schema_of(count), read, tries=TRIES, longest=_LONGEST
+            )
+        except Controlled:
+            return []
+        return [item.id for item, met in zip(items, found, strict=True) if met]
 
 
 def question_of(items: Sequence[Item], scene: Scene) -> tuple[str, int]:
@@ -125,7 +119,7 @@ def read_verdicts(text: str, count: int, control: int) -> list[bool]:
     """The verdicts on the items, without the control. Raises Controlled, or ValueError for any
     other answer that cannot be used."""
     try:
-        data = read(text[text.find("{") : text.rfind("}") + 1], _ANSWER)
+        data = read_text(text[text.find("{") : text.rfind("}") + 1], _ANSWER)
     except Unreadable as error:
         raise ValueError(f"it is not JSON ({error})") from error
     found = data.get("verdicts") if isinstance(data, dict) else None

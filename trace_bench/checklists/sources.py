@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trace_bench.checklists.conditions import holds
 from trace_bench.checklists.items import CALLS, REPLY, Checklist, Evidence, Item
+from trace_bench.checklists.judges import holds
 from trace_bench.checklists.talk import Call, Turn, is_error
 from trace_bench.core.types import Milestone
 
@@ -58,7 +58,7 @@ def tell_all_item(texts: Sequence[str], number: int = 0) -> Item:
 
 
 def reply_item(kind: str, number: int = 0) -> Item:
-    """That the agent answers without a call: `kind` is ask, answer or silent (conditions.py)."""
+    """That the agent answers without a call: `kind` is ask, answer or silent (judges.py)."""
     question, required = _REPLIES[kind]
     return Item(
         id=f"C{number}",

@@ -5,15 +5,20 @@ format.
     name, arguments = read_call(call)      # of message["tool_calls"]; ValueError for a bad one
     answer_call(call, "204.97")            # the message that answers it
     make_call("search_stock", query="IBM") # an assistant message with one call
+    ask_until(ask, "judge", ...)           # a model's answer, asked for until it can be read
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
-from trace_bench.core.types import Message, Tool
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.protocols import Ask
+from trace_bench.core.types import Message, Tool, boundary_of
+
+T = TypeVar("T")
 
 
 def make_tool(name: str, description: str, /, **arguments: str | Mapping[str, Any]) -> Tool:
@@ -61,3 +66,33 @@ def answer_call(call: Any, content: str) -> Message:
     name = function.get("name") if isinstance(function, Mapping) else ""
     identity = str(call.get("id") or "call_0")
     return {"role": "tool", "tool_call_id": identity, "name": str(name or ""), "content": content}
+
+
+def ask_until(
+    ask: Ask,
+    role: str,
+    messages: Sequence[Message],
+    schema: Mapping[str, Any],
+    read: Callable[[str], T],
+    *,
+    tries: int,
+    longest: int,
+) -> T:
+    """The answer of the model in a role, as `read` reads it. After a ValueError of `read` the model
+    is asked again with the error's text and the first `longest` characters of its answer, `tries`
+    times in all. Raises EpisodeError at the role's boundary if no answer is usable."""
+    asked, why = list(messages), ""
+    for _ in range(tries):
+        answer = ask(role, asked, schema)
+        try:
+            return read(answer)
+        except ValueError as error:
+            why = str(error)
+        asked = [
+            *messages,
+            {"role": "assistant", "content": answer[:longest]},
+            {"role": "user", "content": f"This cannot be used: {why}. Answer again."},
+        ]
+    raise EpisodeError(
+        boundary_of(role).value, f"the {role} gave no usable answer in {tries} tries: {why}"
+    )

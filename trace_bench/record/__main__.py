@@ -26,8 +26,8 @@ from trace_bench.core.protocols import Closes, Suite
 from trace_bench.envs.recorded.data import Record
 from trace_bench.llm.costs import per_item
 from trace_bench.play.suites import splits_of, tasks_of
-from trace_bench.record import references, runs
-from trace_bench.record.annotation import annotate
+from trace_bench.record import dialogues
+from trace_bench.record.annotate import annotate
 from trace_bench.record.folder import Folder
 from trace_bench.runner.build import log_line, make_roles, make_suite, run_context
 from trace_bench.settings.compose import compose, take
@@ -83,8 +83,8 @@ def _of_suite(arguments: list[str], out: Path, count: int | None, least: int) ->
             "command": "suite", "suite": f"{suite.name}/{suite.variant}", "split": chosen,
             "options": dict(settings.env.options), "count": count, "turns": least,
         }  # fmt: skip
-        folder = Folder(out, made_by, references.held_out(suite, against))
-        return _write(folder, references.dialogues(suite, tasks_of(suite, chosen)), count, least)
+        folder = Folder(out, made_by, dialogues.held_out(suite, against))
+        return _write(folder, dialogues.of_suite(suite, tasks_of(suite, chosen)), count, least)
     finally:
         if isinstance(suite, Closes):
             suite.close()
@@ -96,7 +96,7 @@ def _of_run(arguments: list[str], out: Path, count: int | None, least: int) -> d
             f"`run` takes the folder of one finished run beside its settings, not {arguments}."
         )
     source = Path(arguments[0])
-    summary = runs.summary_of(source)
+    summary = dialogues.summary_of(source)
     settings = compose(["method=base", *_environment(summary)])
     suite = _suite(settings)
     try:
@@ -105,8 +105,8 @@ def _of_run(arguments: list[str], out: Path, count: int | None, least: int) -> d
             "command": "run", "suite": f"{suite.name}/{suite.variant}",
             "run": summary["fingerprint"], "count": count, "turns": least,
         }  # fmt: skip
-        folder = Folder(out, made_by, references.held_out(suite, sorted(against)))
-        return _write(folder, runs.dialogues(source), count, least)
+        folder = Folder(out, made_by, dialogues.held_out(suite, sorted(against)))
+        return _write(folder, dialogues.of_run(source), count, least)
     finally:
         if isinstance(suite, Closes):
             suite.close()

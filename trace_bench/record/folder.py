@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.checklists.items import read_checklists
-from trace_bench.checklists.judges import ProgramJudge, Scene
-from trace_bench.checklists.progress import Progress
+from trace_bench.checklists.judges import ProgramJudge, Progress, Scene
 from trace_bench.checklists.talk import Turn, text_of, turns_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import Lines, canonical, read_object, stable_seed, write_json

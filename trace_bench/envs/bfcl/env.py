@@ -1,5 +1,11 @@
 """One episode: the user's texts are fixed, and each turn of the user lasts until the agent answers
-without a call."""
+without a call. It is scored with the package's own checks, turn by turn.
+
+The agent's calls and the answer's are replayed on two fresh worlds. After each turn in which calls
+are due, the states must be equal and the answer's results must be among all of the agent's so far.
+The package stops at the first turn that fails; here all turns are checked, and `similarity` is the
+share of those that pass.
+"""
 
 from __future__ import annotations
 

@@ -3,8 +3,13 @@
     {"uuid": "...", "messages": [...], "tools": [...], "checklists": [variant][turn][item],
      "source": {"suite": "toolsandbox/embedded", "task": "..."}}
 
-Messages and tools are OpenAI's; `checklists` and `source` may be missing. Also read: APIGen's
-conversations and ATIF trajectories (`as_openai`).
+Messages and tools are OpenAI's; `checklists` and `source` may be missing. Also read:
+
+    APIGen   {"conversations": [{"from": "human" | "gpt" | "function_call" | "observation",
+             "value": "..."}], "tools": "...", "system": "..."}; `tools` may be JSON in a text
+    ATIF     {"schema_version": "ATIF-...", "agent": {"tool_definitions": [...]}, "steps": [...]}
+
+Tools without the wrapper {"type": "function", "function": ...} get one.
 """
 
 from __future__ import annotations

@@ -12,8 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from trace_bench.checklists.items import read_checklists
-from trace_bench.checklists.judges import Judge, Scene
-from trace_bench.checklists.progress import Progress
+from trace_bench.checklists.judges import Judge, Progress, Scene
 from trace_bench.checklists.rewards import Assignment, Rollout, reward
 from trace_bench.checklists.talk import Turn, step_of, turns_of
 from trace_bench.core.chat import answer_call

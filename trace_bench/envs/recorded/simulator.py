@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from trace_bench.checklists.talk import Call, plain
-from trace_bench.core.errors import EpisodeError
+from trace_bench.core.chat import ask_until
 from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.protocols import Ask
 from trace_bench.core.text import without_surrogates
-from trace_bench.core.types import Boundary, Message, Tool
+from trace_bench.core.types import Message, Tool
 from trace_bench.envs.recorded.tools import Exchange
 
 PROMPT_VERSION = "1"  # of the texts below; recorded in every run
@@ -50,21 +50,8 @@ class ModelSimulator:
         self, call: Call, tool: Tool, there: Sequence[Exchange], so_far: Sequence[Exchange]
     ) -> str:
         messages = self._question(call, tool, there, so_far if self._history else ())
-        asked, why = messages, ""
-        for _ in range(TRIES):
-            text = self._ask("simulator", asked, SCHEMA)
-            try:
-                return read_result(text)
-            except ValueError as error:
-                why = str(error)
-            asked = [
-                *messages,
-                {"role": "assistant", "content": text[:_SHOWN]},
-                {"role": "user", "content": f"This cannot be used: {why}. Answer again."},
-            ]
-        raise EpisodeError(
-            Boundary.SIMULATOR.value,
-            f"the simulator gave no usable answer in {TRIES} tries: {why}",
+        return ask_until(
+            self._ask, "simulator", messages, SCHEMA, read_result, tries=TRIES, longest=_SHOWN
         )
 
     def _question(

@@ -9,8 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from trace_bench.checklists.conditions import check_of
-from trace_bench.checklists.judges import ErringJudge, Errors, Judge, ProgramJudge
+from trace_bench.checklists.judges import ErringJudge, Errors, Judge, ProgramJudge, check_of
 from trace_bench.checklists.model_judge import PROMPT_VERSION as JUDGE_VERSION
 from trace_bench.checklists.model_judge import ModelJudge
 from trace_bench.core.checked import number

@@ -13,6 +13,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trace_bench.core.chat import ask_until
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Ask
 from trace_bench.core.types import Boundary, Message
@@ -42,27 +43,17 @@ def judge(ask: Ask, statements: Sequence[str], talk: Sequence[Message]) -> dict[
         {"role": "system", "content": _SYSTEM},
         {"role": "user", "content": question},
     ]
-    why = ""
-    for _ in range(TRIES):
-        answer = ask("judge", messages, schema_of(len(stated)))
-        try:
-            verdicts = _verdicts(answer, len(stated))
-        except ValueError as error:
-            why = str(error)
-        else:
-            if verdicts.pop(place):
-                raise EpisodeError(
-                    Boundary.JUDGE.value, "the judge affirms a statement that is never true"
-                )
-            return dict(zip(statements, verdicts, strict=True))
-        messages = [
-            *messages[:2],
-            {"role": "assistant", "content": answer[:_LONGEST]},
-            {"role": "user", "content": f"This cannot be used: {why}. Answer again."},
-        ]
-    raise EpisodeError(
-        Boundary.JUDGE.value, f"the judge gave no usable answer in {TRIES} tries: {why}"
-    )
+
+    def read(answer: str) -> dict[str, bool]:
+        verdicts = _verdicts(answer, len(stated))
+        if verdicts.pop(place):
+            raise EpisodeError(
+                Boundary.JUDGE.value, "the judge affirms a statement that is never true"
+            )
+        return dict(zip(statements, verdicts, strict=True))
+
+    schema = schema_of(len(stated))
+    return ask_until(ask, "judge", messages, schema, read, tries=TRIES, longest=_LONGEST)
 
 
 def schema_of(count: int) -> dict[str, Any]:

@@ -1,8 +1,10 @@
-"""Dialogues from a suite's references, replayed in its environment."""
+"""Dialogues from a suite's references, replayed in its environment, and from a finished run's own
+successful rollouts; held-out episodes are never taken."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from trace_bench.checklists.items import Checklist, item_to_json, read_checklist
@@ -10,12 +12,15 @@ from trace_bench.checklists.sources import of_reference, rewarded_in, spread
 from trace_bench.checklists.talk import Turn, turns_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import HasChecklist, HasReference, ScoresAlone, Suite
-from trace_bench.core.types import Message, Milestone, Score, Step, Task
+from trace_bench.core.run_files import SUMMARY
+from trace_bench.core.store import read_object
+from trace_bench.core.types import Message, Milestone, Score, Step, Task, Trajectory
 from trace_bench.envs.recorded.data import Record
 from trace_bench.record.folder import scenario_of
+from trace_bench.results.formats.episodes import Source
 
 
-def dialogues(suite: Suite, tasks: Sequence[Task]) -> Iterator[tuple[str, Record | None]]:
+def of_suite(suite: Suite, tasks: Sequence[Task]) -> Iterator[tuple[str, Record | None]]:
     """(uuid, the dialogue) of each task's reference; None for one that does not succeed."""
     if not isinstance(suite, HasReference):
         raise UserError(
@@ -23,7 +28,7 @@ def dialogues(suite: Suite, tasks: Sequence[Task]) -> Iterator[tuple[str, Record
             "finished run (`python -m trace_bench.record run FOLDER`)."
         )
     for task in tasks:
-        yield task.id, _dialogue(suite, suite, task)
+        yield task.id, _of_reference(suite, suite, task)
 
 
 def held_out(suite: Suite, splits: Sequence[str]) -> set[str]:
@@ -61,7 +66,7 @@ def played(
         env.close()
 
 
-def _dialogue(suite: Suite, source: HasReference, task: Task) -> Record | None:
+def _of_reference(suite: Suite, source: HasReference, task: Task) -> Record | None:
     messages, tools, score = played(suite, source, task)
     if score is None or not score.success:
         return None
@@ -96,3 +101,46 @@ def by_milestones(turns: Sequence[Turn], first: int, milestones: Sequence[Milest
 
 def _plain(checklist: Checklist) -> list[list[dict[str, Any]]]:
     return [[item_to_json(item) for item in items] for items in checklist.turns]
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    """The summary of a finished run on tasks that it does not report on. Raises UserError."""
+    if not (folder / SUMMARY).exists():
+        raise UserError(f"{folder} is no finished run: it has no {SUMMARY}. Name another folder.")
+    summary = read_object(folder / SUMMARY)
+    if summary.get("protocol") != "held_out":
+        raise UserError(
+            f"{folder} trained on the tasks that it reports (protocol={summary.get('protocol')}), "
+            "and recordings may hold none of those. Name a run with protocol=held_out."
+        )
+    return summary
+
+
+def of_run(folder: Path) -> Iterator[tuple[str, Record | None]]:
+    """(uuid, the dialogue) of each rollout that was spent; None for one without success, or with a
+    call that could not be read."""
+    summary = summary_of(folder)
+    suite = "/".join(filter(None, (str(summary["env"]), str(summary["suite"]))))
+    for episode in Source(folder, summary).episodes():
+        if episode.held_out or episode.purpose == "evaluation":
+            continue
+        identity = f"{summary['fingerprint']}/{episode.group}/{episode.index:05d}"
+        yield identity, _of_rollout(identity, suite, episode.trajectory)
+
+
+def _of_rollout(identity: str, suite: str, t: Trajectory) -> Record | None:
+    lost = t.failure is not None or t.score is None
+    if lost or not t.score.success or any(turn.malformed for turn in t.turns):  # type: ignore[union-attr]
+        return None
+    opening, turns = turns_of(t.messages)
+    if not turns or not all(turn.steps for turn in turns):
+        return None
+    milestones = () if t.score is None else t.score.milestones
+    made = by_milestones(turns, len(opening), milestones)
+    return {
+        "uuid": identity,
+        "messages": t.messages,
+        "tools": list(t.tools),
+        "checklists": [[[item_to_json(item) for item in items] for items in made.turns]],
+        "source": {"suite": suite, "task": t.task, "by": t.agent},
+    }
