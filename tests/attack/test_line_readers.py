@@ -24,7 +24,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_json
 from trace_bench.envs.recorded.data import META
 from trace_bench.llm.roles import Roles
-from trace_bench.play.record import Player
+from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.record.folder import Folder

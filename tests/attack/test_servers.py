@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playing import play
 from servers.scripted import Answer, chat, models, serve
 from toy import ToySuite
 
@@ -20,7 +21,6 @@ from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import AgentSpec, Boundary, StopReason
 from trace_bench.llm.client import Client, Endpoint, LLMError
 from trace_bench.llm.roles import Role, Roles
-from trace_bench.play.rollouts import play
 from trace_bench.policies.openai import OpenAIPolicy
 
 BODY = {"model": "m", "messages": []}

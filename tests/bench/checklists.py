@@ -24,7 +24,7 @@ from trace_bench.checklists.judges import Progress
 from trace_bench.core.types import AgentSpec
 from trace_bench.envs.recorded import env
 from trace_bench.envs.recorded.env import RecordedEnv
-from trace_bench.play.record import Batch, Player
+from trace_bench.play.rollouts import Batch, Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.tiny import shipped

@@ -25,6 +25,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from playing import play
 from recordings import PHONE, recorded
 from servers.agent import serving
 
@@ -49,7 +50,6 @@ from trace_bench.methods.trace.synthesis.generate.prompt import request
 from trace_bench.methods.trace.synthesis.generate.restrictions import violations
 from trace_bench.methods.transcript import conversation
 from trace_bench.models.cache import place, read_kept
-from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
 from trace_bench.record.annotate import question_of, read_annotation

@@ -139,8 +139,9 @@ def random_model(folder: Path) -> Path:
 
 def timed(policy: Any, suite: Any, tasks: Sequence[Any], first: int, **options: Any) -> Any:
     """Plays `tasks`; (seconds, trajectories)."""
+    from playing import play
+
     from trace_bench.core.types import AgentSpec
-    from trace_bench.play.rollouts import play
 
     start = time.perf_counter()
     seeds = range(first, first + len(tasks))

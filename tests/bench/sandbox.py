@@ -19,11 +19,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from playing import play
 from sandboxes import chosen, in_sandbox
 
 from trace_bench.core.protocols import Policy
 from trace_bench.core.types import AgentSpec, Task
-from trace_bench.play.rollouts import play
 from trace_bench.policies.scripted import ReferencePolicy
 from trace_bench.sandbox.choose import Sandbox
 

@@ -21,10 +21,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from models import save_adapter
+from playing import play
 from sandboxes import in_process
 
 from trace_bench.core.types import AdapterRef, AgentSpec, Task
-from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.merge import Mixture, merge
 from trace_bench.policies.routing.router import make_router

@@ -23,11 +23,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from playing import play
 from sandboxes import in_process as suite
 
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec
-from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.precision import DType
 from trace_bench.trainers.adapters import restart

@@ -18,6 +18,7 @@ pytest.importorskip("mpmath", reason="mpmath is not installed (docs/bfcl.md says
 
 from bfcl_play import KINDS, changed, messages, ours, reference, theirs
 from pages import PAGES, ROOT, blocks
+from playing import play
 from sandboxes import chosen, in_process, in_sandbox
 
 from trace_bench.__main__ import main
@@ -32,7 +33,6 @@ from trace_bench.envs.bfcl.synthetic import MAKERS
 from trace_bench.envs.bfcl.world import Call, World, parse
 from trace_bench.envs.check import check
 from trace_bench.envs.check import play as step_through
-from trace_bench.play.rollouts import play
 from trace_bench.policies.scripted import (
     IdlePolicy,
     RandomPolicy,

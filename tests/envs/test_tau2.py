@@ -17,6 +17,7 @@ import pytest
 
 pytest.importorskip("inspect_evals", reason="the extra tau2 is not installed")
 
+from playing import play
 from sandboxes import in_process as find
 
 from trace_bench.__main__ import main
@@ -28,7 +29,6 @@ from trace_bench.envs.tau2 import world as tau2_world
 from trace_bench.envs.tau2.data import load
 from trace_bench.envs.tau2.suite import Tau2Suite
 from trace_bench.envs.tau2.world import AGENT, Shared, Toolbox
-from trace_bench.play.rollouts import play
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy, plausible
 from trace_bench.settings.compose import compose
 

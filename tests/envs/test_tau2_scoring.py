@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("inspect_evals", reason="the extra tau2 is not installed")
 
+from playing import play
 from pydantic import BaseModel
 from sandboxes import in_process as find
 
@@ -22,7 +23,6 @@ from trace_bench.envs.tau2.score import Call, _done, untold
 from trace_bench.envs.tau2.suite import Tau2Suite
 from trace_bench.envs.tau2.world import AGENT, USER, Shared
 from trace_bench.llm.structured import response_format
-from trace_bench.play.rollouts import play
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
 
 

@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("inspect_evals", reason="the extra tau2 is not installed")
 
+from playing import play
 from sandboxes import chosen, in_process, in_sandbox
 from servers.scripted import Answer, chat, serve
 
@@ -25,7 +26,6 @@ from trace_bench.envs.tau2 import data as tau2_data
 from trace_bench.envs.tau2.score import assertions
 from trace_bench.envs.tau2.suite import Tau2Settings, Tau2Suite
 from trace_bench.envs.tau2.world import AGENT
-from trace_bench.play.rollouts import play
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 from trace_bench.runner.pipeline import run
 from trace_bench.sandbox.choose import Sandbox

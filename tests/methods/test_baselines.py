@@ -10,7 +10,7 @@ from trace_lab import BASE, MemoryLab
 
 from trace_bench.core.types import AgentSpec, Purpose
 from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY
-from trace_bench.play.rollouts import with_guidance
+from trace_bench.play.steps import with_guidance
 from trace_bench.tiny.demos import GUIDANCE
 
 HABITS = {"recovers_from_errors": 0.7, "asks_when_information_is_missing": 0.7}

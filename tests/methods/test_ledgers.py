@@ -16,7 +16,7 @@ from named import QUICK, method
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec, Purpose
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
-from trace_bench.play.record import Player
+from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.runner.lab import Listeners, RunLab

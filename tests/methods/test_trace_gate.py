@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from models import save_adapter
+from playing import play
 from sandboxes import in_process as suite
 from trace_lab import BASE, MemoryLab, ScriptedTrainer
 
@@ -29,7 +30,6 @@ from trace_bench.core.types import (
 from trace_bench.methods.trace import Trace
 from trace_bench.methods.trace.gates import steps
 from trace_bench.methods.trace.settings import TraceSettings
-from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.precision import DType
 from trace_bench.policies.routing.merge import Mixture

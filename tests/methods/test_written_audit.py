@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playing import play
 from servers.scripted import serve
 from test_written import load
 from toy import ToySuite
@@ -32,8 +33,7 @@ from trace_bench.methods.trace.synthesis.generate.generation import Generation, 
 from trace_bench.methods.trace.synthesis.generate.leaks import Leaks
 from trace_bench.methods.trace.synthesis.generate.replay import Episode, of_rollouts
 from trace_bench.methods.trace.training import Job, Trained, assemble, train
-from trace_bench.play.record import Player
-from trace_bench.play.rollouts import play
+from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import FunctionPolicy, text_message
 from trace_bench.runner.lab import Listeners, Models, RunLab

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from playing import play
 from toy import ToyEnv, ToySuite, toy_task
 
 from trace_bench.core.protocols import TurnReply
@@ -20,7 +21,6 @@ from trace_bench.core.types import (
     trajectory_from_json,
 )
 from trace_bench.play import rollouts
-from trace_bench.play.rollouts import play
 from trace_bench.play.steps import fault_of, step_one
 from trace_bench.policies.scripted import (
     FunctionPolicy,

@@ -11,13 +11,13 @@ import pytest
 import torch
 from models import save_adapter
 from peft import PeftModel
+from playing import play
 from sandboxes import in_process as suite
 from transformers import AutoModelForCausalLM
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RoutesTurns
 from trace_bench.core.types import AdapterRef, AgentSpec, Message, agent_from_json, to_json
-from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.classifier import ClassifierRouter, blend
 from trace_bench.policies.routing.merge import Mixture, merge

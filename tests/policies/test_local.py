@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 from models import save_adapter, save_model
+from playing import play
 from toy import TOOLS, ToySuite, toy_task
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, StopReason, Task
-from trace_bench.play.rollouts import play
 from trace_bench.policies.engine import decoder
 from trace_bench.policies.engine import scheduler as engine_module
 from trace_bench.policies.engine.decoder import Decoder

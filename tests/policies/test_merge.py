@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from playing import play
 from safetensors.torch import load_file, save_file
 from sandboxes import in_process as suite
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import PlaysSums
 from trace_bench.core.types import AdapterRef, AgentSpec
-from trace_bench.play.rollouts import play
 from trace_bench.policies.engine.lora import block_of
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.merge import Mixture, Sums, factors, merge, mixture, ties

@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import pytest
+from playing import play
 from sandboxes import in_process as suite
 from servers.scripted import Answer, chat, models, serve
 
@@ -14,7 +15,6 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TurnReply, TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Boundary, StopReason
 from trace_bench.llm.client import Endpoint
-from trace_bench.play.rollouts import play
 from trace_bench.policies.openai import OpenAIPolicy
 
 HELLO = ({"role": "system", "content": "S."}, {"role": "user", "content": "Hello."})

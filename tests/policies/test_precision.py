@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 from models import save_adapter, save_model
+from playing import play
 from toy import ToySuite, toy_task
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AdapterRef, AgentSpec
-from trace_bench.play.rollouts import play
 from trace_bench.policies import precision
 from trace_bench.policies.engine.decoder import Decoder
 from trace_bench.policies.engine.lora import read_adapter

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from playing import play
 from safetensors.torch import save_file
 from servers.scripted import Answer, chat, models, serve
 from toy import ToyEnv, ToySuite
@@ -19,7 +20,6 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TurnReply, TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Task
 from trace_bench.llm.client import Endpoint
-from trace_bench.play.rollouts import play
 from trace_bench.policies import openai
 from trace_bench.policies.openai import OpenAIPolicy
 

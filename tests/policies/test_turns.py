@@ -10,6 +10,7 @@ import pytest
 import torch
 from models import save_adapter, save_model
 from peft import PeftModel
+from playing import play
 from sandboxes import in_process as suite
 from servers.scripted import Answer, chat, models, serve
 from transformers import AutoModelForCausalLM
@@ -18,7 +19,6 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RoutesTurns, TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Message, Tool, Turn, to_json
 from trace_bench.llm.client import Endpoint
-from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.routing.classifier import shown

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 import pytest
 import torch
+from playing import play
 from safetensors.torch import load_file, save_file
 from sandboxes import in_process as suite
 from servers.vllm import VARIABLE, serve
@@ -22,7 +23,6 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory, agent_from_json
 from trace_bench.llm.client import Endpoint
-from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.served import weights_hash

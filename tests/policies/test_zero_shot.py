@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from playing import play
 from safetensors.torch import save_file
 from sandboxes import in_process as suite
 from servers.scripted import Answer, chat, models, serve
@@ -15,7 +16,6 @@ from servers.scripted import Answer, chat, models, serve
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AdapterRef, AgentSpec, Boundary, Message
 from trace_bench.llm.client import Endpoint
-from trace_bench.play.rollouts import play
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.routing.router import make_router

@@ -11,7 +11,7 @@ from toy import ToySuite, toy_task
 from trace_bench.core.protocols import Policy
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import AdapterRef, AgentSpec
-from trace_bench.play.record import Player
+from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
 from trace_bench.runner import outcomes as figures_of

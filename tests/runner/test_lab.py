@@ -14,8 +14,9 @@ from toy import ToySuite
 from trace_bench.core.errors import BudgetExceeded, UserError
 from trace_bench.core.protocols import Policy, TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Message, Purpose, Task, Trajectory
-from trace_bench.play.faults import Faults
-from trace_bench.play.record import Episodes, Player
+from trace_bench.play.known import KnownCalls
+from trace_bench.play.rollouts import Player
+from trace_bench.play.steps import Faults
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
 from trace_bench.runner.lab import Listeners, RunLab
@@ -44,7 +45,7 @@ def make(
     budget: int = 40,
     policy: Policy | None = None,
     suite: ToySuite | None = None,
-    episodes: Episodes | None = None,
+    known: KnownCalls | None = None,
     faults: Faults | None = None,
     max_lost: float = 0.5,
 ) -> RunLab:
@@ -56,7 +57,7 @@ def make(
         player=Player(policy or CountingPolicy(), Suites(suite or ToySuite()), 8, 16, faults),
         trainer=None,  # type: ignore[arg-type]
         listeners=Listeners(Metrics(folder / "metrics.jsonl", Silent(), print), progress),
-        episodes=episodes,
+        known=known,
         max_lost=max_lost,
     )
 
@@ -234,11 +235,11 @@ class AskingSuite(ToySuite):
         return True
 
 
-def yardstick(folder: Path, policy: Policy, episodes: Episodes | None, **how) -> dict[str, bytes]:
+def yardstick(folder: Path, policy: Policy, known: KnownCalls | None, **how) -> dict[str, bytes]:
     """Two labs that begin alike: the same analysis, then trainings of their own."""
     trained = AgentSpec("random", "v1", adapters=(AdapterRef("a@1", "a"),))
     for name in ("run", "joint"):
-        lab = make(folder / name, policy=policy, episodes=episodes, **how)
+        lab = make(folder / name, policy=policy, known=known, **how)
         tasks = lab.suite.tasks("train")
         lab.rollouts("analysis", BASE, tasks[:10], purpose=Purpose.ANALYSIS)
         other = tasks[10:14] if name == "run" else tasks[:4]
@@ -261,7 +262,7 @@ def test_a_yardstick_takes_the_same_calls_from_the_run(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name / "joint" / "metrics.jsonl").touch()
     expected = yardstick(tmp_path / "a", alone, None)
-    assert yardstick(tmp_path / "b", shared, Episodes()) == expected
+    assert yardstick(tmp_path / "b", shared, KnownCalls()) == expected
     assert [e["index"] for e in contents_of(expected["ledger.jsonl"])[:10]] != list(range(10))
     analysis = contents_of(expected["trajectories.jsonl"])[:10]
     assert {line["call"] for line in analysis} == {"analysis"}
@@ -275,11 +276,11 @@ def test_a_yardstick_that_was_killed_goes_on_with_the_runs_episodes(
 ) -> None:
     (tmp_path / "joint").mkdir()
     (tmp_path / "joint" / "metrics.jsonl").touch()
-    expected = yardstick(tmp_path, CountingReference(), Episodes())
+    expected = yardstick(tmp_path, CountingReference(), KnownCalls())
     for name in ("ledger.jsonl", "trajectories.jsonl"):
         lines = expected[name].splitlines(keepends=True)
         (tmp_path / "joint" / name).write_bytes(b"".join(lines[:kept]) + lines[kept][:20])
-    assert yardstick(tmp_path, CountingReference(), Episodes()) == expected
+    assert yardstick(tmp_path, CountingReference(), KnownCalls()) == expected
 
 
 @pytest.mark.parametrize("reason", ["policy", "user"])
@@ -290,7 +291,7 @@ def test_what_would_not_come_out_again_is_not_taken_from_the_run(
     (tmp_path / "joint" / "metrics.jsonl").touch()
     policy = MoodyPolicy() if reason == "policy" else CountingPolicy()
     suite = ToySuite() if reason == "policy" else AskingSuite()
-    yardstick(tmp_path, policy, Episodes(), suite=suite)
+    yardstick(tmp_path, policy, KnownCalls(), suite=suite)
     turns = [
         len(line["trajectory"]["turns"])
         for name in ("run", "joint")

@@ -16,8 +16,8 @@ from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import OnEpisode, TakesBack
 from trace_bench.core.store import read_lines, stable_seed
 from trace_bench.core.types import Boundary, Failure, Purpose, Step, Task
-from trace_bench.play.faults import MOST, Faults
-from trace_bench.play.record import Batch
+from trace_bench.play.rollouts import Batch
+from trace_bench.play.steps import MOST, Faults
 from trace_bench.runner.lab import RunLab
 from trace_bench.runner.losses import check, counts
 

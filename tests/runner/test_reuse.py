@@ -14,7 +14,7 @@ from toy import ToySuite, toy_task
 from trace_bench.core.protocols import TurnRequest, Yardstick
 from trace_bench.core.store import read_lines, stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Message
-from trace_bench.play.record import Player
+from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy, ScriptedPolicy, call_message, text_message
 from trace_bench.runner.evaluation import Evaluation, Wanted

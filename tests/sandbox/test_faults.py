@@ -51,7 +51,7 @@ class Unlucky(ReferencePolicy):
 
 
 def test_killed_containers_change_nothing(tmp_path: Path) -> None:
-    from trace_bench.play.record import Player
+    from trace_bench.play.rollouts import Player
     from trace_bench.play.suites import Suites
     from trace_bench.runner.lab import Listeners, RunLab
     from trace_bench.runner.ledger import Ledger

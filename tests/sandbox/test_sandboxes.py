@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from playing import play
 from sandboxes import chosen, in_process, in_sandbox
 
 from trace_bench.__main__ import main
@@ -16,7 +17,6 @@ from trace_bench.core.errors import EpisodeError, SourceError, UserError
 from trace_bench.core.protocols import environments
 from trace_bench.core.types import AgentSpec, Message, Step, Task, to_json
 from trace_bench.envs.check import check
-from trace_bench.play.rollouts import play
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 from trace_bench.sandbox.choose import Sandbox

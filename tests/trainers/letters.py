@@ -8,7 +8,7 @@ from typing import Any
 
 from trace_bench.core.protocols import Policy, TrainingJob
 from trace_bench.core.types import AgentSpec, Message, Score, Step, StopReason, Task
-from trace_bench.play.record import Player
+from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.runner.lab import Listeners, RunLab

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from letters import SETTINGS, LettersEnv, LettersSuite, job, make_lab, task
 from models import save_model
+from playing import play
 
 from trace_bench.core.chat import make_call
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec, Message, Task, Trajectory, trajectory_from_json
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
-from trace_bench.play.rollouts import play
 from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.trainers.hints import hint, sequences
 from trace_bench.trainers.resume import State

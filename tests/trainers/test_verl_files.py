@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 from models import save_model
+from playing import play
 from toy import ToySuite, toy_task
 from verl_job import spec
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import AdapterRef, AgentSpec, to_json
-from trace_bench.play.rollouts import play
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.local import backend_of, load_model
 from trace_bench.policies.scripted import RandomPolicy

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from models import save_adapter, save_model
+from playing import play
 from toy import ToySuite, toy_task
 from verl_job import spec
 
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
-from trace_bench.play.rollouts import play
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.scheduler import Engine, Order
 from trace_bench.policies.local import LocalPolicy, backend_of, load_model

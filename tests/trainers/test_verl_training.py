@@ -88,7 +88,8 @@ def test_sampler_and_trainer_agree(trained: Trained) -> None:
 
 
 def test_the_local_policy_scores_what_verl_reported(trained: Trained) -> None:
-    from trace_bench.play.rollouts import play
+    from playing import play
+
     from trace_bench.policies.local import LocalPolicy
 
     chosen = jobs.settings()

@@ -11,7 +11,7 @@ from trace_bench.core.checked import build
 from trace_bench.core.protocols import RunContext, TrainingJob
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec, Task
-from trace_bench.play.record import Player
+from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.runner.build import MAKER, clean_up, generated_suites, make_suite, run_context

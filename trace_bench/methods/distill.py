@@ -22,7 +22,7 @@ from trace_bench.methods.trace.analysis.phase import Analysis
 from trace_bench.methods.trace.plan import label_needs, label_questions
 from trace_bench.methods.trace.settings import PromptOnlySettings
 from trace_bench.methods.tuning import HERE, PAGE, TuningSettings, tuner
-from trace_bench.play.rollouts import without_guidance
+from trace_bench.play.steps import without_guidance
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Distill:
 def plain(played: Sequence[Trajectory], base: AgentSpec, advised: str) -> list[Trajectory]:
     """The episodes of the agent whose prompt is `advised` as if they had been run with the
     prompt of `base`: only the tokens of the first prompt change."""
-    from trace_bench.play.rollouts import with_guidance
+    from trace_bench.play.steps import with_guidance
     from trace_bench.policies.chat import Chat
     from trace_bench.policies.local import load_tokenizer
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trace_bench.core.errors import EpisodeError, TraceBenchError, UserError
@@ -19,7 +19,6 @@ from trace_bench.core.protocols import (
     KnowsTask,
     OnEpisode,
     Policy,
-    Router,
     RoutesTurns,
     ScoresAlone,
     Suite,
@@ -41,8 +40,8 @@ from trace_bench.core.types import (
     Trajectory,
     Turn,
 )
-from trace_bench.play.faults import Faults
 from trace_bench.play.steps import (
+    Faults,
     Way,
     close,
     fault_of,
@@ -52,84 +51,86 @@ from trace_bench.play.steps import (
     step_all,
     step_one,
     way_of,
+    with_guidance,
 )
-from trace_bench.play.suites import Suites
+from trace_bench.play.suites import Suites, asks_user
 from trace_bench.policies.routing.merge import Mixture, Sums
 from trace_bench.policies.routing.router import make_router
 
 MALFORMED = "ValueError: malformed tool call"
 
 
-def play(
-    policy: Policy,
-    suite: Suite | Suites,
-    agent: AgentSpec,
-    tasks: Sequence[Task],
-    seeds: Sequence[int],
-    *,
-    temperature: float = 1.0,
-    route: Sequence[str | None] | None = None,
-    hints: Sequence[str] | None = None,
-    max_turns: int = 20,
-    max_tokens: int = 96,
-    on_episode: OnEpisode | None = None,
-    faults: Faults | None = None,
-) -> list[Trajectory]:
-    """Runs one episode per entry of `tasks` and returns the trajectories in that order.
+@dataclass(frozen=True)
+class Batch:
+    """Episodes to run, one per entry of `tasks`.
 
     `seeds[i]` is the seed of episode i's own random stream. `route[i]` is its adapter's name (None:
     base model); without `route` the agent's router chooses from the first messages, or anew at
-    every turn. `hints[i]` is added to the agent's prompt in episode i. `max_turns`
-    limits the agent's turns, `max_tokens` the tokens of one turn. `on_episode(i, trajectory)` is
-    called when an episode ends, in the order in which they end. `faults` keeps tracebacks of the
-    exceptions that end episodes.
+    every turn. `hints[i]` is added to the agent's prompt in episode i. Raises ValueError unless all
+    have the same length.
     """
-    if {len(given) for given in (seeds, route, hints) if given is not None} != {len(tasks)}:
-        raise ValueError("tasks, seeds, route and hints must have the same length")
-    policy.load(agent)
-    suites = suite if isinstance(suite, Suites) else Suites(suite)
-    router = make_router(agent, policy) if route is None else None
-    playing = _Playing(
-        policy, suites, agent, temperature, max_turns, max_tokens, on_episode, router, faults
-    )
-    return playing.play(tasks, seeds, route, hints)
+
+    agent: AgentSpec
+    tasks: tuple[Task, ...]
+    seeds: tuple[int, ...]
+    temperature: float = 1.0
+    route: tuple[str | None, ...] | None = None
+    hints: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        given = (self.seeds, self.route, self.hints)
+        if {len(values) for values in given if values is not None} != {len(self.tasks)}:
+            raise ValueError("tasks, seeds, route and hints must have the same length")
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def only(self, which: Sequence[int]) -> Batch:
+        """The batch with only the episodes at these indices."""
+        return replace(
+            self,
+            tasks=tuple(self.tasks[i] for i in which),
+            seeds=tuple(self.seeds[i] for i in which),
+            route=None if self.route is None else tuple(self.route[i] for i in which),
+            hints=None if self.hints is None else tuple(self.hints[i] for i in which),
+        )
 
 
-def with_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, ...]:
-    """The messages with the agent's prompt: "\\nGuidance: <prompt>" is added to the first system
-    message, or becomes one if there is none. Nothing else inserts the prompt."""
-    if not guidance:
-        return tuple(messages)
-    out = list(messages)
-    for i, message in enumerate(out):
-        if message["role"] == "system":
-            out[i] = {**message, "content": f"{message['content']}\nGuidance: {guidance}"}
-            return tuple(out)
-    return ({"role": "system", "content": f"Guidance: {guidance}"}, *out)
+@dataclass(frozen=True)
+class Player:
+    """Runs batches of episodes. `max_turns`: turns of the agent per episode; `max_tokens`: tokens
+    per turn; `faults`: keeps tracebacks of what ends episodes."""
+
+    policy: Policy
+    suites: Suites
+    max_turns: int = 20
+    max_tokens: int = 96
+    faults: Faults | None = None
+
+    @property
+    def repeats(self) -> bool:
+        """Whether running the same batch again gives the same episodes."""
+        return self.policy.repeatable and not any(map(asks_user, self.suites))
+
+    def play(self, batch: Batch, on_episode: OnEpisode | None = None) -> list[Trajectory]:
+        """Runs the batch and returns the trajectories in its order. `on_episode(i, trajectory)` is
+        called when an episode ends, in the order in which they end."""
+        self.policy.load(batch.agent)
+        return _Playing(self, batch, on_episode).play()
 
 
-def without_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, ...]:
-    """The messages as they were before `with_guidance`."""
-    out = list(messages)
-    for i, message in enumerate(out):
-        if message["role"] == "system":
-            text = str(message["content"]).removesuffix(f"Guidance: {guidance}")
-            if not text:
-                return (*out[:i], *out[i + 1 :])
-            out[i] = {**message, "content": text.removesuffix("\n")}
-            break
-    return tuple(out)
+Choice = str | Mixture | None  # an adapter's name, a weighted sum, or the base model
 
 
 @dataclass
-class _Episode:
+class _Live:
+    """An episode in flight."""
+
     index: int
     task: Task
-    seed: int
     suite: Suite
     env: Env
     adapter: str | None = None
-    hint: str = ""
     used: list[str | None] = field(default_factory=list)  # the adapters so far, each once
     opened: bool = False
     tools: tuple[Tool, ...] = ()
@@ -137,55 +138,38 @@ class _Episode:
     turns: list[Turn] = field(default_factory=list)
 
 
-Choice = str | Mixture | None  # an adapter's name, a weighted sum, or the base model
-_Due = tuple[_Episode, Task | Message]  # a reset (task) or a step (message) to make
+_Due = tuple[_Live, Task | Message]  # a reset (task) or a step (message) to make
 
 
-@dataclass
 class _Playing:
-    """One call of `play`. The abilities of the policy and the suites are looked up once."""
+    """One batch. The abilities of the policy and the suites are looked up once."""
 
-    policy: Policy
-    suites: Suites
-    agent: AgentSpec
-    temperature: float
-    max_turns: int
-    max_tokens: int
-    on_episode: OnEpisode | None
-    router: Router | None = None
-    faults: Faults | None = None
-    live: dict[int, _Episode] = field(default_factory=dict)
-    done: dict[int, Trajectory] = field(default_factory=dict)
-    outbox: list[TurnRequest] = field(default_factory=list)
-    asked: int = 0  # turns requested and not yet collected
-    thinking: dict[Future[Step | Exception], _Episode] = field(default_factory=dict)
-    routing: dict[Future[Choice], tuple[_Episode, Step, tuple[Message, ...]]] = field(
-        default_factory=dict
-    )
-    threads: ThreadPoolExecutor | None = None
-    ways: dict[int, Way] = field(default_factory=dict)  # by the suite's id()
-
-    def __post_init__(self) -> None:
-        policy = self.policy
+    def __init__(self, player: Player, batch: Batch, on_episode: OnEpisode | None) -> None:
+        policy = player.policy
+        self.player, self.batch, self.on_episode = player, batch, on_episode
+        self.policy = policy
+        self.router = make_router(batch.agent, policy) if batch.route is None else None
+        self.turns = self.router if isinstance(self.router, RoutesTurns) else None
+        self.sums = Sums(policy, batch.agent)
         self.wake = policy.wake if isinstance(policy, Wakes) else None
         self.bind = policy.bind if isinstance(policy, KnowsTask) else None
-        self.sums = Sums(policy, self.agent)
-        self.turns = self.router if isinstance(self.router, RoutesTurns) else None
+        self.live: dict[int, _Live] = {}
+        self.done: dict[int, Trajectory] = {}
+        self.outbox: list[TurnRequest] = []
+        self.asked = 0  # turns requested and not yet collected
+        self.thinking: dict[Future[Step | Exception], _Live] = {}
+        self.routing: dict[Future[Choice], tuple[_Live, Step, tuple[Message, ...]]] = {}
+        self.threads: ThreadPoolExecutor | None = None
+        self.ways: dict[int, Way] = {}  # by the suite's id()
 
-    def play(
-        self,
-        tasks: Sequence[Task],
-        seeds: Sequence[int],
-        route: Sequence[str | None] | None,
-        hints: Sequence[str] | None,
-    ) -> list[Trajectory]:
-        started = 0
+    def play(self) -> list[Trajectory]:
+        started, total = 0, len(self.batch)
         try:
-            while len(self.done) < len(tasks):
-                count = min(len(tasks) - started, self.policy.capacity - len(self.live))
+            while len(self.done) < total:
+                count = min(total - started, self.policy.capacity - len(self.live))
                 fresh = range(started, started + max(count, 0))
                 started += len(fresh)
-                self._start(fresh, tasks, seeds, route, hints)
+                self._act([self._start(i) for i in fresh])
                 self._submit()
                 if self.asked:
                     replies = self.policy.collect()
@@ -202,7 +186,7 @@ class _Playing:
             for episode in list(self.live.values()):
                 self.policy.release(episode.index)
                 close(episode.env)
-        return [self.done[i] for i in range(len(tasks))]
+        return [self.done[i] for i in range(total)]
 
     def _submit(self) -> None:
         if self.outbox:
@@ -210,23 +194,13 @@ class _Playing:
             self.policy.submit(self.outbox)
             self.outbox = []
 
-    def _start(
-        self,
-        indices: Sequence[int],
-        tasks: Sequence[Task],
-        seeds: Sequence[int],
-        route: Sequence[str | None] | None,
-        hints: Sequence[str] | None,
-    ) -> None:
-        """Resets environments."""
-        due: list[_Due] = []
-        for i in indices:
-            adapter = None if route is None else route[i]
-            suite = self.suites.of(tasks[i])
-            hint = "" if hints is None else hints[i]
-            self.live[i] = _Episode(i, tasks[i], seeds[i], suite, make(suite), adapter, hint)
-            due.append((self.live[i], tasks[i]))
-        self._act(due)
+    def _start(self, index: int) -> _Due:
+        """An episode's environment, and its reset."""
+        task = self.batch.tasks[index]
+        suite = self.player.suites.of(task)
+        adapter = None if self.batch.route is None else self.batch.route[index]
+        self.live[index] = _Live(index, task, suite, make(suite), adapter)
+        return self.live[index], task
 
     def _answer(self, replies: Sequence[TurnReply]) -> None:
         """Passes the agent's turns to their environments."""
@@ -292,7 +266,7 @@ class _Playing:
         for future in [f for f in self.thinking if f.done()]:
             self._stepped(self.thinking.pop(future), future.result())
 
-    def _stepped(self, episode: _Episode, step: Step | Exception) -> None:
+    def _stepped(self, episode: _Live, step: Step | Exception) -> None:
         """Handles the result of a reset or step."""
         if isinstance(step, Exception):
             self._fail(episode, Boundary.ENVIRONMENT, step)
@@ -303,10 +277,11 @@ class _Playing:
         else:
             self._open(episode, readable(step))
 
-    def _open(self, episode: _Episode, step: Step) -> None:
+    def _open(self, episode: _Live, step: Step) -> None:
         """Starts the conversation: adds the guidance, sets the tools and chooses the adapter."""
         episode.opened = True
-        guidance = "\n".join(text for text in (self.agent.prompt, episode.hint) if text)
+        hint = "" if self.batch.hints is None else self.batch.hints[episode.index]
+        guidance = "\n".join(text for text in (self.batch.agent.prompt, hint) if text)
         first = with_guidance(step.messages, guidance)
         episode.tools = step.tools
         if self.router is None:
@@ -325,7 +300,7 @@ class _Playing:
             self._begin(episode, step, first, chosen)
 
     def _begin(
-        self, episode: _Episode, step: Step, first: tuple[Message, ...], chosen: Choice
+        self, episode: _Live, step: Step, first: tuple[Message, ...], chosen: Choice
     ) -> None:
         episode.adapter = self.sums.name_of(chosen)
         if self.bind is not None:
@@ -338,12 +313,12 @@ class _Playing:
                 return
         self._take(episode, Step(first, done=step.done, score=step.score, stop=step.stop))
 
-    def _take(self, episode: _Episode, step: Step) -> None:
+    def _take(self, episode: _Live, step: Step) -> None:
         episode.pending = tuple(step.messages)
         if step.done:
             self._finish(episode, step.stop or StopReason.DONE, step.score)
             return
-        if len(episode.turns) >= self.max_turns:
+        if len(episode.turns) >= self.player.max_turns:
             self._cut(episode, StopReason.TURN_LIMIT)
             return
         if episode.turns and self.turns is not None and not self._switched(episode, self.turns):
@@ -356,13 +331,13 @@ class _Playing:
                 messages=episode.pending,
                 tools=() if episode.turns else episode.tools,
                 adapter=episode.adapter,
-                seed=episode.seed,
-                temperature=self.temperature,
-                max_tokens=self.max_tokens,
+                seed=self.batch.seeds[episode.index],
+                temperature=self.batch.temperature,
+                max_tokens=self.player.max_tokens,
             )
         )
 
-    def _switched(self, episode: _Episode, turns: RoutesTurns) -> bool:
+    def _switched(self, episode: _Live, turns: RoutesTurns) -> bool:
         """Chooses the adapter for an episode's next turn; False if that failed the episode."""
         messages: list[Message] = []
         for turn in episode.turns:
@@ -377,7 +352,7 @@ class _Playing:
             return False
         return True
 
-    def _cut(self, episode: _Episode, stop: StopReason) -> None:
+    def _cut(self, episode: _Live, stop: StopReason) -> None:
         """Ends an episode whose agent ran out of turns or context. That is not a failure of the
         infrastructure: the environment scores it as it stands, or else the score is 0."""
         score = Score(0.0, False)
@@ -392,17 +367,17 @@ class _Playing:
                 return
         self._finish(episode, stop, score)
 
-    def _fail(self, episode: _Episode, boundary: Boundary, error: Exception | str) -> None:
+    def _fail(self, episode: _Live, boundary: Boundary, error: Exception | str) -> None:
         if isinstance(error, EpisodeError):
             boundary = Boundary(error.boundary)
-        if self.faults is not None and isinstance(error, Exception):
-            self.faults.note(episode.task, boundary, error)
+        if self.player.faults is not None and isinstance(error, Exception):
+            self.player.faults.note(episode.task, boundary, error)
         text = error if isinstance(error, str) else described(error)
         self._finish(episode, StopReason.ERROR, None, Failure(boundary, text))
 
     def _finish(
         self,
-        episode: _Episode,
+        episode: _Live,
         stop: StopReason,
         score: Score | None,
         failure: Failure | None = None,
@@ -412,8 +387,8 @@ class _Playing:
             failure = Failure(Boundary.ENVIRONMENT, "the environment ended without a score")
         trajectory = Trajectory(
             task=episode.task.id,
-            seed=episode.seed,
-            agent=self.agent.version,
+            seed=self.batch.seeds[episode.index],
+            agent=self.batch.agent.version,
             tools=episode.tools,
             turns=tuple(episode.turns),
             closing=episode.pending,
@@ -430,7 +405,7 @@ class _Playing:
             self.on_episode(episode.index, trajectory)
 
 
-def _players(episode: _Episode) -> str | None:
+def _players(episode: _Live) -> str | None:
     """The adapter that acted in the episode; all of them, in order of their first turn, if it
     changed."""
     if len(episode.used) < 2:

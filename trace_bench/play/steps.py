@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import EpisodeError, SourceError, TraceBenchError
 from trace_bench.core.limits import Limits
 from trace_bench.core.limits import fault_of as fault_of_value
-from trace_bench.core.protocols import ActsTogether, Env, Suite
+from trace_bench.core.protocols import (
+    ActsTogether,
+    Env,
+    Suite,
+)
+from trace_bench.core.store import disk_errors
 from trace_bench.core.text import described, without_surrogates
 from trace_bench.core.types import (
     ROLES,
@@ -209,3 +216,63 @@ def close(env: Env) -> None:
         env.close()
     except Exception:
         return
+
+
+MOST = 8  # tracebacks of one start
+
+
+@dataclass
+class Faults:
+    """Writes the first tracebacks of a start to `path`, each cause once; those of earlier starts
+    are replaced. An error that has none (what a server or a worker reports) is left out."""
+
+    path: Path
+    _kinds: set[str] = field(default_factory=set)
+
+    def note(self, task: Task, boundary: Boundary, error: Exception) -> None:
+        """Writes the exception's traceback unless one from the same place is there."""
+        if error.__traceback__ is None:
+            return
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        kind = f"{type(error).__name__} {place.filename}:{place.lineno}"
+        if kind in self._kinds or len(self._kinds) >= MOST:
+            return
+        text = "".join(traceback.format_exception(error))
+        with disk_errors(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open(
+                "a" if self._kinds else "w", encoding="utf-8", errors="replace"
+            ) as file:
+                file.write(f"{task.id}, lost at the boundary {boundary}:\n{text}\n")
+        self._kinds.add(kind)
+
+    @property
+    def where(self) -> str:
+        """The file as the end of a message; empty if this start has written none."""
+        return f" Tracebacks: {self.path}." if self._kinds else ""
+
+
+def with_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, ...]:
+    """The messages with the agent's prompt: "\\nGuidance: <prompt>" is added to the first system
+    message, or becomes one if there is none. Nothing else inserts the prompt."""
+    if not guidance:
+        return tuple(messages)
+    out = list(messages)
+    for i, message in enumerate(out):
+        if message["role"] == "system":
+            out[i] = {**message, "content": f"{message['content']}\nGuidance: {guidance}"}
+            return tuple(out)
+    return ({"role": "system", "content": f"Guidance: {guidance}"}, *out)
+
+
+def without_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, ...]:
+    """The messages as they were before `with_guidance`."""
+    out = list(messages)
+    for i, message in enumerate(out):
+        if message["role"] == "system":
+            text = str(message["content"]).removesuffix(f"Guidance: {guidance}")
+            if not text:
+                return (*out[:i], *out[i + 1 :])
+            out[i] = {**message, "content": text.removesuffix("\n")}
+            break
+    return tuple(out)

@@ -20,8 +20,7 @@ def generated_key(name: str) -> str:
 
 
 class Suites:
-    """The target suite and further suites, each added under the key that its tasks have as `env`.
-    `rollouts.play` accepts it in place of a suite."""
+    """The target suite and others, each added under the key that its tasks have as `env`."""
 
     def __init__(self, target: Suite, others: Mapping[str, Suite] | None = None) -> None:
         self.target = target

@@ -94,7 +94,7 @@ class ReferencePolicy(ScriptedPolicy):
         self._script: dict[int, list[Message]] = {}
 
     def bind(self, episode: int, task: Task) -> None:
-        """Sets the episode's task; called by `rollouts.play` at the start."""
+        """Sets the episode's task; called at the start."""
         self._script[episode] = list(self._suite.reference(task))
 
     def reply(self, request: TurnRequest) -> Message:

@@ -20,8 +20,9 @@ from trace_bench.core.protocols import Policy
 from trace_bench.core.run_files import EPISODE
 from trace_bench.core.store import Lines, read_lines, stable_seed
 from trace_bench.core.types import AgentSpec, Trajectory
-from trace_bench.play.record import Batch, Player
-from trace_bench.play.rollouts import Choice
+from trace_bench.play.known import choices as choices_of
+from trace_bench.play.known import play_missing
+from trace_bench.play.rollouts import Batch, Choice, Player
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.runner.losses import check
 from trace_bench.runner.outcomes import (
@@ -96,7 +97,7 @@ class Evaluator:
         found = self._found.setdefault(label, {})
         everything = range(len(plan.episodes))
         if any(key not in found for key in plan.keys) or self._untold(job):
-            choices = job.player.choices(agent, plan.tasks) if self._reuses(job) else None
+            choices = choices_of(job.player, agent, plan.tasks) if self._reuses(job) else None
             shared = {} if choices is None else self._shared(job, choices)
             self._copy(job, shared)
             self._play(job, [i for i in everything if i not in shared], 0, choices)
@@ -232,7 +233,7 @@ class Evaluator:
         if choices is not None:
             route = _names([choices[i % len(job.plan.tasks)] for i in which])
         batch = Batch(job.agent, tasks, tuple(seeds), self._temperature, route)
-        job.player.play_missing(batch, there, ended)
+        play_missing(job.player, batch, there, ended)
 
     def _keep(self, place: Place, trajectory: Trajectory | Mapping[str, Any]) -> None:
         if self._kept is not None:

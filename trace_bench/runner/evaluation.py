@@ -14,7 +14,7 @@ from typing import Any
 from trace_bench.core.protocols import Policy, Yardstick
 from trace_bench.core.run_files import FLOORS
 from trace_bench.core.types import AgentSpec, Task
-from trace_bench.play.record import Player
+from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import splits_of, tasks_of
 from trace_bench.runner import health
 from trace_bench.runner.evaluate import Evaluator

@@ -6,7 +6,7 @@ the name and the index, so a repeated call runs the same episodes. When a run is
 - episodes whose trajectories are on disk are answered from there,
 - of a call that stopped the run because too many episodes were lost (`max_lost`), the lost ones are
   taken back from trajectories and ledger and run again, so each counts once,
-- the others are run as `play.record` describes: a partly written call is run again as a whole, and
+- the others are run as `play.known` describes: a partly written call is run again as a whole, and
   only the missing lines are appended,
 - the budget is counted by the calls made, not by the lines found, so that a method takes the same
   decisions as in an uninterrupted run.
@@ -47,7 +47,8 @@ from trace_bench.core.types import (
     trajectory_from_json,
 )
 from trace_bench.llm.roles import Roles
-from trace_bench.play.record import Batch, Episodes, Player
+from trace_bench.play.known import KnownCalls, play_missing
+from trace_bench.play.rollouts import Batch, Player
 from trace_bench.play.suites import generated_key
 from trace_bench.runner import health
 from trace_bench.runner.ledger import Ledger, entry
@@ -94,10 +95,10 @@ class RunLab:
         trainer: Trainer,
         listeners: Listeners,
         models: Models | None = None,
-        episodes: Episodes | None = None,
+        known: KnownCalls | None = None,
         max_lost: float = 0.5,
     ) -> None:
-        """`ledger`: the lab's own, with its budget. `episodes`: complete calls of other labs of
+        """`ledger`: the lab's own, with its budget. `known`: complete calls of other labs of
         this run, which this lab reuses for identical calls. `max_lost`: the share of a call's
         episodes that may be lost."""
         self.folder = folder
@@ -108,7 +109,7 @@ class RunLab:
         self._player = player
         self._listeners = listeners
         self._models = models or Models()
-        self._episodes = episodes
+        self._known = known
         self._max_lost = max_lost
         self._sources: dict[str, Source] = {}
         self._trajectories = Lines(folder / "trajectories.jsonl", EPISODE)
@@ -164,8 +165,8 @@ class RunLab:
         self._check_lost(call, batch, there, by)
         if len(there) < len(batch):
             self._complete(call, batch, purpose, there, by)
-        if self._episodes is not None and by is None and self._player.repeats:
-            self._episodes.keep(call, batch, there)
+        if self._known is not None and by is None and self._player.repeats:
+            self._known.keep(call, batch, there)
         out = [there[i] for i in range(len(batch))]
         self.spent += charge
         self._count(out, purpose, time.monotonic() - started)
@@ -373,17 +374,17 @@ class RunLab:
 
         if by is not None:
             by([i for i in range(len(batch)) if i not in there], arrived)
-        elif (known := self._known(call, batch)) is not None:
+        elif (known := self._elsewhere(call, batch)) is not None:
             for index in [i for i in known if i not in there]:
                 ended(index, known[index])
         else:
-            self._player.play_missing(batch, frozenset(there), ended)
+            play_missing(self._player, batch, frozenset(there), ended)
 
-    def _known(self, call: str, batch: Batch) -> Mapping[int, Trajectory] | None:
+    def _elsewhere(self, call: str, batch: Batch) -> Mapping[int, Trajectory] | None:
         """The episodes of the same call in another lab, if they are repeatable."""
-        if self._episodes is None or not self._player.repeats:
+        if self._known is None or not self._player.repeats:
             return None
-        return self._episodes.find(call, batch)
+        return self._known.find(call, batch)
 
     def _count(self, played: Sequence[Trajectory], purpose: Purpose, seconds: float) -> None:
         self.episodes.played(played)

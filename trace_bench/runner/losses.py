@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import Boundary, Failure, Task
-from trace_bench.play.faults import Faults
+from trace_bench.play.steps import Faults
 from trace_bench.play.suites import GENERATED
 
 _OF_PROGRAM = (Boundary.ENVIRONMENT, Boundary.SANDBOX)

@@ -30,8 +30,9 @@ from trace_bench.core.run_files import AGENT, FAULTS, LOWER, SUMMARY, UPPER
 from trace_bench.core.store import read_lines, write_json
 from trace_bench.core.types import CHARGED, AgentSpec, Task
 from trace_bench.llm.costs import per_item
-from trace_bench.play.faults import Faults
-from trace_bench.play.record import Episodes, Player
+from trace_bench.play.known import KnownCalls
+from trace_bench.play.rollouts import Player
+from trace_bench.play.steps import Faults
 from trace_bench.play.suites import Suites
 from trace_bench.runner import health, report
 from trace_bench.runner.beginning import base_agent, beginning_of
@@ -171,7 +172,7 @@ class _InProgress:
     progress: Progress
     clock: Clock
     metrics: Metrics
-    episodes: Episodes | None  # shared by the method and its yardsticks
+    known: KnownCalls | None  # shared by the method and its yardsticks
 
 
 def _execute(
@@ -193,8 +194,8 @@ def _execute(
     evaluation = Evaluation(folder, player, wanted(bench), progress=progress, clock=clock)
     stack.enter_context(closing(evaluation))
     metrics = Metrics(folder / "metrics.jsonl", tracker, bench.log)
-    episodes = Episodes() if yardsticks(bench) else None
-    run = _InProgress(bench, player, evaluation, progress, clock, metrics, episodes)
+    known = KnownCalls() if yardsticks(bench) else None
+    run = _InProgress(bench, player, evaluation, progress, clock, metrics, known)
     lab = stack.enter_context(closing(_lab(run)))
     if resumed:
         there = lab.ledger.spent
@@ -307,7 +308,7 @@ def _lab(run: _InProgress, yardstick: Yardstick | None = None) -> RunLab:
         trainer=trainer,
         listeners=listeners,
         models=Models(bench.roles, generated_suites(settings, bench.context, bench.log)),
-        episodes=run.episodes,
+        known=run.known,
         max_lost=settings.max_lost,
     )
 

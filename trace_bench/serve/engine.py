@@ -21,7 +21,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RoutesTurns, TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message
-from trace_bench.play.rollouts import with_guidance
+from trace_bench.play.steps import with_guidance
 from trace_bench.policies.engine.guide import BadSchema, Guide
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.merge import Sums

@@ -17,7 +17,7 @@ from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import AgentSpec, Message
 from trace_bench.llm.client import BODY, CONNECT, Endpoint, LLMError, decompressed
 from trace_bench.llm.secret import Secret
-from trace_bench.play.rollouts import with_guidance
+from trace_bench.play.steps import with_guidance
 from trace_bench.policies.openai import CHAT, OpenAIPolicy
 from trace_bench.policies.routing.merge import Mixture, Sums
 from trace_bench.policies.routing.router import make_router

@@ -18,7 +18,7 @@ from trace_bench.core.protocols import Router, RoutesTurns
 from trace_bench.core.store import canonical
 from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import ROLES, Message, Tool
-from trace_bench.play.rollouts import with_guidance
+from trace_bench.play.steps import with_guidance
 
 IGNORED = frozenset(("user", "metadata", "store", "parallel_tool_calls", "service_tier"))
 FIXED: Mapping[str, tuple[Any, ...]] = {

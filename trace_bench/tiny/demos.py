@@ -21,7 +21,7 @@ from trace_bench.envs.toolsandbox.scenarios.play import play
 from trace_bench.envs.toolsandbox.scenarios.pools import Pool
 from trace_bench.envs.toolsandbox.scenarios.shapes import Shape, shapes
 from trace_bench.envs.toolsandbox.scenarios.solver import Redraw, Solver
-from trace_bench.play.rollouts import with_guidance
+from trace_bench.play.steps import with_guidance
 from trace_bench.tiny.template import render
 
 # Share of demonstrations that exercise a capability where it is called for. Others: always.

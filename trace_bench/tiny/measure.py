@@ -17,7 +17,8 @@ from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task, Trajectory
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.envs.toolsandbox.tools.augment import AUGMENTATIONS
-from trace_bench.play.rollouts import play
+from trace_bench.play.rollouts import Batch, Player
+from trace_bench.play.suites import Suites
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.results.statistics import wilson_interval
 from trace_bench.tiny.demos import GUIDANCE, IRRELEVANT, RIGHT
@@ -38,8 +39,9 @@ class Bench:
     ) -> list[Trajectory]:
         """One episode of each task; `label` names the stream of seeds."""
         agent = AgentSpec(model=self.model, prompt=guidance)
-        seeds = [stable_seed("measure", label, task.id, n) for n, task in enumerate(tasks)]
-        return play(self.policy, self.suite, agent, tasks, seeds, temperature=temperature)
+        seeds = tuple(stable_seed("measure", label, task.id, n) for n, task in enumerate(tasks))
+        batch = Batch(agent, tuple(tasks), seeds, temperature)
+        return Player(self.policy, Suites(self.suite)).play(batch)
 
 
 def measure(folder: Path, threads: int | None = None) -> dict[str, Any]:

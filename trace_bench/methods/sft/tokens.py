@@ -11,7 +11,7 @@ from trace_bench.core.protocols import Lab
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.sft.data import Conversation, World, others, own
 from trace_bench.methods.sft.settings import SftSettings
-from trace_bench.play.rollouts import with_guidance
+from trace_bench.play.steps import with_guidance
 
 if TYPE_CHECKING:
     from trace_bench.policies.chat import Chat

@@ -19,8 +19,7 @@ from trace_bench.methods.trace import logistic
 from trace_bench.methods.trace.settings import RoutingSettings
 from trace_bench.methods.trace.synthesis.draw import first_step
 from trace_bench.methods.trace.training import Job, Trained
-from trace_bench.play.rollouts import with_guidance
-from trace_bench.play.steps import fault_of
+from trace_bench.play.steps import fault_of, with_guidance
 
 
 class Openings:

@@ -28,7 +28,8 @@ from verl.experimental.agent_loop.agent_loop import (
 from trace_bench.core.run_files import EPISODE
 from trace_bench.core.store import Lines, read_lines
 from trace_bench.core.types import Task, Trajectory, task_from_json, trajectory_from_json
-from trace_bench.play.record import Batch, Player
+from trace_bench.play.known import play_missing
+from trace_bench.play.rollouts import Batch, Player
 from trace_bench.policies.chat import Chat
 from trace_bench.trainers.credit import packed
 from trace_bench.trainers.record import exact
@@ -239,7 +240,7 @@ class EpisodePlayer:
         )
         policy = TokenPolicy(self._chat, self._servers, len(asks))
         player = Player(policy, self._suites, self.spec.max_turns, self.spec.max_tokens)
-        player.play_missing(batch, there.keys(), ended)
+        play_missing(player, batch, there.keys(), ended)
 
 
 def _answer(ask: Ask, what: Trajectory | Exception) -> None:

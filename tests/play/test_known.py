@@ -6,7 +6,8 @@ import pytest
 from toy import ToySuite, toy_task
 
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
-from trace_bench.play.record import Batch, Episodes, Player
+from trace_bench.play.known import KnownCalls, choices, play_missing
+from trace_bench.play.rollouts import Batch, Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 
@@ -60,15 +61,15 @@ def batch(count: int = 6, agent: AgentSpec = AGENT) -> Batch:
 def test_only_what_is_missing_is_reported(policy, suite, played) -> None:
     world, reported = suite(), {}
     player = Player(policy(ToySuite()), Suites(world))
-    player.play_missing(batch(), {1, 4}, lambda i, t: reported.update({i: t}))
+    play_missing(player, batch(), {1, 4}, lambda i, t: reported.update({i: t}))
     assert sorted(reported) == [0, 2, 3, 5] and len(world.made) == played
     assert all(t.task == toy_task(i).id and t.seed == i for i, t in reported.items())
-    player.play_missing(batch(), range(6), lambda i, t: pytest.fail("nothing was missing"))
+    play_missing(player, batch(), range(6), lambda i, t: pytest.fail("nothing was missing"))
     assert len(world.made) == played  # nothing was missing
 
 
 def test_a_call_is_known_by_all_that_was_asked_for() -> None:
-    episodes = Episodes()
+    episodes = KnownCalls()
     asked, played = batch(), {1: "b", 0: "a"}
     episodes.keep("one", asked, played)  # type: ignore[arg-type]
     assert list(episodes.find("one", batch()) or ()) == [1, 0]  # as they ended
@@ -98,12 +99,12 @@ def test_choices_are_those_of_the_episodes(suite) -> None:
     policy.capacity = 4
     player = Player(policy, Suites(world))
     tasks = [toy_task(0), toy_task(1, "reset"), *(toy_task(i) for i in range(2, 7))]
-    choices = player.choices(ROUTED, tasks)
-    assert choices is not None and all(env.closed for env in world.made)
+    found = choices(player, ROUTED, tasks)
+    assert found is not None and all(env.closed for env in world.made)
     asked = Batch(ROUTED, tuple(tasks), tuple(range(7)))
     played = [t.adapter for t in player.play(asked)]
-    assert isinstance(choices[1], RuntimeError) and {"b@1"} <= set(played)
-    assert [c for i, c in enumerate(choices) if i != 1] == [*played[:1], *played[2:]]
+    assert isinstance(found[1], RuntimeError) and {"b@1"} <= set(played)
+    assert [c for i, c in enumerate(found) if i != 1] == [*played[:1], *played[2:]]
     if isinstance(world, Together):
         assert world.calls[:2] == [4, 3]
 
@@ -111,10 +112,10 @@ def test_choices_are_those_of_the_episodes(suite) -> None:
 def test_choices_that_only_an_episode_tells() -> None:
     tasks = [toy_task(0), toy_task(1)]
     player = Player(IdlePolicy(), Suites(Asking()))
-    assert player.choices(ROUTED, tasks) is None
+    assert choices(player, ROUTED, tasks) is None
     one = AgentSpec("none", adapters=ADAPTERS[:1])
-    assert player.choices(one, tasks) == ["a@1", "a@1"]
-    assert player.choices(AGENT, tasks) == [None, None]
+    assert choices(player, one, tasks) == ["a@1", "a@1"]
+    assert choices(player, AGENT, tasks) == [None, None]
 
 
 def test_suites_close_what_was_added_to_them() -> None:

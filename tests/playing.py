@@ -1,0 +1,32 @@
+"""Plays a few episodes in one call, with a player of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from trace_bench.core.protocols import OnEpisode, Policy, Suite
+from trace_bench.core.types import AgentSpec, Task, Trajectory
+from trace_bench.play.rollouts import Batch, Player
+from trace_bench.play.suites import Suites
+
+
+def play(
+    policy: Policy,
+    suite: Suite | Suites,
+    agent: AgentSpec,
+    tasks: Sequence[Task],
+    seeds: Sequence[int],
+    *,
+    temperature: float = 1.0,
+    route: Sequence[str | None] | None = None,
+    hints: Sequence[str] | None = None,
+    on_episode: OnEpisode | None = None,
+    **limits: Any,
+) -> list[Trajectory]:
+    """One episode per entry of `tasks`. `limits`: as of a `Player`."""
+    suites = suite if isinstance(suite, Suites) else Suites(suite)
+    way = None if route is None else tuple(route)
+    told = None if hints is None else tuple(hints)
+    batch = Batch(agent, tuple(tasks), tuple(seeds), temperature, way, told)
+    return Player(policy, suites, **limits).play(batch, on_episode)

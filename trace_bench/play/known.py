@@ -1,0 +1,103 @@
+"""What is known before a batch is played: episodes on disk, calls of another lab, the router's
+choices.
+
+An episode's floating-point rounding may depend on the other episodes in its batch. So a batch that
+is partly on disk is run again as a whole, and only the missing episodes are reported. If the policy
+or the simulated user is not repeatable, only the missing episodes are run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.protocols import OnEpisode, Router, RoutesTurns
+from trace_bench.core.types import AgentSpec, Boundary, Task, Trajectory
+from trace_bench.play.rollouts import Batch, Choice, Player
+from trace_bench.play.steps import close, fault_of, make, readable, step_all, with_guidance
+from trace_bench.play.suites import Suites, asks_user
+from trace_bench.policies.routing.router import make_router
+
+
+def play_missing(
+    player: Player, batch: Batch, there: Collection[int], on_episode: OnEpisode
+) -> None:
+    """Completes a batch of which the indices `there` are on disk; `on_episode` is called for the
+    missing episodes only."""
+    which = [i for i in range(len(batch)) if i not in there]
+    if not which:
+        return
+    missing = set(which)
+    if player.repeats:
+        which = list(range(len(batch)))
+
+    def ended(place: int, trajectory: Trajectory) -> None:
+        if which[place] in missing:
+            on_episode(which[place], trajectory)
+
+    player.play(batch.only(which), ended)
+
+
+def choices(
+    player: Player, agent: AgentSpec, tasks: Sequence[Task]
+) -> list[Choice | Exception] | None:
+    """The router's choice for each task, or an exception if the task cannot be reset. None if the
+    router or the suite waits for a model, or the router chooses at every turn: then the choice is
+    only known in an episode. At most as many environments as the policy has places are open."""
+    router = make_router(agent, player.policy)
+    if agent.router is None:
+        return [router.route((), ())] * len(tasks)
+    if router.waits or isinstance(router, RoutesTurns) or any(map(asks_user, player.suites)):
+        return None
+    found: list[Choice | Exception] = []
+    for first in range(0, len(tasks), player.policy.capacity):
+        some = tasks[first : first + player.policy.capacity]
+        found += _some(router, player.suites, agent, some)
+    return found
+
+
+class KnownCalls:
+    """Complete calls that were run in this process, for another lab that makes the same calls.
+
+    Only calls of agents without adapters are kept: those are what two trainings that start from the
+    same agent have in common."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, tuple[Batch, Mapping[int, Trajectory]]] = {}
+
+    def keep(self, call: str, batch: Batch, played: Mapping[int, Trajectory]) -> None:
+        """`played`: in the order in which the episodes ended."""
+        if not batch.agent.adapters:
+            self._calls[call] = (batch, dict(played))
+
+    def find(self, call: str, batch: Batch) -> Mapping[int, Trajectory] | None:
+        """The episodes of the call with that name, if its batch was the same."""
+        kept, played = self._calls.get(call, (None, None))
+        return played if kept == batch else None
+
+
+def _some(
+    router: Router, suites: Suites, agent: AgentSpec, tasks: Sequence[Task]
+) -> list[Choice | Exception]:
+    """The choices for one batch of tasks, which are reset together, suite by suite."""
+    places: dict[int, list[int]] = {}
+    for i, task in enumerate(tasks):
+        places.setdefault(id(suites.of(task)), []).append(i)
+    found: dict[int, Choice | Exception] = {}
+    for group in places.values():
+        suite = suites.of(tasks[group[0]])
+        due = [(make(suite), tasks[i]) for i in group]
+        try:
+            for i, step in zip(group, step_all(suite, due), strict=True):
+                if isinstance(step, Exception):
+                    found[i] = step
+                    continue
+                if (fault := fault_of(step)) is not None:
+                    found[i] = EpisodeError(Boundary.ENVIRONMENT.value, fault)
+                    continue
+                step = readable(step)
+                found[i] = router.route(with_guidance(step.messages, agent.prompt), step.tools)
+        finally:
+            for env, _ in due:
+                close(env)
+    return [found[i] for i in range(len(tasks))]
