@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,8 @@ from trace_bench.policies.engine.scheduler import Engine, Order, Sampled
 
 if TYPE_CHECKING:
     from trace_bench.policies.precision import DType
+
+_STATES = 1024  # prompts whose states are remembered
 
 
 @dataclass
@@ -77,6 +80,8 @@ class LocalPolicy:
         self._sums: dict[str, frozenset[str]] = {}  # name -> the adapters in it
         self._open: dict[int, _Open] = {}
         self._ready: list[TurnReply] = []
+        # The same tasks are routed for every version of an agent; the base model stays the same.
+        self._states = lru_cache(_STATES)(partial(_states, model, self._backend))
 
     def load(self, agent: AgentSpec) -> None:
         """Makes the agent's adapters available and drops unused ones and sums.
@@ -180,19 +185,7 @@ class LocalPolicy:
         self, messages: Sequence[Message], tools: Sequence[Tool], blocks: bool = False
     ) -> list[State]:
         """`protocols.ShowsState`."""
-        import torch
-
-        ids = self.chat.first(messages, tools)[-self.context :]
-        prompt = torch.tensor([ids], device=self._model.device)
-        with self._backend.alone(), torch.inference_mode():
-            out = self._model.base_model(
-                input_ids=prompt, use_cache=False, output_hidden_states=blocks
-            )
-            if blocks:  # the last one is the output of all blocks, after the norm
-                found = [states[0].float().mean(0) for states in out.hidden_states[:-1]]
-            else:
-                found = [out.last_hidden_state[0, -1].float()]
-        return [array("f", state.cpu().numpy().tobytes()) for state in found]
+        return list(self._states(self.chat.first(messages, tools)[-self.context :], blocks))
 
     def _submit(self, request: TurnRequest, guide: Guide | None) -> None:
         episode = self._open.get(request.episode)
@@ -241,6 +234,20 @@ class LocalPolicy:
             truncated=sampled.truncated,
         )
         return TurnReply(sampled.episode, turn)
+
+
+def _states(model: Any, backend: Backend, ids: tuple[int, ...], blocks: bool) -> list[State]:
+    """See `LocalPolicy.prompt_states`."""
+    import torch
+
+    prompt = torch.tensor([ids], device=model.device)
+    with backend.alone(), torch.inference_mode():
+        out = model.base_model(input_ids=prompt, use_cache=False, output_hidden_states=blocks)
+        if blocks:  # the last one is the output of all blocks, after the norm
+            found = [states[0].float().mean(0) for states in out.hidden_states[:-1]]
+        else:
+            found = [out.last_hidden_state[0, -1].float()]
+    return [array("f", state.cpu().numpy().tobytes()) for state in found]
 
 
 def load_model(

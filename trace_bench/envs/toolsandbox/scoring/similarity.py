@@ -9,8 +9,11 @@ has a value takes its column out of the mean of the row."""
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
 from itertools import permutations
 from typing import Any
 
@@ -22,8 +25,20 @@ Columns = Sequence[tuple[str, Any, Measure]]
 
 @lru_cache(maxsize=1)
 def _rouge_scorer() -> Any:
-    from rouge_score import rouge_scorer
-
+    """rouge-score's, which takes one stemmer of nltk. All of nltk, with scipy's statistics, would
+    take longer to import than an evaluation: its packages are there without what they import."""
+    bare = [name for name in ("nltk", "nltk.stem") if name not in sys.modules]
+    for name in bare:
+        parent = name.rpartition(".")[0]
+        where = list(sys.modules[parent].__path__) if parent else None
+        spec = PathFinder.find_spec(name, where)
+        if spec is not None:
+            sys.modules[name] = module_from_spec(spec)
+    try:
+        from rouge_score import rouge_scorer
+    finally:  # who imports nltk later gets all of it
+        for name in [n for n in sys.modules if bare and n.partition(".")[0] == "nltk"]:
+            del sys.modules[name]
     return rouge_scorer.RougeScorer(["rougeL"], use_stemmer=True)
 
 
