@@ -15,8 +15,7 @@ import pytest
 from servers.scripted import Answer, serve
 
 from trace_bench.core.errors import UserError
-from trace_bench.llm.client import Client, Endpoint, LLMError, read_key
-from trace_bench.llm.secret import Secret
+from trace_bench.llm.client import Client, Endpoint, LLMError, Secret, read_key
 
 KEY = "sk-9f/Aq+Zr~7w=Kd/2+Xy"
 BODY = {"model": "m", "messages": []}

@@ -12,8 +12,7 @@ from trace_bench.methods.trace.routing import describe
 from trace_bench.methods.trace.settings import RoutingSettings
 from trace_bench.methods.trace.training import Trained
 from trace_bench.methods.trace.turns import Conversations
-from trace_bench.sandbox.choose import Sandbox
-from trace_bench.sandbox.generated import generated_suite
+from trace_bench.sandbox.choose import Sandbox, generated_suite
 
 SOURCE = """
 import os, time

@@ -49,7 +49,7 @@ from trace_bench.methods.trace.settings import SynthesisSettings
 from trace_bench.methods.trace.synthesis.generate.prompt import request
 from trace_bench.methods.trace.synthesis.generate.restrictions import violations
 from trace_bench.methods.transcript import conversation
-from trace_bench.models.cache import place, read_kept
+from trace_bench.models import place, read_kept
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
 from trace_bench.record.annotate import question_of, read_annotation

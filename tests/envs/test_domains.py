@@ -18,8 +18,7 @@ from trace_bench.envs.domains.tables import TABLES
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.envs.toolsandbox.tools.augment import catalog
 from trace_bench.methods.trace.synthesis.draw import self_test
-from trace_bench.sandbox.choose import Sandbox
-from trace_bench.sandbox.generated import untrusted_suite
+from trace_bench.sandbox.choose import Sandbox, untrusted_suite
 
 SUITE = EmbeddedSuite()
 

@@ -19,10 +19,8 @@ from models import TEMPLATE, byte_tokenizer, save_model
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
-from trace_bench.models import KeptSettings, kept
-from trace_bench.models.__main__ import add, get, main
-from trace_bench.models.cache import listed, making, read_kept
-from trace_bench.models.pinned import Pinned, fetch
+from trace_bench.models import KeptSettings, kept, listed, making, read_kept
+from trace_bench.models.__main__ import Pinned, add, fetch, get, main
 from trace_bench.policies.local import load_model
 
 

@@ -12,7 +12,7 @@ from servers.agent import Served, serving
 
 from trace_bench.__main__ import main
 from trace_bench.core.types import AgentSpec
-from trace_bench.models.cache import NOTE, place, read_kept
+from trace_bench.models import NOTE, place, read_kept
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.serve.engine import Local, LocalEngine
 from trace_bench.serve.request import ServeSettings

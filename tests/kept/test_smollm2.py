@@ -9,7 +9,7 @@ import pytest
 import torch
 from toy import TOOLS
 
-from trace_bench.models.cache import NOTE, place, read_kept
+from trace_bench.models import NOTE, place, read_kept
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.engine.backend import Rows
 from trace_bench.policies.engine.decoder import Decoder

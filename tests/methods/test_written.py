@@ -20,8 +20,7 @@ from trace_bench.methods.trace.synthesis.generate.leaks import Leaks, quoted, te
 from trace_bench.methods.trace.synthesis.generate.prompt import again
 from trace_bench.methods.trace.synthesis.generate.restrictions import violations
 from trace_bench.methods.trace.synthesis.generate.seeds import RANGE, Seeds
-from trace_bench.sandbox.choose import Sandbox
-from trace_bench.sandbox.generated import generated_suite
+from trace_bench.sandbox.choose import Sandbox, generated_suite
 
 BY_READING = {
     "syntax": "not Python",

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import Message, Step, Task
-from trace_bench.sandbox.choose import Sandbox
+from trace_bench.sandbox.choose import Sandbox, untrusted_suite
 from trace_bench.sandbox.docker import Limits
-from trace_bench.sandbox.generated import untrusted_suite
 from trace_bench.sandbox.suite import SandboxedSuite
 
 DEADLINE = 3.0

@@ -23,7 +23,7 @@ PROGRAM = '''
 import os, sys, time
 from trace_bench.core.types import Task
 from trace_bench.sandbox.choose import Sandbox
-from trace_bench.sandbox.generated import untrusted_suite
+from trace_bench.sandbox.choose import untrusted_suite
 
 SOURCE = """
 import os, subprocess, sys

@@ -19,9 +19,8 @@ from trace_bench.core.types import AgentSpec, Message, Step, Task, to_json
 from trace_bench.envs.check import check
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
-from trace_bench.sandbox.choose import Sandbox
+from trace_bench.sandbox.choose import Sandbox, generated_suite, untrusted_suite
 from trace_bench.sandbox.engine import LABEL, connect
-from trace_bench.sandbox.generated import generated_suite, untrusted_suite
 from trace_bench.sandbox.suite import _HERE, SandboxedSuite
 
 PHONE = chosen("toolsandbox", "embedded")

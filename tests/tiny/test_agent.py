@@ -9,9 +9,8 @@ import pytest
 
 from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.tiny.__main__ import build, main
-from trace_bench.tiny.card import card
 from trace_bench.tiny.demos import RIGHT
-from trace_bench.tiny.measure import measure
+from trace_bench.tiny.measure import card, measure
 from trace_bench.tiny.train import SIZES, new_model
 
 

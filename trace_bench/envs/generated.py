@@ -5,7 +5,7 @@
     Env                a class that implements protocols.Env: reset(task) and step(action) -> Step
 
 and may import only `trace_bench.core.types` and plain modules of the standard library. It is
-generated code and must run in a sandbox (sandbox/generated.py).
+generated code and must run in a sandbox (sandbox/choose.py).
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from trace_bench.core.errors import EpisodeError
+from trace_bench.core.run_files import PER_ITEM
 from trace_bench.core.store import Lines, canonical, damaged, read_lines, stable_seed
 from trace_bench.core.types import Message, boundary_of
 from trace_bench.llm.client import JSON, Client, Endpoint, LLMError, NoUsableAnswer, Usage
@@ -351,3 +352,25 @@ def _count(usage: Usage, line: Mapping[str, Any]) -> None:
     usage.failures += "error" in line
     usage.prompt_tokens += line.get("prompt_tokens", 0)
     usage.completion_tokens += line.get("completion_tokens", 0)
+
+
+FOR_CHECKLISTS = ("judge", "annotator", "simulator")
+"""The roles that models play for the sake of checklists."""
+
+
+def cost_per_item(
+    usage: Mapping[str, Mapping[str, int]], items: int
+) -> dict[str, dict[str, float]]:
+    """Requests and tokens for each of `items` checklist items, by role; what was spent on episodes
+    that were then lost is in it. {} without items, and no entry for a role that was not asked."""
+    asked = [role for role in FOR_CHECKLISTS if items and usage.get(role, {}).get("requests")]
+    return {role: {k: round(usage[role][k] / items, 4) for k in PER_ITEM} for role in asked}
+
+
+def cost_in_words(cost: Mapping[str, float], items: int) -> str:
+    """A role's entry of `cost_per_item` as a part of a line."""
+    requests, prompt, completion = (cost[name] for name in PER_ITEM)
+    return (
+        f"for each of {items} checklist items {requests:.2f} requests, {prompt:.0f} prompt and "
+        f"{completion:.0f} completion tokens"
+    )

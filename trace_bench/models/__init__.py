@@ -6,12 +6,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from trace_bench.core.checked import PLACE
+from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
-from trace_bench.models.cache import place, read_kept
+from trace_bench.core.store import disk_errors, reason, running, write_json
 
 
 @dataclass(frozen=True)
@@ -27,3 +34,113 @@ class KeptSettings:
 def kept(settings: KeptSettings, run: RunContext) -> str:
     """The folder of a model that was made ready here. Raises UserError if it is not there."""
     return str(read_kept(place(settings.cache), settings.folder or run.served_model).folder)
+
+
+NOTE = "kept.json"  # what a model was made of; its presence says that the folder is ours
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A model of the folder. `source`: what it was made of. `parameters`: their number."""
+
+    name: str
+    folder: Path
+    source: str
+    architecture: str
+    parameters: int
+    template: str
+
+
+def place(cache: Path | None) -> Path:
+    """The folder of all models; by default one in the user's cache folder."""
+    if cache is not None:
+        return cache.expanduser()
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(base).expanduser() / "trace_bench" / "models"
+
+
+def check_name(name: str) -> str:
+    """Raises UserError for a name that is no plain name of a folder."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", name):
+        raise UserError(
+            f"{name!r} is no name for a model; allowed: up to 64 letters, digits, dots, dashes and "
+            "underscores, the first a letter or digit. Change `--name` or `model.name`."
+        )
+    return name
+
+
+def read_kept(cache: Path, name: str) -> Kept:
+    """A kept model by its name. Raises UserError if it is not there."""
+    folder = cache / check_name(name)
+    if not (folder / NOTE).is_file():
+        there = ", ".join(k.name for k in listed(cache)) or "none"
+        raise UserError(
+            f"there is no model {name!r} in {cache}; there: {there}. Get it with `python -m "
+            f"trace_bench.models get {name}` or `add` (with `--cache` for another folder), or "
+            "change `model.name` or `model.cache`."
+        )
+    try:
+        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
+        texts = [str(note[key]) for key in ("source", "architecture", "template")]
+        return Kept(name, folder, texts[0], texts[1], int(note["parameters"]), texts[2])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        why = reason(error) if isinstance(error, OSError | ValueError) else repr(error)
+        raise UserError(
+            f"{folder / NOTE} cannot be read ({why}). Remove {folder} and make the model again."
+        ) from error
+
+
+def listed(cache: Path) -> list[Kept]:
+    """All kept models, by name."""
+    with disk_errors(cache):
+        notes = sorted(cache.glob(f"[!.]*/{NOTE}"))
+    return [read_kept(cache, note.parent.name) for note in notes]
+
+
+@contextmanager
+def making(cache: Path, name: str) -> Iterator[Path]:
+    """An empty folder, which becomes the model `name` when the block ends without an exception, and
+    is removed otherwise. What killed programs left is removed first.
+
+    Raises UserError for a name that is taken."""
+    check_name(name)
+    with disk_errors(cache):
+        cache.mkdir(parents=True, exist_ok=True)
+        _tidy(cache)
+        if (cache / name).exists():
+            raise taken(cache, name)
+        building = cache / f".{name}.{os.getpid()}.building"
+        shutil.rmtree(building, ignore_errors=True)
+        building.mkdir()
+    try:
+        yield building
+        with disk_errors(cache):
+            try:
+                building.rename(cache / name)
+            except OSError:
+                if (cache / name).exists():  # another program was first
+                    raise taken(cache, name) from None
+                raise
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def taken(cache: Path, name: str) -> UserError:
+    return UserError(
+        f"{cache / name} is there already. Choose another `--name`, or remove that folder first."
+    )
+
+
+def write_note(
+    folder: Path, source: str, architecture: str, parameters: int, template: str
+) -> None:
+    note = {"source": source, "architecture": architecture}
+    write_json(folder / NOTE, {**note, "parameters": parameters, "template": template})
+
+
+def _tidy(cache: Path) -> None:
+    """Removes the unfinished folders of programs that no longer run."""
+    for folder in cache.glob(".*.building"):
+        found = re.fullmatch(r"\..+\.(\d{1,10})\.building", folder.name)
+        if found is not None and not running(int(found[1])):
+            shutil.rmtree(folder, ignore_errors=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.store import reason
-from trace_bench.models.cache import write_note
+from trace_bench.models import write_note
 from trace_bench.tiny.template import CHAT_TEMPLATE, END, START
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")

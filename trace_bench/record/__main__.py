@@ -24,7 +24,7 @@ from typing import Any
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Closes, Suite
 from trace_bench.envs.recorded.data import Record
-from trace_bench.llm.costs import per_item
+from trace_bench.llm.roles import cost_per_item
 from trace_bench.play.suites import splits_of, tasks_of
 from trace_bench.record import dialogues
 from trace_bench.record.annotate import annotate
@@ -134,7 +134,7 @@ def _annotated(arguments: list[str], out: Path) -> dict[str, Any]:
     with closing(make_roles(settings, out / "llm.jsonl")) as roles:
         found: dict[str, Any] = dict(annotate(source, out, roles, variants, log_line))
         usage = roles.usage()
-        return {**found, "usage": usage, "per item": per_item(usage, found["items"])}
+        return {**found, "usage": usage, "per item": cost_per_item(usage, found["items"])}
 
 
 def _write(

@@ -23,9 +23,8 @@ from trace_bench.llm.client import Endpoint, check_extra, check_urls, read_key
 from trace_bench.llm.roles import Role, Roles
 from trace_bench.play.suites import Suites, generated_key
 from trace_bench.runner.lab import MakeSuite
-from trace_bench.sandbox.choose import Sandbox, Where, suite_in
+from trace_bench.sandbox.choose import Sandbox, Where, generated_suite, suite_in
 from trace_bench.sandbox.docker import Limits
-from trace_bench.sandbox.generated import generated_suite
 from trace_bench.settings.identity import model_path, parts_of, served_name
 from trace_bench.settings.registry import Part, find
 from trace_bench.settings.schema import PARTS, PartSettings, RoleSettings, Settings, parse

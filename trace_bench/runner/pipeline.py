@@ -29,7 +29,7 @@ from trace_bench.core.protocols import (
 from trace_bench.core.run_files import AGENT, FAULTS, LOWER, SUMMARY, UPPER
 from trace_bench.core.store import read_lines, write_json
 from trace_bench.core.types import CHARGED, AgentSpec, Task
-from trace_bench.llm.costs import per_item
+from trace_bench.llm.roles import cost_per_item
 from trace_bench.play.known import KnownCalls
 from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults
@@ -327,7 +327,7 @@ def _costs(run: _InProgress, lab: RunLab) -> dict[str, Any]:
     turns = {"method": lab.episodes.turns, "evaluation": run.evaluation.turns}
     bad = {"method": lab.episodes.malformed, "evaluation": run.evaluation.malformed}
     items = {"method": lab.episodes.items, "evaluation": run.evaluation.items}
-    shares = per_item(usage, sum(items.values()))
+    shares = cost_per_item(usage, sum(items.values()))
     return {"usage": usage, "turns": turns, "malformed": bad, "items": items, "per_item": shares}
 
 

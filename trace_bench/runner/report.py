@@ -11,7 +11,7 @@ from typing import Any
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_lines, read_object, write_text
 from trace_bench.core.types import charged
-from trace_bench.llm import costs
+from trace_bench.llm.roles import cost_in_words
 from trace_bench.results import facts
 from trace_bench.trackers.jsonl import Metrics
 
@@ -174,7 +174,7 @@ def _costs(llm: Mapping[str, Any]) -> list[str]:
         )
         for name in ("retries", "failures", "rewritten"):
             text += f", {cost[name]} {name}" if cost.get(name) else ""
-        text += f"; {costs.in_words(shares[role], items)}" if role in shares else ""
+        text += f"; {cost_in_words(shares[role], items)}" if role in shares else ""
         lines.append(text)
     return lines
 

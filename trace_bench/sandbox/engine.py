@@ -114,7 +114,7 @@ def reap(client: Any) -> int:
 def left_behind(whose: str, state: str) -> bool:
     """Whether the owner of a container in this state has ended. One that cannot be checked from
     here (of another machine, boot or process namespace) may be running as long as the container
-    does, since a worker ends with its host (keeper.py)."""
+    does, since a worker ends with its host (worker.py)."""
     *place, pid, started = whose.split() if len(whose.split()) == 4 else ("", "", "", "")
     if place != _here() or not pid.isdecimal():
         return state in ("exited", "dead")

@@ -18,7 +18,6 @@ from typing import Any
 
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
 from trace_bench.core.protocols import Ask
-from trace_bench.sandbox.channel import Lost, Worker
 from trace_bench.sandbox.protocol import (
     PROTOCOL,
     Violation,
@@ -26,7 +25,7 @@ from trace_bench.sandbox.protocol import (
     learn_tools,
     message_from_json,
 )
-from trace_bench.sandbox.transport import Transport
+from trace_bench.sandbox.transport import Lost, Transport, Worker
 
 MOST_ASKS = 100  # questions for each call; a replay may ask those of earlier calls again
 

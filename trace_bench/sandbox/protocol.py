@@ -230,7 +230,7 @@ def _digest(tools: Sequence[Tool]) -> str:
     return hashlib.sha256(encode({"tools": tools})).hexdigest()[:16]
 
 
-IN_WORKER = ("protocol.py", "worker.py", "keeper.py", "suite.py")
+IN_WORKER = ("protocol.py", "worker.py", "suite.py")
 """The files of this folder that a worker imports."""
 
 

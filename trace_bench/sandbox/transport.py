@@ -1,4 +1,5 @@
-"""Byte transport to a worker: a child process here, a container in docker.py.
+"""A worker as the host sees it: complete messages over a byte transport, which is a child process
+here, a container in docker.py.
 
 Reads never block, and writes block no longer than their deadline. A worker's stderr is drained, and
 its end is kept for error messages.
@@ -12,11 +13,14 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.types import Tool
+from trace_bench.sandbox.protocol import MAX_LINE, Violation, decode, encode
 
 TAIL = 2000  # characters of stderr that are kept
 CHUNK = 2**16
@@ -119,3 +123,41 @@ def ended(how: str | None, tail: bytes) -> str:
     """`exit code 1: <last line of stderr>`."""
     lines = tail.decode(errors="replace").strip().splitlines()
     return ": ".join([how or "its channel is closed", *lines[-1:]])
+
+
+class Lost(Exception):
+    """A worker has become unusable; the message says why."""
+
+
+@dataclass(eq=False)
+class Worker:
+    """A worker as the host sees it: sends and receives messages, one per line."""
+
+    transport: Transport
+    buffer: bytearray = field(default_factory=bytearray)
+    live: set[int] = field(default_factory=set)
+    closing: list[int] = field(default_factory=list)
+    tools: dict[str, tuple[Tool, ...]] = field(default_factory=dict)
+    calls: int = 0
+
+    def send(self, message: Mapping[str, Any], deadline: float) -> None:
+        try:
+            self.transport.write(encode(message), deadline)
+        except Gone as error:
+            raise Lost(f"it accepts no more input ({error or self.transport.epitaph()})") from error
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The complete messages that have arrived. Raises Lost."""
+        try:
+            data = self.transport.read()
+        except Gone:
+            raise Lost(f"it ended ({self.transport.epitaph()})") from None
+        self.buffer += data
+        *whole, rest = self.buffer.split(b"\n") if b"\n" in data else (self.buffer,)
+        if len(rest) > MAX_LINE:
+            raise Lost(f"it sent a line of more than {MAX_LINE // 2**20} MiB")
+        self.buffer = rest
+        try:
+            return [decode(bytes(line)) for line in whole]
+        except Violation as error:
+            raise Lost(f"it broke the protocol: {error}") from error

@@ -8,15 +8,27 @@ One JSON object per line, see protocol.py. Only the protocol uses stdout: output
 goes to stderr. One worker holds many episodes; the calls of a line run one after the other, or, if
 the suite asks the host for answers (`AsksUser`), concurrently, so that no episode waits for
 another's answer.
+
+A worker in an endless loop does not read its stdin, so nothing would tell it that its host was
+killed. Therefore the process that the host starts forks: the child is the worker, and the process
+itself, its keeper, waits for the worker's end, or for the host's: the other end of stdin is closed,
+or the parent process is another one. In a container the keeper is process 1: nothing inside can
+kill or stop it, and the container ends with it. Environments that fight it by all means (one may
+open the other end of its own stdin) stay until the next program removes their containers.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import itertools
 import json
 import os
+import select
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -34,7 +46,6 @@ from trace_bench.core.protocols import (
 from trace_bench.core.text import described
 from trace_bench.core.types import boundary_of, task_from_json
 from trace_bench.core.version import VERSION
-from trace_bench.sandbox.keeper import keep
 from trace_bench.sandbox.protocol import (
     MAX_LINE,
     PROTOCOL,
@@ -250,6 +261,59 @@ def _from_source(channel: Channel, start: Mapping[str, Any]) -> Any:
         return None
     channel.send({"id": message["id"], "results": []})
     return suite
+
+
+# -- the keeper -----------------------------------------------------------------------------------
+
+_GRACE = 2.0  # seconds in which a worker that reads its stdin ends by itself
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
+
+
+def keep() -> None:
+    """Returns in the worker, a child process. The calling process becomes its keeper: it does not
+    return, and ends with the worker's exit code (128 + N after signal N)."""
+    host, keeper = os.getppid(), os.getpid()
+    worker = os.fork()
+    if worker == 0:
+        _control(_PR_SET_PDEATHSIG, signal.SIGKILL)  # not outside Linux: who kills keepers, leaks
+        if os.getppid() != keeper:
+            os._exit(1)
+        return
+    _control(_PR_SET_DUMPABLE, 0)  # no process of the same user may trace it
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the worker's stdout ends with the worker
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: _end(worker))
+    threading.Thread(target=_watch, args=(host, worker), daemon=True).start()
+    while True:
+        pid, status = os.wait()  # process 1 is the parent of all orphans
+        if pid == worker:
+            code = os.waitstatus_to_exitcode(status)
+            os._exit(code if code >= 0 else 128 - code)
+
+
+def _watch(host: int, worker: int) -> None:
+    """Waits for the host's end. The parent process is asked too: other children of the host may
+    hold the other end of stdin."""
+    stdin = select.poll()
+    stdin.register(0, 0)  # a closed other end is reported unasked
+    while os.getppid() == host and not stdin.poll(1000):
+        pass
+    time.sleep(_GRACE)
+    _end(worker)
+
+
+def _end(worker: int) -> None:
+    """Ends the worker with all that it has started, and this process."""
+    with contextlib.suppress(OSError):
+        os.kill(worker, signal.SIGKILL)
+    if os.getpgrp() == os.getpid():  # not where a shell started it beside other programs
+        os.killpg(0, signal.SIGKILL)
+    os._exit(128 + signal.SIGKILL)
+
+
+def _control(option: int, value: int) -> None:
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 if __name__ == "__main__":

@@ -15,8 +15,7 @@ from trace_bench.core.limits import Unreadable, read
 from trace_bench.core.protocols import Router
 from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import AgentSpec, Message
-from trace_bench.llm.client import BODY, CONNECT, Endpoint, LLMError, decompressed
-from trace_bench.llm.secret import Secret
+from trace_bench.llm.client import BODY, CONNECT, Endpoint, LLMError, Secret, decompressed
 from trace_bench.play.steps import with_guidance
 from trace_bench.policies.openai import CHAT, OpenAIPolicy
 from trace_bench.policies.routing.merge import Mixture, Sums

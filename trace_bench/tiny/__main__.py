@@ -45,8 +45,7 @@ def build(folder: Path, size: str = SHIPPED) -> None:
 
 def describe(folder: Path) -> None:
     """Measures the model and writes its card."""
-    from trace_bench.tiny.card import card
-    from trace_bench.tiny.measure import measure, show
+    from trace_bench.tiny.measure import card, measure, show
 
     figures = measure(folder)
     print(show(figures))
