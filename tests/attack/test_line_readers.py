@@ -153,7 +153,7 @@ BEHIND = {
     "runner/report.py": "files that results/runs.py has checked against the summary's hashes",
     "record/annotate.py": "reads one field of its own lines, which Lines checks",
     "runner/pipeline.py": "the lines that this process has just written",
-    "results/by_task.py": "files that results/runs.py has checked against the summary's hashes",
+    "results/two.py": "files that results/runs.py has checked against the summary's hashes",
     "report/runs.py": "files that results/runs.py has checked against the summary's hashes",
     "results/formats/episodes.py": "files that the export has checked against these hashes",
     "trainers/verl/collector.py": "the same lines, with the same fields, as arrivals.py",

@@ -11,9 +11,9 @@ from test_results import record
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_text
-from trace_bench.results import tables
+from trace_bench.results import captions, tables
 from trace_bench.results.__main__ import main
-from trace_bench.results.beginnings import by_total, name
+from trace_bench.results.captions import by_total, name
 from trace_bench.results.compare import cells, check_comparable
 from trace_bench.results.records import Record, as_line, read_records
 from trace_bench.results.two import Side, compare_two
@@ -45,7 +45,7 @@ def test_prompt_then_weights_stands_beside_runs_of_the_same_total() -> None:
     assert [(r.method, r.budget, r.total) for r in found] == [
         ("base", 640, 600), ("grpo", 640, 600), ("gepa > grpo", 640, 600),
     ]  # fmt: skip
-    caption = tables.describe(found)
+    caption = captions.describe(found)
     assert "Runs began with the agent of gepa (304 rollouts, run ffffffffffff; a remark)" in caption
     table = tables.comparison(cells(found), 640, caption)
     row = next(r for r in table.rows if r[0] == "gepa > grpo")
@@ -56,7 +56,7 @@ def test_runs_from_one_cold_start_keep_their_names() -> None:
     records = [began(record(m, [1, 0, 1]), SFT) for m in ("base", "grpo", "trace")]
     found = by_total(records)
     assert [(r.method, r.budget) for r in found] == [(m, 640) for m in ("base", "grpo", "trace")]
-    text = tables.describe(found)
+    text = captions.describe(found)
     assert "All runs began with the agent of sft (0 rollouts and 1024 demonstrations" in text
 
 

@@ -18,14 +18,14 @@ from results.test_results import SETTINGS, record
 
 from trace_bench.__main__ import main as run
 from trace_bench.core.errors import UserError
-from trace_bench.results import by_task
+from trace_bench.results import two
 from trace_bench.results.__main__ import main
+from trace_bench.results.captions import describe
 from trace_bench.results.choose import choose, split
 from trace_bench.results.compare import check_comparable
 from trace_bench.results.groups import groups_of, overview, with_own
 from trace_bench.results.places import Found, find
 from trace_bench.results.records import Record, as_line, read_records
-from trace_bench.results.tables import describe
 from trace_bench.results.two import compare_two, sides_of
 
 
@@ -380,13 +380,13 @@ def test_sums_that_differ_by_rounding_are_no_change() -> None:
              for s, v in enumerate((0.6, 0.0, 0.0))]  # fmt: skip
     a, b = sides_of([Found((*thirds, *whole), ())])
     assert a.cell.per_task[0] != b.cell.per_task[0]
-    assert by_task.change(a.cell.per_task[0], b.cell.per_task[0]) == (0.0, "same")
+    assert two.change(a.cell.per_task[0], b.cell.per_task[0]) == (0.0, "same")
 
 
 def test_the_difference_by_task_is_a_file(
     left_behind: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "by_task.csv"
+    path = tmp_path / "two.csv"
     filters = ["evaluation.limit=6", "--csv", str(path)]
     assert main(["compare", str(left_behind), *filters]) == 0
     assert "A less B" in capsys.readouterr().out

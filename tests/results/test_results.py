@@ -15,7 +15,7 @@ import pytest
 
 from trace_bench.__main__ import main as run
 from trace_bench.core.errors import UserError
-from trace_bench.results import drawing, search, tables
+from trace_bench.results import captions, details, drawing, tables
 from trace_bench.results.__main__ import main
 from trace_bench.results.compare import (
     Cell,
@@ -26,7 +26,7 @@ from trace_bench.results.compare import (
 )
 from trace_bench.results.paper import paper_tables
 from trace_bench.results.places import Found, find
-from trace_bench.results.ranking import single_budget
+from trace_bench.results.plots import single_budget
 from trace_bench.results.records import Record, read_records
 from trace_bench.results.runs import read_run
 from trace_bench.results.style import style
@@ -141,12 +141,12 @@ def test_runs_of_other_tasks_or_with_another_user_are_not_compared() -> None:
 
 
 def test_a_caption_names_the_tasks_the_user_and_what_is_left_out() -> None:
-    text = tables.describe([replace(record("base", [1, 0]), settings=TAU2, about=ABOUT)])
+    text = captions.describe([replace(record("base", [1, 0]), settings=TAU2, about=ABOUT)])
     assert (
         "About the suite: data: tasks v1.0; user: llm (model tester, temperature 0.0, seed 42); "
         "solo: False; judge: none: 40 are left out." in text
     )
-    assert "About the suite" not in tables.describe([record("base", [1, 0])])
+    assert "About the suite" not in captions.describe([record("base", [1, 0])])
 
 
 def damaged(folders: Path, place: Path, name: str, content: bytes | None) -> Path:
@@ -183,7 +183,7 @@ def test_a_damaged_folder_is_skipped_named_and_counted(
     assert [r.seed for r in found.records] == [1]
     assert len(found.skipped) == 2 and all(str(tmp_path) in text for text in found.skipped)
     assert str(folder) in found.skipped[0] and "no run (no config.yaml)" in found.skipped[1]
-    assert "could not be used: 2" in tables.describe(found.records, found.skipped)
+    assert "could not be used: 2" in captions.describe(found.records, found.skipped)
 
 
 def test_a_run_that_is_named_twice_is_one_seed(folders: Path, tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def grid() -> list[Record]:
 
 def test_tables_hold_every_method_and_say_what_they_are_about() -> None:
     records = grid()
-    caption = tables.describe(records, ["x: broken"])
+    caption = captions.describe(records, ["x: broken"])
     for words in (
         "toolsandbox/embedded", "split test", "protocol held_out", "60 tasks", "2 seeds", "1 trial",
         "Floor (idle) 0.250", "infrastructure lost 24 (environment 24)", "24 left out",
@@ -297,11 +297,11 @@ def test_tables_hold_every_method_and_say_what_they_are_about() -> None:
     one = [r for r in records if r.budget == 640]
     assert single_budget(cells([*one, record("base", [0.5] * 60, 0, 1280)])) is None
     assert single_budget(cells(one)) == 640 and single_budget(cells(certain[:1])) is None
-    uneven = tables.describe([*records, replace(records[0], seed=7)])
+    uneven = captions.describe([*records, replace(records[0], seed=7)])
     assert "2 to 3 seeds" in uneven
     dirty = {"commit": "abcdef1234", "changed": True}
     assert "Code of the 13 runs: abcdef1; in 1 of them files were changed since." in (
-        tables.describe([*records, replace(records[0], git=dirty)])
+        captions.describe([*records, replace(records[0], git=dirty)])
     )
     every = tables.pairs(cells(records), 640, caption)
     assert every is not None and every.rows[0][1:] == ("", "")
@@ -331,9 +331,9 @@ def test_without_runs_of_the_base_agent_each_run_has_its_own() -> None:
 
 def test_every_table_says_what_its_design_can_show() -> None:
     records = grid()
-    assert "that 60 tasks, 2 seeds and 1 trial can show" in tables.describe(records)
-    assert "between the seeds of these runs" in tables.describe(records)
-    assert "assumption `flips`" in tables.describe([records[0]])
+    assert "that 60 tasks, 2 seeds and 1 trial can show" in captions.describe(records)
+    assert "between the seeds of these runs" in captions.describe(records)
+    assert "assumption `flips`" in captions.describe([records[0]])
 
 
 def test_two_runs_of_one_method_are_compared(
@@ -416,8 +416,8 @@ def test_a_search_shows_every_choice_best_first() -> None:
     runs = [tried("grpo", 0.1, [1, 0, 0, 0], seed) for seed in (0, 1)]
     runs += [tried("grpo", 0.2, [1, 1, 1, 0], seed) for seed in (0, 1)]
     runs += [tried("trace", 0.1, [1, 1, 0, 0])]
-    search.check(runs)
-    rows = search.table(runs, "").rows
+    details.check_search(runs)
+    rows = details.search(runs, "").rows
     assert [row[:5] for row in rows] == [
         ("grpo", "640", "learning_rate 0.2", "2", "0.750"),
         ("grpo", "640", "learning_rate 0.1", "2", "0.250"),
@@ -428,12 +428,14 @@ def test_a_search_shows_every_choice_best_first() -> None:
 
 def test_a_search_on_held_out_tasks_is_refused() -> None:
     with pytest.raises(UserError, match=r"on the split test.*evaluation\.split=dev"):
-        search.check([record("grpo", [1, 0])])
+        details.check_search([record("grpo", [1, 0])])
     other = tried("trace", 0.1, [1, 0])
     other = replace(other, settings={**other.settings, "trainer.rank": 8})
     with pytest.raises(UserError, match=r"trainer\.rank is 16.* or 8"):
         given = tried("grpo", 0.1, [1, 0])
-        search.check([replace(given, settings={**given.settings, "trainer.rank": 16}), other])
+        details.check_search(
+            [replace(given, settings={**given.settings, "trainer.rank": 16}), other]
+        )
 
 
 def test_figures_and_tables_are_written_and_repeatable(tmp_path: Path) -> None:

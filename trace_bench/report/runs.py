@@ -11,7 +11,7 @@ from typing import Any
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import SUMMARY, TASKS
 from trace_bench.core.store import read_lines, read_object
-from trace_bench.results import beginnings
+from trace_bench.results import captions
 from trace_bench.results.places import run_folders
 from trace_bench.results.records import Record, flat_settings
 from trace_bench.results.rules import DEFAULT, counted
@@ -58,9 +58,9 @@ def find(places: Sequence[Path]) -> Found:
 
 
 def _run(folder: Path, record: Record) -> Run:
-    name = f"{beginnings.name(record)}, budget {record.budget}, seed {record.seed}"
+    name = f"{captions.name(record)}, budget {record.budget}, seed {record.seed}"
     own = {"method": record.method, "budget": record.budget, "seed": record.seed}
-    if began := beginnings.began_with(record):
+    if began := captions.began_with(record):
         own["begins with"] = began
     settings = {**own, **flat_settings(record)}
     return Run(folder, name, record, read_object(folder / SUMMARY), settings)

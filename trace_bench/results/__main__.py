@@ -45,8 +45,8 @@ from pathlib import Path
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import remove_leftovers, write_text
 from trace_bench.core.text import visible
-from trace_bench.results import by_task, choose, make, rules, two
-from trace_bench.results.beginnings import by_total
+from trace_bench.results import choose, make, rules, two
+from trace_bench.results.captions import by_total
 from trace_bench.results.groups import with_own
 from trace_bench.results.places import Found, find
 from trace_bench.results.prices import read_prices
@@ -112,7 +112,7 @@ def _compare(given: argparse.Namespace) -> int:
     rules.check_coverage((*sides.a.records, *sides.b.records), given.coverage)
     text = two.compare_two(sides.a, sides.b)
     if given.csv is not None:
-        write_text(given.csv, by_task.per_task(sides.a, sides.b, sides.folders))
+        write_text(given.csv, two.per_task(sides.a, sides.b, sides.folders))
     print(text)
     if given.out is not None:
         write_text(given.out / "compare.md", text + "\n")

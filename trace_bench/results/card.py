@@ -28,6 +28,7 @@ from trace_bench.core.store import (
 from trace_bench.results.records import DAMAGE
 from trace_bench.results.rules import DEFAULT, RULES, counted, drops
 from trace_bench.results.runs import read_run
+from trace_bench.results.statistics import mean, task_means
 
 FORMAT = 1
 STANDARD = "Rollout Cards, arXiv 2605.12131"
@@ -138,12 +139,8 @@ def _view(agent: str, lines: list[dict[str, Any]]) -> dict[str, Any]:
 def _scores(lines: list[Mapping[str, Any]]) -> dict[str, float | None]:
     out: dict[str, float | None] = {}
     for what in ("success", "similarity"):
-        tasks: dict[str, list[float]] = {}
-        for line in lines:
-            if line["score"] is not None:
-                tasks.setdefault(line["task"], []).append(float(line["score"][what]))
-        means = [sum(v) / len(v) for v in tasks.values()]
-        out[what] = sum(means) / len(means) if means else None
+        scored = [(o["task"], o["score"][what]) for o in lines if o["score"] is not None]
+        out[what] = mean([*task_means(scored).values()]) if scored else None
     return out
 
 

@@ -1,16 +1,17 @@
-"""Detail tables: routing, selection, reliability, checklists, cost."""
+"""Detail tables: routing, selection, reliability, checklists, cost, and a search over settings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import PER_ITEM
-from trace_bench.results.compare import Cell
-from trace_bench.results.records import Record
-from trace_bench.results.statistics import pass_hat
+from trace_bench.results.compare import Cell, check_comparable, difference
+from trace_bench.results.records import Record, flat_settings
+from trace_bench.results.statistics import mean, pass_hat
 from trace_bench.results.style import style
-from trace_bench.results.table import Table
+from trace_bench.results.table import Table, estimate
 
 CONVENTIONS = {
     "scored": "trials without a score are left out, and with them tasks that have fewer than k "
@@ -32,21 +33,20 @@ def routing(records: Sequence[Record], caption: str) -> Table | None:
     for (method, budget), members in sorted(groups.items()):
         figures = [r.routing for r in members if r.routing is not None]
 
-        def mean(found: Sequence[float | None]) -> str:
+        def shown(found: Sequence[float | None]) -> str:
             values = [v for v in found if v is not None]  # None: every episode was lost
-            return f"{sum(values) / len(values):.3f}" if values else ""
+            return f"{mean(values):.3f}" if values else ""
 
-        decisive = [f["agreement_decisive"] for f in figures]
         rows.append(
             (
                 method,
                 f"{budget}",
-                mean([float(len(r.adapters)) for r in members]),
-                mean([r.mean for r in members]),
-                mean([f["oracle_score"]["success"] for f in figures]),
-                mean([f["single_score"]["success"] for f in figures]),
-                mean([f["agreement"] for f in figures]),
-                mean(decisive),
+                shown([float(len(r.adapters)) for r in members]),
+                shown([r.mean for r in members]),
+                shown([f["oracle_score"]["success"] for f in figures]),
+                shown([f["single_score"]["success"] for f in figures]),
+                shown([f["agreement"] for f in figures]),
+                shown([f["agreement_decisive"] for f in figures]),
             )
         )
     text = (
@@ -87,7 +87,7 @@ def selection(records: Sequence[Record], caption: str) -> Table | None:
 
 def _agree(name: str, runs: Sequence[Record]) -> str:
     shares = [r.votes[name][0] / r.votes[name][1] for r in runs if r.votes.get(name, (0, 0))[1]]
-    return f" ({sum(shares) / len(shares):.2f})" if shares else ""
+    return f" ({mean(shares):.2f})" if shares else ""
 
 
 def reliability(found: Mapping[tuple[str, int], Cell], caption: str) -> Table | None:
@@ -106,7 +106,7 @@ def reliability(found: Mapping[tuple[str, int], Cell], caption: str) -> Table | 
             for k in range(1, planned + 1):
                 passes = [_trials(r, convention, planned) for r in cell.records]
                 values = [v for some in passes if (v := pass_hat(some, k)) is not None]
-                row.append(f"{sum(values) / len(values):.3f}" if values else "")
+                row.append(f"{mean(values):.3f}" if values else "")
             rows.append((*row, f"{lost} of {total}"))
     conventions = "; ".join(f"`{name}`: {what}" for name, what in CONVENTIONS.items())
     text = (
@@ -132,8 +132,7 @@ def by_needs(found: Mapping[tuple[str, int], Cell], caption: str) -> Table | Non
     places = {name: own for name, own in places.items() if own}
     rows = []
     for (method, budget), cell in found.items():
-        own = [_only(cell, where).interval() for where in places.values()]
-        shown = [f"{i.value:.3f} [{i.low:.3f}, {i.high:.3f}]" for i in own]
+        shown = [estimate(_only(cell, where).interval()) for where in places.values()]
         rows.append((method, f"{budget}", *shown))
     text = (
         "Success by how many capabilities a task needs, by its suite's own word, with 95 % "
@@ -161,7 +160,7 @@ def checklists(found: Mapping[tuple[str, int], Cell], caption: str) -> Table | N
     for (method, budget), cell in found.items():
         for role in sorted({role for r in cell.records for role in r.per_item}):
             asked = [r.per_item[role] for r in cell.records if role in r.per_item]
-            means = [sum(cost[name] for cost in asked) / len(asked) for name in PER_ITEM]
+            means = [mean([cost[name] for cost in asked]) for name in PER_ITEM]
             shown = (f"{means[0]:.2f}", *(f"{tokens:.0f}" for tokens in means[1:]))
             rows.append((method, f"{budget}", role, *shown))
     text = (
@@ -178,9 +177,6 @@ def cost(found: Mapping[tuple[str, int], Cell], caption: str) -> Table:
     purposes = ("analysis", "calibration", "training", "prompt", "validation")
     for (method, budget), cell in found.items():
         records = cell.records
-
-        def mean(values: Sequence[float]) -> float:
-            return sum(values) / len(values)
 
         phases = {p: mean([_seconds(r, p) for r in records]) for p in purposes}
         whole = mean([r.wall_s.get("method", 0.0) for r in records])
@@ -205,3 +201,79 @@ def cost(found: Mapping[tuple[str, int], Cell], caption: str) -> Table:
 
 def _seconds(record: Record, purpose: str) -> float:
     return float(record.wall_s.get(f"method/{purpose} rollouts", 0.0))
+
+
+# -- a search over settings ------------------------------------------------------------------------
+
+
+def check_search(records: Sequence[Record]) -> None:
+    """Raises UserError for runs that looked at held-out tasks, or that do not differ in settings of
+    one method each."""
+    for record in records:
+        if (split := record.settings.get("evaluation.split")) != "dev":
+            raise UserError(
+                f"run {record.fingerprint} was evaluated on the split {split}: settings are chosen "
+                "on the development split only. Run the search with evaluation.split=dev."
+            )
+    differing = {key for some in _methods(records).values() for key in varied(some)}
+    check_comparable(records, free=sorted(differing))
+
+
+def varied(records: Sequence[Record]) -> tuple[str, ...]:
+    """The settings in which the runs of one method differ, but for budget and seed; the method's
+    own begin with `method.`."""
+    values: dict[str, set[str]] = {}
+    for record in records:
+        for key, value in flat_settings(record).items():
+            values.setdefault(key, set()).add(str(value))
+    return tuple(sorted(key for key, seen in values.items() if len(seen) > 1))
+
+
+def search(records: Sequence[Record], caption: str) -> Table:
+    """A row for each method, budget and choice, the best of a method and budget first."""
+    rows = []
+    for method, some in _methods(records).items():
+        keys = varied(some)
+        for budget in sorted({r.budget for r in some}):
+            groups: dict[tuple[str, ...], list[Record]] = {}
+            for record in (r for r in some if r.budget == budget):
+                given = flat_settings(record)
+                groups.setdefault(tuple(str(given.get(k)) for k in keys), []).append(record)
+            rows += _ranked(method, budget, keys, groups)
+    text = (
+        "Settings by success, means over tasks and seeds; behind: the best of the same method "
+        "and budget less this one, on the same tasks, with a 95 % interval over tasks and seeds. "
+        "The best of several is flattered by having been picked: what it scores on held-out tasks "
+        f"is lower on average. {caption}"
+    )
+    return Table("search", text, ("method", "budget", "settings", "seeds", "success", "behind"),
+                 tuple(rows))  # fmt: skip
+
+
+def _ranked(
+    method: str, budget: int, keys: Sequence[str], groups: dict[tuple[str, ...], list[Record]]
+) -> list[tuple[str, ...]]:
+    found = {
+        values: Cell(method, budget, tuple(sorted(some, key=lambda r: r.seed)))
+        for values, some in groups.items()
+    }
+    order = sorted(found, key=lambda values: (-found[values].value, values))
+    best = found[order[0]]
+    rows: list[tuple[str, ...]] = []
+    for values in order:
+        cell = found[values]
+        named = [f"{k.rpartition('.')[2]} {v}" for k, v in zip(keys, values, strict=True)]
+        gap = difference(best, cell).interval
+        behind = (
+            f"{gap.value:.3f} [{gap.low:+.3f}, {gap.high:+.3f}]" if cell is not best else "best"
+        )
+        rows.append(
+            (method, f"{budget}", ", ".join(named) or "one choice only", f"{len(cell.records)}",
+             f"{cell.value:.3f}", behind)
+        )  # fmt: skip
+    return rows
+
+
+def _methods(records: Sequence[Record]) -> dict[str, list[Record]]:
+    names = sorted({r.method for r in records}, key=style().place)
+    return {name: [r for r in records if r.method == name] for name in names}

@@ -8,17 +8,18 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from trace_bench.core.errors import unknown
 from trace_bench.results.compare import shared
 from trace_bench.results.records import Record
-from trace_bench.results.sources import by_source, source_of
 from trace_bench.results.table import Table
 
 _LONGEST = 60
-"""Characters of a value that a row or a remark shows."""
+"""Characters of a value that a row or a remark shows, and that a row adds to its method's name."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,7 @@ def groups_of(records: Sequence[Record], free: Sequence[str] = ()) -> list[Group
                 common |= values
                 break
         else:
-            digest = hashlib.sha256(key.encode()).hexdigest()[:6]
-            found.append((f"{_place(some[0])}-{digest}", dict(values), list(some)))
+            found.append((f"{_place(some[0])}-{_digest(key)}", dict(values), list(some)))
     order = {id(record): n for n, record in enumerate(records)}
     return [
         _group(name, values, free, sorted(members, key=lambda r: order[id(r)]))
@@ -89,7 +89,7 @@ def _group(
     kept, left_out = _without_repeats(members)
     plain = [_without(r, free) for r in kept]
     named, remarks = _variants(plain)
-    named, more = by_source(plain, named)
+    named, more = _by_source(plain, named)
     rows = tuple(replace(r, method=n.method) for r, n in zip(kept, named, strict=True))
     return Group(name, rows, values, (*remarks, *more), tuple(left_out))
 
@@ -113,7 +113,7 @@ def _without_repeats(members: Sequence[Record]) -> tuple[list[Record], list[str]
     first: dict[tuple[object, ...], Record] = {}
     left_out = []
     for r in members:
-        same = first.setdefault((r.method, _own(r), source_of(r), r.budget, r.seed), r)
+        same = first.setdefault((r.method, _own(r), _source(r), r.budget, r.seed), r)
         if same is not r:
             left_out.append(
                 f"run {r.fingerprint} repeats run {same.fingerprint} ({r.method}, budget "
@@ -142,13 +142,21 @@ def _variants(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
             remarks.append(f"{method} without further words is that with {shown[0]}.")
             names[method, ordered[0]] = method
         for own, text in zip(ordered[plain:], shown[plain:], strict=True):
-            names[method, own] = f"{method}, {text}"
-            if len(text) > _LONGEST:  # too long for a row
-                digest = hashlib.sha256(text.encode()).hexdigest()[:6]
-                names[method, own] = f"{method}, settings {digest}"
+            short = _short(text, "settings", text)
+            names[method, own] = f"{method}, {short}"
+            if short != text:
                 remarks.append(f"{names[method, own]}: {text}.")
     named = [replace(r, method=names.get((r.method, _own(r)), r.method)) for r in members]
     return named, remarks
+
+
+def _short(text: str, what: str, key: str) -> str:
+    """The text, or, where it is too long for a row, `what` with a digest of the key."""
+    return text if len(text) <= _LONGEST else f"{what} {_digest(key)}"
+
+
+def _digest(key: str) -> str:
+    return hashlib.sha256(key.encode()).hexdigest()[:6]
 
 
 def _own(record: Record) -> str:
@@ -164,6 +172,74 @@ def _shown(record: Record, keys: Sequence[str]) -> str:
     own = record.method_settings
     values = [" ".join(str(own.get(k, "not set")).split())[:_LONGEST] for k in keys]
     return ", ".join(f"{k} {v}" for k, v in zip(keys, values, strict=True))
+
+
+def _source(record: Record) -> str:
+    """Where a run's training tasks came from, as a key; "" if it looked at none."""
+    found = {k: v for k, v in record.trained_on.items() if v is not None}  # older runs lack some
+    return json.dumps(found, sort_keys=True, default=str) if found else ""
+
+
+def _by_source(
+    records: Sequence[Record], named: Sequence[Record]
+) -> tuple[list[Record], list[str]]:
+    """`named`, the same runs as `records` with the names of their rows, with what tells the
+    training tasks of a row from those of most runs; and remarks that say what those are. A run that
+    ran no rollout has no training tasks."""
+    often = Counter(_source(r) for r in records if r.trained_on)
+    if len(often) < 2:
+        return list(named), []
+    sources = sorted(often, key=lambda key: (-often[key], len(key), key))
+    plain: dict[str, dict[str, Any]] = {}  # of each suite the source of most runs
+    for source in sources:
+        data = json.loads(source)
+        plain.setdefault(data["training.suite"], data)
+    main = json.loads(sources[0])["training.suite"]
+    texts = _texts(sources, plain, main)
+    remarks = [f"Unless a row says otherwise, the training tasks are those of {main}."]
+    remarks += [_usual(suite, data, sources) for suite, data in plain.items()]
+    for source, text in texts.items():
+        texts[source] = _short(text, "training", source)
+        if texts[source] != text:
+            remarks.append(f"{texts[source]}: {text}.")
+    shown = [texts.get(_source(r), "") for r in records]
+    rows = zip(named, shown, strict=True)
+    return [replace(r, method=f"{r.method}, {t}" if t else r.method) for r, t in rows], [
+        text for text in remarks if text
+    ]
+
+
+def _texts(sources: Sequence[str], plain: dict[str, dict[str, Any]], main: str) -> dict[str, str]:
+    """For each source in what it differs from that of most runs, no two the same; "" for that
+    source itself. A suite's own facts mostly follow from its settings, so they are named only where
+    the settings tell nothing apart."""
+
+    def words(source: str, only: str) -> str:
+        data = json.loads(source)
+        usual = plain[data["training.suite"]]
+        found = [] if data["training.suite"] == main else [f"trained on {data['training.suite']}"]
+        keys = sorted(k for k in {*data, *usual} if _name(k).startswith(only))
+        keys = [k for k in keys if data.get(k) != usual.get(k)]
+        found += [f"{_name(k)} {data.get(k, 'not set')}" for k in keys]
+        return ", ".join(found)
+
+    short = {source: words(source, "env.") for source in sources}
+    often = Counter(short.values())
+    return {s: text if often[text] == 1 else words(s, "") for s, text in short.items()}
+
+
+def _usual(suite: str, data: dict[str, Any], sources: Sequence[str]) -> str:
+    """What rows on a suite's tasks share where they name nothing; "" if all share everything."""
+    own = [found for found in map(json.loads, sources) if found["training.suite"] == suite]
+    differ = sorted({k for found in own for k in {*found, *data} if found.get(k) != data.get(k)})
+    if not differ:
+        return ""
+    values = ", ".join(f"{_name(key)} {data.get(key, 'not set')}" for key in differ)
+    return f"On {suite} without further words: {values}."
+
+
+def _name(key: str) -> str:
+    return key.removeprefix("training.")
 
 
 def overview(groups: Sequence[Group]) -> Table:

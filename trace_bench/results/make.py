@@ -10,17 +10,17 @@ from pathlib import Path
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_text
 from trace_bench.core.text import visible
-from trace_bench.results import details, rules, search, sizes, tables
+from trace_bench.results import details, paper, rules, sizes, tables
+from trace_bench.results.captions import describe, readable
 from trace_bench.results.compare import Cell, cells, check_same_settings
 from trace_bench.results.groups import Group, groups_of, overview
-from trace_bench.results.over import Over
+from trace_bench.results.over import Over, training_tasks_figure, training_tasks_table
 from trace_bench.results.places import Found
 from trace_bench.results.prices import Prices
 from trace_bench.results.prices import table as money
 from trace_bench.results.records import Record, as_line, training_tasks
 from trace_bench.results.style import style
-from trace_bench.results.table import Table
-from trace_bench.results.tables import describe, readable
+from trace_bench.results.table import write
 
 
 def usable(found: Found, least: float) -> Found:
@@ -73,7 +73,6 @@ def make_tables(found: Found, out: Path, prices: Prices | None = None) -> list[P
 
 def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | None) -> list[Path]:
     from trace_bench.results import plots
-    from trace_bench.results.ranking import ranking, single_budget
 
     _print_left_out(group)
 
@@ -84,7 +83,7 @@ def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | No
     grouped, caption = cells(records), about(records)
     budgets = sorted({budget for _, budget in grouped})
     at = {b: about([r for r in records if r.budget == b]) for b in budgets}
-    made: list[Table | None] = [
+    made = [
         tables.rollout_scaling(grouped, caption),
         *(tables.comparison(grouped, b, at[b]) for b in budgets),
         *(tables.pairs(grouped, b, at[b]) for b in budgets),
@@ -96,11 +95,11 @@ def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | No
         details.checklists(grouped, caption),
         None if prices is None else money(grouped, prices, caption),
     ]
-    written = _write([t for t in made if t is not None], out)
-    if (single := single_budget(grouped)) is None:
+    written = write(made, out)
+    if (single := plots.single_budget(grouped)) is None:
         written += plots.rollout_scaling(grouped, readable(records), out / "rollout_scaling")
     else:
-        written += ranking(grouped, single, readable(records), out / "ranking")
+        written += plots.ranking(grouped, single, readable(records), out / "ranking")
     written += plots.composition(grouped, readable(records), out / "composition")
     return written + plots.learning_curves(records, out / "learning_curves")
 
@@ -116,8 +115,6 @@ AXIS = ("env.train_tasks", "env.train_split")
 def make_map(found: Found, out: Path) -> list[Path]:
     """Runs without env.train_tasks stand as level lines if their method does not look at training
     tasks; other such runs are left out, with a line on stderr."""
-    from trace_bench.results import plots
-
     sized = [r for r in found.records if training_tasks(r)]
     if not sized:
         raise UserError("the map needs runs with env.train_tasks set; all have null.")
@@ -132,9 +129,9 @@ def make_map(found: Found, out: Path) -> list[Path]:
     sized = [r for r in group.records if training_tasks(r)]
     level = [r for r in group.records if not training_tasks(r)]
     caption = " ".join((describe(sized, found.skipped), *group.remarks))
-    written = _write([tables.by_training_tasks(sized, level, caption)], out)
+    written = write([training_tasks_table(sized, level, caption)], out)
     about = readable(sized)
-    return written + plots.by_training_tasks(sized, level, about, out / "training_tasks")
+    return written + training_tasks_figure(sized, level, about, out / "training_tasks")
 
 
 def make_capabilities(found: Found, out: Path) -> list[Path]:
@@ -146,7 +143,7 @@ def make_capabilities(found: Found, out: Path) -> list[Path]:
         "Success by the number of capabilities that a method may use at most (columns), with 95 % "
         "intervals over tasks and seeds, and how many it found worth using, mean over seeds."
     )
-    written = _write([across.table("capabilities", text, _used)], out)
+    written = write([across.table("capabilities", text, _used)], out)
     title, label = "Success by how many capabilities are used", "capabilities at most"
     return written + across.draw(title, label, out / "capabilities")
 
@@ -164,43 +161,22 @@ def make_over(found: Found, out: Path, settings: str) -> list[Path]:
     name = f"over_{setting.rpartition('.')[2]}"
     named = " and ".join((setting, *along))
     text = f"Success by {named} (columns), with 95 % intervals over tasks and seeds."
-    written = _write([across.table(name, text)], out)
+    written = write([across.table(name, text)], out)
     return written + across.draw(f"Success by {setting}", setting, out / name)
 
 
 def make_sizes(found: Found, out: Path) -> list[Path]:
-    table, made = sizes.make(found)
-    written = _write([table], out)
-    return written + sizes.draw(made, sizes.caption(found), out / "sizes")
+    table, made, about = sizes.make(found)
+    return write([table], out) + sizes.draw(made, about, out / "sizes")
 
 
 def make_search(found: Found, out: Path) -> list[Path]:
-    search.check(found.records)
-    return _write([search.table(found.records, describe(found.records, found.skipped))], out)
+    details.check_search(found.records)
+    return write([details.search(found.records, describe(found.records, found.skipped))], out)
 
 
-def paper(found: Found, out: Path) -> list[Path]:
-    from trace_bench.results import paper_plots
-    from trace_bench.results.paper import paper_tables, reported
-
-    written = _write(paper_tables(found.records, found.skipped), out)
-    scaling = reported()["toolsandbox"]["rollouts"]
-    written += paper_plots.toolsandbox(scaling, out / "paper_rollout_scaling")
-    return written + paper_plots.tau2(reported()["tau2"], 164, out / "paper_tau2")
-
-
-def _write(made: Sequence[Table], out: Path) -> list[Path]:
-    written = []
-    for table in made:
-        for suffix, text in (
-            (".md", table.markdown()),
-            (".tex", table.latex()),
-            (".csv", table.csv()),
-        ):
-            path = out / f"{table.name}{suffix}"
-            write_text(path, text)
-            written.append(path)
-    return written
+def make_paper(found: Found, out: Path) -> list[Path]:
+    return write(paper.paper_tables(found.records, found.skipped), out) + paper.figures(out)
 
 
 COMMANDS: dict[str, Callable[[Found, Path], list[Path]]] = {
@@ -210,7 +186,7 @@ COMMANDS: dict[str, Callable[[Found, Path], list[Path]]] = {
     "capabilities": make_capabilities,
     "search": make_search,
     "sizes": make_sizes,
-    "paper": paper,
+    "paper": make_paper,
 }
 
 AS_RECORDED = ("collect", "sizes")

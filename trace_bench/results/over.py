@@ -1,4 +1,4 @@
-"""Success over the values of one setting: a table and a figure."""
+"""Success over the values of one setting, or over the number of training tasks: tables, figures."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.results import drawing
+from trace_bench.results.captions import describe, readable
 from trace_bench.results.compare import Cell, base_of, cells, check_same_settings
 from trace_bench.results.groups import groups_of
 from trace_bench.results.places import Found
-from trace_bench.results.records import Record, flat_settings
+from trace_bench.results.plots import apart
+from trace_bench.results.records import Record, flat_settings, training_tasks
 from trace_bench.results.style import style
-from trace_bench.results.table import Table
-from trace_bench.results.tables import describe, in_cell, readable
+from trace_bench.results.table import Table, estimate
 
 Values = Mapping[float, Sequence[Record]]
 """Runs by their value of the setting, in rising order."""
@@ -64,9 +65,8 @@ class Over:
         flat = cells(self.flat)
         rows = []
         for key in cells(self.records):
-            row = [f"{in_cell(c[key])}{note(c[key], v)}" if key in c else "not run"
-                   for v, c in found.items()]  # fmt: skip
-            row += [in_cell(flat[key]) if key in flat else "not run"] if flat else []
+            row = [_cell(c, key) + (note(c[key], v) if key in c else "") for v, c in found.items()]
+            row += [_cell(flat, key)] if flat else []
             rows.append((key[0], f"{key[1]}", *row))
         header = ("method", "budget", *(f"{v:g}" for v in found), *(["not set"] if flat else []))
         return Table(name, f"{text} {self.about}", header, tuple(rows))
@@ -94,6 +94,10 @@ class Over:
         return drawing.finish(figure, title, caption, path)
 
 
+def _cell(found: Mapping[tuple[str, int], Cell], key: tuple[str, int]) -> str:
+    return estimate(found[key].interval()) if key in found else "not run"
+
+
 def _check_known(records: Sequence[Record], settings: Sequence[str]) -> None:
     known = {key for record in records for key in flat_settings(record)}
     for setting in settings:
@@ -103,3 +107,66 @@ def _check_known(records: Sequence[Record], settings: Sequence[str]) -> None:
 
 def _number(value: object) -> float | None:
     return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
+
+
+# -- over the number of training tasks ------------------------------------------------------------
+
+
+def training_tasks_table(records: Sequence[Record], level: Sequence[Record], caption: str) -> Table:
+    """Success by number of training tasks and budget, one row a method and number; below them the
+    `level` methods, which do not look at the training tasks."""
+    budgets = sorted({r.budget for r in records})
+    parts: list[tuple[str, Sequence[Record]]] = [
+        (f"{size}", [r for r in records if training_tasks(r) == size])
+        for size in sorted({training_tasks(r) for r in records})
+    ]
+    rows = []
+    for name, some in [*parts, ("any", level)]:
+        found = cells(some)
+        for method in dict.fromkeys(m for m, _ in found):
+            row = [name, method]
+            row += [_cell(found, (method, b)) for b in budgets]
+            rows.append(tuple(row))
+    text = (
+        "Success by number of training tasks and rollout budget, with 95 % intervals over tasks "
+        f"and seeds. {caption}"
+    )
+    if level:
+        text += " The methods at `any` do not look at the training tasks"
+        text += f" ({len({r.seed for r in level})} seeds)."
+    return Table("training_tasks", text, ("tasks", "method", *map(str, budgets)), tuple(rows))
+
+
+def training_tasks_figure(
+    records: Sequence[Record], flat: Sequence[Record], about: str, path: Path
+) -> list[Path]:
+    """One panel a budget: success over the number of training tasks, a line a method; `flat` are
+    runs of methods that do not look at the training tasks: a band."""
+    budgets = sorted({r.budget for r in records})
+    size = (max(2.3 * len(budgets) + 1.2, 6.6), 3.6)
+    figure, (row,) = drawing.panels(1, len(budgets), size, sharey=True)
+    sizes = sorted({training_tasks(r) for r in records})
+    levels = cells(flat)
+    looks = style().looks([*(r.method for r in records), *(m for m, _ in levels)])
+    for n, (axes, budget) in enumerate(zip(row, budgets, strict=True)):
+        for order, method in enumerate(dict.fromkeys(m for m, b in levels if b == budget)):
+            drawing.level(axes, looks[method], levels[method, budget].interval(), order)
+        methods = sorted({r.method for r in records}, key=style().place)
+        for order, method in enumerate(methods):
+            own = [r for r in records if r.method == method and r.budget == budget]
+            by = {n: [r for r in own if training_tasks(r) == n] for n in sizes}
+            shift = apart(order, len(methods))
+            found = [(n, cell) for n, r in by.items() for cell in cells(r).values()]
+            drawing.line(axes, looks[method], [(n * shift, c.interval()) for n, c in found])
+        drawing.bounds(axes, records[0].floors, named=n == 0)
+        drawing.doubling(axes, sizes, "training tasks")
+        axes.set_title(f"{budget:,} rollouts")
+    row[0].set_ylabel(drawing.SUCCESS)
+    drawing.beside(row[-1])
+    title = "Success by number of training tasks and rollout budget"
+    caption = f"{about}; {drawing.INTERVALS}."
+    if flat:
+        caption += (
+            f" Bands: methods that see no training task, {len({r.seed for r in flat})} seeds."
+        )
+    return drawing.finish(figure, title, caption, path)

@@ -1,5 +1,5 @@
-"""The paper's tables: each figure as reported, the interval that its number of tasks implies, and
-our measurement, if there is one.
+"""The paper's tables and plots: each figure as reported, the interval that its number of tasks
+implies, and our measurement, if there is one.
 
 Reported figures come from results/paper.json (arXiv 2604.05336 and the data behind its plots; those
 of CM2, arXiv 2602.12268, have a table of their own). They are of official benchmarks with models of
@@ -15,14 +15,20 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_json
+from trace_bench.results.captions import describe
 from trace_bench.results.compare import Cell, cells, check_comparable
+from trace_bench.results.drawing import doubling, finish, level, line, panels
 from trace_bench.results.records import Record
-from trace_bench.results.statistics import wilson_interval
-from trace_bench.results.table import Table
-from trace_bench.results.tables import describe
+from trace_bench.results.statistics import Interval, wilson_interval
+from trace_bench.results.style import OTHER, style
+from trace_bench.results.table import Table, estimate
 
 OURS = {"adp": "sft", "awm": "untargeted"}  # the paper's names for what we call otherwise
 NOT_RUN = "not run"
+_SOURCE = (
+    "As reported in arXiv 2604.05336 for Qwen3-30B-A3B, trained and reported on the same tasks, "
+    "1 seed, 1 trial"
+)
 
 
 def paper_file() -> Path:
@@ -68,8 +74,7 @@ def _implied(solved: float, n: int) -> str:
 def _measured(cell: Cell | None) -> str:
     if cell is None:
         return NOT_RUN
-    i = cell.interval()
-    return f"{i.value:.3f} [{i.low:.3f}, {i.high:.3f}]"
+    return estimate(cell.interval())
 
 
 def _toolsandbox(reported: Mapping[str, Any], ours: Mapping[str, Cell], note: str) -> Table:
@@ -212,3 +217,67 @@ def _cm2(data: Mapping[str, Any]) -> Table:
     )
     header = ("agent", "benchmark", "reported", "implied interval", "measured (ours)")
     return Table("paper_cm2", caption, header, tuple(rows))
+
+
+def _draw_scaling(reported: Mapping[str, Any], path: Path) -> list[Path]:
+    """Mean similarity over the number of training rollouts."""
+    figure, ((axes,),) = panels(1, 1, (5.4, 3.8))
+    constant = reported["base"]
+    level(axes, style().look("base"), Interval(constant, constant, constant))
+    for method in ("grpo", "gepa", "trace"):
+        points = zip(reported["budget"], reported[method], strict=True)
+        line(axes, style().look(method), [(b, Interval(v, v, v)) for b, v in points])
+    doubling(axes, reported["budget"], "training rollouts")
+    axes.set_ylabel("mean similarity")
+    axes.legend()
+    caption = f"{_SOURCE}, 129 official scenarios. A mean similarity implies no interval by itself."
+    return finish(figure, "Rollout scaling on ToolSandbox, as reported", caption, path)
+
+
+def _draw_tau2(data: Mapping[str, Any], tasks: int, path: Path) -> list[Path]:
+    """Pass rate over the budget and over the number of capabilities, and the router against the
+    oracle."""
+    figure, ((left, middle, right),) = panels(1, 3, (9.6, 3.4))
+
+    def implied(percent: float) -> Interval:
+        return wilson_interval(percent / 100 * tasks, tasks)
+
+    scaling = data["rollouts"]
+    for method in ("grpo", "gepa", "trace"):
+        points = zip(scaling["budget"], scaling[method], strict=True)
+        line(left, style().look(method), [(b, implied(v)) for b, v in points])
+    doubling(left, scaling["budget"], "training rollouts")
+    for method in ("prompt_only", "trace"):
+        by_number = data["capabilities"][method]
+        line(middle, style().look(method), [(int(n), implied(v)) for n, v in by_number.items()])
+    doubling(middle, [1, 2, 4, 8, 16], "capabilities")
+    _draw_routing(right, data["routing"])
+    for axes, title in ((left, "Budget"), (middle, "Capabilities"), (right, "Routing")):
+        axes.set_title(title)
+        axes.legend()
+    for axes in (left, middle):
+        axes.set_ylabel("pass rate")
+        axes.set_ylim(0, 0.75)
+    right.set_ylabel(f"tasks, of {tasks}")
+    caption = f"{_SOURCE}. Bars are 95 % intervals that {tasks} tasks imply (Wilson)."
+    return finish(figure, "τ²-bench, as reported", caption, path)
+
+
+def _draw_routing(axes: Any, routing: Mapping[str, Any]) -> None:
+    shown = {"oracle_tasks": ("some adapter solves it", "D", "--"),
+             "router_correct": ("routed to such a one", "o", "-")}  # fmt: skip
+    for name, (label, marker, dashes) in shown.items():
+        axes.plot(
+            routing["capabilities"], routing[name], marker=marker, linestyle=dashes, color=OTHER,
+            label=label, linewidth=1.4, markersize=6,
+        )  # fmt: skip
+    doubling(axes, routing["capabilities"], "capabilities")
+    axes.set_ylim(0, None)
+
+
+def figures(out: Path) -> list[Path]:
+    """The paper's plots, with the intervals that their numbers of tasks imply. Nothing measured is
+    in them: another world and another model belong on other axes."""
+    data = reported()
+    written = _draw_scaling(data["toolsandbox"]["rollouts"], out / "paper_rollout_scaling")
+    return written + _draw_tau2(data["tau2"], 164, out / "paper_tau2")

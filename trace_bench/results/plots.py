@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trace_bench.results.compare import Cell, cells
+from trace_bench.results.compare import Cell
 from trace_bench.results.drawing import (
     INTERVALS,
     SUCCESS,
@@ -22,12 +24,13 @@ from trace_bench.results.drawing import (
     panels,
     plain,
 )
-from trace_bench.results.records import Record, training_tasks
-from trace_bench.results.statistics import Interval
+from trace_bench.results.records import Record
 from trace_bench.results.style import Look, style
 from trace_bench.results.uncertainty import many
 
 _WINDOW = 8
+_WIDEST = 40
+"""Characters of a label's line, so that it leaves room for the bars."""
 
 
 def rollout_scaling(found: Mapping[tuple[str, int], Cell], about: str, path: Path) -> list[Path]:
@@ -43,7 +46,7 @@ def rollout_scaling(found: Mapping[tuple[str, int], Cell], about: str, path: Pat
         level(axes, looks[method], own.interval(), n)
     moving = [m for m in methods if m not in flat]
     for n, method in enumerate(moving):
-        shift = _apart(n, len(moving))
+        shift = apart(n, len(moving))
         line(axes, looks[method], [(b * shift, found[method, b].interval()) for b in budgets
                                    if (method, b) in found])  # fmt: skip
     bounds(axes, next(iter(found.values())).records[0].floors)
@@ -53,7 +56,7 @@ def rollout_scaling(found: Mapping[tuple[str, int], Cell], about: str, path: Pat
     return finish(figure, "Success by rollout budget", f"{about}; {INTERVALS}.", path)
 
 
-def _apart(place: int, lines: int) -> float:
+def apart(place: int, lines: int) -> float:
     """A factor for a line's place on a logarithmic axis, so that bars do not hide each other."""
     return 1 + 0.025 * (place - (lines - 1) / 2)
 
@@ -64,42 +67,39 @@ def _constant(own: Sequence[Cell]) -> bool:
     return len(own) > 1 and all(np.array_equal(c.matrix, first, equal_nan=True) for c in own)
 
 
-def by_training_tasks(
-    records: Sequence[Record], flat: Sequence[Record], about: str, path: Path
+def single_budget(found: Mapping[tuple[str, int], Cell]) -> int | None:
+    """The one budget at which there are several methods; None if there are more such budgets, or
+    none, or a method has several budgets."""
+    methods = Counter(budget for _, budget in found)
+    budgets = Counter(method for method, _ in found)
+    several = [budget for budget, count in methods.items() if count > 1]
+    return several[0] if len(several) == 1 and max(budgets.values()) == 1 else None
+
+
+def ranking(
+    found: Mapping[tuple[str, int], Cell], budget: int, about: str, path: Path
 ) -> list[Path]:
-    """One panel a budget: success over the number of training tasks, a line a method; `flat` are
-    runs of methods that do not look at the training tasks: a band."""
-    budgets = sorted({r.budget for r in records})
-    size = (max(2.3 * len(budgets) + 1.2, 6.6), 3.6)
-    figure, (row,) = panels(1, len(budgets), size, sharey=True)
-    sizes = sorted({training_tasks(r) for r in records})
-    levels = cells(flat)
-    looks = style().looks([*(r.method for r in records), *(m for m, _ in levels)])
-    for n, (axes, budget) in enumerate(zip(row, budgets, strict=True)):
-        for order, method in enumerate(dict.fromkeys(m for m, b in levels if b == budget)):
-            level(axes, looks[method], levels[method, budget].interval(), order)
-        methods = sorted({r.method for r in records}, key=style().place)
-        for order, method in enumerate(methods):
-            own = [r for r in records if r.method == method and r.budget == budget]
-            by = {n: [r for r in own if training_tasks(r) == n] for n in sizes}
-            shift = _apart(order, len(methods))
-            line(axes, looks[method], [(n * shift, _interval(r)) for n, r in by.items() if r])
-        bounds(axes, records[0].floors, named=n == 0)
-        doubling(axes, sizes, "training tasks")
-        axes.set_title(f"{budget:,} rollouts")
-    row[0].set_ylabel(SUCCESS)
-    beside(row[-1])
-    title = "Success by number of training tasks and rollout budget"
-    caption = f"{about}; {INTERVALS}."
-    if flat:
-        caption += (
-            f" Bands: methods that see no training task, {len({r.seed for r in flat})} seeds."
-        )
-    return finish(figure, title, caption, path)
-
-
-def _interval(records: Sequence[Record]) -> Interval:
-    return next(iter(cells(records).values())).interval()
+    """The methods' success at `budget`, the best above. `about` says what was run."""
+    intervals = {m: cell.interval() for (m, b), cell in found.items() if b == budget}
+    methods = sorted(intervals, key=lambda m: intervals[m].value)
+    looks = style().looks(methods)
+    figure, ((axes,),) = panels(1, 1, (6.6, 0.3 * len(methods) + 1.0))
+    for place, method in enumerate(methods):
+        own, look = intervals[method], looks[method]
+        axes.errorbar(
+            [own.value], [place], xerr=[[own.value - own.low], [own.high - own.value]],
+            color=look.colour, marker=look.marker, markersize=6, elinewidth=1.2, capsize=2,
+        )  # fmt: skip
+    labels = [textwrap.fill(plain(looks[m].label), _WIDEST) for m in methods]
+    axes.set_yticks(range(len(methods)), labels)
+    axes.set_ylim(-0.6, len(methods) - 0.4)
+    axes.set_xlabel(SUCCESS)
+    cut = " The axis does not begin at 0." if axes.get_xlim()[0] > 0 else ""
+    caption = (
+        f"{about}; bars are 95 % intervals over tasks and seeds. They hold what is common to all "
+        f"methods, too: whether two of them differ is in the table pairs_{budget}.{cut}"
+    )
+    return finish(figure, f"Success at {budget:,} rollouts", caption, path)
 
 
 def composition(found: Mapping[tuple[str, int], Cell], about: str, path: Path) -> list[Path]:

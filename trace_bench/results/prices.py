@@ -23,6 +23,7 @@ from trace_bench.core.yaml_file import read_settings
 from trace_bench.results.compare import Cell, base_of
 from trace_bench.results.records import Record
 from trace_bench.results.runs import TOKENS
+from trace_bench.results.statistics import mean
 from trace_bench.results.table import Table
 
 ROLES = ("policy", "user", "analyst", "generator", "reflector", "judge")
@@ -125,14 +126,14 @@ def table(found: Mapping[tuple[str, int], Cell], prices: Prices, caption: str) -
         missing = {text for each in bills for text in each.unpriced}
         unpriced |= missing
         least = "at least " if missing else ""
-        total = _mean([b.total for b in bills])
+        total = mean([b.total for b in bills])
         points = 100 * (cell.value - base_of(cell).value)
         rows.append(
             (
                 method,
                 f"{budget}",
                 f"{len(bills)}",
-                f"{_mean([r.wall_s.get('total', 0.0) for r in cell.records]) / 3600:.3f}",
+                f"{mean([r.wall_s.get('total', 0.0) for r in cell.records]) / 3600:.3f}",
                 *(_part(bills, name) for name in ("GPU", "CPU", "tokens")),
                 f"{least}{_money(total)}",
                 f"{points:+.1f}",
@@ -158,13 +159,9 @@ def table(found: Mapping[tuple[str, int], Cell], prices: Prices, caption: str) -
 def _part(bills: Sequence[Bill], name: str) -> str:
     """ "" where nothing of the kind was used or has a price."""
     if any(name in b.parts for b in bills):
-        return _money(_mean([b.parts.get(name, 0.0) for b in bills]))
+        return _money(mean([b.parts.get(name, 0.0) for b in bills]))
     return "unpriced" if any(t.startswith(name) for b in bills for t in b.unpriced) else ""
 
 
 def _money(value: float) -> str:
     return f"{value:.2f}" if value >= 1 or not value else f"{value:.2g}"
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)

@@ -27,7 +27,7 @@ from trace_bench.results.rules import DEFAULT, counted, drops
 FREE = (
     *ELSEWHERE, "method", "budget", "seed", "checkpoints", "evaluation.yardsticks",
     "evaluation.joint",  # its name in older runs
-    "beginning",  # its cost is counted (beginnings.py)
+    "beginning",  # its cost is counted (`captions.by_total`)
 )  # fmt: skip
 CHECKED = ("metrics.jsonl", "capabilities.json", TASKS)  # older runs have no hash of them
 FILES = ("config.yaml", "summary.json", "ledger.jsonl", "evaluation.jsonl", *CHECKED)

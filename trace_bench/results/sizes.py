@@ -12,14 +12,14 @@ from pathlib import Path
 
 from trace_bench.core.errors import UserError
 from trace_bench.results import drawing
-from trace_bench.results.beginnings import began_apart, by_total
+from trace_bench.results.captions import began_apart, by_total, describe, readable
 from trace_bench.results.compare import Cell, base_of, cells, check_same_settings, difference
 from trace_bench.results.groups import groups_of
 from trace_bench.results.places import Found
 from trace_bench.results.records import Record, flat_settings
+from trace_bench.results.statistics import mean
 from trace_bench.results.style import style
-from trace_bench.results.table import Table
-from trace_bench.results.tables import describe, in_cell, readable
+from trace_bench.results.table import Table, estimate, gap
 
 Sizes = Mapping[int, Mapping[str, Cell]]
 """The cells by the number of the model's parameters and by method, both in rising order."""
@@ -27,9 +27,10 @@ SAME = ("held-out tasks", "rule", "protocol", "accounting", "env.name", "env.sui
         "evaluation.split", "evaluation.trials", "env.train_split", "env.train_tasks")  # fmt: skip
 
 
-def make(found: Found) -> tuple[Table, Sizes]:
-    """The table and the cells that it shows. Raises UserError for runs that do not say how large
-    their model is, and for those that differ in what they are measured by."""
+def make(found: Found) -> tuple[Table, Sizes, str]:
+    """The table, the cells that it shows, and what was run in words for the figure. Raises
+    UserError for runs that do not say how large their model is, and for those that differ in what
+    they are measured by."""
     if unknown := [r.fingerprint for r in found.records if r.parameters is None]:
         raise UserError(
             f"runs {', '.join(unknown[:4])} do not say how many parameters their model has (they "
@@ -44,11 +45,12 @@ def make(found: Found) -> tuple[Table, Sizes]:
         "What a method brings over the agent that it began with, by the size of the base model, "
         "with 95 % intervals over tasks and seeds, differences paired by task; wall time of the "
         "method and thousands of tokens in its rollouts, means over seeds. "
-        f"{_varying(records)}{' '.join(_about(s, r) for s, r in records.items())}"
+        f"{_varying(records)}{' '.join(f'{_shown(s)}: {describe(r)}' for s, r in records.items())}"
     )
     rows = [row for size, found_cells in sizes.items() for row in _rows(size, found_cells)]
     header = ("parameters", "method", "runs", "base", "success", "gain", "minutes", "kilotokens")
-    return Table("sizes", text, header, tuple(rows)), sizes
+    said = dict.fromkeys(map(readable, records.values()))  # several where the models differ in that
+    return Table("sizes", text, header, tuple(rows)), sizes, "; ".join(said)
 
 
 def by_size(records: Sequence[Record]) -> dict[int, tuple[Record, ...]]:
@@ -99,15 +101,9 @@ def draw(sizes: Sizes, about: str, path: Path) -> list[Path]:
     return drawing.finish(figure, "Success and cost by the size of the model", caption, path)
 
 
-def caption(found: Found) -> str:
-    """What was run, in words for the figure; several where the models' runs differ in that."""
-    said = dict.fromkeys(readable(some) for some in by_size(found.records).values())
-    return "; ".join(said)
-
-
 def minutes(cell: Cell) -> float:
     """Wall time of the method, mean over seeds."""
-    return sum(r.wall_s.get("method", 0.0) for r in cell.records) / len(cell.records) / 60
+    return mean([r.wall_s.get("method", 0.0) for r in cell.records]) / 60
 
 
 def _cells(records: Sequence[Record]) -> dict[str, Cell]:
@@ -137,20 +133,15 @@ def _varying(records: Mapping[int, Sequence[Record]]) -> str:
     )
 
 
-def _about(size: int, records: Sequence[Record]) -> str:
-    return f"{_shown(size)}: {describe(records)}"
-
-
 def _rows(size: int, found: Mapping[str, Cell]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for method, cell in found.items():
-        base = base_of(cell)
-        gain = difference(cell, base).interval
-        tokens = sum(r.tokens for r in cell.records) / len(cell.records) / 1000
+        base, own = base_of(cell), estimate(cell.interval())
+        gain = gap(difference(cell, base).interval)
+        tokens = mean([r.tokens for r in cell.records]) / 1000
         rows.append(
-            (f"{size:,}", method, f"{len(cell.records)}", f"{base.value:.3f}", in_cell(cell),
-             f"{gain.value:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]", f"{minutes(cell):.1f}",
-             f"{tokens:.0f}")
+            (f"{size:,}", method, f"{len(cell.records)}", f"{base.value:.3f}", own,
+             gain, f"{minutes(cell):.1f}", f"{tokens:.0f}")
         )  # fmt: skip
     return rows
 

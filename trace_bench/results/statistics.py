@@ -37,12 +37,17 @@ class PairedDifference:
     discordant: int  # tasks on which the two differ
 
 
+def mean(values: Sequence[float]) -> float:
+    """Of at least one value."""
+    return sum(values) / len(values)
+
+
 def task_means(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
     """Mean per task over its trials, in order of first appearance."""
     values: dict[str, list[float]] = {}
     for task, value in pairs:
         values.setdefault(task, []).append(float(value))
-    return {task: sum(v) / len(v) for task, v in values.items()}
+    return {task: mean(v) for task, v in values.items()}
 
 
 def bootstrap_interval(
@@ -155,7 +160,7 @@ def pass_hat(passes: Iterable[Sequence[int]], k: int) -> float | None:
     Unbiased per task: C(successes, k) / C(trials, k). Source: tau-bench (arXiv 2406.12045).
     """
     known = [math.comb(c, k) / math.comb(n, k) for c, n in passes if n >= k]
-    return sum(known) / len(known) if known else None
+    return mean(known) if known else None
 
 
 def _sample(values: Sequence[float]) -> np.ndarray:

@@ -1,11 +1,16 @@
-"""A table, and its content as Markdown, LaTeX (booktabs) and CSV."""
+"""A table, its content as Markdown, LaTeX (booktabs) and CSV, and how figures stand in cells."""
 
 from __future__ import annotations
 
 import csv
 import io
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from trace_bench.core.store import write_text
+from trace_bench.results.statistics import Interval
 
 
 @dataclass(frozen=True)
@@ -62,3 +67,25 @@ def _tex(text: str) -> str:
     for mark in "&%_#$":
         text = text.replace(mark, f"\\{mark}")
     return text.replace("~", r"\textasciitilde{}").replace("^", r"\textasciicircum{}")
+
+
+def write(tables: Sequence[Table | None], out: Path) -> list[Path]:
+    """Each table in three formats; the files. None stands for a table that has nothing to show."""
+    written = []
+    for table in tables:
+        if table is None:
+            continue
+        for kind, text in (("md", table.markdown), ("tex", table.latex), ("csv", table.csv)):
+            written.append(out / f"{table.name}.{kind}")
+            write_text(written[-1], text())
+    return written
+
+
+def estimate(found: Interval) -> str:
+    """A value with its interval."""
+    return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
+
+
+def gap(found: Interval) -> str:
+    """A difference with its interval."""
+    return f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"

@@ -1,115 +1,15 @@
-"""The main tables: every method over the budgets, every method at one budget, and the caption that
-stands with every table."""
+"""The main tables: every method over the budgets, and every method at one budget."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from trace_bench.results import beginnings, facts
-from trace_bench.results.compare import (
-    Cell,
-    Difference,
-    base_of,
-    cells,
-    difference,
-    holm,
-)
-from trace_bench.results.records import Record, training_tasks
-from trace_bench.results.rules import RULES
-from trace_bench.results.statistics import FINEST_P
+from trace_bench.results.captions import began_apart
+from trace_bench.results.compare import Cell, Difference, base_of, difference, holm
+from trace_bench.results.statistics import FINEST_P, mean
 from trace_bench.results.style import style
-from trace_bench.results.table import Table
-from trace_bench.results.uncertainty import can_show, many, repeats_of
-
-
-def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
-    """The facts in every caption: suite, split, protocol, counts, drops."""
-    first = records[0].settings
-    trials = first.get("evaluation.trials", 1)
-    text = (
-        f"{records[0].suite_name}, split {first['evaluation.split']}, protocol "
-        f"{first['protocol']}, accounting {first.get('accounting', 'strict')}, "
-        f"{len(records[0].success)} tasks, {_seeds(records)}, "
-        f"{many(int(trials), 'trial')}. Floor (idle) {_bound(records[0], 'idle')}, ceiling "
-        f"(reference) {_bound(records[0], 'reference')}. {_drops(records)} {_code(records)}"
-    )
-    if about := facts.line(records[0].about, facts.models(first)):
-        text += f" About the suite: {about}."
-    text += beginnings.caption(records)
-    low, _ = _seed_counts(records)
-    shown = can_show(len(records[0].success), low, int(trials), repeats_of(records))
-    if skipped:
-        shown += f" Run folders that could not be used: {len(skipped)}."
-    return f"{text} {shown}"
-
-
-def readable(records: Sequence[Record]) -> str:
-    """What was run, in words for the caption of a figure."""
-    first = records[0].settings
-    trials = int(first.get("evaluation.trials", 1))
-    trained = "the reported tasks" if first["protocol"] == "paper" else "other tasks"
-    return (
-        f"Suite {records[0].suite_name}, {len(records[0].success)} tasks of its "
-        f"{first['evaluation.split']} split, methods trained on {trained}, {_seeds(records)}, "
-        f"{many(trials, 'trial')}"
-    )
-
-
-def _seeds(records: Sequence[Record]) -> str:
-    """How many seeds a cell has; two numbers where not all have the same."""
-    low, high = _seed_counts(records)
-    return many(high, "seed") if low == high else f"{low} to {high} seeds"
-
-
-def _seed_counts(records: Sequence[Record]) -> tuple[int, int]:
-    """The fewest and the most seeds of a cell."""
-    counts = {
-        len({r.seed for r in cell.records if training_tasks(r) == size})
-        for size in {training_tasks(r) for r in records}
-        for cell in cells([r for r in records if training_tasks(r) == size]).values()
-    }
-    return min(counts), max(counts)
-
-
-def _code(records: Sequence[Record]) -> str:
-    """What computed the runs: commits, and how many runs had files that were changed since."""
-    known = [r.git for r in records if r.git]
-    if not known:
-        return ""
-    commits = dict.fromkeys(str(g["commit"])[:7] for g in known)
-    changed = sum(bool(g["changed"]) for g in known)
-    text = f"Code of the {len(records)} runs: {', '.join(commits)}"
-    return text + (f"; in {changed} of them files were changed since." if changed else ".")
-
-
-def _bound(record: Record, name: str) -> str:
-    return f"{record.floors[name]:.3f}" if name in record.floors else "not defined"
-
-
-def _drops(records: Sequence[Record]) -> str:
-    """The reporting rule and what happened to held-out episodes and rollouts on the way."""
-    total: dict[str, int] = {}
-    by: dict[str, dict[str, int]] = {"lost": {}, "rollouts_lost": {}, "limits": {}}
-    for record in records:
-        for key, value in record.drops.items():
-            if isinstance(value, int):
-                total[key] = total.get(key, 0) + value
-            for name, count in value.items() if isinstance(value, Mapping) else ():
-                by[key][name] = by[key].get(name, 0) + count
-    rule = records[0].rule
-    return (
-        f"Rule {rule} ({RULES[rule]}): of {total.get('episodes', 0)} held-out episodes the "
-        f"infrastructure lost {_parts(by['lost'])}; {total.get('retried', 0)} were retried, "
-        f"{total.get('excluded', 0)} left out, {total.get('zeroed', 0)} counted as failures; "
-        f"cut off by a limit: {_parts(by['limits'])}. Rollouts of the methods that were lost: "
-        f"{_parts(by['rollouts_lost'])}."
-    )
-
-
-def _parts(counts: Mapping[str, int]) -> str:
-    total = sum(counts.values())
-    named = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
-    return f"{total} ({named})" if total else "0"
+from trace_bench.results.table import Table, estimate, gap
+from trace_bench.results.uncertainty import many
 
 
 def rollout_scaling(found: Mapping[tuple[str, int], Cell], caption: str) -> Table:
@@ -121,17 +21,11 @@ def rollout_scaling(found: Mapping[tuple[str, int], Cell], caption: str) -> Tabl
         row = [method]
         for budget in budgets:
             cell = found.get((method, budget))
-            row.append(in_cell(cell) if cell else "not run")
+            row.append(estimate(cell.interval()) if cell else "not run")
         rows.append(tuple(row))
     text = f"Success by rollout budget with 95 % intervals over tasks and seeds. {caption}"
     header = ("method", *(f"{budget}" for budget in budgets))
     return Table("rollout_scaling", text, header, tuple(rows))
-
-
-def in_cell(cell: Cell) -> str:
-    """Success with its interval, as it stands in tables."""
-    interval = cell.interval()
-    return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
 
 
 def comparison(found: Mapping[tuple[str, int], Cell], budget: int, caption: str) -> Table:
@@ -146,15 +40,15 @@ def comparison(found: Mapping[tuple[str, int], Cell], budget: int, caption: str)
     rows = []
     for method, cell in at.items():
         records = cell.records
-        spent = sum(r.total for r in records) / len(records)
-        before = sum(r.before or 0 for r in records) / len(records)
+        spent = mean([r.total for r in records])
+        before = mean([r.before or 0 for r in records])
         rows.append(
             (
                 method,
                 f"{len(records)}",
                 f"{spent:.0f}" + (f" ({before:.0f} before)" if before else ""),
-                in_cell(cell),
-                f"{sum(r.similarity for r in records) / len(records):.3f}",
+                estimate(cell.interval()),
+                f"{mean([r.similarity for r in records]):.3f}",
                 *_difference(against_control.get(method), corrected.get(f"{method}/{control}")),
                 *(
                     _difference(against_focus.get(method), corrected.get(f"{method}/{focus}"))
@@ -211,7 +105,7 @@ def pairs(found: Mapping[tuple[str, int], Cell], budget: int, caption: str) -> T
             return ""
         d = differences[one, two].interval
         clear = corrected[f"{one}/{two}"] < 0.05 and not d.low <= 0 <= d.high
-        return f"{d.value:+.3f} [{d.low:+.3f}, {d.high:+.3f}]{'*' if clear else ''}"
+        return f"{gap(d)}{'*' if clear else ''}"
 
     text = (
         f"Success at {budget} rollouts: row less column, paired by task, with 95 % intervals over "
@@ -228,7 +122,7 @@ def _against(at: Mapping[str, Cell], control: str) -> dict[str, Difference]:
     if control not in at and control != style().control:
         return {}
     runs = [record for cell in at.values() for record in cell.records]
-    if control not in at and beginnings.began_apart(runs):
+    if control not in at and began_apart(runs):
         return {}  # the runs' own base agents are not one agent
     return {
         m: difference(cell, at[control] if control in at else base_of(cell))
@@ -240,35 +134,7 @@ def _against(at: Mapping[str, Cell], control: str) -> dict[str, Difference]:
 def _difference(found: Difference | None, p: float | None) -> tuple[str, str]:
     if found is None or p is None:
         return "", ""
-    d = found.interval
-    text = f"{d.value:+.3f} [{d.low:+.3f}, {d.high:+.3f}]"
+    text = gap(found.interval)
     if found.p <= FINEST_P:  # no flips at all reached it: the correction multiplies that bound
         return text, f"<{p:.1g}" if p >= 0.0001 else "<0.0001"
     return text, "<0.0001" if p < 0.0001 else f"{p:.4f}"
-
-
-def by_training_tasks(records: Sequence[Record], level: Sequence[Record], caption: str) -> Table:
-    """Success by number of training tasks and budget, one row a method and number; below them the
-    `level` methods, which do not look at the training tasks."""
-    budgets = sorted({r.budget for r in records})
-    parts: list[tuple[str, Sequence[Record]]] = [
-        (f"{size}", [r for r in records if training_tasks(r) == size])
-        for size in sorted({training_tasks(r) for r in records})
-    ]
-    rows = []
-    for name, some in [*parts, ("any", level)]:
-        found = cells(some)
-        for method in dict.fromkeys(m for m, _ in found):
-            row = [name, method]
-            row += [
-                in_cell(found[method, b]) if (method, b) in found else "not run" for b in budgets
-            ]
-            rows.append(tuple(row))
-    text = (
-        "Success by number of training tasks and rollout budget, with 95 % intervals over tasks "
-        f"and seeds. {caption}"
-    )
-    if level:
-        text += " The methods at `any` do not look at the training tasks"
-        text += f" ({len({r.seed for r in level})} seeds)."
-    return Table("training_tasks", text, ("tasks", "method", *map(str, budgets)), tuple(rows))

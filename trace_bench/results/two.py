@@ -4,6 +4,8 @@ several that differ in nothing but the seed."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,9 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from trace_bench.core.errors import UserError
+from trace_bench.core.run_files import TASKS
+from trace_bench.core.store import read_lines, read_object
 from trace_bench.results import choose
-from trace_bench.results.beginnings import began_with
+from trace_bench.results.captions import began_with
 from trace_bench.results.compare import (
     Cell,
     Difference,
@@ -24,7 +30,7 @@ from trace_bench.results.compare import (
 )
 from trace_bench.results.places import Found, find
 from trace_bench.results.records import Record, flat_settings
-from trace_bench.results.table import Table
+from trace_bench.results.table import Table, estimate, gap
 from trace_bench.results.uncertainty import ASSUMED, can_show, many, repeats_of
 
 _SAME_TASKS = ("env.name", "env.suite", "evaluation.split", "evaluation.limit")
@@ -192,9 +198,7 @@ def _table(a: Side, b: Side) -> Table:
 
 
 def _row(name: str, cell: Cell, found: Difference | None) -> tuple[str, ...]:
-    i = cell.interval()
-    shown = f"{i.value:.3f} [{i.low:.3f}, {i.high:.3f}]"
-    return (name, shown, *(("", "") if found is None else _shown(found)))
+    return (name, estimate(cell.interval()), *(("", "") if found is None else _shown(found)))
 
 
 def _alone(name: str, found: Difference) -> tuple[str, ...]:
@@ -203,9 +207,7 @@ def _alone(name: str, found: Difference) -> tuple[str, ...]:
 
 
 def _shown(found: Difference) -> tuple[str, str]:
-    d = found.interval
-    p = "<0.0001" if found.p < 0.0001 else f"{found.p:.4f}"
-    return f"{d.value:+.3f} [{d.low:+.3f}, {d.high:+.3f}]", p
+    return gap(found.interval), "<0.0001" if found.p < 0.0001 else f"{found.p:.4f}"
 
 
 def _what_it_can_show(a: Side, b: Side) -> list[str]:
@@ -260,3 +262,41 @@ def chosen(arguments: Sequence[str], indexed: bool = False) -> Chosen:
     skipped = tuple(text for f in found for text in f.skipped)
     notes = tuple(text for f in found for text in f.notes)
     return Chosen(a, b, folders, skipped, tuple(left_out), notes)
+
+
+def per_task(a: Side, b: Side, folders: Mapping[str, Path]) -> str:
+    """CSV with a line a task: what it needs (where the suite says so), success of both sides and
+    of their base agents (means over seeds and trials, empty where every one was lost), A less B,
+    and what that makes of A: better, worse, same, or dropped where one of them has no score. Raises
+    UserError where there is no run folder with the names of the tasks."""
+    folder = next((folders[r.fingerprint] for r in (*a.records, *b.records)
+                   if r.fingerprint in folders), None)  # fmt: skip
+    if folder is None:
+        raise UserError(
+            "--csv needs the names of the tasks, which a file of records does not hold. Name the "
+            "folder of one of the runs."
+        )
+    ids = sorted({o["task"] for o in read_lines(folder / "evaluation.jsonl")
+                  if o["agent"] == "final"})  # fmt: skip
+    tags = read_object(folder / TASKS) if (folder / TASKS).exists() else {}
+    needs = {task: words for task, words in tags.items() if isinstance(words, list)}
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(("task", "needs", "A", "B", "A less B", "A is", "base of A", "base of B"))
+    columns = [cell.per_task.tolist() for cell in (a.cell, b.cell, a.base, b.base)]
+    for task, one, two, *bases in zip(ids, *columns, strict=True):
+        words, (less, made) = " ".join(map(str, needs.get(task, ()))), change(one, two)
+        writer.writerow((task, words, *map(_figure, (one, two, less)), made, *map(_figure, bases)))
+    return out.getvalue()
+
+
+def _figure(value: float) -> str:
+    return "" if np.isnan(value) else f"{value:.6g}"
+
+
+def change(one: float, two: float) -> tuple[float, str]:
+    """A less B, and what that makes of A. Means that only rounding tells apart are the same."""
+    less = round(one - two, 9) + 0.0  # no -0
+    if np.isnan(less):
+        return less, "dropped"
+    return less, "same" if less == 0 else "better" if less > 0 else "worse"

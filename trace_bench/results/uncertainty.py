@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trace_bench.results.records import Record
+from trace_bench.results.statistics import mean
 
 LEVEL, POWER = 0.05, 0.8
 ASSUMED_FLIPS = 0.2
@@ -122,12 +123,12 @@ def repeats_of(records: Sequence[Record]) -> Repeats:
     found = [_between_seeds(some) for some in groups.values() if len(some) > 1]
     found = [each for each in found if each[0]]
     if found:
-        flips, excess, freedom = (_mean([each[i] for each in found]) for i in range(3))
+        flips, excess, freedom = (mean([each[i] for each in found]) for i in range(3))
         source = f"between the seeds of these runs, mean over {many(len(found), 'setting')}"
         return Repeats(flips, source, math.sqrt(excess), 2 * freedom)
     tried = [2 * c * (n - c) / (n * (n - 1)) for r in records for c, n in r.passes if n > 1]
     if any(tried):
-        return Repeats(_mean(tried), "between the trials of these runs")
+        return Repeats(mean(tried), "between the trials of these runs")
     return ASSUMED
 
 
@@ -152,10 +153,6 @@ def _disagreement(values: np.ndarray) -> float:
     some = both[pair] > 0
     differ = (either + either.T - 2 * found @ found.T)[pair]
     return float(np.mean(differ[some] / both[pair][some])) if some.any() else 0.0
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def many(count: int, what: str) -> str:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import disk_errors, shown
-from trace_bench.results.formats import export
 
 PORT = 7575
 HOST = "127.0.0.1"
@@ -100,6 +99,8 @@ class _Viewer:
 
 
 def _exported(folders: Sequence[Path], place: Path) -> Path:
+    from trace_bench.results.formats import export
+
     logs = place / "logs"
     logs.mkdir()
     for number, folder in enumerate(folders):

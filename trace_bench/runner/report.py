@@ -12,7 +12,7 @@ from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_lines, read_object, write_text
 from trace_bench.core.types import charged
 from trace_bench.llm.roles import cost_in_words
-from trace_bench.results import facts
+from trace_bench.results.captions import facts
 from trace_bench.trackers.jsonl import Metrics
 
 WIDE = 104  # columns of the whole closing table with usual names
@@ -88,10 +88,10 @@ def closing(summary: Mapping[str, Any], columns: int = WIDE) -> str:
         lines.append(_beginning(beginning, _spent(summary)))
     if (without := summary.get("without_known_bad")) is not None:
         lines.append(_without(summary["method"], summary["learns"], without))
-    if about := facts.line(summary.get("suite_data", {}), summary.get("models", {})):
+    if about := facts(summary.get("suite_data", {}), summary.get("models", {})):
         lines.append(f"suite: {about}")
     if borrowed is not None:
-        own = facts.line(borrowed["training"]["data"], summary.get("models", {}))
+        own = facts(borrowed["training"]["data"], summary.get("models", {}))
         lines.append(f"training suite: {own or borrowed['training']['suite']}")
     if summary["capabilities"] or ("marks" in summary and summary["capabilities"] is not None):
         lines.append(f"capabilities: {', '.join(summary['capabilities']) or 'none selected'}")

@@ -17,7 +17,7 @@ from trace_bench.core.store import file_hash, read_json
 from trace_bench.core.types import AgentSpec, to_json
 from trace_bench.llm.roles import IN_EPISODES
 from trace_bench.play.suites import about_of, asks_user, name_of
-from trace_bench.results import facts
+from trace_bench.results.captions import SHOWN
 from trace_bench.runner.folder import Place
 from trace_bench.runner.outcomes import Outcome, Routing, Row, difference, row, score
 from trace_bench.settings.identity import model_path, suite_identity, weights_count
@@ -152,7 +152,7 @@ def _without_known_bad(run: Finished) -> dict[str, Any]:
 def _models(settings: Settings) -> dict[str, dict[str, Any]]:
     """The models in roles besides the agent."""
     played = {name: how for name, how in settings.llm.roles.items() if how.by == "endpoint"}
-    return {name: {k: getattr(how, k) for k in facts.SHOWN} for name, how in played.items()}
+    return {name: {k: getattr(how, k) for k in SHOWN} for name, how in played.items()}
 
 
 def _parameters(settings: Settings, parts: Mapping[str, Part]) -> int | None:

@@ -18,6 +18,7 @@ from typing import Any
 from trace_bench.core.store import write_text
 from trace_bench.core.types import Message, Trajectory
 from trace_bench.results.formats.episodes import HELD_OUT, Played, Source
+from trace_bench.results.statistics import mean, task_means
 
 VERSION = 2
 SCORES = ("success", "similarity")
@@ -88,18 +89,14 @@ def _log(source: Source, group: str, samples: list[dict[str, Any]], made: str) -
 
 def _figures(name: str, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The mean over tasks of the mean over epochs, as the project's tables have it."""
-    tasks: dict[str, list[float]] = {}
-    for sample in samples:
-        if name in sample.get("scores", {}):
-            tasks.setdefault(sample["id"], []).append(float(sample["scores"][name]["value"]))
-    means = [sum(values) / len(values) for values in tasks.values()]
-    value = sum(means) / len(means) if means else 0.0
+    scored = [s for s in samples if name in s.get("scores", {})]
+    means = task_means((s["id"], s["scores"][name]["value"]) for s in scored).values()
     return {
         "name": name,
         "scorer": name,
-        "scored_samples": sum(map(len, tasks.values())),
-        "unscored_samples": sum(name not in sample.get("scores", {}) for sample in samples),
-        "metrics": {"mean": {"name": "mean", "value": value}} if means else {},
+        "scored_samples": len(scored),
+        "unscored_samples": len(samples) - len(scored),
+        "metrics": {"mean": {"name": "mean", "value": mean([*means])}} if scored else {},
     }
 
 

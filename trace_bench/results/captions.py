@@ -1,0 +1,201 @@
+"""What stands with every table and figure: what was run, by which rule, what it can show, what the
+suite says about itself, and with which agents the runs began."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from trace_bench.core.errors import UserError
+from trace_bench.results.compare import cells
+from trace_bench.results.records import Record, training_tasks
+from trace_bench.results.rules import RULES
+from trace_bench.results.uncertainty import can_show, many, repeats_of
+
+SHOWN = ("model", "temperature", "seed")  # of a role that a model plays
+
+
+def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
+    """The facts in every caption: suite, split, protocol, counts, drops."""
+    first = records[0].settings
+    trials = first.get("evaluation.trials", 1)
+    text = (
+        f"{records[0].suite_name}, split {first['evaluation.split']}, protocol "
+        f"{first['protocol']}, accounting {first.get('accounting', 'strict')}, "
+        f"{len(records[0].success)} tasks, {_seeds(records)}, "
+        f"{many(int(trials), 'trial')}. Floor (idle) {_bound(records[0], 'idle')}, ceiling "
+        f"(reference) {_bound(records[0], 'reference')}. {_drops(records)} {_code(records)}"
+    )
+    if about := facts(records[0].about, models(first)):
+        text += f" About the suite: {about}."
+    text += _beginnings(records)
+    low, _ = _seed_counts(records)
+    shown = can_show(len(records[0].success), low, int(trials), repeats_of(records))
+    if skipped:
+        shown += f" Run folders that could not be used: {len(skipped)}."
+    return f"{text} {shown}"
+
+
+def readable(records: Sequence[Record]) -> str:
+    """What was run, in words for the caption of a figure."""
+    first = records[0].settings
+    trials = int(first.get("evaluation.trials", 1))
+    trained = "the reported tasks" if first["protocol"] == "paper" else "other tasks"
+    return (
+        f"Suite {records[0].suite_name}, {len(records[0].success)} tasks of its "
+        f"{first['evaluation.split']} split, methods trained on {trained}, {_seeds(records)}, "
+        f"{many(trials, 'trial')}"
+    )
+
+
+def _seeds(records: Sequence[Record]) -> str:
+    """How many seeds a cell has; two numbers where not all have the same."""
+    low, high = _seed_counts(records)
+    return many(high, "seed") if low == high else f"{low} to {high} seeds"
+
+
+def _seed_counts(records: Sequence[Record]) -> tuple[int, int]:
+    """The fewest and the most seeds of a cell."""
+    counts = {
+        len({r.seed for r in cell.records if training_tasks(r) == size})
+        for size in {training_tasks(r) for r in records}
+        for cell in cells([r for r in records if training_tasks(r) == size]).values()
+    }
+    return min(counts), max(counts)
+
+
+def _code(records: Sequence[Record]) -> str:
+    """What computed the runs: commits, and how many runs had files that were changed since."""
+    known = [r.git for r in records if r.git]
+    if not known:
+        return ""
+    commits = dict.fromkeys(str(g["commit"])[:7] for g in known)
+    changed = sum(bool(g["changed"]) for g in known)
+    text = f"Code of the {len(records)} runs: {', '.join(commits)}"
+    return text + (f"; in {changed} of them files were changed since." if changed else ".")
+
+
+def _bound(record: Record, name: str) -> str:
+    return f"{record.floors[name]:.3f}" if name in record.floors else "not defined"
+
+
+def _drops(records: Sequence[Record]) -> str:
+    """The reporting rule and what happened to held-out episodes and rollouts on the way."""
+    total: dict[str, int] = {}
+    by: dict[str, dict[str, int]] = {"lost": {}, "rollouts_lost": {}, "limits": {}}
+    for record in records:
+        for key, value in record.drops.items():
+            if isinstance(value, int):
+                total[key] = total.get(key, 0) + value
+            for name, count in value.items() if isinstance(value, Mapping) else ():
+                by[key][name] = by[key].get(name, 0) + count
+    rule = records[0].rule
+    return (
+        f"Rule {rule} ({RULES[rule]}): of {total.get('episodes', 0)} held-out episodes the "
+        f"infrastructure lost {_parts(by['lost'])}; {total.get('retried', 0)} were retried, "
+        f"{total.get('excluded', 0)} left out, {total.get('zeroed', 0)} counted as failures; "
+        f"cut off by a limit: {_parts(by['limits'])}. Rollouts of the methods that were lost: "
+        f"{_parts(by['rollouts_lost'])}."
+    )
+
+
+def _parts(counts: Mapping[str, int]) -> str:
+    total = sum(counts.values())
+    named = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
+    return f"{total} ({named})" if total else "0"
+
+
+def models(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The models in roles, from flat settings ("llm.user.model"): {role: {model, ...}}."""
+    found: dict[str, dict[str, Any]] = {}
+    for key, value in settings.items():
+        group, _, rest = key.partition(".")
+        role, _, name = rest.partition(".")
+        if group == "llm" and name in SHOWN:
+            found.setdefault(role, {})[name] = value
+    return found
+
+
+def facts(about: Mapping[str, Any], played: Mapping[str, Mapping[str, Any]]) -> str:
+    """What a suite says about itself as one line, with the models in roles that its scores depend
+    on: it stands with every table, and runs that differ in it are not compared. `name: value` and,
+    behind a fact that is named like a role, the model that plays it; "" for a suite that says
+    nothing. `played`: see `models`."""
+    parts = []
+    for name, value in about.items():
+        if value in ("", None, [], {}):
+            continue
+        text = f"{name.replace('_', ' ')}: {value}"
+        if name in played:
+            model = played[name]
+            text += " (" + ", ".join(f"{k} {model[k]}" for k in SHOWN if k in model) + ")"
+        parts.append(text)
+    return "; ".join(parts)
+
+
+# -- runs that began with the agent of earlier ones: tables show them by all that was spent -------
+
+
+def by_total(records: Sequence[Record]) -> tuple[Record, ...]:
+    """The records as they stand in tables: each budget with what was spent before the run, so that
+    only equal totals meet in a column. Where not all began alike, a method's name says after what:
+    "gepa > grpo". Raises UserError for a run that began with an agent of unknown cost."""
+    for record in records:
+        if record.before is None:
+            raise UserError(
+                f"run {record.fingerprint} began with an agent of unknown cost, so it cannot stand "
+                "in a table with others. Leave it out, or run it again with `agent` set to the "
+                "finished run that made that agent."
+            )
+    alike = _alike(records)
+    return tuple(
+        replace(r, method=r.method if alike else name(r), budget=r.budget + (r.before or 0))
+        for r in records
+    )
+
+
+def name(record: Record) -> str:
+    """The method after those that made the agent with which it began."""
+    runs = record.beginning["runs"] if record.beginning else ()
+    return " > ".join([*(str(run["method"]) for run in runs), record.method])
+
+
+def began_with(record: Record) -> str:
+    """The agent that the run began with and what it cost; "" for the bare model."""
+    if record.beginning is None:
+        return ""
+    made = ", ".join(_made(run) for run in record.beginning["runs"]) or "no training"
+    return f"the agent of {made}"
+
+
+def _beginnings(records: Sequence[Record]) -> str:
+    """A sentence for each agent that runs began with; "" where all began with the bare model."""
+    found = {_mark(r): began_with(r) for r in records if r.beginning is not None}
+    if not found:
+        return ""
+    who = "All runs" if _alike(records) else "Runs"
+    listed = "; or with ".join(found.values())
+    return f" {who} began with {listed}; those rollouts are counted in the budgets."
+
+
+def _made(run: dict[str, object]) -> str:
+    rollouts = run["rollouts"]
+    spent = sum(rollouts.values()) if isinstance(rollouts, dict) else "unknown"
+    taught = f" and {run['demonstrations']} demonstrations" if run["demonstrations"] else ""
+    marks = run.get("marks") or []
+    remarks = "".join(f"; {mark}" for mark in marks) if isinstance(marks, list) else ""
+    return f"{run['method']} ({spent} rollouts{taught}, run {run['fingerprint']}{remarks})"
+
+
+def began_apart(records: Sequence[Record]) -> bool:
+    """Whether the runs' base agents are different ones."""
+    return not _alike(records)
+
+
+def _alike(records: Sequence[Record]) -> bool:
+    return len({_mark(record) for record in records}) < 2
+
+
+def _mark(record: Record) -> str:
+    return str(record.beginning["sha256"]) if record.beginning else ""
