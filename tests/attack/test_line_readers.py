@@ -38,7 +38,7 @@ from trace_bench.runner.lab import Listeners, RunLab
 from trace_bench.runner.ledger import Ledger, read_ledger
 from trace_bench.runner.progress import Progress
 from trace_bench.trackers.jsonl import Metrics, Silent
-from trace_bench.trainers.verl.arrivals import Arrivals, Steps
+from trace_bench.trainers.verl.arrivals import Arrivals, StepFiles
 
 quick = settings(max_examples=60, deadline=None, derandomize=True)
 
@@ -137,7 +137,7 @@ READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
     ],
     "trainers/verl/arrivals.py": [
         (arrivals, "episodes.jsonl"),
-        (lambda f: Steps(f).of(1), "metrics-0.jsonl"),
+        (lambda f: StepFiles(f).of(1), "metrics-0.jsonl"),
     ],
     "results/records.py": [(lambda f: read_records(f / "records.jsonl"), "records.jsonl")],
     "results/card.py": [(lambda f: export(f, f / "out"), "evaluation.jsonl")],

@@ -20,7 +20,7 @@ from trace_bench.core.store import read_lines
 from trace_bench.core.types import Task
 from trace_bench.runner.lab import RunLab
 from trace_bench.settings.schema import Settings
-from trace_bench.trainers.verl.arrivals import Steps
+from trace_bench.trainers.verl.arrivals import StepFiles
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")
@@ -100,7 +100,7 @@ def test_environments_break_and_hang_and_a_worker_is_killed(tmp_path: Path) -> N
     assert any(e.startswith("sandbox") for e in failed)
     assert 8 <= len(failed) <= 60
     assert sum(m["failures"] for m in jobs.metrics(tmp_path)) == len(failed)
-    assert Steps(tmp_path / "adapters/faults/verl").starts() == 2
+    assert StepFiles(tmp_path / "adapters/faults/verl").starts() == 2
 
 
 @pytest.mark.parametrize(

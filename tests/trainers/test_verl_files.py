@@ -25,7 +25,7 @@ from trace_bench.trainers.adapters import fresh, insert, restart, write_adapter
 from trace_bench.trainers.grpo import Mismatch, group_advantages
 from trace_bench.trainers.record import check_finite, stepped
 from trace_bench.trainers.settings import LINEAR, VerlSettings
-from trace_bench.trainers.verl.arrivals import Arrivals, Steps
+from trace_bench.trainers.verl.arrivals import Arrivals, StepFiles
 from trace_bench.trainers.verl.collector import Collector, rewind
 from trace_bench.trainers.verl.export import export
 from trace_bench.trainers.verl.process import Process, VerlFailed
@@ -60,7 +60,7 @@ def test_arrivals_are_given_once(tmp_path: Path) -> None:
 
 
 def test_the_latest_start_says_what_a_step_was(tmp_path: Path) -> None:
-    steps = Steps(tmp_path)
+    steps = StepFiles(tmp_path)
     assert (steps.starts(), steps.saved(), steps.of(1)) == (0, 0, None)
     for start, loss in ((0, 0.5), (1, 0.25)):
         line = {"step": 1, "data": {"actor/pg_loss": loss}}
@@ -73,7 +73,7 @@ def test_the_latest_start_says_what_a_step_was(tmp_path: Path) -> None:
 
 
 def test_a_file_of_verl_that_a_kill_left_empty(tmp_path: Path) -> None:
-    steps = Steps(tmp_path)
+    steps = StepFiles(tmp_path)
     steps.repair()
     for step, whole in ((1, True), (2, True), (3, False)):
         folder = tmp_path / "checkpoints" / f"global_step_{step}"
@@ -118,7 +118,7 @@ def test_a_job_goes_back_to_the_start_of_an_iteration(tmp_path: Path) -> None:
     latest.write_text("2")
     for expected in (3, 0):  # what was cut off is completed by the same call
         assert rewind(folder, job, 1, {2, 3}) == expected
-        assert latest.read_text() == "1" and Steps(folder).saved() == 1
+        assert latest.read_text() == "1" and StepFiles(folder).saved() == 1
         assert [p.name for p in folder.glob("checkpoints/global*")] == ["global_step_1"]
         assert [p.name for p in tmp_path.glob("grpo/0*")] == ["0001"]
         assert read_lines(folder / "episodes/a.jsonl") == kept
@@ -126,13 +126,13 @@ def test_a_job_goes_back_to_the_start_of_an_iteration(tmp_path: Path) -> None:
         assert [x["step"] for x in read_lines(folder / "metrics-000.jsonl")] == [1]
         assert len(read_lines(folder / "validation/a.jsonl")) == 1
     assert rewind(folder, job, 0, {0}) == 2
-    assert not latest.exists() and Steps(folder).saved() == 0
+    assert not latest.exists() and StepFiles(folder).saved() == 0
     assert read_lines(folder / "episodes/a.jsonl") == []
 
 
 def test_starts_are_numbered_by_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "metrics-001.jsonl").write_text("")
-    assert Steps(tmp_path).starts() == 2
+    assert StepFiles(tmp_path).starts() == 2
 
 
 def test_a_checkpoint_as_an_adapter(tmp_path: Path, model: Path) -> None:
@@ -195,7 +195,7 @@ def test_a_damaged_episode_of_a_worker_is_named(tmp_path: Path, text: str, why: 
 
 
 def test_damaged_metrics_and_checkpoints_are_named(tmp_path: Path, model: Path) -> None:
-    steps = Steps(tmp_path / "verl")
+    steps = StepFiles(tmp_path / "verl")
     lines(steps.folder / "metrics-000.jsonl", {"step": 1, "data": 5})
     with pytest.raises(
         UserError, match=r"metrics-000\.jsonl, line 1 .*the metrics of that step are"
@@ -268,7 +268,7 @@ def test_a_step_of_which_nothing_was_logged(tmp_path: Path) -> None:
     """verl was killed between keeping a checkpoint and logging the step: nobody waits for that."""
     said: list[str] = []
     process = Process(tmp_path, VerlSettings(), said.append, resumed=2)
-    steps = Steps(tmp_path)
+    steps = StepFiles(tmp_path)
     for step, expected in ((1, {}), (2, {}), (3, None)):
         assert reported(step, steps, process) == expected
     line = {"step": 3, "data": {"actor/pg_loss": 0.5}}

@@ -19,7 +19,7 @@ from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.scheduler import Engine, Order
 from trace_bench.policies.local import LocalPolicy, backend_of, load_model
-from trace_bench.trainers.verl.tokens import Servers, ServersLost, TokenPolicy
+from trace_bench.trainers.verl.tokens import ServersLost, TokenPolicy, TokenServers
 
 
 class TokenServer:
@@ -69,7 +69,7 @@ class TokenServer:
     def policy(self, deadline: float = 60.0, context: int = 512) -> TokenPolicy:
         from trace_bench.policies.chat import Chat
 
-        servers = Servers(
+        servers = TokenServers(
             self.generate, self.loop, spec().version, context, deadline, True, {"top_p": 1}
         )
         return TokenPolicy(Chat(self.tokenizer, "m"), servers, 12)

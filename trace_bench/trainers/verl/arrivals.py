@@ -25,7 +25,7 @@ class Arrivals:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._read: dict[Path, tuple[int, int]] = {}  # bytes and lines of each file
-        self._there: dict[str, dict[int, _Line]] = {}
+        self._there: dict[str, dict[int, _Arrived]] = {}
         self._known: dict[str, set[int]] = {}
 
     def forget(self) -> None:
@@ -59,13 +59,13 @@ class Arrivals:
                     value = parse_line(line, path, number, EPISODE)
                     call, index = value["call"], value["index"]
                     self._known.setdefault(call, set()).add(index)
-                    found = _Line(path, number, value["trajectory"])
+                    found = _Arrived(path, number, value["trajectory"])
                     self._there.setdefault(call, {}).setdefault(index, found)
             self._read[path] = start, number
 
 
 @dataclass(frozen=True)
-class _Line:
+class _Arrived:
     """An episode as plain data, and where it was read."""
 
     path: Path
@@ -80,7 +80,7 @@ class _Line:
             raise damaged(self.path, self.number, why) from error
 
 
-class Steps:
+class StepFiles:
     """verl's metrics by step (from 1) over all its starts; the latest start wins."""
 
     def __init__(self, folder: Path) -> None:

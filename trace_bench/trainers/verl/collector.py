@@ -14,7 +14,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import OnEpisode
 from trace_bench.core.run_files import EPISODE
 from trace_bench.core.store import Lines, Needs
-from trace_bench.trainers.verl.arrivals import OF_STEP, Arrivals, Steps
+from trace_bench.trainers.verl.arrivals import OF_STEP, Arrivals, StepFiles
 from trace_bench.trainers.verl.process import Process
 from trace_bench.trainers.verl.spec import JobSpec
 
@@ -46,7 +46,7 @@ class Collector:
         """Before verl is started, raises UserError if it has to learn from episodes that the run
         has `recorded`, and does not have them: it would play others, which no ledger counts."""
         call = self.spec.call(self.iteration)
-        if self.process.started or Steps(self.folder).saved() > self.iteration:
+        if self.process.started or StepFiles(self.folder).saved() > self.iteration:
             return
         if lost := set(recorded) - self.arrivals.known(call):
             raise UserError(
@@ -60,7 +60,7 @@ class Collector:
         self.process.stop()
         dropped = rewind(self.folder, self.spec, self.iteration, missing)
         self.arrivals.forget()
-        self.process.resumed = Steps(self.folder).saved()
+        self.process.resumed = StepFiles(self.folder).saved()
         text = f"{self.spec.name}: back to the start of iteration {self.iteration}"
         if dropped:
             text += (
@@ -77,7 +77,7 @@ def rewind(folder: Path, spec: JobSpec, iteration: int, missing: Collection[int]
     be running; cut off at any moment, the same call completes it. verl goes on by itself while the
     run's process notices the loss, so it may have trained on the iteration, saved that, and ran
     episodes of later iterations with the result."""
-    Steps(folder).back_to(iteration)
+    StepFiles(folder).back_to(iteration)
     for version in folder.parent.glob("[0-9]*"):
         if int(version.name) > iteration:
             shutil.rmtree(version)

@@ -33,7 +33,7 @@ from trace_bench.play.rollouts import Batch, Player
 from trace_bench.policies.chat import Chat
 from trace_bench.trainers.credit import packed
 from trace_bench.trainers.record import exact
-from trace_bench.trainers.verl.arrivals import Steps
+from trace_bench.trainers.verl.arrivals import StepFiles
 from trace_bench.trainers.verl.spec import (
     CREDIT,
     JOB_VARIABLE,
@@ -42,13 +42,13 @@ from trace_bench.trainers.verl.spec import (
     JobSpec,
     read_spec,
 )
-from trace_bench.trainers.verl.tokens import Servers, TokenPolicy
+from trace_bench.trainers.verl.tokens import TokenPolicy, TokenServers
 
 _TOGETHER = 0.03  # seconds to wait for further episodes of an iteration, which arrive together
 
 
 @dataclass(frozen=True)
-class Ask:
+class Wanted:
     """An episode that verl requests. `iteration`: its adapter's version."""
 
     call: str
@@ -85,7 +85,7 @@ class EpisodeLoop(AgentLoopBase):
             call, place, iteration = spec.validation(step), index, step
         task = task_from_json(json.loads(info["task"]))
         answer: asyncio.Future[Trajectory] = asyncio.get_running_loop().create_future()
-        player.ask(Ask(call, place, iteration, task, sampling_params["temperature"], answer))
+        player.ask(Wanted(call, place, iteration, task, sampling_params["temperature"], answer))
         trajectory = await answer
         made = output(trajectory, spec, iteration)
         if made is None:
@@ -168,12 +168,12 @@ class EpisodePlayer:
         self._suites = make(
             self.spec.settings, self.spec.run, folder / f"llm-{mine}", self.spec.sources
         )
-        self._known = known_episodes(folder / "episodes", self.spec, Steps(folder).saved())
+        self._known = known_episodes(folder / "episodes", self.spec, StepFiles(folder).saved())
         self._played = Lines(folder / "episodes" / mine)
         self._validated = Lines(folder / "validation" / mine)
-        self._asked: queue.SimpleQueue[Ask] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[Wanted] = queue.SimpleQueue()
         self._chat: Chat | None = None
-        self._servers: Servers | None = None
+        self._servers: TokenServers | None = None
         self._thread: threading.Thread | None = None
 
     def connect(self, servers: Any, tokenizer: Any, name: str, sampling: Mapping[str, Any]) -> None:
@@ -181,7 +181,7 @@ class EpisodePlayer:
         if self._thread is not None:
             return
         self._chat = Chat(tokenizer, self.spec.model)
-        self._servers = Servers(
+        self._servers = TokenServers(
             generate=servers.generate,
             loop=asyncio.get_running_loop(),
             version=self.spec.version,
@@ -193,7 +193,7 @@ class EpisodePlayer:
         self._thread = threading.Thread(target=self._work, name="episodes", daemon=True)
         self._thread.start()
 
-    def ask(self, ask: Ask) -> None:
+    def ask(self, ask: Wanted) -> None:
         self._asked.put(ask)
 
     def _work(self) -> None:
@@ -204,7 +204,7 @@ class EpisodePlayer:
                     batch.append(self._asked.get(timeout=_TOGETHER))
                 except queue.Empty:
                     break
-            calls: dict[str, list[Ask]] = {}
+            calls: dict[str, list[Wanted]] = {}
             for ask in batch:
                 calls.setdefault(ask.call, []).append(ask)
             for call, asks in calls.items():
@@ -214,7 +214,7 @@ class EpisodePlayer:
                     for ask in asks:
                         _answer(ask, error)
 
-    def _play(self, call: str, asks: Sequence[Ask]) -> None:
+    def _play(self, call: str, asks: Sequence[Wanted]) -> None:
         """Runs episodes; those that ended before a kill are answered from disk. verl's servers
         would not give the same episodes again, so only the missing ones are run."""
         known = self._known.get(call, {})
@@ -243,7 +243,7 @@ class EpisodePlayer:
         play_missing(player, batch, there.keys(), ended)
 
 
-def _answer(ask: Ask, what: Trajectory | Exception) -> None:
+def _answer(ask: Wanted, what: Trajectory | Exception) -> None:
     """Passes a result to the event loop that waits for it."""
 
     def hand() -> None:

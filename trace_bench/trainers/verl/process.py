@@ -19,7 +19,7 @@ from pathlib import Path
 
 from trace_bench.core.errors import UserError
 from trace_bench.trainers.settings import VerlSettings
-from trace_bench.trainers.verl.arrivals import Steps
+from trace_bench.trainers.verl.arrivals import StepFiles
 from trace_bench.trainers.verl.compose import composed, environment, overrides
 from trace_bench.trainers.verl.spec import JobSpec, read_spec
 
@@ -62,7 +62,7 @@ class Process:
         """Starts verl; its output goes to verl.log."""
         variables = environment(read_spec(self.folder), self.settings, self.folder, self.attempt)
         env = {**os.environ, **variables, "PYTHONUNBUFFERED": "1"}
-        steps = Steps(self.folder)
+        steps = StepFiles(self.folder)
         steps.repair()
         self.resumed = steps.saved()
         with self.log.open("ab") as log:
@@ -87,7 +87,7 @@ class Process:
     def pause(self) -> None:
         """Waits a moment for verl, which is started when something is first waited for. Raises as
         `watch` does."""
-        if not self.started and Steps(self.folder).saved() < read_spec(self.folder).iterations:
+        if not self.started and StepFiles(self.folder).saved() < read_spec(self.folder).iterations:
             self.start()
         self.watch()
         time.sleep(_POLL)
@@ -143,7 +143,7 @@ class Process:
 
     def before(self) -> str:
         """How to go on from an earlier checkpoint, as the end of a message; empty without one."""
-        steps = Steps(self.folder)
+        steps = StepFiles(self.folder)
         if not steps.saved():
             return ""
         place = steps.checkpoint(steps.saved())

@@ -25,7 +25,7 @@ class ServersLost(TraceBenchError):
 
 
 @dataclass
-class _Open:
+class _Underway:
     """The state of an episode. `ids`: all tokens so far. `request`: the id that keeps its turns on
     one server."""
 
@@ -40,7 +40,7 @@ class _Open:
 
 
 @dataclass(frozen=True)
-class Servers:
+class TokenServers:
     """Access to verl's servers. `loop`: the event loop of the process, in which `generate` runs.
     `version`: maps the number of updates that a server reports to the adapter's name. `seeded`:
     whether servers sample from the episode's own random stream (this project's engine does)."""
@@ -60,10 +60,10 @@ class TokenPolicy:
 
     repeatable = False
 
-    def __init__(self, chat: Chat, servers: Servers, capacity: int) -> None:
+    def __init__(self, chat: Chat, servers: TokenServers, capacity: int) -> None:
         self.capacity = capacity
         self._chat, self._servers = chat, servers
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _Underway] = {}
         self._done: queue.SimpleQueue[tuple[int, Future[Any] | TurnReply]] = queue.SimpleQueue()
 
     def load(self, agent: AgentSpec) -> None:
@@ -92,7 +92,7 @@ class TokenPolicy:
 
     def _submit(self, request: TurnRequest) -> None:
         number, servers = request.episode, self._servers
-        episode = self._open.setdefault(number, _Open(adapter=request.adapter))
+        episode = self._open.setdefault(number, _Underway(adapter=request.adapter))
         if episode.turns:
             new = self._chat.following(request.messages, episode.finished)
         else:

@@ -32,7 +32,7 @@ from trace_bench.trainers.record import (
 from trace_bench.trainers.schedule import curve_caveat
 from trace_bench.trainers.settings import VerlSettings, full_iterations
 from trace_bench.trainers.start import check_start
-from trace_bench.trainers.verl.arrivals import Arrivals, Steps, step_of
+from trace_bench.trainers.verl.arrivals import Arrivals, StepFiles, step_of
 from trace_bench.trainers.verl.collector import Collector
 from trace_bench.trainers.verl.job import claim, described, lora, prepare, spec_of, task_of
 from trace_bench.trainers.verl.preflight import machines, preflight
@@ -94,11 +94,11 @@ class VerlTrainer:
         same name with other settings; VerlFailed if verl stops too often."""
         check_job(job)
         spec = spec_of(job, lab, self.settings, self.context)
-        return _Training(job, lab, self.settings, spec).run(self.context)
+        return _VerlTraining(job, lab, self.settings, spec).run(self.context)
 
 
 @dataclass
-class _Training:
+class _VerlTraining:
     """One job. `adapters`: the folder of the adapter's versions; `folder`: verl's, inside it."""
 
     job: TrainingJob
@@ -156,7 +156,7 @@ class _Training:
         """Starts or resumes verl and follows it until the job is done; returns the metrics of its
         iterations."""
         arrivals = Arrivals(self.folder / "episodes")
-        steps = Steps(self.folder)
+        steps = StepFiles(self.folder)
         records: list[dict[str, Any]] = []
         process = Process(self.folder, self.settings, self.lab.log, steps.starts())
         steps.repair()
@@ -211,7 +211,7 @@ class _Training:
             return
         from trace_bench.trainers.verl.export import export
 
-        steps = Steps(self.folder)
+        steps = StepFiles(self.folder)
         self.wait(process, lambda: steps.saved() >= version or None)
         checkpoints = self.folder / "checkpoints"
         export(steps.checkpoint(version), target, lora(self.settings), self.spec.model)
@@ -268,7 +268,7 @@ class _Training:
             shutil.rmtree(self.folder / name, ignore_errors=True)
 
 
-def reported(step: int, steps: Steps, process: Process) -> dict[str, Any] | None:
+def reported(step: int, steps: StepFiles, process: Process) -> dict[str, Any] | None:
     """verl's metrics of a step; None until they are written. They never are if verl was killed
     between saving a checkpoint and writing them: then the result is empty."""
     found = steps.of(step)
