@@ -90,12 +90,13 @@ class Choices:
     used: set[str] = field(default_factory=set)
     wording: list[str] = field(default_factory=list)
 
-    def clause(self, kind: str, *clauses: str) -> str:
-        """One of the clauses that a kind of request can be worded with; which one is noted in
-        `wording`."""
+    def clause(self, kind: str, /, **words: Any) -> str:
+        """One of the clauses that a kind of request can be worded with (data/clauses.json), with
+        these words in it; which one is noted in `wording`."""
+        clauses = data("clauses")[kind]
         index = self.rng.randrange(len(clauses))
         self.wording.append(f"{kind}.{index}")
-        return clauses[index]
+        return str(clauses[index].format(**words))
 
     def coin(self) -> bool:
         return bool(self.rng.randrange(2))

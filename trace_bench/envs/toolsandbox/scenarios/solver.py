@@ -30,7 +30,6 @@ CAPABILITIES = (
 )
 RECOVER, CHECK, ASK, DISAMBIGUATE, COMPLETE, EXACT, CONVERT, DECLINE, TELL = CAPABILITIES
 
-DECLINED = "Sorry, I can't do that."
 FAILED = "Sorry, that did not work."
 
 
@@ -72,6 +71,19 @@ class Redraw(Exception):
 class GiveUp(Exception):
     """The solver gives a request up; the text is what it tells the user instead."""
 
+    def __init__(self, reason: str = "Sorry, I can't do that.") -> None:
+        super().__init__(reason)
+
+
+# What an error's text asks for: a tool and its argument `on`. The texts are those of the tools.
+_REMEDIES: Mapping[str, tuple[str, bool]] = MappingProxyType(
+    {
+        "Cellular service is off": ("set_cellular_service_status", True),
+        "Wifi is off": ("set_wifi_status", True),
+        "Location service is off": ("set_location_service_status", True),
+        "Low battery mode is on": ("set_low_battery_mode_status", False),
+    }
+)
 
 Solution = Generator[Call | Say | Begin, Any, str]
 """Solves one request or a whole conversation; returns the report to the user."""
@@ -97,39 +109,31 @@ class Solver:
     def need(self, *tools: str) -> None:
         """Gives up when a tool is missing for which no call could be invented."""
         if any(tool not in self.tools for tool in tools):
-            raise GiveUp(DECLINED)
+            raise GiveUp
+
+    def call(self, tool: str, /, **arguments: Any) -> Steps:
+        """The tool's result. An error whose cause is a setting is answered by changing that setting
+        and calling again."""
+        for _ in range(3):
+            result = yield Call(tool, arguments)
+            if not isinstance(result, Fault):
+                return result
+            if result.message not in _REMEDIES:
+                raise GiveUp(FAILED)
+            remedy, on = _REMEDIES[result.message]
+            if remedy not in self.tools or not self.can(RECOVER):
+                raise GiveUp(f"Sorry, {result.message[0].lower()}{result.message[1:]}.")
+            yield from self.call(remedy, on=on)
+        raise GiveUp(FAILED)
+
+    def ask(self, question: str, guess: str) -> Steps:
+        """What the user answers; a solver that does not ask goes on with a guess."""
+        return (yield Say(question)) if self.can(ASK) else guess
 
 
-# What an error's text asks for: a tool and its argument `on`. The texts are those of the tools.
-_REMEDIES: Mapping[str, tuple[str, bool]] = MappingProxyType(
-    {
-        "Cellular service is off": ("set_cellular_service_status", True),
-        "Wifi is off": ("set_wifi_status", True),
-        "Location service is off": ("set_location_service_status", True),
-        "Low battery mode is on": ("set_low_battery_mode_status", False),
-    }
-)
-
-
-def call_tool(solver: Solver, name: str, arguments: dict[str, Any]) -> Steps:
-    """The tool's result. An error whose cause is a setting is answered by changing that setting
-    and calling again."""
-    for _ in range(3):
-        result = yield Call(name, arguments)
-        if not isinstance(result, Fault):
-            return result
-        if result.message not in _REMEDIES:
-            raise GiveUp(FAILED)
-        tool, on = _REMEDIES[result.message]
-        if tool not in solver.tools or not solver.can(RECOVER):
-            raise GiveUp(f"Sorry, {result.message[0].lower()}{result.message[1:]}.")
-        yield from call_tool(solver, tool, {"on": on})
-    raise GiveUp(FAILED)
-
-
-def ask_user(solver: Solver, question: str, guess: str) -> Steps:
-    """What the user answers; a solver that does not ask goes on with a guess."""
-    return (yield Say(question)) if solver.can(ASK) else guess
+def answer(reply: str, *keywords: str) -> list[dict[str, Any]]:
+    """The user's answer to a question with one of the words in it, see `ScriptedUser`."""
+    return [{"keywords": [*keywords], "reply": reply}]
 
 
 @dataclass
@@ -170,6 +174,7 @@ def solve(turns: Turns, solver: Solver) -> Solution:
                 if index and not solver.can(COMPLETE):
                     break
                 yield Begin()
+                solver.need(request.main_tool)
                 reports.append((yield from request.solution(solver)))
             text = " ".join(reports)
         except GiveUp as reason:

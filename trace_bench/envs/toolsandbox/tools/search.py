@@ -37,7 +37,7 @@ _CONDITIONS = ("Sunny", "Cloudy", "Rain", "Wind", "Fog")
 
 @lru_cache(maxsize=8)
 def data(name: str) -> Any:
-    """Frozen data: cities, currencies, places, stocks or words. Callers must not change it."""
+    """Frozen data: cities, clauses, currencies, places, stocks or words. Not to be changed."""
     folder = resources.files("trace_bench.envs.toolsandbox") / "data"
     return json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
 

@@ -3,16 +3,14 @@ their number is written."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trace_bench.envs.toolsandbox.scenarios.pools import RELATIONSHIPS, Choices
 from trace_bench.envs.toolsandbox.scenarios.solver import (
     CONVERT,
     DECLINE,
-    DECLINED,
     DISAMBIGUATE,
-    Fault,
     GiveUp,
     Redraw,
     Request,
@@ -20,10 +18,10 @@ from trace_bench.envs.toolsandbox.scenarios.solver import (
     Solution,
     Solver,
     Steps,
-    ask_user,
-    call_tool,
+    answer,
 )
 
+CONTACT_TOOLS = ("add_contact", "modify_contact", "remove_contact", "search_contacts")
 INVENTED_NUMBER = "+12125550100"  # what a solver goes on with that does not ask or decline
 
 
@@ -61,14 +59,13 @@ def person(choices: Choices, ambiguous: bool = False) -> Person:
     while other == last:
         other = choices.pool.last(choices.rng)
     rows.insert(choices.rng.randrange(2), choices.contact_named(f"{first} {other}"))
-    return Person(contact, rows, "name", first, True, [{"keywords": ["which"], "reply": name}])
+    return Person(contact, rows, "name", first, True, answer(name, "which"))
 
 
 def by_relationship(choices: Choices, who: Person) -> Person:
     """The person, now called "my sister" or the like."""
-    who.contact["relationship"] = choices.rng.choice(RELATIONSHIPS)
-    called = who.contact["relationship"]
-    return Person(who.contact, who.rows, "relationship", called, who.ambiguous, who.answers)
+    called = who.contact["relationship"] = choices.rng.choice(RELATIONSHIPS)
+    return replace(who, key="relationship", called=called)
 
 
 def find_contact(solver: Solver, who: Person, invent: bool = True) -> Steps:
@@ -76,10 +73,10 @@ def find_contact(solver: Solver, who: Person, invent: bool = True) -> Steps:
     this capability and if `invent`, goes on with an invented person."""
     if "search_contacts" not in solver.tools:
         if solver.can(DECLINE) or not invent:
-            raise GiveUp(DECLINED)
+            raise GiveUp
         return {"person_id": "12345678", "name": who.called, "phone_number": INVENTED_NUMBER}
-    rows = yield from call_tool(solver, "search_contacts", {who.key: who.called})
-    if not rows or isinstance(rows, Fault):
+    rows = yield from solver.call("search_contacts", **{who.key: who.called})
+    if not rows:
         raise GiveUp("Sorry, I found nobody.")
     if len(rows) > 1 and not who.ambiguous:
         raise Redraw
@@ -105,10 +102,7 @@ def number_argument(solver: Solver, given: str) -> str:
 
 
 def ask_number(solver: Solver) -> Steps:
-    return (yield from ask_user(solver, "What is the phone number?", INVENTED_NUMBER))
-
-
-CONTACT_TOOLS = ("add_contact", "modify_contact", "remove_contact", "search_contacts")
+    return (yield from solver.ask("What is the phone number?", INVENTED_NUMBER))
 
 
 def phone_of(choices: Choices, ambiguous: bool = False) -> Request:
@@ -119,15 +113,10 @@ def phone_of(choices: Choices, ambiguous: bool = False) -> Request:
         row = yield from find_contact(solver, who, invent=False)
         return f"The number is {row['phone_number']}."
 
-    name = who.phrase
-    clause = choices.clause(
-        "phone_of", f"find the phone number of {name}", f"look up the number of {name}",
-        f"tell me the phone number of {name}", f"give me the number of {name}",
-    )  # fmt: skip
+    clause = choices.clause("phone_of", name=who.phrase)
     return Request(
-        clause, solution, CONTACT_TOOLS, "search_contacts",
-        contacts=who.rows, answers=who.answers,
-    )  # fmt: skip
+        clause, solution, CONTACT_TOOLS, "search_contacts", contacts=who.rows, answers=who.answers
+    )
 
 
 def add_contact(choices: Choices, raw: bool = False, missing: bool = False) -> Request:
@@ -137,23 +126,13 @@ def add_contact(choices: Choices, raw: bool = False, missing: bool = False) -> R
     spoken = spoken_number(number) if raw else number
 
     def solution(solver: Solver) -> Solution:
-        solver.need("add_contact")
         given = (yield from ask_number(solver)) if missing else spoken
-        arguments = {"name": name, "phone_number": number_argument(solver, given)}
-        yield from call_tool(solver, "add_contact", arguments)
+        number = number_argument(solver, given)
+        yield from solver.call("add_contact", name=name, phone_number=number)
         return "The contact is added."
 
-    if missing:
-        clause = choices.clause(
-            "add_no_number", f"add {name} to my contacts", f"save {name} as a contact",
-            f"make a contact for {name}", f"put {name} in my contacts",
-        )  # fmt: skip
-    else:
-        clause = choices.clause(
-            "add", f"add {name} with number {spoken}", f"save {spoken} as {name}",
-            f"add the contact {name}, {spoken}", f"put {name} in my contacts with {spoken}",
-        )  # fmt: skip
-    answers = [{"keywords": ["number"], "reply": spoken}] if missing else []
+    clause = choices.clause("add_no_number" if missing else "add", name=name, spoken=spoken)
+    answers = answer(spoken, "number") if missing else []
     return Request(clause, solution, CONTACT_TOOLS, "add_contact", answers=answers)
 
 
@@ -167,33 +146,18 @@ def modify_contact(
     name = who.phrase
 
     def solution(solver: Solver) -> Solution:
-        solver.need("modify_contact")
         if "search_contacts" not in solver.tools and not solver.can(DECLINE):
-            invented = {"name": name, "phone_number": number_argument(solver, spoken)}
-            yield from call_tool(solver, "add_contact", invented)
+            number = number_argument(solver, spoken)
+            yield from solver.call("add_contact", name=name, phone_number=number)
             return "The contact is changed."
         row = yield from find_contact(solver, who)
         given = (yield from ask_number(solver)) if missing else spoken
-        arguments = {
-            "person_id": row["person_id"],
-            "phone_number": number_argument(solver, given),
-        }
-        yield from call_tool(solver, "modify_contact", arguments)
+        number = number_argument(solver, given)
+        yield from solver.call("modify_contact", person_id=row["person_id"], phone_number=number)
         return "The contact is changed."
 
-    answers = who.answers
-    if missing:
-        clause = choices.clause(
-            "modify_no_number", f"change the number of {name}", f"update the number of {name}",
-            f"give {name} a new number", f"edit the phone number of {name}",
-        )  # fmt: skip
-        answers = [*answers, {"keywords": ["number"], "reply": spoken}]
-    else:
-        clause = choices.clause(
-            "modify", f"change the number of {name} to {spoken}",
-            f"set {spoken} as number of {name}", f"update {name} to {spoken}",
-            f"give {name} the new number {spoken}",
-        )  # fmt: skip
+    clause = choices.clause("modify_no_number" if missing else "modify", name=name, spoken=spoken)
+    answers = [*who.answers, *answer(spoken, "number")] if missing else who.answers
     return Request(
         clause, solution, CONTACT_TOOLS, "modify_contact", contacts=who.rows, answers=answers,
         invented_tools=("modify_contact", "add_contact"),
@@ -204,17 +168,11 @@ def remove_contact(choices: Choices, ambiguous: bool = False) -> Request:
     who = person(choices, ambiguous)
 
     def solution(solver: Solver) -> Solution:
-        solver.need("remove_contact")
         row = yield from find_contact(solver, who, invent=False)
-        yield from call_tool(solver, "remove_contact", {"person_id": row["person_id"]})
+        yield from solver.call("remove_contact", person_id=row["person_id"])
         return "The contact is removed."
 
-    name = who.phrase
-    clause = choices.clause(
-        "remove_contact", f"remove {name} from my contacts", f"delete the contact of {name}",
-        f"delete {name} from my contacts", f"erase {name} from my phone book",
-    )  # fmt: skip
+    clause = choices.clause("remove_contact", name=who.phrase)
     return Request(
-        clause, solution, CONTACT_TOOLS, "remove_contact",
-        contacts=who.rows, answers=who.answers,
-    )  # fmt: skip
+        clause, solution, CONTACT_TOOLS, "remove_contact", contacts=who.rows, answers=who.answers
+    )

@@ -18,8 +18,7 @@ from trace_bench.envs.toolsandbox.scenarios.solver import (
     Solution,
     Solver,
     Steps,
-    ask_user,
-    call_tool,
+    answer,
 )
 
 SEND = "send_message_with_phone_number"
@@ -34,25 +33,18 @@ def send_number(choices: Choices, raw: bool = False, missing: str = "") -> Reque
     spoken = spoken_number(number) if raw else number
 
     def solution(solver: Solver) -> Solution:
-        solver.need(SEND)
         text = (yield from _ask_content(solver)) if missing == "content" else content
         to = (yield from ask_number(solver)) if missing == "number" else spoken
-        arguments = {"phone_number": number_argument(solver, to), "content": text}
-        yield from call_tool(solver, SEND, arguments)
+        yield from solver.call(SEND, phone_number=number_argument(solver, to), content=text)
         return "The message is sent."
 
     answers = []
     if missing == "content":
-        clause = _clause_without_content(choices, "send_no_content", spoken)
-        answers = [{"keywords": [*_CONTENT_KEYWORDS], "reply": content}]
+        answers = answer(content, *_CONTENT_KEYWORDS)
     elif missing == "number":
-        clause = choices.clause(
-            "send_no_number", f'send the message "{content}"', f'text someone "{content}"',
-            f'send a text saying "{content}"', f'message my client "{content}"',
-        )  # fmt: skip
-        answers = [{"keywords": ["number", "who"], "reply": spoken}]
-    else:
-        clause = _clause_with_content(choices, "send", spoken, content)
+        answers = answer(spoken, "number", "who")
+    kind = f"send_no_{missing}" if missing else "send"
+    clause = choices.clause(kind, to=spoken, content=content)
     return Request(clause, solution, SEND_TOOLS, SEND, answers=answers)
 
 
@@ -67,38 +59,19 @@ def send_name(
         who = by_relationship(choices, who)
 
     def solution(solver: Solver) -> Solution:
-        solver.need(SEND)
         row = yield from find_contact(solver, who)
         text = (yield from _ask_content(solver)) if missing else content
-        arguments = {"phone_number": row["phone_number"], "content": text}
-        yield from call_tool(solver, SEND, arguments)
+        yield from solver.call(SEND, phone_number=row["phone_number"], content=text)
         return "The message is sent."
 
-    answers = who.answers
-    if missing:
-        clause = _clause_without_content(choices, "send_name_no_content", who.phrase)
-        answers = [*answers, {"keywords": [*_CONTENT_KEYWORDS], "reply": content}]
-    else:
-        clause = _clause_with_content(choices, "send_name", who.phrase, content)
+    kind = "send_name_no_content" if missing else "send_name"
+    clause = choices.clause(kind, to=who.phrase, content=content)
+    answers = [*who.answers, *answer(content, *_CONTENT_KEYWORDS)] if missing else who.answers
     return Request(clause, solution, SEND_TOOLS, SEND, contacts=who.rows, answers=answers)
 
 
 def _ask_content(solver: Solver) -> Steps:
-    return (yield from ask_user(solver, "What should the message say?", "hello"))
-
-
-def _clause_with_content(choices: Choices, kind: str, to: str, content: str) -> str:
-    return choices.clause(
-        kind, f'text {to} "{content}"', f'send "{content}" to {to}',
-        f'message {to} saying "{content}"', f'send a text to {to}: "{content}"',
-        f'tell {to} "{content}"',
-    )  # fmt: skip
-
-
-def _clause_without_content(choices: Choices, kind: str, to: str) -> str:
-    return choices.clause(
-        kind, f"text {to}", f"send a message to {to}", f"message {to}", f"send {to} a text"
-    )
+    return (yield from solver.ask("What should the message say?", "hello"))
 
 
 def last_message(choices: Choices, ambiguous: bool = False) -> Request:
@@ -115,20 +88,14 @@ def last_message(choices: Choices, ambiguous: bool = False) -> Request:
     }
 
     def solution(solver: Solver) -> Solution:
-        solver.need("search_messages")
         row = yield from find_contact(solver, who)
-        criteria = {"sender_person_id": row["person_id"]}
-        found = yield from call_tool(solver, "search_messages", criteria)
+        found = yield from solver.call("search_messages", sender_person_id=row["person_id"])
         if not found:
             raise GiveUp("Sorry, I found no message.")
         return f'The message says "{found[0]["content"]}".'
 
-    name = who.phrase
-    clause = choices.clause(
-        "last_message", f"read me the message from {name}", f"tell me what {name} wrote",
-        f"find the message that {name} sent", f"show me the text from {name}",
-    )  # fmt: skip
     return Request(
-        clause, solution, ("search_contacts", "search_messages", SEND), "search_messages",
+        choices.clause("last_message", name=who.phrase), solution,
+        ("search_contacts", "search_messages", SEND), "search_messages",
         contacts=who.rows, messages=[message], answers=who.answers,
     )  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from trace_bench.envs.toolsandbox.scenarios.pools import Choices
 from trace_bench.envs.toolsandbox.scenarios.solver import (
@@ -14,7 +13,6 @@ from trace_bench.envs.toolsandbox.scenarios.solver import (
     Request,
     Solution,
     Solver,
-    call_tool,
 )
 from trace_bench.envs.toolsandbox.tools.setting import SWITCHES
 
@@ -28,38 +26,28 @@ def set_status(
     """Switch a setting. `on`: to which state (None: drawn); `blocked`: low battery mode forbids it
     first."""
     switch, on = SWITCHES[which], choices.coin() if on is None else on
-    tool, words = f"set_{switch.name}_status", switch.words
+    tool = f"set_{switch.name}_status"
 
     def solution(solver: Solver) -> Solution:
-        solver.need(tool)
-        yield from call_tool(solver, tool, {"on": on})
+        yield from solver.call(tool, on=on)
         return f"{switch.report(on)}."
 
-    settings: dict[str, Any] = {switch.column: not on}
-    if blocked:
-        settings["low_battery_mode"] = True
+    settings = {switch.column: not on, **({"low_battery_mode": True} if blocked else {})}
     state, verb = ("on", "enable") if on else ("off", "disable")
-    clause = choices.clause(
-        "set", f"turn {state} {words}", f"switch {state} {words}", f"turn {words} {state}",
-        f"{verb} {words}", f"switch {words} {state}",
-    )  # fmt: skip
+    clause = choices.clause("set", state=state, words=switch.words, verb=verb)
     return Request(clause, solution, SETTING_TOOLS, tool, settings)
 
 
 def get_status(choices: Choices, which: str, on: bool | None = None) -> Request:
     """Tell whether a setting is on. `on`: whether it is (None: drawn)."""
     switch, on = SWITCHES[which], choices.coin() if on is None else on
-    tool, words = f"get_{switch.name}_status", switch.words
+    tool = f"get_{switch.name}_status"
 
     def solution(solver: Solver) -> Solution:
-        solver.need(tool)
-        value = yield from call_tool(solver, tool, {})
+        value = yield from solver.call(tool)
         return f"{switch.report(value)}."
 
-    clause = choices.clause(
-        "status", f"tell me if {words} is on", f"check if {words} is on",
-        f"check whether {words} is enabled", f"look up the {words} status",
-    )  # fmt: skip
+    clause = choices.clause("status", words=switch.words)
     return Request(clause, solution, SETTING_TOOLS, tool, {switch.column: on})
 
 
@@ -69,7 +57,6 @@ def conditional(choices: Choices, kind: Kind, which: str, holds: bool | None = N
     switch, request = SWITCHES[which], kind(choices)
     holds = choices.coin() if holds is None else holds
     wanted = choices.coin()
-    actual = wanted if holds else not wanted
 
     def solution(solver: Solver) -> Solution:
         if solver.can(CHECK):
@@ -79,14 +66,11 @@ def conditional(choices: Choices, kind: Kind, which: str, holds: bool | None = N
         return (yield from request.solution(solver))
 
     state = "on" if wanted else "off"
-    clause = choices.clause(
-        "if", f"if {switch.words} is {state}, {request.clause}",
-        f"only if {switch.words} is {state}, {request.clause}",
-    )  # fmt: skip
+    clause = choices.clause("if", words=switch.words, state=state, clause=request.clause)
     return replace(
         request,
         clause=clause,
         solution=solution,
         tools=(*request.tools, *(t for t in SETTING_TOOLS if t not in request.tools)),
-        settings={switch.column: actual, **request.settings},
+        settings={switch.column: wanted == holds, **request.settings},
     )
