@@ -16,9 +16,9 @@ from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import (
 
 from trace_bench.core.types import Message, Score, Task
 from trace_bench.envs.bfcl.env import BfclEnv
-from trace_bench.envs.bfcl.world import Call, named, parse
+from trace_bench.envs.bfcl.world import BfclCall, named, parse
 
-Turns = list[list[list[Call]]]  # turns of steps of calls
+Turns = list[list[list[BfclCall]]]  # turns of steps of calls
 
 READS = {
     "GorillaFileSystem": "pwd", "MathAPI": "absolute_value", "MessageAPI": "list_users",
@@ -63,18 +63,20 @@ def changed(entry: Mapping[str, Any], kind: str, rng: Random) -> Turns:
     own = [name for name in entry["classes"] if name in WRITES]
     if kind == "wrong argument" and call.arguments:
         key = rng.choice(sorted(call.arguments))
-        turns[at][place] = [Call(call.name, {**call.arguments, key: _other(call.arguments[key])})]
+        turns[at][place] = [
+            BfclCall(call.name, {**call.arguments, key: _other(call.arguments[key])})
+        ]
     elif kind == "reordered" and len(turns[at]) > 1:
         turns[at].reverse()
     elif kind == "extra read":
         name = READS[rng.choice(entry["classes"])]
-        turns[at].insert(place, [Call(name, {"number": 3} if name == "absolute_value" else {})])
+        turns[at].insert(place, [BfclCall(name, {"number": 3} if name == "absolute_value" else {})])
     elif kind == "empty turn":
         turns[at] = []
     elif kind == "extra write" and own:
-        turns[at].insert(place, [Call(*WRITES[rng.choice(own)])])
+        turns[at].insert(place, [BfclCall(*WRITES[rng.choice(own)])])
     elif kind == "unknown tool":
-        turns[at].insert(place, [Call("no_such_tool", {"text": "cd (folder='x')"})])
+        turns[at].insert(place, [BfclCall("no_such_tool", {"text": "cd (folder='x')"})])
     elif kind == "call too early" and at:
         turns[rng.randrange(at)].append(turns[at].pop(place))
     elif kind == "several calls a step":
@@ -145,6 +147,6 @@ def theirs(entry: Mapping[str, Any], turns: Turns, name: str) -> Verdict:
     return Verdict(None if found["valid"] else found["error_type"], relevant)
 
 
-def _source(call: Call) -> str:
+def _source(call: BfclCall) -> str:
     """A call as the package decodes it from a model's JSON."""
     return f"{call.name}({','.join(f'{k}={v!r}' for k, v in call.arguments.items())})"

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from recordings import recorded, suite, write
 
-from trace_bench.checklists.judges import Progress
+from trace_bench.checklists.judges import ChecklistProgress
 from trace_bench.core.types import AgentSpec
 from trace_bench.envs.recorded import env
 from trace_bench.envs.recorded.env import RecordedEnv
@@ -48,7 +48,7 @@ def share(dialogues: int, rounds: int) -> tuple[float, int]:
 
         setattr(owner, name, call)
 
-    parts = ((Progress, "judge"), (Progress, "goes_on"), (RecordedEnv, "score"))
+    parts = ((ChecklistProgress, "judge"), (ChecklistProgress, "goes_on"), (RecordedEnv, "score"))
     for owner, name in (*parts, (env, "read_checklists")):
         timed(owner, name)
     with tempfile.TemporaryDirectory() as place:

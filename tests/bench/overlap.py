@@ -61,7 +61,7 @@ def _words(text: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--demonstrations", type=int, default=train.Recipe().demonstrations)
+    parser.add_argument("--demonstrations", type=int, default=train.TinyRecipe().demonstrations)
     given = parser.parse_args()
     suite = EmbeddedSuite()
     tasks = {split: suite.tasks(split) for split in suite.splits()}

@@ -14,10 +14,10 @@ from servers.scripted import Answer, Server, chat, serve
 
 from trace_bench.checklists.items import REPLY, Checklist, Item
 from trace_bench.checklists.judges import (
+    ChecklistProgress,
     ErringJudge,
     Errors,
     ProgramJudge,
-    Progress,
     Scene,
     fault_of,
     holds,
@@ -25,7 +25,14 @@ from trace_bench.checklists.judges import (
 )
 from trace_bench.checklists.model_judge import ModelJudge
 from trace_bench.checklists.sources import call_item, finished, reply_item, tell_item
-from trace_bench.checklists.talk import Step, Turn, canonical_call, is_error, step_of, turns_of
+from trace_bench.checklists.talk import (
+    AgentStep,
+    UserTurn,
+    canonical_call,
+    is_error,
+    step_of,
+    turns_of,
+)
 from trace_bench.core.chat import make_call
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import Message
@@ -35,16 +42,18 @@ from trace_bench.llm.roles import Role, Roles
 USER: Message = {"role": "user", "content": "Turn wifi on and text Ann."}
 
 
-def calling(name: str, result: str = "null", malformed: bool = False, **arguments: Any) -> Step:
+def calling(
+    name: str, result: str = "null", malformed: bool = False, **arguments: Any
+) -> AgentStep:
     return step_of(make_call(name, **arguments), [result], malformed)
 
 
-def saying(text: str) -> Step:
+def saying(text: str) -> AgentStep:
     return step_of({"role": "assistant", "content": text})
 
 
-def scene(*steps: Step, task: str = "t") -> Scene:
-    return Scene(task, ({"role": "system", "content": "Help."},), Turn(USER, steps))
+def scene(*steps: AgentStep, task: str = "t") -> Scene:
+    return Scene(task, ({"role": "system", "content": "Help."},), UserTurn(USER, steps))
 
 
 def test_conditions() -> None:
@@ -84,7 +93,7 @@ ITEMS = finished([call_item("set_wifi", {"on": True}), tell_item("Done.")])
 
 def test_a_checklist_is_worked_off_step_by_step() -> None:
     checklist = Checklist((ITEMS, finished([reply_item("ask")])))
-    progress = Progress([checklist, checklist], ProgramJudge())
+    progress = ChecklistProgress([checklist, checklist], ProgramJudge())
     first, second = calling("set_wifi", on=True), saying("Done.")
     progress.judge(0, 0, scene(first))
     assert progress.goes_on(0)  # the reply is not required
@@ -226,7 +235,7 @@ def test_a_contradiction_is_asked_again(tmp_path: Path) -> None:
 def test_a_malformed_call_fails_its_items_without_a_judge(tmp_path: Path) -> None:
     reply = Item("C9", "?", REPLY, "It says something.")
     with serve(lambda path, body: verdicts(body, lambda text: "says something" in text)) as server:
-        progress = Progress([Checklist(((*ITEMS[:1], reply),))], judged(server, tmp_path))
+        progress = ChecklistProgress([Checklist(((*ITEMS[:1], reply),))], judged(server, tmp_path))
         bad = calling("set_wifi", '{"error": "lack"}', malformed=True)
         progress.judge(0, 0, scene(bad))
         assert [c.step for c in progress.checks()] == [None, 0]

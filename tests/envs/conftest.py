@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from phone_world import NOW, START
 
-from trace_bench.envs.toolsandbox.env import World
+from trace_bench.envs.toolsandbox.env import Phone
 
 
 @pytest.fixture
-def world() -> World:
-    return World(START, NOW, seed=7)
+def world() -> Phone:
+    return Phone(START, NOW, seed=7)

@@ -30,7 +30,7 @@ from trace_bench.envs.bfcl.data import CATEGORIES, load
 from trace_bench.envs.bfcl.known_bad import find, known_bad
 from trace_bench.envs.bfcl.suite import SPLITS, BfclSuite
 from trace_bench.envs.bfcl.synthetic import MAKERS
-from trace_bench.envs.bfcl.world import Call, World, parse
+from trace_bench.envs.bfcl.world import BfclCall, BfclWorld, parse
 from trace_bench.envs.check import check
 from trace_bench.envs.check import play as step_through
 from trace_bench.policies.scripted import (
@@ -277,7 +277,7 @@ def test_calls_where_none_is_due_fail_with_the_strict_checker_only(suite: BfclSu
     task = task_of(suite, name)
     turns = reference(task.data["record"])
     idle = next(n for n, turn in enumerate(turns) if not turn)
-    turns[idle] = [[Call("posting_get_login_status")]]
+    turns[idle] = [[BfclCall("posting_get_login_status")]]
     score = ours(suite.make(), task, messages(turns))
     assert score.success and score.similarity == 1.0
     assert score.details["turns"] == {str(idle + 1): "multi_turn:irrelevance_error:decoder_success"}
@@ -324,15 +324,17 @@ def test_a_call_that_cannot_be_read_is_answered_and_not_judged(suite: BfclSuite)
 
 def test_sums_without_end_are_refused() -> None:
     """Each of these would compute for hours or fill the memory."""
-    world = World({"category": "base", "classes": ["MathAPI"], "config": {}})
+    world = BfclWorld({"category": "base", "classes": ["MathAPI"], "config": {}})
     for wanted in (
-        Call("logarithm", {"value": 3, "base": 2, "precision": 10**9}),
-        Call("square_root", {"number": 2, "precision": 1e9}),
-        Call("power", {"base": 9, "exponent": 10**10}),
-        Call("round_number", {"number": 5, "decimal_places": -(10**10)}),
+        BfclCall("logarithm", {"value": 3, "base": 2, "precision": 10**9}),
+        BfclCall("square_root", {"number": 2, "precision": 1e9}),
+        BfclCall("power", {"base": 9, "exponent": 10**10}),
+        BfclCall("round_number", {"number": 5, "decimal_places": -(10**10)}),
     ):
         assert "must be between -1000 and 1000" in world.call(wanted)
-    assert json.loads(world.call(Call("power", {"base": 2, "exponent": 10}))) == {"result": 1024}
+    assert json.loads(world.call(BfclCall("power", {"base": 2, "exponent": 10}))) == {
+        "result": 1024
+    }
 
 
 def test_folders_that_are_copied_into_themselves_do_not_grow_without_end() -> None:
@@ -340,24 +342,24 @@ def test_folders_that_are_copied_into_themselves_do_not_grow_without_end() -> No
     folder = {"type": "directory", "contents": {"f": {"type": "file", "content": "x"}}}
     root = {"workspace": {"type": "directory", "contents": {"a": folder}}}
     config = {"GorillaFileSystem": {"root": root}}
-    world = World({"category": "base", "classes": ["GorillaFileSystem"], "config": config})
+    world = BfclWorld({"category": "base", "classes": ["GorillaFileSystem"], "config": config})
     answers = []
     for n in range(40):
-        answers.append(world.call(Call("cp", {"source": "a", "destination": f"b{n}"})))
-        world.call(Call("mv", {"source": f"b{n}", "destination": "a"}))
+        answers.append(world.call(BfclCall("cp", {"source": "a", "destination": f"b{n}"})))
+        world.call(BfclCall("mv", {"source": f"b{n}", "destination": "a"}))
     assert "copied" in answers[5] and "more than 10000 files" in answers[-1]
-    assert "matches" in world.call(Call("find", {"path": ".", "name": "f"}))
+    assert "matches" in world.call(BfclCall("find", {"path": ".", "name": "f"}))
 
 
 def test_the_clock_changes_nothing() -> None:
     """A traveller's age is that on the day of the package's release, whatever the day."""
     for born, old_enough in {"2008-03-23": True, "2008-03-24": False}.items():
-        world = World({"category": "base", "classes": ["TravelAPI"], "config": {}})
+        world = BfclWorld({"category": "base", "classes": ["TravelAPI"], "config": {}})
         names = {"user_first_name": "Ann", "user_last_name": "Lee"}
         keys = dict.fromkeys(("client_id", "client_secret", "refresh_token"), "x")
-        world.call(Call("authenticate_travel", {**names, **keys, "grant_type": "read"}))
+        world.call(BfclCall("authenticate_travel", {**names, **keys, "grant_type": "read"}))
         traveller = {"first_name": "Ann", "last_name": "Lee", "passport_number": "US1"}
-        call = Call("verify_traveler_information", {**traveller, "date_of_birth": born})
+        call = BfclCall("verify_traveler_information", {**traveller, "date_of_birth": born})
         assert json.loads(world.call(call))["verification_status"] is old_enough
 
 
@@ -429,7 +431,7 @@ def test_synthetic_tasks_can_be_solved_and_not_by_doing_nothing(
     assert len({json.dumps(task.data["record"]["answers"]) for task in tasks}) > 30
     for task in tasks:
         assert suite.task(task.id) == task
-        world = World(task.data["record"])
+        world = BfclWorld(task.data["record"])
         sources = [s for turn in task.data["record"]["answers"] for s in turn]
         assert not [r for s in sources if "error" in (r := world.call(parse(s))).lower()]
     report = check(suite, tasks[:3])

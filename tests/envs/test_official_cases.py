@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from scorer_cases import cases, digest
 
-from trace_bench.envs.toolsandbox.databases import Entry
+from trace_bench.envs.toolsandbox.databases import LogEntry
 from trace_bench.envs.toolsandbox.scoring import assignment, goals, similarity
 
 SOURCE, PYTHON = os.environ.get("TOOLSANDBOX_SOURCE"), os.environ.get("TOOLSANDBOX_PYTHON")
@@ -154,7 +154,7 @@ def score(scorer: Callable[..., Any], read: Callable[..., Any], case: dict[str, 
     found = scorer(
         read(case["milestones"], case["edges"]),
         read(case["minefields"], case["minefield_edges"]),
-        [Entry(*line) for line in case["log"]],
+        [LogEntry(*line) for line in case["log"]],
         states,
     )
     return float(found.similarity)

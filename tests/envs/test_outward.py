@@ -16,7 +16,7 @@ from trace_bench.core.chat import make_tool
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import Message, Task
 from trace_bench.envs.check import play
-from trace_bench.envs.outward import OVER, USER, Episode, function
+from trace_bench.envs.outward import OVER, USER, OutwardEpisode, function
 from trace_bench.envs.outward.trl import environments, reward
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 
@@ -80,7 +80,7 @@ def test_every_set_of_tools_has_a_class_whose_methods_are_the_tools() -> None:
 
 
 def test_an_episode_that_is_over_says_so_and_one_that_was_not_begun_is_an_error() -> None:
-    episode = Episode(SUITE)
+    episode = OutwardEpisode(SUITE)
     with pytest.raises(UserError, match="before it was begun"):
         episode.say("Hello")
     episode.begin(TASKS[0])

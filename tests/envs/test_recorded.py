@@ -13,7 +13,7 @@ from recordings import PHONE, follow, recorded, suite, write
 from servers.scripted import Answer, Server, chat, serve
 
 from trace_bench.__main__ import main
-from trace_bench.checklists.talk import Call
+from trace_bench.checklists.talk import ToolCall
 from trace_bench.core.chat import make_call
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import Borrows, RunContext
@@ -161,7 +161,10 @@ def test_the_real_environment_behind_has_set_errors() -> None:
     task = PHONE.task("toolsandbox/embedded/train/0000")
     assert task.data["shape"] == "then_units_stock_off"
     search = next(a for a in task.data["reference"] if a.get("call") == "search_stock")
-    asked, wifi = Call("search_stock", search["arguments"]), Call("set_wifi_status", {"on": True})
+    asked, wifi = (
+        ToolCall("search_stock", search["arguments"]),
+        ToolCall("set_wifi_status", {"on": True}),
+    )
 
     def answers(**rates: float) -> list[str]:
         behind = Behind(PHONE, task, Rates(**rates), seed=1)

@@ -14,7 +14,7 @@ from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite, synthetic_task
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.play import play
-from trace_bench.envs.toolsandbox.scenarios.pools import POOLS, Pool
+from trace_bench.envs.toolsandbox.scenarios.pools import POOLS, Words
 from trace_bench.envs.toolsandbox.scenarios.shapes import shapes
 from trace_bench.envs.toolsandbox.scenarios.solver import Solver
 from trace_bench.envs.toolsandbox.scenarios.suite import CONVERSATIONS
@@ -147,7 +147,7 @@ def test_a_task_requires_what_it_says_and_no_more(name: str) -> None:
     """Without all the other capabilities at once it is still solved; without any that it requires
     it is not."""
     for seed in range(3):
-        task, turns = build(SHAPES[name], Pool("dev"), seed, f"t/{seed}", "dev")
+        task, turns = build(SHAPES[name], Words("dev"), seed, f"t/{seed}", "dev")
         tools, required = frozenset(task.data["tools"]), set(task.data["requires"])
         others = frozenset(set(CAPABILITIES[:8]) - required)
         score = play(ToolSandboxEnv(), task, turns, Solver(tools, others)).last.score
@@ -183,7 +183,7 @@ def test_splits_share_no_wording_person_or_number() -> None:
     made = [synthetic_task(c, seed) for c in CAPABILITIES for seed in range(60)]
     wordings["synthetic"] = {task.data["wording"] for task in made}
     entities["synthetic"] = set().union(*map(names_and_numbers, made))
-    demo = [build(s, Pool("demo"), i, "d", "demo")[0] for s in shapes() for i in range(3)]
+    demo = [build(s, Words("demo"), i, "d", "demo")[0] for s in shapes() for i in range(3)]
     wordings["demo"] = {task.data["wording"] for task in demo}
     entities["demo"] = set().union(*map(names_and_numbers, demo))
     assert set(wordings) == set(POOLS)

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from trace_bench.envs.toolsandbox.databases import AGENT, ENVIRONMENT, SYSTEM, USER, Entry, Snapshot
+from trace_bench.envs.toolsandbox.databases import (
+    AGENT,
+    ENVIRONMENT,
+    SYSTEM,
+    USER,
+    LogEntry,
+    Snapshot,
+)
 from trace_bench.envs.toolsandbox.scoring.assignment import score_episode
 from trace_bench.envs.toolsandbox.scoring.goals import Goal, read_goal
 from trace_bench.envs.toolsandbox.scoring.similarity import (
@@ -98,14 +105,14 @@ CY = {"person_id": "c", "name": "Cy", "relationship": "boss"}
 DI = {"person_id": "d", "name": "Di", "relationship": "friend"}
 
 
-def _episode(*contacts: Sequence[dict[str, Any]]) -> tuple[list[Entry], list[Snapshot]]:
+def _episode(*contacts: Sequence[dict[str, Any]]) -> tuple[list[LogEntry], list[Snapshot]]:
     """A log whose message i + 1 shows the i-th state of the contacts; message 0 is the system's."""
     states: list[Snapshot] = [
         {"SETTING": ({"wifi": True},), "CONTACT": tuple(rows), "MESSAGING": (), "REMINDER": ()}
         for rows in contacts
     ]
-    log = [Entry(SYSTEM, AGENT, "", 0)]
-    log += [Entry(ENVIRONMENT, AGENT, "null", i) for i in range(len(states))]
+    log = [LogEntry(SYSTEM, AGENT, "", 0)]
+    log += [LogEntry(ENVIRONMENT, AGENT, "null", i) for i in range(len(states))]
     return log, states
 
 
@@ -192,7 +199,7 @@ def test_a_guard_may_look_back_to_an_earlier_milestone() -> None:
 )
 def test_tool_traces(rows: list[Any], measures: dict[str, Any], similarity: float) -> None:
     trace = {"name": "search_stock", "arguments": {"query": "Apple", "limit": 10}}
-    log = [Entry(SYSTEM, AGENT, "", 0), Entry(ENVIRONMENT, AGENT, "1", 0, trace)]
+    log = [LogEntry(SYSTEM, AGENT, "", 0), LogEntry(ENVIRONMENT, AGENT, "1", 0, trace)]
     constraint = {"database": "SANDBOX", "kind": "tool_trace", "rows": rows, "measures": measures}
     goal = read_goal([{"constraints": [constraint]}], [])
     assert Similarities(log, [{}]).milestone(goal.milestones[0], 1, {}) == similarity
@@ -212,9 +219,9 @@ def test_since_compares_with_the_matched_moment() -> None:
 # -- the assignment -------------------------------------------------------------------------------
 
 
-def _texts(*contents: str) -> tuple[list[Entry], list[Snapshot]]:
-    log = [Entry(SYSTEM, AGENT, "", 0), Entry(USER, AGENT, "opening", 0)]
-    return log + [Entry(AGENT, USER, text, 0) for text in contents], [{}]
+def _texts(*contents: str) -> tuple[list[LogEntry], list[Snapshot]]:
+    log = [LogEntry(SYSTEM, AGENT, "", 0), LogEntry(USER, AGENT, "opening", 0)]
+    return log + [LogEntry(AGENT, USER, text, 0) for text in contents], [{}]
 
 
 def _wants(text: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pytest
 from phone_world import NOW, START, start
 
 from trace_bench.envs.toolsandbox.databases import ToolFault
-from trace_bench.envs.toolsandbox.env import World
+from trace_bench.envs.toolsandbox.env import Phone
 from trace_bench.envs.toolsandbox.tools.augment import catalog
 
 NEW_YORK = {"latitude": 40.7128, "longitude": -74.006}
@@ -59,13 +59,13 @@ RESULTS: list[tuple[str, dict[str, Any], Any]] = [
 
 
 @pytest.mark.parametrize(("name", "arguments", "result"), RESULTS)
-def test_result(world: World, name: str, arguments: dict[str, Any], result: Any) -> None:
+def test_result(world: Phone, name: str, arguments: dict[str, Any], result: Any) -> None:
     assert world.call(name, arguments) == result
     assert len(world.snapshots) == 1  # none of these changes anything
 
 
 @pytest.mark.parametrize("service", ["wifi", "cellular_service", "location_service"])
-def test_a_service_is_switched_off_and_on(world: World, service: str) -> None:
+def test_a_service_is_switched_off_and_on(world: Phone, service: str) -> None:
     for on in (False, True):
         assert world.call(f"set_{service}_status", {"on": on}) is None
         assert world.call(f"get_{service}_status", {}) is on
@@ -76,7 +76,7 @@ def test_a_service_is_switched_off_and_on(world: World, service: str) -> None:
 
 @pytest.mark.parametrize("service", ["wifi", "cellular_service", "location_service"])
 def test_low_battery_mode_switches_services_off_and_keeps_them_off(
-    world: World, service: str
+    world: Phone, service: str
 ) -> None:
     world.call("set_low_battery_mode_status", {"on": True})
     assert world.call(f"get_{service}_status", {}) is False
@@ -99,7 +99,7 @@ ONLINE: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("name", "arguments"), ONLINE)
 def test_online_tools_need_wifi(name: str, arguments: dict[str, Any]) -> None:
-    world = World(start(wifi=False, location_service=False), NOW, 1)
+    world = Phone(start(wifi=False, location_service=False), NOW, 1)
     with pytest.raises(ToolFault, match="ConnectionError: Wifi is off"):
         world.call(name, arguments)
 
@@ -113,14 +113,14 @@ def test_online_tools_need_wifi(name: str, arguments: dict[str, Any]) -> None:
     ],
 )
 def test_here_needs_location_service(name: str, arguments: dict[str, Any]) -> None:
-    world = World(start(location_service=False), NOW, 1)
+    world = Phone(start(location_service=False), NOW, 1)
     with pytest.raises(ToolFault, match="PermissionError: Location service is off"):
         world.call(name, arguments)
     if name != "get_current_location":
         assert world.call(name, {**arguments, **NEW_YORK})
 
 
-def test_places_and_weather(world: World) -> None:
+def test_places_and_weather(world: Phone) -> None:
     found = world.call("search_location_around_lat_lon", {"location": "pharmacy", **NEW_YORK})
     assert [place["name"] for place in found] == ["Green Cross Pharmacy", "City Pharmacy"]
     assert all(place["address"].endswith(", New York") for place in found)
@@ -134,13 +134,13 @@ def test_places_and_weather(world: World) -> None:
     assert len({day["temperature"] for day in week}) > 3
 
 
-def test_distance(world: World) -> None:
+def test_distance(world: Phone) -> None:
     # One degree of longitude at the equator: 2 pi 6371.0088 / 360 km.
     arguments = {"latitude_0": 0, "longitude_0": 0, "latitude_1": 0, "longitude_1": 1}
     assert world.call("calculate_lat_lon_distance", arguments) == 111.2
 
 
-def test_contacts(world: World) -> None:
+def test_contacts(world: Phone) -> None:
     arguments = {"name": "Bo Li", "phone_number": "+14155550177", "relationship": None}
     identity = world.call("add_contact", arguments)
     row = {"person_id": identity, **arguments, "is_self": False}
@@ -154,13 +154,13 @@ def test_contacts(world: World) -> None:
     assert world.call("search_contacts", {"person_id": identity}) == []
 
 
-def test_names_are_matched_approximately(world: World) -> None:
+def test_names_are_matched_approximately(world: Phone) -> None:
     for name in ("Anna", "berg", "Ana Berg", "anna berg"):
         assert [r["person_id"] for r in world.call("search_contacts", {"name": name})] == ["anna"]
     assert world.call("search_contacts", {"name": "Anna", "is_self": True}) == []
 
 
-def test_messages(world: World) -> None:
+def test_messages(world: Phone) -> None:
     arguments = {"phone_number": "+14155550132", "content": "Dinner at seven"}
     identity = world.call("send_message_with_phone_number", arguments)
     assert world.call("search_messages", {"message_id": identity}) == [
@@ -183,7 +183,7 @@ def test_messages(world: World) -> None:
     assert world.call("search_messages", {"message_id": message})[0]["recipient_person_id"] is None
 
 
-def test_reminders(world: World) -> None:
+def test_reminders(world: Phone) -> None:
     place = {"latitude": 40.7, "longitude": -74.0}
     arguments = {"content": "Buy rye bread", "reminder_timestamp": NOW + 60, **place}
     identity = world.call("add_reminder", arguments)
@@ -298,7 +298,7 @@ FAULTS: list[tuple[str, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("name", "arguments", "error"), FAULTS)
-def test_fault(world: World, name: str, arguments: dict[str, Any], error: str) -> None:
+def test_fault(world: Phone, name: str, arguments: dict[str, Any], error: str) -> None:
     with pytest.raises(ToolFault) as caught:
         world.call(name, arguments)
     assert str(caught.value) == error
@@ -317,7 +317,7 @@ def test_fault(world: World, name: str, arguments: dict[str, Any], error: str) -
     ],
 )
 def test_numbers_must_be_e164(
-    world: World, number: str, name: str, arguments: dict[str, Any]
+    world: Phone, number: str, name: str, arguments: dict[str, Any]
 ) -> None:
     given = {k: number if v is None else v for k, v in arguments.items()}
     with pytest.raises(ToolFault) as caught:
@@ -328,12 +328,12 @@ def test_numbers_must_be_e164(
 def test_sending_needs_cellular_service_and_a_self_contact() -> None:
     arguments = {"phone_number": "+14155550132", "content": "Hi"}
     with pytest.raises(ToolFault, match="ConnectionError: Cellular service is off"):
-        World(start(cellular=False), NOW, 1).call("send_message_with_phone_number", arguments)
+        Phone(start(cellular=False), NOW, 1).call("send_message_with_phone_number", arguments)
     with pytest.raises(ToolFault, match="ValueError: The user has no self contact"):
-        World({}, NOW, 1).call("send_message_with_phone_number", arguments)
+        Phone({}, NOW, 1).call("send_message_with_phone_number", arguments)
 
 
-def test_every_change_makes_a_snapshot_that_later_changes_leave_alone(world: World) -> None:
+def test_every_change_makes_a_snapshot_that_later_changes_leave_alone(world: Phone) -> None:
     kept = [json.dumps(world.snapshots[0])]
     calls: list[tuple[str, dict[str, Any]]] = [
         ("set_wifi_status", {"on": False}),
@@ -350,7 +350,7 @@ def test_every_change_makes_a_snapshot_that_later_changes_leave_alone(world: Wor
     assert world.snapshots[1]["CONTACT"] is world.snapshots[0]["CONTACT"]
 
 
-def test_results_share_nothing_with_the_world(world: World) -> None:
+def test_results_share_nothing_with_the_world(world: Phone) -> None:
     before = json.dumps(world.state)
     world.call("search_contacts", {"is_self": True})[0]["name"] = "Changed"
     world.call("search_stock", {"query": "AAPL"})["price"] = 0
@@ -363,7 +363,7 @@ def test_results_share_nothing_with_the_world(world: World) -> None:
 def test_start_is_not_changed_and_ids_depend_on_the_seed_only() -> None:
     given = copy.deepcopy(START)
     arguments = {"name": "Bo", "phone_number": "+14155550177"}
-    ids = [World(given, NOW, seed).call("add_contact", arguments) for seed in (1, 1, 2)]
+    ids = [Phone(given, NOW, seed).call("add_contact", arguments) for seed in (1, 1, 2)]
     assert ids[0] == ids[1] != ids[2]
     assert given == START
 
@@ -371,7 +371,7 @@ def test_start_is_not_changed_and_ids_depend_on_the_seed_only() -> None:
 @pytest.mark.parametrize("bad", [{"PHONE": []}, {"CONTACT": [{"nickname": "A"}]}])
 def test_an_impossible_start_is_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="there are: "):
-        World(bad, NOW, 1)
+        Phone(bad, NOW, 1)
 
 
 def test_catalog_has_the_33_tools_with_complete_schemas() -> None:

@@ -12,7 +12,7 @@ from phone_world import NOW, START, wifi_task
 
 from trace_bench.core.types import to_json
 from trace_bench.envs.toolsandbox.databases import ToolFault
-from trace_bench.envs.toolsandbox.env import ToolSandboxEnv, World
+from trace_bench.envs.toolsandbox.env import Phone, ToolSandboxEnv
 from trace_bench.envs.toolsandbox.tools.augment import catalog
 from trace_bench.envs.toolsandbox.tools.spec import ToolSpec
 
@@ -41,7 +41,7 @@ def _calls(spec: ToolSpec) -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
 @settings(max_examples=400, deadline=None, derandomize=True)
 @given(st.lists(st.one_of([_calls(spec) for spec in catalog().values()]), max_size=6))
 def test_every_call_is_answered(calls: list[tuple[str, dict[str, Any]]]) -> None:
-    world = World(START, NOW, 1)
+    world = Phone(START, NOW, 1)
     for name, arguments in calls:
         before = len(world.snapshots)
         try:

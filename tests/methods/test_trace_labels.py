@@ -25,7 +25,7 @@ from trace_bench.core.types import (
 )
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite
 from trace_bench.envs.toolsandbox.scenarios.build import build
-from trace_bench.envs.toolsandbox.scenarios.pools import Pool
+from trace_bench.envs.toolsandbox.scenarios.pools import Words
 from trace_bench.methods.trace.analysis import label as labelling
 from trace_bench.methods.trace.analysis.case import facts_of, parts
 from trace_bench.methods.trace.analysis.evidence import Conversation, read
@@ -384,7 +384,7 @@ def test_a_control_says_nothing_where_a_capability_explains_the_failure() -> Non
 @pytest.fixture(scope="module")
 def world_tasks() -> list[Task]:
     """One task of every scenario shape."""
-    return [build(s, Pool("train"), 5, f"x/{s.name}", "train")[0] for s in SHAPES.values()]
+    return [build(s, Words("train"), 5, f"x/{s.name}", "train")[0] for s in SHAPES.values()]
 
 
 def test_flawed_programs_are_labelled_with_their_flaw(world_tasks: list[Task]) -> None:

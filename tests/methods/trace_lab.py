@@ -31,8 +31,8 @@ from trace_bench.core.types import (
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.envs.toolsandbox.scenarios.build import build
-from trace_bench.envs.toolsandbox.scenarios.play import Record, play
-from trace_bench.envs.toolsandbox.scenarios.pools import Pool
+from trace_bench.envs.toolsandbox.scenarios.play import Playback, play
+from trace_bench.envs.toolsandbox.scenarios.pools import Words
 from trace_bench.envs.toolsandbox.scenarios.shapes import shapes
 from trace_bench.envs.toolsandbox.scenarios.solver import Solver
 from trace_bench.policies.local import LocalPolicy
@@ -41,7 +41,7 @@ SHAPES = {shape.name: shape for shape in shapes()}
 BASE = AgentSpec(model="scripted")
 
 
-def trajectory_of(task: Task, record: Record) -> Trajectory:
+def trajectory_of(task: Task, record: Playback) -> Trajectory:
     """What a program did, as a trajectory."""
     turns: list[Turn] = []
     pending = list(record.first.messages)
@@ -67,7 +67,7 @@ def trajectory_of(task: Task, record: Record) -> Trajectory:
 def act_out(task: Task, lacks: frozenset[str]) -> Trajectory:
     """Solves a task of the embedded suite without the capabilities `lacks`."""
     pool = "train" if task.split == "train_large" else task.split
-    _, turns = build(SHAPES[task.data["shape"]], Pool(pool), task.seed, task.id, task.split)
+    _, turns = build(SHAPES[task.data["shape"]], Words(pool), task.seed, task.id, task.split)
     solver = Solver(frozenset(task.data["tools"]), lacks)
     return trajectory_of(task, play(ToolSandboxEnv(), task, turns, solver))
 

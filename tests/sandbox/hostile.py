@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import Message, Step, Task
 from trace_bench.sandbox.choose import Sandbox, untrusted_suite
-from trace_bench.sandbox.docker import Limits
+from trace_bench.sandbox.docker import ContainerLimits
 from trace_bench.sandbox.suite import SandboxedSuite
 
 DEADLINE = 3.0
-SMALL = Limits(memory=256, cpus=1.0, processes=48, scratch=16, files=128)
+SMALL = ContainerLimits(memory=256, cpus=1.0, processes=48, scratch=16, files=128)
 ACTION: Message = {"role": "assistant", "content": "go"}
 
 _TEMPLATE = '''
@@ -77,7 +77,7 @@ class Outcome:
     seconds: float
 
 
-def suite_of(body: str, limits: Limits = SMALL, workers: int = 1) -> SandboxedSuite:
+def suite_of(body: str, limits: ContainerLimits = SMALL, workers: int = 1) -> SandboxedSuite:
     """A suite whose task 0 carries out `body` in its step; task 1 is well-behaved. `body` may set
     `said` and `score`."""
     lines = ["said = 'nothing'", *body.strip("\n").split("\n"), "return said, score"]
@@ -88,7 +88,7 @@ def suite_of(body: str, limits: Limits = SMALL, workers: int = 1) -> SandboxedSu
     return suite
 
 
-def try_it(body: str, limits: Limits = SMALL) -> Outcome:
+def try_it(body: str, limits: ContainerLimits = SMALL) -> Outcome:
     """Carries out `body` beside a good episode in the same container, and sees to it that the good
     one ends as if nothing had been."""
     suite = suite_of(body, limits)

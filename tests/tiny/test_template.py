@@ -8,7 +8,7 @@ import pytest
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.tiny.demos import Pieces, demonstration
 from trace_bench.tiny.template import render, reply_text
-from trace_bench.tiny.train import Recipe, make_tokenizer
+from trace_bench.tiny.train import TinyRecipe, make_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def tokenizer(tmp_path_factory):
     from transformers import AutoTokenizer
 
     folder = tmp_path_factory.mktemp("tokenizer")
-    make_tokenizer(folder, Recipe(), samples=300)
+    make_tokenizer(folder, TinyRecipe(), samples=300)
     return AutoTokenizer.from_pretrained(folder)
 
 
@@ -96,7 +96,7 @@ def test_a_tool_call_costs_few_tokens(tokenizer) -> None:
 
 
 def test_two_builds_give_the_same_tokenizer(tmp_path, tokenizer) -> None:
-    make_tokenizer(tmp_path, Recipe(), samples=300)
+    make_tokenizer(tmp_path, TinyRecipe(), samples=300)
     from transformers import AutoTokenizer
 
     assert AutoTokenizer.from_pretrained(tmp_path).get_vocab() == tokenizer.get_vocab()

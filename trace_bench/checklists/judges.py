@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from trace_bench.checklists.items import CALLS, RESULTS, Checklist, Item
-from trace_bench.checklists.talk import Step, Turn, is_error, plain
+from trace_bench.checklists.talk import AgentStep, UserTurn, is_error, plain
 from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import canonical, stable_seed
@@ -64,7 +64,7 @@ def check_of(extra: Mapping[str, Any], where: str) -> Mapping[str, Any]:
     return check
 
 
-def holds(check: Mapping[str, Any], steps: Sequence[Step]) -> bool:
+def holds(check: Mapping[str, Any], steps: Sequence[AgentStep]) -> bool:
     """Whether the last of a turn's steps so far satisfies the condition."""
     now = steps[-1]
     if "call" in check:
@@ -82,7 +82,7 @@ def holds(check: Mapping[str, Any], steps: Sequence[Step]) -> bool:
     return "answer" in check or not any(step.calls for step in steps)
 
 
-def _called(check: Mapping[str, Any], step: Step) -> bool:
+def _called(check: Mapping[str, Any], step: AgentStep) -> bool:
     wanted = plain(check.get("arguments", {}))
     for place, call in enumerate(step.calls):
         if call is None or call.name != check["call"]:
@@ -124,10 +124,10 @@ class Scene:
 
     task: str
     before: tuple[Message, ...]
-    turn: Turn
+    turn: UserTurn
 
     @property
-    def step(self) -> Step:
+    def step(self) -> AgentStep:
         return self.turn.steps[-1]
 
 
@@ -212,7 +212,7 @@ def without_calls(items: Sequence[Item], scene: Scene) -> list[Item]:
     return [item for item in items if item.focus not in (CALLS, RESULTS)]
 
 
-class Progress:
+class ChecklistProgress:
     """`checklists`: the variants of one dialogue, each with a verdict of its own. An item stays
     satisfied. Every step is judged when it is made, so an episode that is cut off in the middle of
     a turn has been judged on all that happened in it."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from trace_bench.checklists.items import CALLS, REPLY, Checklist, Evidence, Item
 from trace_bench.checklists.judges import holds
-from trace_bench.checklists.talk import Call, Turn, is_error
+from trace_bench.checklists.talk import ToolCall, UserTurn, is_error
 from trace_bench.core.types import Milestone
 
 Place = tuple[int, int]  # (turn, step)
@@ -78,7 +78,7 @@ _REPLIES: Mapping[str, tuple[str, bool]] = {
 
 
 def of_reference(
-    turns: Sequence[Turn], rewarded: Collection[Place] | None = None, likeness: float = 1.0
+    turns: Sequence[UserTurn], rewarded: Collection[Place] | None = None, likeness: float = 1.0
 ) -> Checklist:
     """The checklist of a reference. `rewarded`: the steps that count; None: all of them. A turn in
     which nothing counts asks for a question or an answer, whichever the reference gives."""
@@ -98,7 +98,9 @@ def of_reference(
     return Checklist(tuple(made))
 
 
-def rewarded_in(turns: Sequence[Turn], first: int, milestones: Sequence[Milestone]) -> set[Place]:
+def rewarded_in(
+    turns: Sequence[UserTurn], first: int, milestones: Sequence[Milestone]
+) -> set[Place]:
     """The steps at which a suite's milestones were met. `first`: how many messages stand before the
     first turn; a milestone's `place` counts messages."""
     owner: dict[int, Place] = {}
@@ -113,7 +115,7 @@ def rewarded_in(turns: Sequence[Turn], first: int, milestones: Sequence[Mileston
     return {owner[place] for place in places if place in owner}
 
 
-def spread(items: Sequence[Item], turns: Sequence[Turn]) -> Checklist:
+def spread(items: Sequence[Item], turns: Sequence[UserTurn]) -> Checklist:
     """Items of a task whose turns were not known, each in the turn of the reference that first
     satisfies it. What the reference never satisfies is left out."""
     left = list(items)
@@ -141,14 +143,14 @@ def finished(items: Sequence[Item]) -> tuple[Item, ...]:
     return tuple(item if item.focus == CALLS else replace(item, after=calls) for item in named)
 
 
-def _fallback(turn: Turn) -> Item:
+def _fallback(turn: UserTurn) -> Item:
     """For a turn in which nothing is rewarded."""
     replies = [step.reply for step in turn.steps if step.reply]
     return reply_item("ask" if replies and "?" in replies[-1] else "answer")
 
 
-def _seen(item: Item, turn: int, step: int, what: Call | str | None) -> Item:
+def _seen(item: Item, turn: int, step: int, what: ToolCall | str | None) -> Item:
     """The item with its place in the reference."""
     origin = item.focus
-    snippet = what.key if isinstance(what, Call) else str(what or "")
+    snippet = what.key if isinstance(what, ToolCall) else str(what or "")
     return replace(item, evidence=(Evidence(turn, step, origin, snippet[:_SNIPPET]),))

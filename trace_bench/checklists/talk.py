@@ -18,7 +18,7 @@ _ERROR = re.compile(r"\s*(?:\w{1,60}(?:Error|Exception|Fault)|Error|error)\b\s*:
 
 
 @dataclass(frozen=True)
-class Call:
+class ToolCall:
     """A tool call whose arguments could be read."""
 
     name: str
@@ -31,13 +31,13 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Step:
+class AgentStep:
     """One message of the agent, and its results. `calls`: None in the place of one that cannot
     be read; `results`: the answers, in the order of the calls. `malformed`: a call of it does not
     fit its tool's schema or cannot be read."""
 
     message: Message
-    calls: tuple[Call | None, ...] = ()
+    calls: tuple[ToolCall | None, ...] = ()
     results: tuple[str, ...] = ()
     malformed: bool = False
 
@@ -48,11 +48,11 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Turn:
+class UserTurn:
     """A message of the user, and the agent's steps until the next one."""
 
     user: Message
-    steps: tuple[Step, ...] = ()
+    steps: tuple[AgentStep, ...] = ()
 
 
 def text_of(message: Mapping[str, Any]) -> str:
@@ -71,43 +71,43 @@ def thinking(text: str) -> str:
     return "\n".join(between(text, "<think>", "</think>")[0]).strip()
 
 
-def turns_of(messages: Sequence[Message]) -> tuple[list[Message], list[Turn]]:
+def turns_of(messages: Sequence[Message]) -> tuple[list[Message], list[UserTurn]]:
     """(the messages before the user's first, such as the system's, and the turns)."""
     opening: list[Message] = []
-    turns: list[Turn] = []
+    turns: list[UserTurn] = []
     for message in messages:
         role = message.get("role")
         if role == "user":
-            turns.append(Turn(message))
+            turns.append(UserTurn(message))
         elif not turns:
             opening.append(message)
         elif role == "assistant":
-            turns[-1] = Turn(turns[-1].user, (*turns[-1].steps, step_of(message)))
+            turns[-1] = UserTurn(turns[-1].user, (*turns[-1].steps, step_of(message)))
         elif role == "tool" and turns[-1].steps:
             *before, last = turns[-1].steps
-            answered = Step(last.message, last.calls, (*last.results, text_of(message)))
-            turns[-1] = Turn(turns[-1].user, (*before, answered))
+            answered = AgentStep(last.message, last.calls, (*last.results, text_of(message)))
+            turns[-1] = UserTurn(turns[-1].user, (*before, answered))
     return opening, turns
 
 
-def call_of(raw: Any) -> Call:
+def call_of(raw: Any) -> ToolCall:
     """A call as a message has it. Raises ValueError, in words that the agent may read, for one that
     cannot be read or has more arguments than ARGUMENTS allows."""
     name, arguments = read_call(raw)
     if fault := fault_of(arguments, ARGUMENTS):
         raise ValueError(fault)
-    return Call(name, arguments)
+    return ToolCall(name, arguments)
 
 
-def step_of(message: Message, results: Sequence[str] = (), malformed: bool = False) -> Step:
+def step_of(message: Message, results: Sequence[str] = (), malformed: bool = False) -> AgentStep:
     """A step from the agent's message."""
-    calls: list[Call | None] = []
+    calls: list[ToolCall | None] = []
     for raw in message.get("tool_calls") or ():
         try:
             calls.append(call_of(raw))
         except ValueError:
             calls.append(None)
-    return Step(message, tuple(calls), tuple(results), malformed or None in calls)
+    return AgentStep(message, tuple(calls), tuple(results), malformed or None in calls)
 
 
 def canonical_call(name: str, arguments: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.checklists.items import FOCUSES, ORIGINS, Checklist, read_checklist, to_json
-from trace_bench.checklists.talk import Turn, text_of, turns_of
+from trace_bench.checklists.talk import UserTurn, text_of, turns_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.store import Lines
@@ -48,7 +48,7 @@ items of the same turn that must be satisfied first, and the weights of a turn s
 `required_for_next_turn` is true if the user's next message makes no sense without the item."""
 
 
-def question_of(turns: Sequence[Turn], tools: Sequence[Tool]) -> list[Message]:
+def question_of(turns: Sequence[UserTurn], tools: Sequence[Tool]) -> list[Message]:
     """The question for one reference."""
     lines = []
     for number, turn in enumerate(turns):

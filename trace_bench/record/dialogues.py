@@ -9,7 +9,7 @@ from typing import Any
 
 from trace_bench.checklists.items import Checklist, item_to_json, read_checklist
 from trace_bench.checklists.sources import of_reference, rewarded_in, spread
-from trace_bench.checklists.talk import Turn, turns_of
+from trace_bench.checklists.talk import UserTurn, turns_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import HasChecklist, HasReference, ScoresAlone, Suite
 from trace_bench.core.run_files import SUMMARY
@@ -81,7 +81,7 @@ def _of_reference(suite: Suite, source: HasReference, task: Task) -> Record | No
 
 
 def _checklist(
-    suite: Suite, task: Task, first: int, turns: Sequence[Turn], met: Sequence[Milestone]
+    suite: Suite, task: Task, first: int, turns: Sequence[UserTurn], met: Sequence[Milestone]
 ) -> Checklist:
     """The suite's own checklist, laid over the turns; without one, of what was rewarded."""
     if not isinstance(suite, HasChecklist):
@@ -92,7 +92,9 @@ def _checklist(
     return spread([item for turn in found.turns for item in turn], turns)
 
 
-def by_milestones(turns: Sequence[Turn], first: int, milestones: Sequence[Milestone]) -> Checklist:
+def by_milestones(
+    turns: Sequence[UserTurn], first: int, milestones: Sequence[Milestone]
+) -> Checklist:
     """The checklist of a dialogue from a suite's milestones; of all its calls and replies if the
     suite does not say where they were met."""
     placed = any(m.place is not None for m in milestones)

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.checklists.items import read_checklists
-from trace_bench.checklists.judges import ProgramJudge, Progress, Scene
-from trace_bench.checklists.talk import Turn, text_of, turns_of
+from trace_bench.checklists.judges import ChecklistProgress, ProgramJudge, Scene
+from trace_bench.checklists.talk import UserTurn, text_of, turns_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import Lines, canonical, read_object, stable_seed, write_json
 from trace_bench.core.types import Message
@@ -107,13 +107,13 @@ def split_of(scenario: str) -> str:
     return next(iter(SHARES))
 
 
-def satisfies_itself(record: Record, opening: Sequence[Message], turns: Sequence[Turn]) -> bool:
+def satisfies_itself(record: Record, opening: Sequence[Message], turns: Sequence[UserTurn]) -> bool:
     """Whether the dialogue satisfies every item of its checklist by the judge by program."""
     checklists = read_checklists(record["checklists"], record["uuid"])
-    progress, steps = Progress(checklists, ProgramJudge()), 0
+    progress, steps = ChecklistProgress(checklists, ProgramJudge()), 0
     for number, turn in enumerate(turns):
         for place in range(len(turn.steps)):
-            so_far = Turn(turn.user, turn.steps[: place + 1])
+            so_far = UserTurn(turn.user, turn.steps[: place + 1])
             progress.judge(number, steps, Scene(record["uuid"], tuple(opening), so_far))
             steps += 1
     return all(check.step is not None for check in progress.checks())

@@ -24,7 +24,7 @@ from trace_bench.llm.roles import Role, Roles
 from trace_bench.play.suites import Suites, generated_key
 from trace_bench.runner.lab import MakeSuite
 from trace_bench.sandbox.choose import Sandbox, Where, generated_suite, suite_in
-from trace_bench.sandbox.docker import Limits
+from trace_bench.sandbox.docker import ContainerLimits
 from trace_bench.settings.identity import model_path, parts_of, served_name
 from trace_bench.settings.registry import Part, find
 from trace_bench.settings.schema import PARTS, PartSettings, RoleSettings, Settings, parse
@@ -86,7 +86,7 @@ def make_sandbox(settings: Settings, run: RunContext) -> Sandbox:
         deadline=how.deadline,
         start=how.start,
         retries=how.retries,
-        limits=Limits(how.memory, how.cpus, how.processes, how.scratch),
+        limits=ContainerLimits(how.memory, how.cpus, how.processes, how.scratch),
         allow_untrusted=how.allow_untrusted,
         tag=how.tag,
         run=run.fingerprint,

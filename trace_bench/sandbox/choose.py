@@ -11,7 +11,7 @@ from typing import Any
 
 from trace_bench.core.errors import EngineError, SourceError, UserError
 from trace_bench.core.protocols import Ask, InImage, RunContext, Suite
-from trace_bench.sandbox.docker import DockerTransport, Limits, check_image
+from trace_bench.sandbox.docker import ContainerLimits, DockerTransport, check_image
 from trace_bench.sandbox.engine import FOLDER, LABEL, OWNER, connect, owner, reap
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.protocol import encode
@@ -32,7 +32,7 @@ class Sandbox:
     deadline: float = 30.0
     start: float = 60.0
     retries: int = 2
-    limits: Limits = field(default_factory=Limits)
+    limits: ContainerLimits = field(default_factory=ContainerLimits)
     allow_untrusted: bool = False
     tag: str = "latest"
     run: str = "unnamed"

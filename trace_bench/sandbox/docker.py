@@ -15,7 +15,7 @@ from trace_bench.sandbox.transport import CHUNK, TAIL, Gone, ended, write_all
 
 
 @dataclass(frozen=True)
-class Limits:
+class ContainerLimits:
     """The limits of one container. `memory` in MiB (without swap), `cpus` in cores, `scratch` in
     MiB of tmpfs (counts as memory), `files` open at once."""
 
@@ -35,7 +35,7 @@ class DockerTransport:
         image: str,
         arguments: Sequence[str],
         labels: Mapping[str, str],
-        limits: Limits,
+        limits: ContainerLimits,
     ) -> None:
 
         self._tail, self._raw, self._socket = b"", b"", None
@@ -118,7 +118,7 @@ class DockerTransport:
             self._container.remove(force=True, v=True)
 
 
-def walls(limits: Limits) -> dict[str, Any]:
+def walls(limits: ContainerLimits) -> dict[str, Any]:
     """The container's isolation and limits, as arguments of the Docker SDK."""
     import docker
 

@@ -31,7 +31,7 @@ MOST_ASKS = 100  # questions for each call; a replay may ask those of earlier ca
 
 
 @dataclass(eq=False)
-class Episode:
+class PooledEpisode:
     """An episode in the pool. `history`: the calls that led to its state."""
 
     number: int
@@ -85,12 +85,12 @@ class Pool:
         self._broken: SourceError | None = None  # a worker could not load the source
         self.lost: list[str] = []  # why workers were replaced, for diagnosis
 
-    def episode(self) -> Episode:
+    def episode(self) -> PooledEpisode:
         """A new episode."""
         self._count += 1
-        return Episode(self._count)
+        return PooledEpisode(self._count)
 
-    def forget(self, episode: Episode) -> None:
+    def forget(self, episode: PooledEpisode) -> None:
         """Ends the episode; its worker closes it with the next batch."""
         if episode.worker is not None:
             episode.worker.live.discard(episode.number)
@@ -98,7 +98,7 @@ class Pool:
             episode.worker = None
         episode.history, episode.answers = [], {}
 
-    def act(self, calls: Sequence[tuple[Episode, dict[str, Any]]]) -> list[Result]:
+    def act(self, calls: Sequence[tuple[PooledEpisode, dict[str, Any]]]) -> list[Result]:
         """One result per call, in order. Failures of a worker are results; raises UserError only if
         no worker can be started, and SourceError if one cannot load its program text."""
         results: dict[int, Result] = {}
@@ -131,7 +131,7 @@ class Pool:
 
     def _round(
         self,
-        calls: Sequence[tuple[Episode, dict[str, Any]]],
+        calls: Sequence[tuple[PooledEpisode, dict[str, Any]]],
         places: Sequence[int],
         results: dict[int, Result],
         apart: bool = False,
@@ -154,7 +154,10 @@ class Pool:
         return sorted(alone)
 
     def _assign(
-        self, calls: Sequence[tuple[Episode, dict[str, Any]]], places: Sequence[int], apart: bool
+        self,
+        calls: Sequence[tuple[PooledEpisode, dict[str, Any]]],
+        places: Sequence[int],
+        apart: bool,
     ) -> list[tuple[Worker, list[int]]]:
         """Assigns calls to workers. Episodes stay on their worker, new ones go to the worker with
         the fewest; `apart` moves them so that no two share a worker."""
@@ -178,7 +181,10 @@ class Pool:
         return [(self._workers[n], own) for n, own in work.items()]
 
     def _send(
-        self, worker: Worker, places: list[int], calls: Sequence[tuple[Episode, dict[str, Any]]]
+        self,
+        worker: Worker,
+        places: list[int],
+        calls: Sequence[tuple[PooledEpisode, dict[str, Any]]],
     ) -> _Batch:
         worker.calls += 1
         deadline = time.monotonic() + self._deadline
@@ -343,7 +349,7 @@ class Pool:
         self,
         worker: Worker,
         places: Sequence[int],
-        calls: Sequence[tuple[Episode, dict[str, Any]]],
+        calls: Sequence[tuple[PooledEpisode, dict[str, Any]]],
         results: dict[int, Result],
         reason: str,
     ) -> list[int]:
@@ -361,7 +367,7 @@ class Pool:
         return again
 
 
-def _as_sent(episode: Episode, call: dict[str, Any], worker: Worker) -> dict[str, Any]:
+def _as_sent(episode: PooledEpisode, call: dict[str, Any], worker: Worker) -> dict[str, Any]:
     """The call with the episode's number, and with its history if the worker does not have it."""
     sent = {"episode": episode.number, **call}
     if call["do"] == "reset":
@@ -373,7 +379,7 @@ def _as_sent(episode: Episode, call: dict[str, Any], worker: Worker) -> dict[str
     return sent
 
 
-def _remember(made: tuple[Episode, dict[str, Any]], result: Result) -> None:
+def _remember(made: tuple[PooledEpisode, dict[str, Any]], result: Result) -> None:
     episode, call = made
     episode.strikes = 0
     if call["do"] == "reset":

@@ -22,7 +22,7 @@ from trace_bench.core.protocols import (
     SynthesizesDomains,
 )
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, Task
-from trace_bench.sandbox.pool import Episode, Pool, Result
+from trace_bench.sandbox.pool import Pool, PooledEpisode, Result
 from trace_bench.sandbox.protocol import (
     Violation,
     is_name,
@@ -42,7 +42,7 @@ class SandboxedEnv:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self.episode: Episode = pool.episode()
+        self.episode: PooledEpisode = pool.episode()
 
     def reset(self, task: Task) -> Step:
         return _step(self, self._one(reset_call(task)))

@@ -84,7 +84,7 @@ class Channel:
         return decode(line) if line.endswith(b"\n") else None
 
 
-class Worker:
+class Serving:
     def __init__(self, channel: Channel, suite: Any) -> None:
         self.channel = channel
         self.suite = suite
@@ -216,7 +216,7 @@ def _sendable(result: dict[str, Any]) -> dict[str, Any]:
 def main(arguments: Sequence[str]) -> int:
     keep()
     channel = Channel()
-    worker = Worker(channel, None)
+    worker = Serving(channel, None)
     start = json.loads(arguments[0])
     greeting = {"greeting": PROTOCOL, "code": code_hash(), "version": VERSION}
     try:
@@ -235,7 +235,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _made(start: Mapping[str, Any], worker: Worker) -> Any:
+def _made(start: Mapping[str, Any], worker: Serving) -> Any:
     run = RunContext(
         ask=worker.ask if start["asks_user"] else None,
         judge=worker.ask if start.get("judged") else None,

@@ -18,7 +18,7 @@ from trace_bench.core.types import Message, Tool
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.build import build, unsolved
 from trace_bench.envs.toolsandbox.scenarios.play import play
-from trace_bench.envs.toolsandbox.scenarios.pools import Pool
+from trace_bench.envs.toolsandbox.scenarios.pools import Words
 from trace_bench.envs.toolsandbox.scenarios.shapes import Shape, shapes
 from trace_bench.envs.toolsandbox.scenarios.solver import Redraw, Solver
 from trace_bench.play.steps import with_guidance
@@ -98,7 +98,7 @@ def pieces_of(vocabulary: Sequence[str]) -> Pieces:
     )
 
 
-class InventingPool(Pool):
+class InventingPool(Words):
     """The pool `demo` with half of its words invented."""
 
     def __init__(self, pieces: Pieces) -> None:
@@ -149,7 +149,7 @@ def _weighted() -> tuple[Shape, ...]:
 @lru_cache(maxsize=1)
 def _needs() -> dict[str, list[str]]:
     """The capabilities that one drawn task of each shape needs."""
-    pool = Pool("demo")
+    pool = Words("demo")
     drawn = {s.name: build(s, pool, 0, "", "demo")[0].data["requires"] for s in shapes()}
     return {name: [c for c in needs if c in GUIDANCE] for name, needs in drawn.items()}
 

@@ -28,7 +28,7 @@ SAMPLES = 128  # synthetic tasks for each capability and each kind of guidance
 
 
 @dataclass(frozen=True)
-class Bench:
+class ModelBench:
     """A model and the suite that it is measured on."""
 
     policy: LocalPolicy
@@ -49,7 +49,7 @@ def measure(folder: Path, threads: int | None = None) -> dict[str, Any]:
     """All figures of the model in `folder`, JSON-safe. About a minute."""
     policy = LocalPolicy(folder, threads=threads)
     try:
-        bench = Bench(policy, EmbeddedSuite(), str(folder))
+        bench = ModelBench(policy, EmbeddedSuite(), str(folder))
         return {
             "dev": _dev(bench),
             "augmentations": _augmentations(bench),
@@ -59,7 +59,7 @@ def measure(folder: Path, threads: int | None = None) -> dict[str, Any]:
         policy.close()
 
 
-def _dev(bench: Bench) -> dict[str, Any]:
+def _dev(bench: ModelBench) -> dict[str, Any]:
     """Success on the development split, greedy and sampled, whole and without rare capabilities."""
     tasks = bench.suite.tasks("dev")
     found: dict[str, Any] = {}
@@ -72,7 +72,7 @@ def _dev(bench: Bench) -> dict[str, Any]:
     return found
 
 
-def _augmentations(bench: Bench) -> dict[str, Any]:
+def _augmentations(bench: ModelBench) -> dict[str, Any]:
     """Greedy success on the development split under each augmentation of the tools."""
     found: dict[str, Any] = {}
     for name in AUGMENTATIONS:
@@ -82,7 +82,7 @@ def _augmentations(bench: Bench) -> dict[str, Any]:
     return found
 
 
-def _capabilities(bench: Bench) -> dict[str, Any]:
+def _capabilities(bench: ModelBench) -> dict[str, Any]:
     """Success on tasks that need one capability alone, at temperature 1: without guidance, under a
     line about the capability, and under a line about something else; the last greedy."""
     return {

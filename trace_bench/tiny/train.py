@@ -21,7 +21,7 @@ from trace_bench.tiny.tokenizer import build as build_tokenizer
 
 
 @dataclass(frozen=True)
-class Recipe:
+class TinyRecipe:
     """All that decides the weights. `tokens` counts all training tokens; `row` is the length of a
     packed row in tokens, `rows` the number of rows in a batch."""
 
@@ -44,9 +44,9 @@ class Recipe:
 
 
 SIZES = {
-    "small": Recipe(hidden=64, heads=2, kv_heads=1, feed_forward=192),
-    "medium": Recipe(),
-    "large": Recipe(hidden=256, layers=5, heads=8, kv_heads=4, feed_forward=768),
+    "small": TinyRecipe(hidden=64, heads=2, kv_heads=1, feed_forward=192),
+    "medium": TinyRecipe(),
+    "large": TinyRecipe(hidden=256, layers=5, heads=8, kv_heads=4, feed_forward=768),
 }
 """0.3, 1.0 and 4.3 million parameters."""
 SHIPPED = "medium"
@@ -81,7 +81,7 @@ def _encode_chunk(job: tuple[str, range, Pieces]) -> tuple[list[int], list[bool]
     return ids, agent, lengths
 
 
-def make_tokenizer(folder: Path, recipe: Recipe, samples: int = 4000) -> None:
+def make_tokenizer(folder: Path, recipe: TinyRecipe, samples: int = 4000) -> None:
     """Train the tokenizer on demonstrations with syllable words, and save it to `folder`."""
     from trace_bench.envs.toolsandbox.tools.augment import catalog
 
@@ -94,7 +94,7 @@ def make_tokenizer(folder: Path, recipe: Recipe, samples: int = 4000) -> None:
     tokenizer.save_pretrained(str(folder))
 
 
-def encode(folder: Path, recipe: Recipe, processes: int = 2) -> Corpus:
+def encode(folder: Path, recipe: TinyRecipe, processes: int = 2) -> Corpus:
     """All demonstrations as tokens."""
     from tokenizers import Tokenizer
 
@@ -115,7 +115,7 @@ def encode(folder: Path, recipe: Recipe, processes: int = 2) -> Corpus:
     return Corpus(np.concatenate(ids), np.concatenate(agent), starts)
 
 
-def _rows(corpus: Corpus, recipe: Recipe) -> Iterator[list[list[int]]]:
+def _rows(corpus: Corpus, recipe: TinyRecipe) -> Iterator[list[list[int]]]:
     """Batches of rows; a row is a list of demonstrations that fit into it together."""
     rng = np.random.default_rng(recipe.seed)
     lengths = np.diff(corpus.starts)
@@ -136,7 +136,7 @@ def _rows(corpus: Corpus, recipe: Recipe) -> Iterator[list[list[int]]]:
             used += int(lengths[index])
 
 
-def _tensors(corpus: Corpus, batch: list[list[int]], recipe: Recipe) -> Any:
+def _tensors(corpus: Corpus, batch: list[list[int]], recipe: TinyRecipe) -> Any:
     import torch
 
     shape = (len(batch), recipe.row)
@@ -166,7 +166,7 @@ def _tensors(corpus: Corpus, batch: list[list[int]], recipe: Recipe) -> Any:
     )
 
 
-def new_model(vocabulary: int, recipe: Recipe) -> Any:
+def new_model(vocabulary: int, recipe: TinyRecipe) -> Any:
     """A freshly initialized Qwen3 model of the recipe's size."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -190,14 +190,14 @@ def new_model(vocabulary: int, recipe: Recipe) -> Any:
     return Qwen3ForCausalLM._from_config(config, attn_implementation="sdpa", dtype=torch.float32)
 
 
-def _schedule(step: int, steps: int, recipe: Recipe) -> float:
+def _schedule(step: int, steps: int, recipe: TinyRecipe) -> float:
     if step < 30:
         return (step + 1) / 30
     begin = recipe.steady * steps
     return 1.0 if step < begin else max((steps - step) / (steps - begin), 0.0)
 
 
-def train(folder: Path, corpus: Corpus, recipe: Recipe, log: Callable[[str], None]) -> dict:
+def train(folder: Path, corpus: Corpus, recipe: TinyRecipe, log: Callable[[str], None]) -> dict:
     """Trains, saves to `folder`, and returns a report as plain data."""
     import torch
     from torch.nn.functional import cross_entropy

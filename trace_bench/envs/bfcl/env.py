@@ -17,7 +17,7 @@ from trace_bench.core.errors import EpisodeError
 from trace_bench.core.limits import Limits, fault_of
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task
 from trace_bench.envs.bfcl.data import more_tools, tools_of
-from trace_bench.envs.bfcl.world import Call, World, parse
+from trace_bench.envs.bfcl.world import BfclCall, BfclWorld, parse
 
 MOST_STEPS = 20  # steps with calls in one turn of the user; the benchmark ends the episode after it
 ARGUMENTS = Limits(size=100_000, depth=16, items=10_000)  # of one call
@@ -32,8 +32,8 @@ class BfclEnv:
 
     def reset(self, task: Task) -> Step:
         self._entry: Mapping[str, Any] = task.data["record"]
-        self._world = World(self._entry)
-        self._turns: list[list[list[Call]]] = [[]]
+        self._world = BfclWorld(self._entry)
+        self._turns: list[list[list[BfclCall]]] = [[]]
         self._steps = 0  # of this turn, readable or not
         self._live = True
         tools, self._later = tools_of(self._entry)
@@ -70,7 +70,7 @@ class BfclEnv:
 
     def _execute(self, calls: Any) -> Step:
         answers: list[Message] = []
-        step: list[Call] = []
+        step: list[BfclCall] = []
         for raw in calls:
             try:
                 call = _read(raw)
@@ -91,16 +91,16 @@ class BfclEnv:
         return Step(messages, done=True, score=self.score(), stop=stop)
 
 
-def _read(raw: Any) -> Call:
+def _read(raw: Any) -> BfclCall:
     """The agent's call. Raises ValueError if it cannot be read."""
     name, arguments = read_call(raw)
     if fault := fault_of(arguments, ARGUMENTS):
         raise ValueError(f"the arguments cannot be used: {fault}")
-    return Call(name, arguments)
+    return BfclCall(name, arguments)
 
 
 Checker = Literal["official", "strict"]
-Turns = Sequence[Sequence[Sequence[Call]]]  # turns of steps of calls
+Turns = Sequence[Sequence[Sequence[BfclCall]]]  # turns of steps of calls
 
 CUT_OFF = "multi_turn:force_terminated"
 EMPTY = "multi_turn:empty_turn_model_response"
@@ -113,7 +113,7 @@ def score(entry: Mapping[str, Any], played: Turns, checker: Checker) -> Score:
     no call is due counts only with `strict`, where it must have none."""
     errors: dict[int, str] = {}
     counted: list[int] = []
-    ours, theirs = World(entry), World(entry)
+    ours, theirs = BfclWorld(entry), BfclWorld(entry)
     results: list[str] = []
     for number, sources in enumerate(entry["answers"]):
         steps = played[number] if number < len(played) else ()
@@ -148,7 +148,7 @@ def score(entry: Mapping[str, Any], played: Turns, checker: Checker) -> Score:
 
 
 def _mismatch(
-    ours: World, theirs: World, results: list[str], wanted: list[str], number: int
+    ours: BfclWorld, theirs: BfclWorld, results: list[str], wanted: list[str], number: int
 ) -> str:
     """The package's name of the first difference; "" if there is none."""
     from bfcl_eval.eval_checker.multi_turn_eval.multi_turn_checker import (

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.envs.bfcl.data import tools_of
-from trace_bench.envs.bfcl.world import Call, World, named, parse
+from trace_bench.envs.bfcl.world import BfclCall, BfclWorld, named, parse
 
 WORDS = 4
 _WORD = re.compile(r"\d+(?:[.,:]\d+)*|[^\W_]+")
@@ -45,7 +45,7 @@ def find(entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 def _reason(entry: Mapping[str, Any]) -> str:
     """Why the entry is listed; "" if it is not."""
     turns = [[named(parse(s), entry["classes"]) for s in turn] for turn in entry["answers"]]
-    world, seen = World(entry), [_words(text) for text in _visible(entry)]
+    world, seen = BfclWorld(entry), [_words(text) for text in _visible(entry)]
     for turn, calls in enumerate(turns):
         seen.append(_words(entry["turns"][turn] or ""))
         for place, call in enumerate(calls):
@@ -81,18 +81,18 @@ def _within(words: list[str], text: list[str]) -> bool:
 
 
 def _matters(
-    entry: Mapping[str, Any], turns: list[list[Call]], turn: int, place: int, key: str
+    entry: Mapping[str, Any], turns: list[list[BfclCall]], turn: int, place: int, key: str
 ) -> bool:
     """Whether another text in that argument changes a state or a result."""
     changed = [list(calls) for calls in turns]
     call = changed[turn][place]
-    changed[turn][place] = Call(call.name, {**call.arguments, key: f"{call.arguments[key]} x"})
+    changed[turn][place] = BfclCall(call.name, {**call.arguments, key: f"{call.arguments[key]} x"})
     return _outcome(entry, turns) != _outcome(entry, changed)
 
 
-def _outcome(entry: Mapping[str, Any], turns: Sequence[Sequence[Call]]) -> list[Any]:
+def _outcome(entry: Mapping[str, Any], turns: Sequence[Sequence[BfclCall]]) -> list[Any]:
     """Results and public states after each turn."""
-    world = World(entry)
+    world = BfclWorld(entry)
     out: list[Any] = []
     for calls in turns:
         out.append([world.call(call) for call in calls])
@@ -106,7 +106,7 @@ def _visible(entry: Mapping[str, Any]) -> Iterator[str]:
     """What can be seen from the start: the initial state (with the files that a long context adds)
     and the schemas of all tools."""
     yield from _texts(entry["config"])
-    for instance in World(entry).instances.values():
+    for instance in BfclWorld(entry).instances.values():
         yield from _files(getattr(instance, "root", None))
     tools, later = tools_of(entry)
     yield from _texts([*tools, *later.values()])

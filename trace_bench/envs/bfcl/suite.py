@@ -17,7 +17,7 @@ from trace_bench.envs.bfcl.data import CATEGORIES, SCENARIOS, load
 from trace_bench.envs.bfcl.env import MOST_STEPS, BfclEnv, Checker
 from trace_bench.envs.bfcl.known_bad import known_bad as listed
 from trace_bench.envs.bfcl.synthetic import MAKERS, synthetic_data
-from trace_bench.envs.bfcl.world import Call, named, parse
+from trace_bench.envs.bfcl.world import BfclCall, named, parse
 
 LEADERBOARD, SYNTHETIC = "leaderboard", "synthetic"
 SPLITS = ("train", "dev", "test", LEADERBOARD)
@@ -152,6 +152,6 @@ class BfclSuite:
         return Task(name, "bfcl", split, number, data)
 
 
-def _tool_call(call_id: str, call: Call) -> dict[str, Any]:
+def _tool_call(call_id: str, call: BfclCall) -> dict[str, Any]:
     function = {"name": call.name, "arguments": json.dumps(call.arguments)}
     return {"id": call_id, "type": "function", "function": function}

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from trace_bench.envs.bfcl.world import Call
+from trace_bench.envs.bfcl.world import BfclCall
 
 CONTRAST = 0.4  # share of seeds that give a contrast case
 TEXTS = (
@@ -29,16 +29,16 @@ DOORS = ("driver", "passenger", "rear_left", "rear_right")
 
 
 @dataclass
-class Draft:
+class EntryDraft:
     """A task in the making: the user's texts with the calls that are due after each."""
 
     classes: tuple[str, ...]
     config: dict[str, Any]
-    turns: list[tuple[str, list[Call]]] = field(default_factory=list)
+    turns: list[tuple[str, list[BfclCall]]] = field(default_factory=list)
     asks: bool = False  # in a turn without calls something must be asked for
 
 
-Maker = Callable[[Random, bool], Draft]
+Maker = Callable[[Random, bool], EntryDraft]
 
 
 def synthetic_data(capability: str, seed: int) -> dict[str, Any]:
@@ -59,45 +59,45 @@ def synthetic_data(capability: str, seed: int) -> dict[str, Any]:
     return {"record": record, "contrast": contrast}
 
 
-def _source(call: Call) -> str:
+def _source(call: BfclCall) -> str:
     return f"{call.name}({', '.join(f'{k}={v!r}' for k, v in call.arguments.items())})"
 
 
 # -- completes_all_parts --------------------------------------------------------------------------
 
 
-def _several_files(rng: Random, contrast: bool) -> Draft:
+def _several_files(rng: Random, contrast: bool) -> EntryDraft:
     new, empty, old, note, text = (*rng.sample(NOUNS, 4), rng.choice(TEXTS))
     parts = [
-        (f"make a folder '{new}'", Call("mkdir", {"dir_name": new})),
-        (f"create an empty file '{empty}.txt'", Call("touch", {"file_name": f"{empty}.txt"})),
-        (f"delete '{old}.txt'", Call("rm", {"file_name": f"{old}.txt"})),
+        (f"make a folder '{new}'", BfclCall("mkdir", {"dir_name": new})),
+        (f"create an empty file '{empty}.txt'", BfclCall("touch", {"file_name": f"{empty}.txt"})),
+        (f"delete '{old}.txt'", BfclCall("rm", {"file_name": f"{old}.txt"})),
         (
             f"write '{text}' into '{note}.txt'",
-            Call("echo", {"content": text, "file_name": f"{note}.txt"}),
+            BfclCall("echo", {"content": text, "file_name": f"{note}.txt"}),
         ),
     ]
     config = _folder({f"{old}.txt": "Old.", f"{note}.txt": "Nothing yet."})
-    return _in_parts(rng, contrast, Draft(("GorillaFileSystem",), config), parts)
+    return _in_parts(rng, contrast, EntryDraft(("GorillaFileSystem",), config), parts)
 
 
-def _several_in_the_car(rng: Random, contrast: bool) -> Draft:
+def _several_in_the_car(rng: Random, contrast: bool) -> EntryDraft:
     gallons, city, degrees = rng.randint(3, 25), rng.choice(CITIES), rng.randint(17, 27)
     parts = [
-        (f"fill in {gallons} more gallons", Call("fillFuelTank", {"fuelAmount": gallons})),
-        ("switch the headlights on", Call("setHeadlights", {"mode": "on"})),
-        (f"navigate to '{city}'", Call("set_navigation", {"destination": city})),
+        (f"fill in {gallons} more gallons", BfclCall("fillFuelTank", {"fuelAmount": gallons})),
+        ("switch the headlights on", BfclCall("setHeadlights", {"mode": "on"})),
+        (f"navigate to '{city}'", BfclCall("set_navigation", {"destination": city})),
         (
             f"set the climate control to {degrees} degrees celsius",
-            Call("adjustClimateControl", {"temperature": degrees}),
+            BfclCall("adjustClimateControl", {"temperature": degrees}),
         ),
     ]
-    return _in_parts(rng, contrast, Draft(("VehicleControlAPI",), _car(rng, 4)), parts)
+    return _in_parts(rng, contrast, EntryDraft(("VehicleControlAPI",), _car(rng, 4)), parts)
 
 
 def _in_parts(
-    rng: Random, contrast: bool, draft: Draft, parts: Sequence[tuple[str, Call]]
-) -> Draft:
+    rng: Random, contrast: bool, draft: EntryDraft, parts: Sequence[tuple[str, BfclCall]]
+) -> EntryDraft:
     """One request of several parts, or of a single one; sometimes what is left follows later."""
     chosen = rng.sample(list(parts), len(parts))
     size = 1 if contrast else rng.randint(2, len(parts))
@@ -113,7 +113,7 @@ def _in_parts(
 # -- takes_exact_arguments_from_results -----------------------------------------------------------
 
 
-def _buys_at_the_price(rng: Random, contrast: bool) -> Draft:
+def _buys_at_the_price(rng: Random, contrast: bool) -> EntryDraft:
     name, symbol = rng.choice(list(COMPANIES.items()))
     price, amount = round(rng.uniform(20, 400), 2), rng.randint(2, 20)
     stock = {"price": price, "percent_change": 0.1, "volume": 1.5, "MA(5)": price, "MA(20)": price}
@@ -121,105 +121,107 @@ def _buys_at_the_price(rng: Random, contrast: bool) -> Draft:
     config = {"stocks": {symbol: stock}, "account_info": account, "authenticated": True,
               "market_status": "Open", "order_counter": rng.randint(100, 999)}  # fmt: skip
     order = {"order_type": "Buy", "symbol": symbol, "price": price, "amount": amount}
-    calls = [Call("place_order", order)]
+    calls = [BfclCall("place_order", order)]
     text = f"Buy {amount} shares of {symbol} at {price} each."
     if not contrast:
         text = f"Buy {amount} shares of {name} at the current price."
-        look = Call("get_symbol_by_name", {"name": name})
-        calls = [look, Call("get_stock_info", {"symbol": symbol}), *calls]
-    return Draft(("TradingBot",), {"TradingBot": config}, [(text, calls)])
+        look = BfclCall("get_symbol_by_name", {"name": name})
+        calls = [look, BfclCall("get_stock_info", {"symbol": symbol}), *calls]
+    return EntryDraft(("TradingBot",), {"TradingBot": config}, [(text, calls)])
 
 
-def _writes_to_somebody(rng: Random, contrast: bool) -> Draft:
+def _writes_to_somebody(rng: Random, contrast: bool) -> EntryDraft:
     ids, (name, *_), text = _users(rng)
-    calls = [Call("send_message", {"receiver_id": ids[name], "message": text})]
+    calls = [BfclCall("send_message", {"receiver_id": ids[name], "message": text})]
     asked = f"Send the message '{text}' to the user {ids[name]}."
     if not contrast:
         asked = f"Send the message '{text}' to {name}."
-        calls = [Call("get_user_id", {"user": name}), *calls]
-    return Draft(("MessageAPI",), _messages(ids), [(asked, calls)])
+        calls = [BfclCall("get_user_id", {"user": name}), *calls]
+    return EntryDraft(("MessageAPI",), _messages(ids), [(asked, calls)])
 
 
-def _copies_the_last_line(rng: Random, contrast: bool) -> Draft:
+def _copies_the_last_line(rng: Random, contrast: bool) -> EntryDraft:
     source, target = (f"{noun}.txt" for noun in rng.sample(NOUNS, 2))
     lines = [f"{text} ({rng.randint(1000, 9999)})" for text in rng.sample(TEXTS, 3)]
-    calls = [Call("echo", {"content": lines[-1], "file_name": target})]
+    calls = [BfclCall("echo", {"content": lines[-1], "file_name": target})]
     text = f"Write '{lines[-1]}' into '{target}'."
     if not contrast:
         text = f"Write the last line of '{source}' into '{target}', just as it is."
-        calls = [Call("tail", {"file_name": source, "lines": 1}), *calls]
+        calls = [BfclCall("tail", {"file_name": source, "lines": 1}), *calls]
     files = {source: "\n".join(lines), target: "Nothing yet."}
-    return Draft(("GorillaFileSystem",), _folder(files), [(text, calls)])
+    return EntryDraft(("GorillaFileSystem",), _folder(files), [(text, calls)])
 
 
 # -- recovers_from_errors -------------------------------------------------------------------------
 
 
-def _starts_the_engine(rng: Random, contrast: bool) -> Draft:
-    calls = [Call("startEngine", {"ignitionMode": "START"})]
+def _starts_the_engine(rng: Random, contrast: bool) -> EntryDraft:
+    calls = [BfclCall("startEngine", {"ignitionMode": "START"})]
     unlocked = 0 if contrast else rng.randint(1, 4)
     config = _car(rng, unlocked)
     if contrast:
         config["VehicleControlAPI"] |= {"brakePedalStatus": "pressed", "brakePedalForce": 1000.0}
     else:
         doors = [d for d, s in config["VehicleControlAPI"]["doorStatus"].items() if s != "locked"]
-        lock = Call("lockDoors", {"unlock": False, "door": doors})
-        calls = [lock, Call("pressBrakePedal", {"pedalPosition": 1.0}), *calls]
+        lock = BfclCall("lockDoors", {"unlock": False, "door": doors})
+        calls = [lock, BfclCall("pressBrakePedal", {"pedalPosition": 1.0}), *calls]
     city = rng.choice(CITIES)
     text = "Start the engine, whatever that takes."
-    draft = Draft(("VehicleControlAPI",), config, [(text, calls)])
+    draft = EntryDraft(("VehicleControlAPI",), config, [(text, calls)])
     if rng.random() < 0.5:
-        navigate = Call("set_navigation", {"destination": city})
+        navigate = BfclCall("set_navigation", {"destination": city})
         draft.turns.append((f"Now navigate to '{city}'.", [navigate]))
     return draft
 
 
-def _posts(rng: Random, contrast: bool) -> Draft:
+def _posts(rng: Random, contrast: bool) -> EntryDraft:
     user, text = rng.choice(PEOPLE).lower(), rng.choice(TEXTS)
     password = f"{rng.choice(NOUNS)}{rng.randint(10, 99)}"
     config = {"username": user, "password": password, "authenticated": contrast, "tweets": {},
               "tweet_counter": rng.randint(3, 50)}  # fmt: skip
     asked = f"Post '{text}' on Twitter. My user name is '{user}' and my password '{password}'."
-    calls = [Call("post_tweet", {"content": text})]
+    calls = [BfclCall("post_tweet", {"content": text})]
     if not contrast:
         login = {"username": user, "password": password}
-        calls = [Call("authenticate_twitter", login), *calls]
-    return Draft(("TwitterAPI",), {"TwitterAPI": config}, [(asked, calls)])
+        calls = [BfclCall("authenticate_twitter", login), *calls]
+    return EntryDraft(("TwitterAPI",), {"TwitterAPI": config}, [(asked, calls)])
 
 
 # -- asks_when_information_is_missing -------------------------------------------------------------
 
 
-def _opens_a_ticket(rng: Random, contrast: bool) -> Draft:
+def _opens_a_ticket(rng: Random, contrast: bool) -> EntryDraft:
     title, priority = rng.choice(TITLES), rng.randint(2, 5)
     config = {"ticket_queue": [], "ticket_counter": rng.randint(1, 90),
               "current_user": rng.choice(PEOPLE)}  # fmt: skip
-    create = Call("create_ticket", {"title": title, "priority": priority})
-    draft = Draft(("TicketAPI",), {"TicketAPI": config}, asks=True)
+    create = BfclCall("create_ticket", {"title": title, "priority": priority})
+    draft = EntryDraft(("TicketAPI",), {"TicketAPI": config}, asks=True)
     full = f"Open a ticket of priority {priority} without a description, titled '{title}'."
     parts = (f"Open a ticket of priority {priority} without a description.", f"Title it '{title}'.")
     return _told_in(draft, contrast, full, parts, create)
 
 
-def _sends_a_text(rng: Random, contrast: bool) -> Draft:
+def _sends_a_text(rng: Random, contrast: bool) -> EntryDraft:
     ids, (name, *_), text = _users(rng)
-    send = Call("send_message", {"receiver_id": ids[name], "message": text})
-    draft = Draft(("MessageAPI",), _messages(ids), asks=True)
+    send = BfclCall("send_message", {"receiver_id": ids[name], "message": text})
+    draft = EntryDraft(("MessageAPI",), _messages(ids), asks=True)
     full = f"Send the user {ids[name]} a message that says '{text}'."
     return _told_in(
         draft, contrast, full, (f"Send the user {ids[name]} a message.", f"'{text}'"), send
     )
 
 
-def _makes_a_folder(rng: Random, contrast: bool) -> Draft:
+def _makes_a_folder(rng: Random, contrast: bool) -> EntryDraft:
     name, *others = rng.sample(NOUNS, 3)
-    make = Call("mkdir", {"dir_name": name})
-    draft = Draft(("GorillaFileSystem",), _folder({f"{n}.txt": "" for n in others}), asks=True)
+    make = BfclCall("mkdir", {"dir_name": name})
+    draft = EntryDraft(("GorillaFileSystem",), _folder({f"{n}.txt": "" for n in others}), asks=True)
     parts = ("Make a new folder here.", f"Call it '{name}'.")
     return _told_in(draft, contrast, f"Make a new folder '{name}' here.", parts, make)
 
 
-def _told_in(draft: Draft, contrast: bool, full: str, parts: Sequence[str], call: Call) -> Draft:
+def _told_in(
+    draft: EntryDraft, contrast: bool, full: str, parts: Sequence[str], call: BfclCall
+) -> EntryDraft:
     """The request in one text, or in two of which the first is not enough."""
     draft.turns = [(full, [call])] if contrast else [(parts[0], []), (parts[1], [call])]
     return draft

@@ -22,7 +22,7 @@ _FILES = 10_000  # the most that may be copied: folders that are copied into eac
 
 
 @dataclass(frozen=True)
-class Call:
+class BfclCall:
     """A tool call. `given` are positional arguments, which only the package's own calls have."""
 
     name: str
@@ -30,7 +30,7 @@ class Call:
     given: tuple[Any, ...] = ()
 
 
-class World:
+class BfclWorld:
     """The tool classes of an entry in their initial state."""
 
     def __init__(self, entry: Mapping[str, Any]) -> None:
@@ -47,7 +47,7 @@ class World:
             self.instances[name] = instance
             self._methods.update({m: getattr(instance, m) for m in methods_of(name)})
 
-    def call(self, call: Call) -> str:
+    def call(self, call: BfclCall) -> str:
         """What the tool returns, as the package's executor words it. An exception becomes the
         answer `Error during execution: ...`."""
         try:
@@ -55,7 +55,7 @@ class World:
         except Exception as error:  # the benchmark shows every error to the agent
             return f"Error during execution: {error}"
 
-    def _run(self, call: Call) -> Any:
+    def _run(self, call: BfclCall) -> Any:
         if call.name in REFUSED:
             raise ValueError(f"Function call {call.name} is not allowed.")
         if (method := self._methods.get(call.name)) is None:
@@ -70,7 +70,7 @@ class World:
         return method(*copy.deepcopy(call.given), **copy.deepcopy(dict(call.arguments)))
 
 
-def parse(source: str) -> Call:
+def parse(source: str) -> BfclCall:
     """A call from the package's answers, such as "cd(folder='temp')", whose arguments are literals.
     Raises ValueError for anything else."""
     try:
@@ -81,14 +81,14 @@ def parse(source: str) -> Call:
         raise ValueError(f"{source!r} is no call")
     given = tuple(ast.literal_eval(argument) for argument in node.args)
     arguments = {str(k.arg): ast.literal_eval(k.value) for k in node.keywords}
-    return Call(node.func.id, arguments, given)
+    return BfclCall(node.func.id, arguments, given)
 
 
-def named(call: Call, classes: Sequence[str]) -> Call:
+def named(call: BfclCall, classes: Sequence[str]) -> BfclCall:
     """The same call with all arguments by name, as a model writes it."""
     owner = next(c for c in reversed(classes) if call.name in methods_of(c))
     names = list(inspect.signature(getattr(tool_class(owner), call.name)).parameters)[1:]
-    return Call(call.name, {**dict(zip(names, call.given, strict=False)), **call.arguments})
+    return BfclCall(call.name, {**dict(zip(names, call.given, strict=False)), **call.arguments})
 
 
 @cache

@@ -14,7 +14,7 @@ Values = tuple[str, ...] | range
 
 
 @dataclass(frozen=True)
-class Table:
+class Domain:
     """`noun`: what a row is, as tools and users call it. `names`: two lists of words that a row's
     name is made of. `count`, `place`: a field of numbers and one of words, with its values."""
 
@@ -53,18 +53,18 @@ class Table:
         )
 
 
-def _table(noun: str, first: str, second: str, count: str, place: str) -> Table:
+def _table(noun: str, first: str, second: str, count: str, place: str) -> Domain:
     """A table from words: the lists that names are made of, the two fields with their values."""
     number, low, high = count.split()
     word, *values = place.split()
     names = (tuple(first.split()), tuple(second.split()))
-    return Table(noun, names, (number, range(int(low), int(high))), (word, tuple(values)))
+    return Domain(noun, names, (number, range(int(low), int(high))), (word, tuple(values)))
 
 
 _DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday"
 _ROOMS = "north south east west upper lower"
 
-TABLES: Mapping[str, Table] = MappingProxyType(
+TABLES: Mapping[str, Domain] = MappingProxyType(
     {
         "calendar": _table(
             "event", "budget design launch board spring sales", "review lunch call visit",

@@ -14,7 +14,7 @@ from typing import Any
 from trace_bench.core.chat import make_call
 from trace_bench.core.errors import unknown
 from trace_bench.core.types import Message
-from trace_bench.envs.domains.tables import TABLES, Table, Values
+from trace_bench.envs.domains.tables import TABLES, Domain, Values
 
 SYSTEM = "You are an assistant. Use the tools."
 _ROWS = 8
@@ -29,7 +29,7 @@ class Draft:
     what the user says, the reference's calls, and what the user is to be told (None: nothing)."""
 
     rng: random.Random
-    table: Table
+    table: Domain
     rows: list[Row]
     free: list[Row]
     new: list[str]  # names that no row has
@@ -88,7 +88,7 @@ def reference(data: Mapping[str, Any]) -> list[Message]:
     return out
 
 
-def apply(table: Table, rows: list[Row], tool: str, arguments: Mapping[str, Any]) -> Any:
+def apply(table: Domain, rows: list[Row], tool: str, arguments: Mapping[str, Any]) -> Any:
     """Runs a tool on `rows`, which it changes; returns its result. Raises ValueError for a call
     that cannot be carried out."""
     verb, _, rest = tool.partition(f"_{table.noun}")
@@ -109,13 +109,13 @@ def apply(table: Table, rows: list[Row], tool: str, arguments: Mapping[str, Any]
     return None
 
 
-def _only(found: list[Row], table: Table) -> Row:
+def _only(found: list[Row], table: Domain) -> Row:
     if not found:
         raise ValueError(f"There is no such {table.noun}")
     return found[0]
 
 
-def _row(rng: random.Random, table: Table, name: str) -> Row:
+def _row(rng: random.Random, table: Domain, name: str) -> Row:
     values = {name: _value(rng, values) for name, values in table.fields.items()}
     return {"id": f"{rng.getrandbits(32):08x}", "name": name, **values}
 

@@ -24,7 +24,7 @@ _TYPES = {"string": str, "integer": int, "number": float, "boolean": bool, "arra
           "object": dict}  # fmt: skip
 
 
-class Episode:
+class OutwardEpisode:
     """Episodes of a suite, one after the other. Raises UserError for a suite whose user is played
     by a model."""
 

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 from trace_bench.core.protocols import Suite
 from trace_bench.core.types import Message, Task
-from trace_bench.envs.outward import Episode, function
+from trace_bench.envs.outward import OutwardEpisode, function
 
 
 class Environment:
@@ -26,7 +26,7 @@ class Environment:
     _suite: ClassVar[Suite]
 
     def __init__(self) -> None:
-        self._episode = Episode(self._suite)
+        self._episode = OutwardEpisode(self._suite)
 
     def reset(self, task: str, **row: Any) -> None:
         """Begins the episode of a row of `environments`."""
@@ -55,7 +55,7 @@ def environments(
     rows: list[dict[str, Any]] = []
     names: dict[str, str] = {}
     made: dict[str, type[Environment]] = {}
-    episode = Episode(suite)
+    episode = OutwardEpisode(suite)
     for task in tasks:
         opening, tools = episode.begin(task)
         name = names.setdefault(json.dumps(tools, sort_keys=True), f"tools_{len(names)}")
@@ -75,7 +75,7 @@ def reward(
     return [_score(c, e._episode) for c, e in zip(completions, environments, strict=True)]
 
 
-def _score(completion: Sequence[Message], episode: Episode) -> float:
+def _score(completion: Sequence[Message], episode: OutwardEpisode) -> float:
     last = completion[-1] if completion else {"role": "none"}
     if last["role"] == "assistant" and not last.get("tool_calls"):
         episode.say(str(last.get("content") or ""))

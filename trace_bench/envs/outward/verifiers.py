@@ -20,7 +20,7 @@ from trace_bench.core.errors import unknown
 from trace_bench.core.factory import load
 from trace_bench.core.protocols import Suite, Synthesizes
 from trace_bench.core.types import Score, Task, task_from_json, to_json
-from trace_bench.envs.outward import USER, Episode, function
+from trace_bench.envs.outward import USER, OutwardEpisode, function
 
 PHONE_WORLD = "trace_bench.envs.toolsandbox.scenarios.suite:EmbeddedSuite"
 
@@ -36,7 +36,7 @@ class SuiteTools(vf.Toolset[vf.ToolsetConfig, vf.State]):
     TOOL_PREFIX = None
 
     async def setup_task(self, task: SuiteData) -> None:
-        self.episode = Episode(_suite(task.suite))
+        self.episode = OutwardEpisode(_suite(task.suite))
         _, self.tools = self.episode.begin(task_from_json(task.task))
 
     def register(self, mcp: Any) -> None:
@@ -68,7 +68,7 @@ class SuiteTask(vf.Task[SuiteData, vf.State, vf.TaskConfig]):
 
     def score_of(self, trace: vf.Trace) -> Score:
         """The suite's own score of what the agent did."""
-        episode = Episode(_suite(self.data.suite))
+        episode = OutwardEpisode(_suite(self.data.suite))
         episode.begin(task_from_json(self.data.task))
         for message in (n.message for n in trace.nodes if n.sampled):
             for call in message.tool_calls or ():
@@ -96,7 +96,7 @@ class SuiteConfig(vf.TasksetConfig):
 class SuiteTaskset(vf.Taskset[SuiteTask, SuiteConfig]):
     def load(self) -> Iterator[SuiteTask]:
         config, suite = self.config, _suite(self.config.suite)
-        episode = Episode(suite)
+        episode = OutwardEpisode(suite)
         for task in _tasks(suite, config):
             opening, _ = episode.begin(task)
             data = SuiteData(

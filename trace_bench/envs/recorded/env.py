@@ -12,9 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from trace_bench.checklists.items import read_checklists
-from trace_bench.checklists.judges import Judge, Progress, Scene
+from trace_bench.checklists.judges import ChecklistProgress, Judge, Scene
 from trace_bench.checklists.rewards import Assignment, Rollout, reward
-from trace_bench.checklists.talk import Turn, step_of, turns_of
+from trace_bench.checklists.talk import UserTurn, step_of, turns_of
 from trace_bench.core.chat import answer_call
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Env, ScoresAlone
@@ -45,12 +45,12 @@ class RecordedEnv:
         record = task.data["record"]
         opening, self._turns = turns_of(record["messages"])
         self._checklists = read_checklists(record["checklists"], str(record["uuid"]))
-        self._progress = Progress(self._checklists, self._judge)
+        self._progress = ChecklistProgress(self._checklists, self._judge)
         self._behind = self._make_behind(record)
         self._tools = self._make_tools(record, exchanges(self._turns), self._behind)
         self._task, self._number = task.id, 0
         self._acted: list[int] = []  # the user's turn of each step
-        self._now = Turn(self._turns[0].user)
+        self._now = UserTurn(self._turns[0].user)
         self._said: list[Message] = list(opening)
         self._places: list[int] = []  # the index of each step's message in the conversation
         self._live = True
@@ -113,7 +113,7 @@ class RecordedEnv:
             return Step(done=True, score=self.score(), stop=StopReason.DONE)
         self._said += [self._now.user, *self._messages()]
         self._number += 1
-        self._now = Turn(self._turns[self._number].user)
+        self._now = UserTurn(self._turns[self._number].user)
         return Step((self._now.user,))
 
     def _messages(self) -> list[Message]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from trace_bench.checklists.talk import Call, plain
+from trace_bench.checklists.talk import ToolCall, plain
 from trace_bench.core.chat import ask_until
 from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.protocols import Ask
@@ -47,7 +47,7 @@ class ModelSimulator:
         self._ask, self._history = ask, history
 
     def answer(
-        self, call: Call, tool: Tool, there: Sequence[Exchange], so_far: Sequence[Exchange]
+        self, call: ToolCall, tool: Tool, there: Sequence[Exchange], so_far: Sequence[Exchange]
     ) -> str:
         messages = self._question(call, tool, there, so_far if self._history else ())
         return ask_until(
@@ -55,7 +55,7 @@ class ModelSimulator:
         )
 
     def _question(
-        self, call: Call, tool: Tool, there: Sequence[Exchange], so_far: Sequence[Exchange]
+        self, call: ToolCall, tool: Tool, there: Sequence[Exchange], so_far: Sequence[Exchange]
     ) -> list[Message]:
         lines = [_dump({"schema": tool["function"]})]
         lines += [_dump({"recorded": _exchange(e)}) for e in there[:_MOST]]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from trace_bench.checklists.talk import Call, Turn, call_of
+from trace_bench.checklists.talk import ToolCall, UserTurn, call_of
 from trace_bench.core.checked import number
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Env, Suite
@@ -84,7 +84,7 @@ def _is(value: Any, kind: str) -> bool:
 
 NOT_RECORDED = json.dumps({"error": "ToolError: this call has no recorded answer"})
 
-Exchange = tuple[Call, str]  # a call and its answer
+Exchange = tuple[ToolCall, str]  # a call and its answer
 
 
 class Simulator(Protocol):
@@ -93,7 +93,7 @@ class Simulator(Protocol):
     is void."""
 
     def answer(
-        self, call: Call, tool: Tool, there: Sequence[Exchange], so_far: Sequence[Exchange]
+        self, call: ToolCall, tool: Tool, there: Sequence[Exchange], so_far: Sequence[Exchange]
     ) -> str: ...
 
 
@@ -144,7 +144,7 @@ class Tools:
         self._so_far.append((call, answer))
         return answer, False
 
-    def _recorded(self, call: Call) -> str | None:
+    def _recorded(self, call: ToolCall) -> str | None:
         answers = self._answers.get(call.key) if self._replays else None
         if answers is None:
             return None
@@ -152,7 +152,7 @@ class Tools:
         self._made[call.key] = number + 1
         return answers[min(number, len(answers) - 1)]
 
-    def _simulated(self, call: Call, tool: Tool, real: str | None) -> str:
+    def _simulated(self, call: ToolCall, tool: Tool, real: str | None) -> str:
         if real is not None and self._world is not None:
             self.counts["real"] += 1
             return self._world.shown(call, real)
@@ -169,7 +169,7 @@ class Tools:
         return json.dumps({"error": f"ToolError: {why[:500]}"}), True
 
 
-def exchanges(turns: Sequence[Turn]) -> list[Exchange]:
+def exchanges(turns: Sequence[UserTurn]) -> list[Exchange]:
     """All calls of a recording that can be read, with their answers."""
     return [
         (call, result)
@@ -205,14 +205,14 @@ class Behind:
         self._env.reset(task)
         self._made: dict[str, int] = {}
 
-    def answer(self, call: Call) -> str:
+    def answer(self, call: ToolCall) -> str:
         """Makes the call in the real environment."""
         if self._done:
             return ENDED
         answer, self._done = _call(self._env, call)
         return answer
 
-    def shown(self, call: Call, answer: str) -> str:
+    def shown(self, call: ToolCall, answer: str) -> str:
         """The answer as the agent reads it."""
         before = self._made.get(call.key, 0)
         self._made[call.key] = before + 1
@@ -227,7 +227,7 @@ class Behind:
     def close(self) -> None:
         self._env.close()
 
-    def _at_first(self, call: Call) -> str:
+    def _at_first(self, call: ToolCall) -> str:
         """What the call would have given at the beginning."""
         fresh = self._suite.make()
         try:
@@ -236,11 +236,11 @@ class Behind:
         finally:
             fresh.close()
 
-    def _draw(self, what: str, call: Call, number: int = 0) -> float:
+    def _draw(self, what: str, call: ToolCall, number: int = 0) -> float:
         return stable_seed(self._seed, what, self._task.id, call.key, number) / 2**63
 
 
-def _call(env: Env, call: Call) -> tuple[str, bool]:
+def _call(env: Env, call: ToolCall) -> tuple[str, bool]:
     """(the answer, whether the episode ended)."""
     function = {"name": call.name, "arguments": json.dumps(dict(call.arguments))}
     raw = {"id": "call_0", "type": "function", "function": function}

@@ -13,9 +13,9 @@ from trace_bench.core.protocols import Ask
 from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task, Tool
 from trace_bench.envs.tau2.data import policy_text
 from trace_bench.envs.tau2.judge import judge
-from trace_bench.envs.tau2.score import Call, Ended, assertions, score
-from trace_bench.envs.tau2.user import STOPS, AskedUser, ScriptedUser, User
-from trace_bench.envs.tau2.world import AGENT, USER, Answer, Toolbox, World, failed
+from trace_bench.envs.tau2.score import Ended, MadeCall, assertions, score
+from trace_bench.envs.tau2.user import STOPS, AskedUser, ScriptedCustomer, User
+from trace_bench.envs.tau2.world import AGENT, USER, Tau2World, ToolAnswer, Toolbox, failed
 
 MOST_ERRORS = 10  # failed calls of agent and user; the benchmark then ends the episode
 
@@ -61,8 +61,8 @@ class Tau2Env:
 
     def reset(self, task: Task) -> Step:
         self._record = task.data["record"]
-        self._world: World = self._toolbox.world(self._record)
-        self._calls: list[Call] = []
+        self._world: Tau2World = self._toolbox.world(self._record)
+        self._calls: list[MadeCall] = []
         self._said: list[str] = []
         self._errors = 0
         self._stopped = False
@@ -116,7 +116,7 @@ class Tau2Env:
 
     def _make_user(self) -> User:
         if self._kind == "scripted":
-            return ScriptedUser(self._record)
+            return ScriptedCustomer(self._record)
         tools = self._toolbox.schemas[USER]
         return AskedUser(self._record, self._toolbox.data.domain, tools, self._ask)
 
@@ -133,15 +133,15 @@ class Tau2Env:
             answers.append(answer_call(call, answer.text))
         return self._goes_on(tuple(answers))
 
-    def _agent_call(self, name: str, arguments: Mapping[str, Any]) -> Answer:
+    def _agent_call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
         side = AGENT
         if self._solo and name in self._toolbox.names(USER):
             side = USER
-        self._calls.append(Call(side, name, arguments))
+        self._calls.append(MadeCall(side, name, arguments))
         return self._world.call(side, name, arguments)
 
     def _user_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        self._calls.append(Call(USER, name, arguments))
+        self._calls.append(MadeCall(USER, name, arguments))
         answer = self._world.call(USER, name, arguments)
         self._errors += answer.failed
         return answer.text

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from trace_bench.core.types import Milestone, Score
-from trace_bench.envs.tau2.world import AGENT, USER, Toolbox, World, environment
+from trace_bench.envs.tau2.world import AGENT, USER, Tau2World, Toolbox, environment
 
 SCORING = "2"  # of the rules below; recorded in every run. 1 scored episodes that were cut off
 BASIS = ("DB", "COMMUNICATE")  # of tasks that name none
 
 
 @dataclass(frozen=True)
-class Call:
+class MadeCall:
     """A tool call made by the agent or the user."""
 
     side: str
@@ -30,9 +30,9 @@ class Ended:
     whatever limit, scores 0. `judged`: for each assertion in natural language, whether it holds;
     None if no model judges them."""
 
-    world: World
+    world: Tau2World
     sent: Sequence[str]
-    calls: Sequence[Call]
+    calls: Sequence[MadeCall]
     stopped: bool = True
     judged: Mapping[str, bool] | None = None
 
@@ -130,7 +130,7 @@ def _name(action: Mapping[str, Any]) -> str:
     return f"{side}call {action['name']}({arguments})"
 
 
-def _done(action: Mapping[str, Any], calls: Sequence[Call]) -> bool:
+def _done(action: Mapping[str, Any], calls: Sequence[MadeCall]) -> bool:
     """Whether the agent or the user made a call of this name with equal arguments: those that
     the action says to compare, or else those that the call has."""
     for call in calls:

@@ -31,7 +31,7 @@ class User(Protocol):
     def reply(self, said: str, act: Act) -> str: ...
 
 
-class ScriptedUser:
+class ScriptedCustomer:
     """A scripted user: opens with everything that the task says about the user, makes the user's
     next actions when the agent writes, answers questions with yes, and otherwise ends the
     conversation. For lower and upper bounds and tests; no substitute for a real user."""

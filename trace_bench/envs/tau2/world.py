@@ -25,16 +25,16 @@ _IDS: contextvars.ContextVar[random.Random] = contextvars.ContextVar("ids")
 
 
 @dataclass(frozen=True)
-class Answer:
+class ToolAnswer:
     """What a tool says, and whether the call failed."""
 
     text: str
     failed: bool = False
 
 
-def failed(why: str) -> Answer:
+def failed(why: str) -> ToolAnswer:
     """The answer of a call that failed."""
-    return Answer(f"Error: {why}", failed=True)
+    return ToolAnswer(f"Error: {why}", failed=True)
 
 
 class Toolbox:
@@ -57,7 +57,7 @@ class Toolbox:
     def names(self, side: str) -> Sequence[str]:
         return list(self._definitions[side])
 
-    def world(self, record: Mapping[str, Any]) -> World:
+    def world(self, record: Mapping[str, Any]) -> Tau2World:
         """A fresh world in the task's initial state. Telecom's tasks start with actions on both
         sides; the result is cached, so that they are executed once per task."""
         from inspect_ai.util import Store
@@ -72,7 +72,7 @@ class Toolbox:
             ids.setstate(state)
             for key, value in values.items():
                 store.set(key, value)
-            return World(self, store, context)
+            return Tau2World(self, store, context)
         for make in self._fresh:
             make(store)
         actions = (record.get("initial_state") or {}).get("initialization_actions") or ()
@@ -81,9 +81,9 @@ class Toolbox:
         if actions:
             found = (dict(store.items()), ids.getstate())
             self._started[record["id"]] = pickle.dumps(found, protocol=5)
-        return World(self, store, context)
+        return Tau2World(self, store, context)
 
-    def call(self, side: str, name: str, arguments: Mapping[str, Any]) -> Answer:
+    def call(self, side: str, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
         """A tool's answer, in the current context. An exception becomes the answer `Error: ...`.
         The tool gets the arguments as they were given, whatever their types, as in the benchmark:
         a zip code that is a number is no text, and finds no user."""
@@ -91,20 +91,20 @@ class Toolbox:
         if definition is None:
             return failed(f"there is no tool {name}")
         try:
-            return Answer(_text(_finish(definition.tool(**arguments))))
+            return ToolAnswer(_text(_finish(definition.tool(**arguments))))
         except Exception as error:  # the benchmark shows every error to the agent
             return failed(str(getattr(error, "message", None) or error))
 
 
 @dataclass(frozen=True)
-class World:
+class Tau2World:
     """One episode's state: `store` holds the databases, `context` points to it."""
 
     toolbox: Toolbox
     store: Any
     context: contextvars.Context
 
-    def call(self, side: str, name: str, arguments: Mapping[str, Any]) -> Answer:
+    def call(self, side: str, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
         return self.context.run(self.toolbox.call, side, name, arguments)
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:

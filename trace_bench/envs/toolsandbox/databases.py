@@ -161,7 +161,7 @@ ROLES = (SYSTEM, USER, AGENT, ENVIRONMENT)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """One message. `snapshot` numbers the state of the databases after it. `trace` stands on the
     result of a call that succeeded: {"name", "arguments"}."""
 

@@ -14,7 +14,7 @@ from trace_bench.envs.toolsandbox.databases import (
     SYSTEM,
     USER,
     Databases,
-    Entry,
+    LogEntry,
     ToolFault,
 )
 from trace_bench.envs.toolsandbox.scoring.assignment import score_episode
@@ -23,7 +23,7 @@ from trace_bench.envs.toolsandbox.tools.augment import catalog, offer
 from trace_bench.envs.toolsandbox.tools.spec import check_arguments
 
 
-class World(Databases):
+class Phone(Databases):
     """`World(start, now, seed)`: see `Databases`. Worlds share nothing, any number may live."""
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Any:
@@ -79,7 +79,7 @@ class ToolSandboxEnv:
 
     def __init__(self) -> None:
         self._live = False
-        self.log: list[Entry] = []
+        self.log: list[LogEntry] = []
 
     def reset(self, task: Task) -> Step:
         """System prompt, the user's opening message and the tools. EpisodeError naming the task
@@ -103,7 +103,7 @@ class ToolSandboxEnv:
         data = task.data
         if task.env != "toolsandbox":
             raise ValueError(f"it is a task of {task.env!r}, not of 'toolsandbox'")
-        self.world = World(data["start"], data["now"], task.seed)
+        self.world = Phone(data["start"], data["now"], task.seed)
         self._tools, self._names = offer(
             data["tools"],
             data.get("augmentation", "none"),
@@ -189,7 +189,7 @@ class ToolSandboxEnv:
         self, sender: str, recipient: str, content: str, trace: Mapping[str, Any] | None = None
     ) -> None:
         snapshot = len(self.world.snapshots) - 1
-        self.log.append(Entry(sender, recipient, content, snapshot, trace))
+        self.log.append(LogEntry(sender, recipient, content, snapshot, trace))
 
     def _close_if_long(self, messages: tuple[Message, ...]) -> Step:
         # The system prompt is no message of the conversation.

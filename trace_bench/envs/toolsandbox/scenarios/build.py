@@ -13,8 +13,8 @@ from typing import Any
 
 from trace_bench.core.types import Task
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
-from trace_bench.envs.toolsandbox.scenarios.play import Record, play
-from trace_bench.envs.toolsandbox.scenarios.pools import Choices, Pool, belongs, sentence
+from trace_bench.envs.toolsandbox.scenarios.play import Playback, play
+from trace_bench.envs.toolsandbox.scenarios.pools import Choices, Words, belongs, sentence
 from trace_bench.envs.toolsandbox.scenarios.shapes import INSUFFICIENT, Shape
 from trace_bench.envs.toolsandbox.scenarios.solver import (
     CAPABILITIES,
@@ -33,7 +33,7 @@ _ATTEMPTS = 4000  # at a wording of the pool; one in three to one in ten fits
 
 
 def build(
-    shape: Shape, pool: Pool, seed: int, task_id: str, split: str, augmentation: str = "none"
+    shape: Shape, pool: Words, seed: int, task_id: str, split: str, augmentation: str = "none"
 ) -> tuple[Task, Turns]:
     """One task of a shape and the requests that it was made of. Raises RuntimeError when no
     wording of the pool fits (does not happen with the shapes of this package)."""
@@ -56,7 +56,7 @@ def build(
 
 
 def unsolved(
-    shape: Shape, pool: Pool, seed: int, task_id: str, split: str, augmentation: str = "none"
+    shape: Shape, pool: Words, seed: int, task_id: str, split: str, augmentation: str = "none"
 ) -> tuple[Task, Turns]:
     """The same without milestones and reference, for an episode that is not scored."""
     for attempt in range(_ATTEMPTS):
@@ -67,7 +67,7 @@ def unsolved(
 
 
 def _draw(
-    shape: Shape, pool: Pool, seed: str, augmentation: str
+    shape: Shape, pool: Words, seed: str, augmentation: str
 ) -> tuple[dict[str, Any], Turns] | None:
     """A task's data before it is solved, and its requests; None when the wording is another
     pool's."""
@@ -161,7 +161,7 @@ def _requires(task: Task, turns: Turns, asked: set[str]) -> list[str]:
     return needed
 
 
-def _invented_calls(requests: Sequence[Request], record: Record) -> list[str]:
+def _invented_calls(requests: Sequence[Request], record: Playback) -> list[str]:
     """The tools whose call would be an invention: those of requests that were not carried out."""
     called = {action["call"] for action in record.actions if "call" in action}
     undone = [request for request in requests if request.main_tool not in called]
@@ -169,7 +169,7 @@ def _invented_calls(requests: Sequence[Request], record: Record) -> list[str]:
     return [tool for tool in dict.fromkeys(tools) if tool not in called]
 
 
-def _read_milestones(data: dict[str, Any], record: Record, shape: Shape, turns: Turns) -> None:
+def _read_milestones(data: dict[str, Any], record: Playback, shape: Shape, turns: Turns) -> None:
     """Fills in milestones, their order, and minefields. A single request that cannot be carried
     out has no milestones, as in the official suite."""
     requests = [request for turn in turns for request in turn]
@@ -188,7 +188,7 @@ def _read_milestones(data: dict[str, Any], record: Record, shape: Shape, turns: 
     data["minefield_edges"] = [[i, i + 1] for i in range(len(data["minefields"]) - 1)]
 
 
-def _edges(record: Record) -> list[list[int]]:
+def _edges(record: Playback) -> list[list[int]]:
     """Which event comes before which: those of one request in order, all of a turn before its
     closing message, and that before the next turn."""
     edges: list[list[int]] = []

@@ -13,10 +13,10 @@ from trace_bench.envs.toolsandbox.databases import KEYS, Snapshot
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.solver import (
     Begin,
-    Call,
     Fault,
     Say,
     Solver,
+    ToolUse,
     Turns,
     solve,
 )
@@ -43,7 +43,7 @@ class Event:
 
 
 @dataclass
-class Record:
+class Playback:
     """One episode of a solver. actions: in the form of `Task.data["reference"]`. messages: the
     agent's and what came back. events: in order. first, last: the environment's steps."""
 
@@ -74,9 +74,9 @@ def assistant(action: dict[str, Any], index: int, shown: Callable[[str], str]) -
     }
 
 
-def play(env: ToolSandboxEnv, task: Task, turns: Turns, solver: Solver) -> Record:
+def play(env: ToolSandboxEnv, task: Task, turns: Turns, solver: Solver) -> Playback:
     """Runs the solution of the requests against the environment until the conversation ends."""
-    record = Record()
+    record = Playback()
     step = record.first = env.reset(task)
     solution = solve(turns, solver)
     answer: Any = None
@@ -113,10 +113,10 @@ def play(env: ToolSandboxEnv, task: Task, turns: Turns, solver: Solver) -> Recor
     return record
 
 
-def _act(env: ToolSandboxEnv, record: Record, intent: Call | Say) -> Step:
+def _act(env: ToolSandboxEnv, record: Playback, intent: ToolUse | Say) -> Step:
     """One turn of the agent, recorded."""
     action: dict[str, Any]
-    if isinstance(intent, Call):
+    if isinstance(intent, ToolUse):
         action = {"call": intent.name, "arguments": intent.arguments}
     else:
         action = {"say": intent.text}

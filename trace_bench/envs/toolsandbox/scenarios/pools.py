@@ -53,7 +53,7 @@ def _tickers(pool: str) -> tuple[str, ...]:
     return share(sorted(row["symbol"] for row in data("stocks")), pool)
 
 
-class Pool:
+class Words:
     """Draws the words of one pool. Subclassed by the demonstrations, which also invent words."""
 
     def __init__(self, name: str) -> None:
@@ -86,7 +86,7 @@ class Choices:
     used: first names that the scenario already has. wording: which clauses were chosen."""
 
     rng: random.Random
-    pool: Pool
+    pool: Words
     used: set[str] = field(default_factory=set)
     wording: list[str] = field(default_factory=list)
 

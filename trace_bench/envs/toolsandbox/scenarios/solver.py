@@ -1,6 +1,6 @@
 """Requests, the capabilities that they may need, and how a script solves them.
 
-A solution is a generator. It yields what to do next, a `Call` of a tool or a `Say` to the user, and
+A solution is a generator. It yields what to do next, a `ToolUse` or a `Say` to the user, and
 receives what comes back: a tool's result, a `Fault`, or the user's reply. The same solutions give
 the reference trajectories and, by solvers that lack some capabilities, the flawed demonstrations
 that the tiny agent learns its habits from.
@@ -34,7 +34,7 @@ FAILED = "Sorry, that did not work."
 
 
 @dataclass(frozen=True)
-class Call:
+class ToolUse:
     """A tool call. `milestone`: calling it is itself part of the task (a check before acting)."""
 
     name: str
@@ -85,9 +85,9 @@ _REMEDIES: Mapping[str, tuple[str, bool]] = MappingProxyType(
     }
 )
 
-Solution = Generator[Call | Say | Begin, Any, str]
+Solution = Generator[ToolUse | Say | Begin, Any, str]
 """Solves one request or a whole conversation; returns the report to the user."""
-Steps = Generator[Call | Say | Begin, Any, Any]
+Steps = Generator[ToolUse | Say | Begin, Any, Any]
 """Part of a solution; returns what the rest goes on with."""
 
 
@@ -115,7 +115,7 @@ class Solver:
         """The tool's result. An error whose cause is a setting is answered by changing that setting
         and calling again."""
         for _ in range(3):
-            result = yield Call(tool, arguments)
+            result = yield ToolUse(tool, arguments)
             if not isinstance(result, Fault):
                 return result
             if result.message not in _REMEDIES:

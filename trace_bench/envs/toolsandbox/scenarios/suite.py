@@ -21,7 +21,7 @@ from trace_bench.envs.domains.tasks import reference as domain_reference
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.play import assistant
-from trace_bench.envs.toolsandbox.scenarios.pools import Pool
+from trace_bench.envs.toolsandbox.scenarios.pools import Words
 from trace_bench.envs.toolsandbox.scenarios.shapes import TURNS, Shape, shapes
 from trace_bench.envs.toolsandbox.scenarios.solver import CAPABILITIES
 from trace_bench.envs.toolsandbox.scenarios.synthetic import synthetic_task
@@ -89,7 +89,7 @@ def _task(split: str, index: int, augmentation: str) -> Task:
     suffix = "" if augmentation == "none" else f"@{augmentation}"
     task_id = f"{PREFIX}/{split}/{index:04d}{suffix}"
     seed = random.Random(f"{split}/{index}").getrandbits(32)
-    task, _ = build(shape, Pool(pool), seed, task_id, split, augmentation)
+    task, _ = build(shape, Words(pool), seed, task_id, split, augmentation)
     return task
 
 

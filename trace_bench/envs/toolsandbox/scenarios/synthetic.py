@@ -17,7 +17,7 @@ from trace_bench.core.errors import unknown
 from trace_bench.core.types import Task
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.play import message_constraint
-from trace_bench.envs.toolsandbox.scenarios.pools import Pool
+from trace_bench.envs.toolsandbox.scenarios.pools import Words
 from trace_bench.envs.toolsandbox.scenarios.shapes import INSUFFICIENT, SINGLE, Shape, shapes
 from trace_bench.envs.toolsandbox.scenarios.solver import CAPABILITIES, EXACT, TELL
 
@@ -37,7 +37,7 @@ def synthetic_task(capability: str, seed: int) -> Task:
     task_id = f"toolsandbox/embedded/synthetic/{capability}/{seed}"
     for _ in range(100):  # what a drawn task requires also depends on the draw
         shape, drawn = rng.choice(choice), rng.getrandbits(32)
-        task, _ = build(shape, Pool("synthetic"), drawn, task_id, "synthetic")
+        task, _ = build(shape, Words("synthetic"), drawn, task_id, "synthetic")
         if task.data["requires"] == required:
             break
     return rewarded(task, contrast)
@@ -57,7 +57,7 @@ def by_requirement() -> dict[frozenset[str], list[Shape]]:
     """The shapes by the set of capabilities that one drawn task of each requires."""
     found: dict[frozenset[str], list[Shape]] = {}
     for shape in shapes():
-        task, _ = build(shape, Pool("synthetic"), 0, "", "synthetic")
+        task, _ = build(shape, Words("synthetic"), 0, "", "synthetic")
         found.setdefault(frozenset(task.data["requires"]), []).append(shape)
     return found
 

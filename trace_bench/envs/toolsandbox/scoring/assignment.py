@@ -14,8 +14,8 @@ from typing import Any
 
 from trace_bench.core.types import Milestone as Outcome
 from trace_bench.core.types import Score
-from trace_bench.envs.toolsandbox.databases import Entry, Snapshot
-from trace_bench.envs.toolsandbox.scoring.goals import Goal, Milestone
+from trace_bench.envs.toolsandbox.databases import LogEntry, Snapshot
+from trace_bench.envs.toolsandbox.scoring.goals import Goal, GoalMilestone
 from trace_bench.envs.toolsandbox.scoring.similarity import Similarities
 
 _PERFECT = 1 - 1e-6
@@ -31,7 +31,7 @@ Placed = tuple[float, int | None]  # similarity, and the message at which it is 
 def score_episode(
     milestones: Goal,
     minefields: Goal,
-    log: Sequence[Entry],
+    log: Sequence[LogEntry],
     snapshots: Sequence[Snapshot],
     first: int = 1,
 ) -> Score:
@@ -113,7 +113,7 @@ def _referred(goal: Goal) -> list[int]:
     return sorted({since for m in goal.milestones for since in _references(m)})
 
 
-def _references(milestone: Milestone) -> list[int]:
+def _references(milestone: GoalMilestone) -> list[int]:
     """The earlier milestones that one refers to."""
     found = [c.since for c in milestone.constraints] + [g.since for g in milestone.guards]
     return [since for since in found if since is not None]

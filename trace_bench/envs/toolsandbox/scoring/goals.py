@@ -86,7 +86,7 @@ class Guard:
 
 
 @dataclass(frozen=True, slots=True)
-class Milestone:
+class GoalMilestone:
     """`name`: what it asks for, in short; `tells`: the text that the user is to be told, if any."""
 
     constraints: tuple[Constraint, ...]
@@ -100,7 +100,7 @@ class Goal:
     """A DAG of milestones. `before[i]` is the bit set of all that must not come after i; `linked`
     is the bit set of those that the graph has, see `read_goal`."""
 
-    milestones: tuple[Milestone, ...]
+    milestones: tuple[GoalMilestone, ...]
     before: tuple[int, ...]
     linked: int
     weights: tuple[float, ...]
@@ -183,12 +183,12 @@ def _ancestors(count: int, edges: Sequence[Sequence[int]]) -> tuple[int, ...]:
     return tuple(before)
 
 
-def _milestone(data: Mapping[str, Any]) -> Milestone:
+def _milestone(data: Mapping[str, Any]) -> GoalMilestone:
     guards = tuple(map(_guard, data.get("guards", ())))
     constraints = tuple(_constraint(c) for c in data["constraints"])
     if not constraints and not guards:
         raise ValueError("a milestone without constraints and guards")
-    return Milestone(constraints, guards, name_of(data), told_by(data))
+    return GoalMilestone(constraints, guards, name_of(data), told_by(data))
 
 
 def _guard(data: str | Mapping[str, Any]) -> Guard:

@@ -17,8 +17,8 @@ from importlib.util import module_from_spec
 from itertools import permutations
 from typing import Any
 
-from trace_bench.envs.toolsandbox.databases import Entry, Row, Snapshot, without_nulls
-from trace_bench.envs.toolsandbox.scoring.goals import SANDBOX, Constraint, Measure, Milestone
+from trace_bench.envs.toolsandbox.databases import LogEntry, Row, Snapshot, without_nulls
+from trace_bench.envs.toolsandbox.scoring.goals import SANDBOX, Constraint, GoalMilestone, Measure
 
 Columns = Sequence[tuple[str, Any, Measure]]
 
@@ -129,12 +129,14 @@ def _difference(kind: str, now: tuple[Row, ...], then: tuple[Row, ...]) -> list[
 class Similarities:
     """Scores milestones at messages of one finished episode; every comparison is made once."""
 
-    def __init__(self, log: Sequence[Entry], snapshots: Sequence[Snapshot]) -> None:
+    def __init__(self, log: Sequence[LogEntry], snapshots: Sequence[Snapshot]) -> None:
         self.log = log
         self.snapshots = snapshots
         self._known: dict[tuple[int, int, int], float] = {}
 
-    def milestone(self, milestone: Milestone, message: int, moments: Mapping[int, int]) -> float:
+    def milestone(
+        self, milestone: GoalMilestone, message: int, moments: Mapping[int, int]
+    ) -> float:
         """Geometric mean of the constraints at a message, times the guards. `moments` gives the
         snapshots at which earlier milestones were matched."""
         snapshot = self.log[message].snapshot

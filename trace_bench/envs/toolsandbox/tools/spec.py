@@ -26,7 +26,7 @@ _ANY_NUMBER = (-1e15, 1e15)
 
 
 @dataclass(frozen=True)
-class Parameter:
+class ToolParameter:
     """One argument. `kind` is a JSON schema type; `nullable` says that null may be passed;
     `bounds` are inclusive and their breach a ValueError."""
 
@@ -46,15 +46,15 @@ class ToolSpec:
     module: str
     description: str
     function: Callable[..., Any]
-    parameters: tuple[Parameter, ...]
+    parameters: tuple[ToolParameter, ...]
     schema: Tool
 
 
 def required(
     name: str, kind: str, description: str, bounds: tuple[float, float] | None = None
-) -> Parameter:
+) -> ToolParameter:
     """A required argument."""
-    return Parameter(name, kind, description, bounds=bounds)
+    return ToolParameter(name, kind, description, bounds=bounds)
 
 
 def optional(
@@ -63,13 +63,13 @@ def optional(
     description: str,
     bounds: tuple[float, float] | None = None,
     nullable: bool = False,
-) -> Parameter:
+) -> ToolParameter:
     """An argument that can be left out."""
-    return Parameter(name, kind, description, False, nullable, bounds)
+    return ToolParameter(name, kind, description, False, nullable, bounds)
 
 
 def tool(
-    module: str, description: str, *parameters: Parameter, name: str | None = None
+    module: str, description: str, *parameters: ToolParameter, name: str | None = None
 ) -> Callable[[Callable[..., Any]], ToolSpec]:
     """Declares a function as a tool of a module, under its own name or `name`."""
 
@@ -102,7 +102,7 @@ def check_arguments(spec: ToolSpec, arguments: Mapping[str, Any]) -> None:
         raise ToolFault("TypeError", f"Unknown argument {extra[:40]}")
 
 
-def _check_value(parameter: Parameter, value: Any) -> None:
+def _check_value(parameter: ToolParameter, value: Any) -> None:
     if value is None and parameter.nullable:
         return
     wanted, is_bool = _PYTHON_TYPES[parameter.kind], isinstance(value, bool)

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 from trace_bench.envs.toolsandbox.scenarios.pools import Choices
-from trace_bench.envs.toolsandbox.scenarios.requests.contacts import (
-    ask_number,
-    by_relationship,
-    find_contact,
-    number_argument,
-    person,
-    spoken_number,
-)
+from trace_bench.envs.toolsandbox.scenarios.requests import contacts
 from trace_bench.envs.toolsandbox.scenarios.requests.settings import SETTERS
 from trace_bench.envs.toolsandbox.scenarios.solver import (
     GiveUp,
@@ -30,12 +23,14 @@ def send_number(choices: Choices, raw: bool = False, missing: str = "") -> Reque
     """Send a text to a number. `raw`: the number is not in E.164 form; `missing`: "content" or
     "number" is not given until asked for."""
     number, content = choices.phone(), choices.content()
-    spoken = spoken_number(number) if raw else number
+    spoken = contacts.spoken_number(number) if raw else number
 
     def solution(solver: Solver) -> Solution:
         text = (yield from _ask_content(solver)) if missing == "content" else content
-        to = (yield from ask_number(solver)) if missing == "number" else spoken
-        yield from solver.call(SEND, phone_number=number_argument(solver, to), content=text)
+        to = (yield from contacts.ask_number(solver)) if missing == "number" else spoken
+        yield from solver.call(
+            SEND, phone_number=contacts.number_argument(solver, to), content=text
+        )
         return "The message is sent."
 
     answers = []
@@ -53,13 +48,13 @@ def send_name(
 ) -> Request:
     """Send a text to a contact. `missing`: its content is not given until asked for; `by`: "name"
     or "relationship"."""
-    who = person(choices, ambiguous)
+    who = contacts.person(choices, ambiguous)
     content = choices.content()
     if by == "relationship":
-        who = by_relationship(choices, who)
+        who = contacts.by_relationship(choices, who)
 
     def solution(solver: Solver) -> Solution:
-        row = yield from find_contact(solver, who)
+        row = yield from contacts.find_contact(solver, who)
         text = (yield from _ask_content(solver)) if missing else content
         yield from solver.call(SEND, phone_number=row["phone_number"], content=text)
         return "The message is sent."
@@ -76,7 +71,7 @@ def _ask_content(solver: Solver) -> Steps:
 
 def last_message(choices: Choices, ambiguous: bool = False) -> Request:
     """Read out what a contact wrote."""
-    who, content = person(choices, ambiguous), choices.content()
+    who, content = contacts.person(choices, ambiguous), choices.content()
     message = {
         "message_id": choices.row_id(),
         "sender_person_id": who.contact["person_id"],
@@ -88,7 +83,7 @@ def last_message(choices: Choices, ambiguous: bool = False) -> Request:
     }
 
     def solution(solver: Solver) -> Solution:
-        row = yield from find_contact(solver, who)
+        row = yield from contacts.find_contact(solver, who)
         found = yield from solver.call("search_messages", sender_person_id=row["person_id"])
         if not found:
             raise GiveUp("Sorry, I found no message.")

@@ -6,15 +6,7 @@ import datetime as dt
 from typing import Any
 
 from trace_bench.envs.toolsandbox.scenarios.pools import Choices
-from trace_bench.envs.toolsandbox.scenarios.requests.lookups import (
-    INVENTED_TIME,
-    TIME_TOOLS,
-    moment,
-    span,
-    spoken_info,
-    spoken_moment,
-    timestamp_of,
-)
+from trace_bench.envs.toolsandbox.scenarios.requests import lookups
 from trace_bench.envs.toolsandbox.scenarios.solver import (
     ASK,
     CONVERT,
@@ -29,7 +21,7 @@ from trace_bench.envs.toolsandbox.scenarios.solver import (
 )
 
 REMINDER_TOOLS = (
-    "add_reminder", "modify_reminder", "search_reminder", "remove_reminder", *TIME_TOOLS,
+    "add_reminder", "modify_reminder", "search_reminder", "remove_reminder", *lookups.TIME_TOOLS,
 )  # fmt: skip
 _WHEN = "When should I remind you?"
 _GUESSED_WHEN = dt.datetime(2026, 1, 1, 12, 0, tzinfo=dt.UTC)
@@ -37,8 +29,8 @@ _GUESSED_WHEN = dt.datetime(2026, 1, 1, 12, 0, tzinfo=dt.UTC)
 
 def remind_at(choices: Choices, missing: str = "") -> Request:
     """A reminder at a date and time. `missing`: "when" or "what" is not given until asked for."""
-    errand, when = choices.errand(), moment(choices)
-    date = spoken_moment(when)
+    errand, when = choices.errand(), lookups.moment(choices)
+    date = lookups.spoken_moment(when)
 
     def solution(solver: Solver) -> Solution:
         what, then = errand, when
@@ -50,11 +42,11 @@ def remind_at(choices: Choices, missing: str = "") -> Request:
             else:
                 then = _GUESSED_WHEN
         if "datetime_info_to_timestamp" in solver.tools:
-            stamp = yield from timestamp_of(solver, then)
+            stamp = yield from lookups.timestamp_of(solver, then)
         elif solver.can(DECLINE):
             raise GiveUp
         else:
-            stamp = INVENTED_TIME
+            stamp = lookups.INVENTED_TIME
         yield from solver.call("add_reminder", content=what, reminder_timestamp=stamp)
         return "The reminder is set."
 
@@ -72,15 +64,15 @@ def remind_in(choices: Choices, missing: bool = False) -> Request:
     """A reminder some time from now: the clock has to be read and shifted. `missing`: how long
     from now is not given until asked for."""
     errand = choices.errand()
-    spoken, shift = span(choices)
+    spoken, shift = lookups.span(choices)
 
     def solution(solver: Solver) -> Solution:
         if missing and solver.can(ASK):
-            yield Say(_WHEN)  # the user answers with the span that is known here
+            yield Say(_WHEN)  # the user answers with the lookups.span that is known here
         if "get_current_timestamp" not in solver.tools:
             if solver.can(DECLINE):
                 raise GiveUp
-            stamp = INVENTED_TIME
+            stamp = lookups.INVENTED_TIME
         else:
             stamp = yield from solver.call("get_current_timestamp")
             if solver.can(CONVERT) and (solver.can(ASK) or not missing):
@@ -103,7 +95,7 @@ def reminder_when(choices: Choices) -> Request:
         row = yield from _find_reminder(solver, errand)
         stamp = row["reminder_timestamp"]
         info = yield from solver.call("timestamp_to_datetime_info", timestamp=stamp)
-        return f"It is on {spoken_info(info)}."
+        return f"It is on {lookups.spoken_info(info)}."
 
     return _about(choices, "reminder_when", solution, "timestamp_to_datetime_info", errand)
 
@@ -126,7 +118,7 @@ def edit_reminder(choices: Choices) -> Request:
 def postpone(choices: Choices) -> Request:
     """Move a reminder to a later time, which is that much after the old one."""
     errand = choices.errand()
-    spoken, shift = span(choices)
+    spoken, shift = lookups.span(choices)
 
     def solution(solver: Solver) -> Solution:
         row = yield from _find_reminder(solver, errand)
@@ -163,7 +155,7 @@ def _about(
         "reminder_id": choices.row_id(),
         "content": errand,
         "creation_timestamp": 0,  # set when the scenario knows its clock
-        "reminder_timestamp": int(moment(choices).timestamp()),
+        "reminder_timestamp": int(lookups.moment(choices).timestamp()),
         "latitude": None,
         "longitude": None,
     }
@@ -187,4 +179,6 @@ def _find_reminder(solver: Solver, errand: str) -> Steps:
 
 
 def _invent_reminder(solver: Solver, content: str) -> Steps:
-    yield from solver.call("add_reminder", content=content, reminder_timestamp=INVENTED_TIME)
+    yield from solver.call(
+        "add_reminder", content=content, reminder_timestamp=lookups.INVENTED_TIME
+    )

@@ -7,12 +7,12 @@ from dataclasses import replace
 from trace_bench.envs.toolsandbox.scenarios.pools import Choices
 from trace_bench.envs.toolsandbox.scenarios.solver import (
     CHECK,
-    Call,
     GiveUp,
     Kind,
     Request,
     Solution,
     Solver,
+    ToolUse,
 )
 from trace_bench.envs.toolsandbox.tools.setting import SWITCHES
 
@@ -60,7 +60,7 @@ def conditional(choices: Choices, kind: Kind, which: str, holds: bool | None = N
 
     def solution(solver: Solver) -> Solution:
         if solver.can(CHECK):
-            value = yield Call(f"get_{switch.name}_status", {}, milestone=True)
+            value = yield ToolUse(f"get_{switch.name}_status", {}, milestone=True)
             if value is not wanted:
                 raise GiveUp(f"{switch.report(value)}, so I did not do it.")
         return (yield from request.solution(solver))
