@@ -15,8 +15,7 @@ from models import save_model
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import Task
-from trace_bench.trainers.course import FLOOR, Course, differ
-from trace_bench.trainers.schedule import make_schedule, task_of_group
+from trace_bench.trainers.course import FLOOR, Course, differ, make_schedule, task_of_group
 from trace_bench.trainers.settings import TrainerSettings, VerlSettings
 
 S = TrainerSettings(group_size=2, groups=3)

@@ -27,7 +27,8 @@ from trace_bench.core.types import (
     Trajectory,
     Turn,
 )
-from trace_bench.trainers.credit import credit, packed, unpacked
+from trace_bench.trainers.credit import credit, earned, packed, unpacked
+from trace_bench.trainers.grpo import Advantages
 
 STEP = {"level": "step", "holders": 2}
 
@@ -123,11 +124,18 @@ PLAYED = [
 ]  # fmt: skip
 
 
+def credited(given: dict[str, Any], normalize: bool) -> Advantages:
+    """The advantages of `PLAYED` in groups of four."""
+    how = replace(SETTINGS, group_size=4, hinted=0, normalize_std=normalize)
+    asked = job(Path(), 8, assignment=given)
+    return credit(PLAYED, earned(PLAYED, asked, how), asked, how)
+
+
 @pytest.mark.parametrize("level", ["trajectory", "turn", "step"])
 @pytest.mark.parametrize("normalize", [True, False])
 def test_every_token_has_the_advantage_of_its_step(level: Any, normalize: bool) -> None:
     given = {"level": level, "holders": 2}
-    found = credit(PLAYED, 4, field="similarity", assignment=given, normalize_std=normalize)
+    found = credited(given, normalize)
     how = Assignment(level, holders=2, deviation=normalize)
     wanted = advantages([rollout_of(t) for t in PLAYED[:4]], how)
     assert found.tokens is not None and wanted[3] == []
@@ -152,7 +160,7 @@ def test_verl_gets_the_advantages_of_the_local_trainer(level: Any) -> None:
     from trace_bench.trainers.verl.steps import by_checklist
 
     given = {"level": level, "holders": 2}
-    ours = credit(PLAYED, 4, field="similarity", assignment=given, normalize_std=False)
+    ours = credited(given, False)
     rows = [5, 0, 3, 2, 7, 1, 4, 6]  # in any order, and one that pads the batch
     mask = torch.zeros(len(rows) + 1, 12)
     for row, n in enumerate(rows):

@@ -18,7 +18,7 @@ from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec, Message, Task, Trajectory, trajectory_from_json
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.policies.scripted import IdlePolicy
-from trace_bench.trainers.hints import hint, sequences
+from trace_bench.trainers.course import hint, sequences
 from trace_bench.trainers.resume import State
 from trace_bench.trainers.settings import TrainerSettings, VerlSettings
 from trace_bench.trainers.tree import build, sequence_of

@@ -10,8 +10,7 @@ from models import save_model
 from trace_bench.trainers import tree
 from trace_bench.trainers.adapters import restart
 from trace_bench.trainers.model import Learner
-from trace_bench.trainers.parts import MemoryBudget, parts
-from trace_bench.trainers.tree import Tokens, build
+from trace_bench.trainers.tree import MemoryBudget, Tokens, build, parts
 
 
 def tokens(length: int, seed: int, shared: int = 5) -> Tokens:

@@ -8,8 +8,7 @@ import pytest
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import Task
-from trace_bench.trainers.course import Course
-from trace_bench.trainers.schedule import make_schedule, task_of_group
+from trace_bench.trainers.course import Course, make_schedule, task_of_group
 from trace_bench.trainers.settings import TrainerSettings
 
 S = TrainerSettings(group_size=8, groups=4, learning_rate=1.0)

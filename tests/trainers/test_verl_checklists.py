@@ -10,11 +10,13 @@ import torch
 from recordings import recorded, write
 
 from trace_bench.__main__ import main
+from trace_bench.core.protocols import TrainingJob
 from trace_bench.core.store import read_lines, write_json
-from trace_bench.core.types import Trajectory, trajectory_from_json
+from trace_bench.core.types import AgentSpec, Trajectory, trajectory_from_json
 from trace_bench.envs.recorded.data import META
 from trace_bench.methods.cm2 import Cm2Settings
-from trace_bench.trainers.credit import credit
+from trace_bench.trainers.credit import credit, earned
+from trace_bench.trainers.settings import Recipe
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")
@@ -45,15 +47,12 @@ def test_every_token_has_the_advantage_that_the_local_trainer_gives_it(folder: P
     """By what verl reports of them: largest, smallest and mean over the sampled tokens."""
     (path,) = (folder / "adapters/cm2/verl").glob("metrics-*.jsonl")
     told = {line["step"]: line["data"] for line in read_lines(path)}
-    learned = 0
+    learned, recipe = 0, Recipe(group_size=SIZE)
+    how = dataclasses.asdict(Cm2Settings(level="turn", holders=2))
+    job = TrainingJob("cm2", AgentSpec("none"), (), 0, 0, assignment=how)
     for iteration in (0, 1):
-        found = credit(
-            played(folder, iteration),
-            SIZE,
-            field="similarity",
-            assignment=dataclasses.asdict(Cm2Settings(level="turn", holders=2)),
-            normalize_std=True,
-        )
+        episodes = played(folder, iteration)
+        found = credit(episodes, earned(episodes, job, recipe), job, recipe)
         assert found.tokens is not None and found.groups == 2
         tokens = torch.cat(list(found.tokens))
         learned += int(tokens.abs().max() > 0)

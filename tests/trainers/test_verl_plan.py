@@ -21,7 +21,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import stable_seed
 from trace_bench.settings.identity import identity, parts_of
 from trace_bench.settings.schema import Settings
-from trace_bench.trainers.schedule import task_of_group
+from trace_bench.trainers.course import task_of_group
 from trace_bench.trainers.settings import TrainerSettings, VerlSettings, full_iterations
 from trace_bench.trainers.verl.compose import environment, overrides
 from trace_bench.trainers.verl.job import spec_of

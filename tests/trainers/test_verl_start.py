@@ -13,9 +13,9 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.policies.engine.lora import read_adapter
-from trace_bench.trainers.adapters import Pair, fresh, write_adapter
+from trace_bench.trainers.adapters import Pair, begin_with, fresh, write_adapter
+from trace_bench.trainers.record import start_of
 from trace_bench.trainers.settings import LINEAR, VerlSettings
-from trace_bench.trainers.start import begin_with, start_of
 from trace_bench.trainers.verl.job import described
 
 

@@ -25,7 +25,7 @@ from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.trace.method import Trace
 from trace_bench.methods.trace.settings import TraceFinishSettings
 from trace_bench.policies.routing.merge import Mixture, around, compress, merge
-from trace_bench.trainers.start import start_of
+from trace_bench.trainers.record import start_of
 
 NAME = "finish"
 GOES_ON = Need("trainer", ContinuesAdapters, "docs/trainers.md")

@@ -14,8 +14,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import FineTunes, Lab
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec
-from trace_bench.trainers.record import stepped
-from trace_bench.trainers.start import start_of
+from trace_bench.trainers.record import start_of, stepped
 
 if TYPE_CHECKING:
     from trace_bench.trainers.model import Learner
@@ -123,8 +122,7 @@ class Tuning:
         """One optimizer step on the mean of -log p over the batch's agent tokens."""
         import torch
 
-        from trace_bench.trainers.parts import parts
-        from trace_bench.trainers.tree import build
+        from trace_bench.trainers.tree import build, parts
 
         optimizer.zero_grad(set_to_none=True)
         every = sum(len(s.sampled) for s in batch)

@@ -21,7 +21,7 @@ from trace_bench.core.run_files import BEGINNING
 from trace_bench.core.store import disk_errors, read_bytes, write_bytes, write_json
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.settings.schema import Settings
-from trace_bench.trainers.start import start_of
+from trace_bench.trainers.record import start_of
 
 STATES = Need(
     "policy",

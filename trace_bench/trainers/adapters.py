@@ -22,6 +22,10 @@ from torch.nn import functional
 
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.store import stable_seed, write_bytes, write_text
+from trace_bench.core.types import AdapterRef
+from trace_bench.policies.engine.lora import read_adapter
+from trace_bench.trainers.record import check_start
+from trace_bench.trainers.settings import Recipe
 
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
@@ -192,3 +196,19 @@ def write_adapter(
     write_bytes(building / WEIGHTS, save(plain, metadata={"format": "pt"}))
     shutil.rmtree(folder, ignore_errors=True)  # the same version, from an interrupted iteration
     building.rename(folder)
+
+
+def begin_with(
+    layers: Mapping[str, LoraLinear] | Mapping[str, Pair], start: AdapterRef, recipe: Recipe
+) -> None:
+    """Puts an adapter's weights into freshly drawn layers, which then compute what it computes. If
+    it has a smaller rank, or no weights for a layer, the rest stays as drawn, with zeros in B.
+    Raises UserError for one that does not fit."""
+    check_start(start, recipe)
+    shapes = {name: (x.b.shape[0], x.a.shape[1]) for name, x in layers.items()}
+    scale = recipe.alpha / recipe.rank
+    with torch.no_grad():
+        for name, (a, scaled) in read_adapter(start, shapes).weights.items():
+            own, layer = a.shape[0], layers[name]
+            layer.a[:own] = a.to(layer.a)
+            layer.b[:, :own] = (scaled / scale).to(layer.b)

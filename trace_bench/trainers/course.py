@@ -1,8 +1,17 @@
-"""The course of a training job: which tasks it runs next, how many, and what it has spent.
+"""The course of a training job: which tasks it runs next, how many, which rollouts have a hint, and
+what it has spent.
 
 With `order=shuffled` and `resample=0` all of it is known beforehand (`make_schedule`). The other
 settings look at the rewards of groups that were run; they draw from the job's seed and these
 rewards alone, so that a job that is resumed takes the same course again.
+
+Hints (TRACE, section 2; `trainer.hinted`): some rollouts of a group run with a line in the
+system message that names the tools of the task's reference, so that a group in which the agent
+alone would always fail has episodes that succeed. What is trained on is the conversation without
+the line, as published: the tokens that were sampled, after the prompt that the group's other
+rollouts had. The old policy's log-probabilities are the trainer's own for that conversation
+(`update`), so that the ratio of the loss is 1 before the first step. The sampling was by the policy
+with the hint, which no ratio corrects: that is the method.
 """
 
 from __future__ import annotations
@@ -10,11 +19,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import HasReference, Lab, Suite
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import Task
-from trace_bench.trainers.schedule import epoch, make_schedule, task_of_group
-from trace_bench.trainers.settings import TrainerSettings
+from trace_bench.core.types import Task, Trajectory
+from trace_bench.trainers.settings import Recipe, TrainerSettings
+from trace_bench.trainers.tree import Tokens, sequence_of
 
 SAME = 1e-8  # rewards closer than this are equal
 FLOOR = 0.125  # smallest chance of a task, of one whose groups differ: it may differ again
@@ -114,3 +126,104 @@ def differ(rewards: Sequence[float]) -> bool:
     equal."""
     valid = [r for r in rewards if r == r]
     return len(valid) > 1 and max(valid) - min(valid) > SAME
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """`groups[i]`: number of groups in iteration i. `unspent`: rollouts left at the end, too few
+    for another iteration."""
+
+    groups: tuple[int, ...]
+    unspent: int
+
+
+def make_schedule(rollouts: int, settings: TrainerSettings, name: str) -> Schedule:
+    """As many full iterations as fit, then a smaller one if at least two groups fit: the whole job
+    where no group is sampled again. Raises UserError if `rollouts` are too few for one
+    iteration."""
+    size = settings.group_size
+    least = min(2, settings.groups)
+    full, rest = divmod(rollouts, size * settings.groups)
+    last = rest // size
+    groups = (settings.groups,) * full + ((last,) if last >= least else ())
+    if not groups:
+        raise UserError(
+            f"training {name!r} has {rollouts} rollouts and needs at least {least * size} "
+            f"({least} groups of {size}). Raise the setting `budget`, or lower "
+            "`trainer.group_size`."
+        )
+    return Schedule(groups, rollouts - size * sum(groups))
+
+
+def task_of_group(group: int, tasks: Sequence[Task], seed: int) -> Task:
+    """The task of the job's `group`-th group: each epoch over the tasks is a seeded shuffle."""
+    number, place = divmod(group, len(tasks))
+    return tasks[epoch(len(tasks), seed, number)[place]]
+
+
+def epoch(count: int, seed: int, number: int) -> list[int]:
+    """The places of `count` tasks in the shuffled order of an epoch."""
+    order = list(range(count))
+    random.Random(stable_seed(seed, "order", number)).shuffle(order)
+    return order
+
+
+def curve_caveat(recipe: Recipe, rollouts: int, points: Sequence[int]) -> str | None:
+    """Why the agent at one of the rollout counts `points` differs from the result of a job with
+    only that many rollouts; None if it does not. With a constant learning rate the agents are the
+    same at the ends of iterations."""
+    if recipe.decay == "linear":
+        return "the learning rate falls over the whole budget (trainer.decay=linear)"
+    if recipe.resample:
+        return "constant groups are sampled again, so iterations differ in size (trainer.resample)"
+    size = recipe.group_size * recipe.groups
+    if any(point % size for point in points if point < rollouts):
+        return (
+            f"between iterations of {size} rollouts it is the agent of the iteration before, "
+            "where a run of that budget may train on part of one more"
+        )
+    return None
+
+
+def hint(suite: Suite, task: Task) -> str:
+    """The tools that the task needs, in words. Raises UserError for a suite without references."""
+    if not isinstance(suite, HasReference):
+        raise UserError(
+            f"trainer.hinted names the tools of a task's reference, and {suite.name}/"
+            f"{suite.variant} has none. Set `trainer.hinted` to 0, or change `env`."
+        )
+    calls = [call for m in suite.reference(task) for call in m.get("tool_calls") or ()]
+    names = dict.fromkeys(call["function"]["name"] for call in calls)
+    return f"Call {', then '.join(names)}." if names else "Call no tool."
+
+
+def hints(lab: Lab, tasks: Sequence[Task], settings: Recipe) -> list[str] | None:
+    """The hint of each episode of an iteration, "" for those without; None if there are none."""
+    if not settings.hinted:
+        return None
+    found = {task.id: hint(lab.suite_of(task), task) for task in tasks[:: settings.group_size]}
+    return [found[task.id] if is_hinted(n, settings) else "" for n, task in enumerate(tasks)]
+
+
+def is_hinted(place: int, settings: Recipe) -> bool:
+    """Whether the episode at this place of an iteration has a hint: the first of each group do."""
+    return place % settings.group_size < settings.hinted
+
+
+def sequences(trajectories: Sequence[Trajectory], settings: Recipe) -> list[Tokens]:
+    """The tokens to train on, groups adjacent; those of hinted rollouts without the hint. Where no
+    rollout of the group tells what the prompt is without it, they have no sampled tokens and are
+    not trained on."""
+    size = settings.group_size
+    out: list[Tokens] = []
+    for place, trajectory in enumerate(trajectories):
+        if not is_hinted(place, settings):
+            out.append(sequence_of(trajectory))
+            continue
+        first = place - place % size
+        others = trajectories[first + settings.hinted : first + size]
+        prompt = next((t.turns[0].prompt_ids for t in others if t.turns), ())
+        turns = trajectory.turns if prompt else ()
+        plain = tuple(replace(t, prompt_ids=prompt) if not n else t for n, t in enumerate(turns))
+        out.append(sequence_of(replace(trajectory, turns=plain)))
+    return out

@@ -6,8 +6,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -20,44 +19,41 @@ from trace_bench.checklists.rewards import (
     rollout_of,
 )
 from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import TrainingJob
 from trace_bench.core.types import Check, Trajectory
-from trace_bench.trainers.assignment import assignment_of
 from trace_bench.trainers.grpo import Advantages, group_advantages
-from trace_bench.trainers.record import exact, reward_of
+from trace_bench.trainers.record import assignment_of, exact, reward_of
+from trace_bench.trainers.settings import Recipe
 
 _FULL = 1.0 - 1e-6  # rewards from here on count as 1
 _NONE = 1e-8  # advantages up to here count as 0
 
 
+def earned(trajectories: Sequence[Trajectory], job: TrainingJob, recipe: Recipe) -> list[float]:
+    """The rewards of a job's episodes: a field of the score or, with an assignment, what the
+    checklists say. NaN for an episode that is in no baseline. Raises UserError for scores without a
+    checklist."""
+    if job.assignment is None:
+        return [reward_of(t, job.reward) for t in trajectories]
+    how = assignment_of(job.assignment, recipe.normalize_std)
+    found = [usable_rollout(t) for t in trajectories]
+    return [math.nan if rollout is None else reward(rollout, how) for rollout in found]
+
+
 def credit(
-    trajectories: Sequence[Trajectory],
-    group_size: int,
-    *,
-    field: str,
-    assignment: Mapping[str, Any] | None,
-    normalize_std: bool,
+    trajectories: Sequence[Trajectory], rewards: Sequence[float], job: TrainingJob, recipe: Recipe
 ) -> Advantages:
-    """Groups are adjacent. `field` of the score is the reward, unless `assignment` takes it from
-    the checklists. Raises UserError for scores without a checklist."""
-    if assignment is None:
-        rewards = torch.tensor([reward_of(t, field) for t in trajectories], dtype=torch.float64)
-        group = torch.arange(len(trajectories)) // group_size
-        return group_advantages(rewards, group, normalize_std=normalize_std)
-    how = assignment_of(assignment, normalize_std)
+    """The advantages of episodes with these rewards (`earned`), the members of a group adjacent."""
+    size = recipe.group_size
+    if job.assignment is None:
+        values = torch.tensor(rewards, dtype=torch.float64)
+        group = torch.arange(len(trajectories)) // size
+        return group_advantages(values, group, normalize_std=recipe.normalize_std)
+    how = assignment_of(job.assignment, recipe.normalize_std)
     rollouts = [usable_rollout(t) for t in trajectories]
     lengths = [[len(turn.token_ids) for turn in t.turns] for t in trajectories]
-    groups = [list(range(n, n + group_size)) for n in range(0, len(rollouts), group_size)]
+    groups = [list(range(n, n + size)) for n in range(0, len(rollouts), size)]
     return by_checklist(rollouts, lengths, groups, how)
-
-
-def earned(
-    trajectory: Trajectory, *, field: str, assignment: Mapping[str, Any] | None, normalize_std: bool
-) -> float:
-    """An episode's reward; NaN for one that is in no baseline. Raises UserError as `credit`."""
-    if assignment is None:
-        return reward_of(trajectory, field)
-    found = usable_rollout(trajectory)
-    return math.nan if found is None else reward(found, assignment_of(assignment, normalize_std))
 
 
 def usable_rollout(trajectory: Trajectory) -> Rollout | None:

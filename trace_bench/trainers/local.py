@@ -19,22 +19,28 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, RunContext, TrainingJob
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Task, Trajectory
-from trace_bench.trainers.assignment import check_assignment
-from trace_bench.trainers.course import Course
-from trace_bench.trainers.hints import hints, is_hinted, sequences
+from trace_bench.trainers.course import (
+    Course,
+    curve_caveat,
+    hints,
+    is_hinted,
+    make_schedule,
+    sequences,
+)
 from trace_bench.trainers.record import (
+    check_assignment,
     check_finite,
     check_job,
+    check_start,
     check_turns,
     conclude,
     exact,
+    mean,
     of_rollouts,
     of_sampler,
-    reward_of,
+    start_of,
 )
-from trace_bench.trainers.schedule import curve_caveat, make_schedule
 from trace_bench.trainers.settings import GPU, TrainerSettings
-from trace_bench.trainers.start import check_start, start_of
 
 if TYPE_CHECKING:
     import torch
@@ -158,8 +164,8 @@ class _Training:
         learner = self.trainer.learner(self.job.agent.model)
         optimizer = restore(state, learner, self.settings, self.job.seed, self.start)
         for iteration in itertools.count(state.iteration):
-            trajectories = self.rollouts(iteration)
-            record = self.learn(iteration, trajectories, learner, optimizer)
+            trajectories, rewards = self.rollouts(iteration)
+            record = self.learn(iteration, trajectories, rewards, learner, optimizer)
             perfect = record["one_share"] == 1.0
             state.perfect = state.perfect + 1 if perfect else 0
             state.records.append(record)
@@ -173,22 +179,22 @@ class _Training:
 
     # -- an iteration's rollouts ------------------------------------------------------------------
 
-    def rollouts(self, iteration: int) -> list[Trajectory]:
-        """The iteration's episodes, group by group. With `resample` constant groups are followed by
-        others in their place, by the same version of the adapter."""
+    def rollouts(self, iteration: int) -> tuple[list[Trajectory], list[float]]:
+        """The iteration's episodes, group by group, and their rewards. With `resample` constant
+        groups are followed by others in their place, by the same version of the adapter."""
         call = f"train/{self.job.name}/iter{iteration:04d}"
-        played, differing = self.play(call, iteration, self.course.begin())
+        played, rewards, differing = self.play(call, iteration, self.course.begin())
         for again in range(1, self.settings.resample + 1):
             if not (tasks := self.course.more(differing)):
                 break
-            more, found = self.play(f"{call}/again{again}", iteration, tasks)
-            played, differing = played + more, differing + found
-        return played
+            more, earned, found = self.play(f"{call}/again{again}", iteration, tasks)
+            played, rewards, differing = played + more, rewards + earned, differing + found
+        return played, rewards
 
     def play(
         self, call: str, iteration: int, groups: Sequence[Task]
-    ) -> tuple[list[Trajectory], int]:
-        """(episodes of one group for each task, how many of the groups differ in reward)."""
+    ) -> tuple[list[Trajectory], list[float], int]:
+        """(episodes of one group for each task, their rewards, how many groups differ in them)."""
         from trace_bench.trainers.credit import earned
 
         size = self.settings.group_size
@@ -211,17 +217,9 @@ class _Training:
                 "the policy gives no token ids with log-probabilities, so nothing can be trained "
                 "on its rollouts. Change the setting `policy`."
             )
-        rewards = [
-            earned(
-                trajectory,
-                field=self.job.reward,
-                assignment=self.job.assignment,
-                normalize_std=self.settings.normalize_std,
-            )
-            for trajectory in played
-        ]
+        rewards = earned(played, self.job, self.settings)
         per = [rewards[first : first + size] for first in range(0, len(rewards), size)]
-        return played, self.course.played(groups, per)
+        return played, rewards, self.course.played(groups, per)
 
     # -- the adapter's versions -------------------------------------------------------------------
 
@@ -285,6 +283,7 @@ class _Training:
         self,
         iteration: int,
         trajectories: Sequence[Trajectory],
+        rewards: Sequence[float],
         learner: Learner,
         optimizer: torch.optim.Optimizer,
     ) -> dict[str, Any]:
@@ -292,13 +291,7 @@ class _Training:
         from trace_bench.trainers.credit import credit
         from trace_bench.trainers.update import update
 
-        found = credit(
-            trajectories,
-            self.settings.group_size,
-            field=self.job.reward,
-            assignment=self.job.assignment,
-            normalize_std=self.settings.normalize_std,
-        )
+        found = credit(trajectories, rewards, self.job, self.settings)
         rate = self.course.rate()
         for options in optimizer.param_groups:
             options["lr"] = rate
@@ -306,15 +299,11 @@ class _Training:
         seed = stable_seed(self.job.seed, "update", iteration)
         steps = update(learner, optimizer, tokens, found, self.settings, seed)
         check_finite(self.where(iteration), steps.grad_norm)
-        return self.record(iteration, trajectories, found, steps, rate)
-
-    def of_hinted(self, trajectories: Sequence[Trajectory]) -> dict[str, float | None]:
-        """The mean reward of the rollouts that ran without a hint, where others had one."""
-        if not self.settings.hinted:
-            return {}
-        alone = [t for n, t in enumerate(trajectories) if not is_hinted(n, self.settings)]
-        earned = [r for r in (reward_of(t, self.job.reward) for t in alone) if r == r]
-        return {"reward_without_hint": sum(earned) / len(earned) if earned else None}
+        record = self.record(iteration, trajectories, found, steps, rate)
+        if self.settings.hinted:
+            alone = [r for n, r in enumerate(rewards) if not is_hinted(n, self.settings)]
+            record["reward_without_hint"] = mean([r for r in alone if r == r])
+        return record
 
     def record(
         self,
@@ -339,7 +328,6 @@ class _Training:
             "iteration": iteration,
             "spent": self.course.spent,
             **of_rollouts(trajectories, self.job.reward, found),
-            **self.of_hinted(trajectories),
             "learning_rate": rate,
             "steps": steps.steps,
             "tokens": steps.tokens,

@@ -29,8 +29,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.policies.local import load_model
 from trace_bench.policies.precision import DType
 from trace_bench.trainers.adapters import insert
-from trace_bench.trainers.parts import MemoryBudget
-from trace_bench.trainers.tree import Tokens, Tree, build
+from trace_bench.trainers.tree import MemoryBudget, Tokens, Tree, build
 
 ATTENTION = "trace_bench_tree"
 

@@ -1,4 +1,5 @@
-"""Checks and metrics of an iteration's rollouts, shared by all trainers."""
+"""What a training job begins with, checks and metrics of its rollouts, and its end, for every
+trainer."""
 
 from __future__ import annotations
 
@@ -6,9 +7,16 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from trace_bench.checklists.rewards import Assignment
+from trace_bench.core.checked import build
 from trace_bench.core.errors import TraceBenchError, UserError, unknown
 from trace_bench.core.protocols import Lab, TrainingJob
-from trace_bench.core.types import AgentSpec, Trajectory
+from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
+from trace_bench.policies.engine.lora import read_weights
+from trace_bench.trainers.settings import Recipe
+
+if TYPE_CHECKING:
+    pass
 
 if TYPE_CHECKING:
     from trace_bench.trainers.grpo import Advantages, Mismatch
@@ -134,8 +142,8 @@ def of_rollouts(
     """Mean reward and success, and the shares of groups without a learning signal (`found`)."""
     scores = [t.score for t in trajectories if t.score is not None and t.failure is None]
     return {
-        "reward": _mean([float(getattr(s, reward)) for s in scores]),
-        "success": _mean([float(s.success) for s in scores]),
+        "reward": mean([float(getattr(s, reward)) for s in scores]),
+        "success": mean([float(s.success) for s in scores]),
         "groups": found.groups,
         "zero_share": found.all_zero / found.groups,
         "one_share": found.all_one / found.groups,
@@ -145,5 +153,55 @@ def of_rollouts(
     }
 
 
-def _mean(values: Sequence[float]) -> float | None:
+def mean(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
+
+
+def assignment_of(given: Mapping[str, Any], normalize_std: bool) -> Assignment:
+    """A job's assignment from plain data. The trainer's setting decides about the deviation."""
+    return build(Assignment, {**given, "deviation": normalize_std}, "method")
+
+
+def check_assignment(given: Mapping[str, Any], recipe: Recipe) -> None:
+    """Raises UserError for unknown fields, and for an assignment whose baselines no group of the
+    recipe is large enough for: every advantage would be zero."""
+    how = assignment_of(given, recipe.normalize_std)
+    if how.level != "trajectory" and how.holders > recipe.group_size:
+        raise UserError(
+            f"method.holders={how.holders} asks for more rollouts in a baseline than a group has "
+            f"(trainer.group_size={recipe.group_size}), so nothing would be learned. Lower "
+            "`method.holders`, or raise `trainer.group_size`."
+        )
+
+
+def start_of(agent: AgentSpec) -> AdapterRef | None:
+    """The adapter that training continues, and that the new one replaces: the agent's only one;
+    None if it has none. Raises UserError for an agent that chooses among adapters: no single
+    adapter stands for what it does."""
+    if agent.router is None and len(agent.adapters) < 2:
+        return agent.adapters[0] if agent.adapters else None
+    names = ", ".join(a.name for a in agent.adapters) or "none"
+    raise UserError(
+        f"training continues one adapter, and the agent {agent.version!r} routes between several "
+        f"(adapters: {names}). Change `agent` to a run that trained one adapter (such as grpo, "
+        "sft, or trace with method.adapters=joint), or `method` to one that changes the prompt "
+        "alone."
+    )
+
+
+def check_start(start: AdapterRef, recipe: Recipe) -> None:
+    """Raises UserError for an adapter that the recipe's adapters cannot hold."""
+    weights = read_weights(start)
+    ranks = {value.shape[0] for name, value in weights.items() if ".lora_A" in name}
+    if (most := max(ranks, default=0)) > recipe.rank:
+        raise UserError(
+            f"the adapter {start.name!r} that training begins with has rank {most}, more than "
+            f"trainer.rank={recipe.rank}. Set `trainer.rank` to at least {most}."
+        )
+    modules = {name.partition(".lora_")[0].rpartition(".")[2] for name in weights}
+    if missing := sorted(modules - set(recipe.target_modules)):
+        raise UserError(
+            f"the adapter {start.name!r} that training begins with changes {', '.join(missing)}, "
+            f"which trainer.target_modules={list(recipe.target_modules)} lacks. Add them to "
+            "`trainer.target_modules`."
+        )

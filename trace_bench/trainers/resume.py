@@ -14,10 +14,9 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_bytes
 from trace_bench.core.types import AdapterRef
 from trace_bench.policies.engine.lora import read_weights
-from trace_bench.trainers.adapters import restart
+from trace_bench.trainers.adapters import begin_with, restart
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.settings import TrainerSettings
-from trace_bench.trainers.start import begin_with
 
 FILE = "state.pt"
 _AGAIN = "the training is repeated from the stored rollouts"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from trace_bench.core.store import stable_seed
+from trace_bench.trainers.course import is_hinted
 from trace_bench.trainers.grpo import (
     Advantages,
     Mismatch,
@@ -20,11 +21,9 @@ from trace_bench.trainers.grpo import (
     policy_loss,
     token_weights,
 )
-from trace_bench.trainers.hints import is_hinted
 from trace_bench.trainers.model import Learner
-from trace_bench.trainers.parts import parts
 from trace_bench.trainers.settings import TrainerSettings
-from trace_bench.trainers.tree import Tokens, build
+from trace_bench.trainers.tree import Tokens, build, parts
 
 
 @dataclass

@@ -26,6 +26,7 @@ from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Trajectory
 from trace_bench.methods.trace import budget as budgets
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.methods.trace.training import JOINT
+from trace_bench.trainers.course import make_schedule, task_of_group
 from trace_bench.trainers.record import (
     check_finite,
     check_prompt,
@@ -33,7 +34,6 @@ from trace_bench.trainers.record import (
     of_sampler,
     reward_of,
 )
-from trace_bench.trainers.schedule import make_schedule, task_of_group
 
 if TYPE_CHECKING:
     import torch

@@ -31,7 +31,7 @@ from trace_bench.methods.trace.synthesis.generate.leaks import held_out
 from trace_bench.methods.trace.synthesis.generate.prompt import VERSION
 from trace_bench.methods.trace.training import JOINT, Job, Trained, assemble, jobs, train
 from trace_bench.methods.trace.turns import Conversations
-from trace_bench.trainers.start import start_of
+from trace_bench.trainers.record import start_of
 
 UNSPENT = "the last adapter ended early, or the rest was too little for another iteration"
 

@@ -38,7 +38,7 @@ from trace_bench.methods.trace.training import JOINT, Trained
 from trace_bench.methods.trace.turns import Conversations
 from trace_bench.policies.routing.merge import around
 from trace_bench.policies.routing.zero_shot import VERSION
-from trace_bench.trainers.start import start_of
+from trace_bench.trainers.record import start_of
 
 Example = tuple[str, str | None, tuple[str, ...]]  # text, adapter (None: base model), tools
 

@@ -13,9 +13,10 @@ from trace_bench.core.protocols import Lab, RunContext, TrainingJob
 from trace_bench.core.store import fingerprint, read_bytes, write_text
 from trace_bench.core.types import AgentSpec, Task, to_json
 from trace_bench.play.suites import generated_key
-from trace_bench.trainers.schedule import task_of_group
+from trace_bench.trainers.adapters import begin_with
+from trace_bench.trainers.course import task_of_group
+from trace_bench.trainers.record import start_of
 from trace_bench.trainers.settings import VerlSettings, full_iterations
-from trace_bench.trainers.start import begin_with, start_of
 from trace_bench.trainers.verl.spec import TRAIN, VALIDATION, JobSpec, row
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from trace_bench.core.store import read_json, stable_seed, write_json
 from trace_bench.core.types import AdapterRef, AgentSpec, Task, agent_from_json
-from trace_bench.trainers.start import start_of
+from trace_bench.trainers.record import start_of
 
 JOB_VARIABLE = "TRACE_BENCH_VERL_JOB"
 """The environment variable with the path of the folder, for verl's processes."""

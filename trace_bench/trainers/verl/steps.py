@@ -28,9 +28,9 @@ from verl.workers.utils.padding import response_to_nested
 
 from trace_bench.checklists.rewards import Assignment
 from trace_bench.trainers import credit
-from trace_bench.trainers.assignment import assignment_of
 from trace_bench.trainers.credit import unpacked
 from trace_bench.trainers.grpo import group_advantages, mismatch
+from trace_bench.trainers.record import assignment_of
 from trace_bench.trainers.verl.spec import (
     CREDIT,
     ESTIMATOR,

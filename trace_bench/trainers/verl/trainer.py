@@ -20,18 +20,18 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, OnEpisode, RunContext, TrainingJob
 from trace_bench.core.store import read_json, repair, write_json
 from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Trajectory
-from trace_bench.trainers.assignment import check_assignment
+from trace_bench.trainers.course import curve_caveat
 from trace_bench.trainers.record import (
+    check_assignment,
     check_finite,
     check_job,
+    check_start,
     check_turns,
     conclude,
     of_rollouts,
     of_sampler,
 )
-from trace_bench.trainers.schedule import curve_caveat
 from trace_bench.trainers.settings import VerlSettings, full_iterations
-from trace_bench.trainers.start import check_start
 from trace_bench.trainers.verl.arrivals import Arrivals, StepFiles, step_of
 from trace_bench.trainers.verl.collector import Collector
 from trace_bench.trainers.verl.job import claim, described, lora, prepare, spec_of, task_of
@@ -230,15 +230,10 @@ class _VerlTraining:
         self, iteration: int, played: Sequence[Trajectory], verl: Mapping[str, Any]
     ) -> dict[str, Any]:
         """One line of metrics, with the same names as trainer=local."""
-        from trace_bench.trainers.credit import credit
+        from trace_bench.trainers.credit import credit, earned
 
-        found = credit(
-            played,
-            self.spec.group_size,
-            field=self.job.reward,
-            assignment=self.job.assignment,
-            normalize_std=self.settings.normalize_std,
-        )
+        rewards = earned(played, self.job, self.settings)
+        found = credit(played, rewards, self.job, self.settings)
         where = f"{self.job.name}, iteration {iteration}"
         check_finite(where, verl.get(METRICS["grad_norm"]))
         return {
