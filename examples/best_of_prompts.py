@@ -19,7 +19,7 @@ PROMPTS = (
 )
 
 
-class BestOfPrompts:
+class BestOfPrompts(tb.Method):
     """`prompts`: the candidates beside the base agent; `least`: episodes of each in the first
     round. Both are settings: method.options.least=16 'method.options.prompts=["Be brief."]'"""
 

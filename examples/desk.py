@@ -22,7 +22,7 @@ TOOLS = (
 OPENING = {"role": "system", "content": "You work at a desk. Use the tools."}
 
 
-class Desk:
+class Desk(tb.Env):
     """Plays one episode after the other. The agent's first message without a call ends it."""
 
     def reset(self, task: tb.Task) -> tb.Step:
@@ -58,11 +58,8 @@ class Desk:
         mean = sum(m.similarity for m in met) / len(met)
         return tb.Score(mean, mean == 1.0, milestones=tuple(met))
 
-    def close(self) -> None:
-        """Nothing is held on to."""
 
-
-class Suite:
+class Suite(tb.HasReference, tb.Synthesizes):
     name, variant = "desk", "own"
 
     def __init__(self, size: int = 48) -> None:
@@ -86,13 +83,13 @@ class Suite:
     def make(self) -> Desk:
         return Desk()
 
-    def reference(self, task: tb.Task) -> list[tb.Message]:  # HasReference: the tables' ceiling
+    def reference(self, task: tb.Task) -> list[tb.Message]:  # the tables' ceiling
         look = tb.make_call("search_stock", query=task.data["ticker"])
         told = {"role": "assistant", "content": f"The price is {task.data['price']} USD."}
         again = [tb.make_call("set_wifi_status", on=True), look] if task.data["down"] else []
         return [look, *again, told]
 
-    def capabilities(self) -> list[str]:  # Synthesizes: training tasks for TRACE
+    def capabilities(self) -> list[str]:  # training tasks for TRACE
         return ["recovers_from_errors"]
 
     def synthetic(self, capability: str, seed: int) -> tb.Task:

@@ -54,7 +54,7 @@ def make(folder: Path, kind: str) -> Path:
     return folder
 
 
-class Letters:
+class Letters(tb.Suite, tb.Env):
     """Suite and environment in one: one turn, and the reward is its share of small letters."""
 
     name, variant = "letters", "own"
@@ -77,9 +77,6 @@ class Letters:
     def step(self, action: tb.Message) -> tb.Step:
         share = sum("a" <= c <= "z" for c in action["content"]) / max(1, len(action["content"]))
         return tb.Step(done=True, score=tb.Score(share, share > 0.9), stop=tb.StopReason.DONE)
-
-    def close(self) -> None:
-        """Nothing is held on to."""
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import json
 from collections.abc import Sequence
 
 from trace_bench.core.errors import EpisodeError
+from trace_bench.core.protocols import Env, HasReference
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Score, Step, StopReason, Task
 from trace_bench.policies.scripted import call_message, text_message
@@ -31,7 +32,7 @@ TOOLS = (
 )
 
 
-class ToyEnv:
+class ToyEnv(Env):
     def __init__(self, max_steps: int = 6) -> None:
         self.max_steps = max_steps
         self.closed = False
@@ -86,7 +87,7 @@ class ToyEnv:
         return {"role": "tool", "tool_call_id": call["id"], "name": name, "content": content}
 
 
-class ToySuite:
+class ToySuite(HasReference):
     name, variant = "toy", "tests"
 
     def __init__(self, max_steps: int = 6) -> None:

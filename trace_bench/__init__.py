@@ -18,15 +18,36 @@ if TYPE_CHECKING:
     from trace_bench.core.chat import answer_call, make_call, make_tool, read_call
     from trace_bench.core.errors import EpisodeError, TraceBenchError, UserError
     from trace_bench.core.protocols import (
+        ActsTogether,
+        AssignsAdvantages,
+        ContinuesAdapters,
+        Env,
+        FineTunes,
+        HasChecklist,
+        HasMilestones,
+        HasReference,
         Lab,
+        Lender,
+        Method,
         MethodPlan,
         Need,
         Phase,
         PlannedRun,
+        PlaysSums,
+        Policy,
+        RanksLabels,
         RunContext,
+        ShowsState,
+        Suite,
+        Synthesizes,
+        TakesBack,
+        TakesReport,
+        Tracker,
+        Trainer,
         TrainingJob,
         TurnReply,
         TurnRequest,
+        Typical,
         Yardstick,
     )
     from trace_bench.core.types import (
@@ -45,50 +66,16 @@ if TYPE_CHECKING:
     )
     from trace_bench.runner.api import Comparison, Result, compare, load, run
 
-__all__ = [
-    "AdapterRef",
-    "AgentSpec",
-    "Comparison",
-    "EpisodeError",
-    "Lab",
-    "Message",
-    "MethodPlan",
-    "Milestone",
-    "Need",
-    "Phase",
-    "PlannedRun",
-    "Purpose",
-    "Result",
-    "RunContext",
-    "Score",
-    "Step",
-    "StopReason",
-    "Task",
-    "Tool",
-    "TraceBenchError",
-    "TrainingJob",
-    "Trajectory",
-    "Turn",
-    "TurnReply",
-    "TurnRequest",
-    "UserError",
-    "Yardstick",
-    "__version__",
-    "answer_call",
-    "compare",
-    "load",
-    "make_call",
-    "make_tool",
-    "read_call",
-    "run",
-]
-
 _HOMES = {
     "trace_bench.core.chat": ("answer_call", "make_call", "make_tool", "read_call"),
     "trace_bench.core.errors": ("EpisodeError", "TraceBenchError", "UserError"),
     "trace_bench.core.protocols": (
-        *("Lab", "MethodPlan", "Need", "Phase", "PlannedRun", "RunContext", "TrainingJob"),
-        *("TurnReply", "TurnRequest", "Yardstick"),
+        *("ActsTogether", "AssignsAdvantages", "ContinuesAdapters", "Env", "FineTunes"),
+        *("HasChecklist", "HasMilestones", "HasReference", "Lab", "Lender", "Method"),
+        *("MethodPlan", "Need", "Phase", "PlannedRun", "PlaysSums", "Policy", "RanksLabels"),
+        *("RunContext", "ShowsState", "Suite", "Synthesizes", "TakesBack", "TakesReport"),
+        *("Tracker", "Trainer", "TrainingJob", "TurnReply", "TurnRequest", "Typical"),
+        "Yardstick",
     ),
     "trace_bench.core.types": (
         *("AdapterRef", "AgentSpec", "Message", "Milestone", "Purpose", "Score", "Step"),
@@ -96,6 +83,7 @@ _HOMES = {
     ),
     "trace_bench.runner.api": ("Comparison", "Result", "compare", "load", "run"),
 }
+__all__ = ["__version__", *(name for names in _HOMES.values() for name in names)]
 
 
 if not TYPE_CHECKING:  # a type checker knows all names, and should know which are none

@@ -18,7 +18,7 @@ from itertools import combinations
 from pathlib import Path
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import Closes, Suite
+from trace_bench.core.protocols import Suite
 from trace_bench.envs.check import Line, check
 from trace_bench.play.suites import in_both, splits_of, tasks_of
 from trace_bench.runner.build import make_suite, run_context
@@ -62,8 +62,7 @@ def _check(arguments: list[str]) -> int:
         print(report)
         return 0 if report.ok else 1
     finally:
-        if isinstance(suite, Closes):
-            suite.close()
+        suite.close()
 
 
 def _apart(suite: Suite, settings: Settings) -> Line:

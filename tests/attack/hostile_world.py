@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from trace_bench.core import protocols
 from trace_bench.core.types import Message, Score, Step, Task
 
 GOOD = 6  # tasks without harm
@@ -168,7 +169,7 @@ UNNOTICED: dict[str, Callable[[], Any]] = {
 }
 
 
-class Env:
+class Env(protocols.Env):
     def reset(self, task: Task) -> Step:
         harm = task.data["harm"]
         do = {**ANYWHERE, **IN_A_WORKER, **UNNOTICED}.get(harm, lambda: HELLO)
@@ -182,7 +183,7 @@ class Env:
         raise RuntimeError("it does not close")
 
 
-class Suite:
+class Suite(protocols.Suite):
     """`harms`: the tasks in the split "test" besides those that do no harm."""
 
     name, variant = "hostile", "world"

@@ -24,10 +24,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from trace_bench.core.protocols import Env, Policy, Suite
+
 SHIPPED = Path(__file__).parents[2] / "trace_bench" / "tiny" / "model"
 
 
-class FixedEnv:
+class FixedEnv(Env):
     """An episode of a fixed shape: a prompt, then `turns` replies with a short result each."""
 
     def __init__(self, turns: int = 4) -> None:
@@ -49,11 +51,15 @@ class FixedEnv:
             return Step(done=True, score=Score(0.0, False), stop=StopReason.DONE)
         return Step(({"role": "user", "content": "ok"},))
 
-    def close(self) -> None: ...
 
-
-class FixedSuite:
+class FixedSuite(Suite):
     name, variant = "fixed", "bench"
+
+    def splits(self) -> list[str]:
+        return ["train"]
+
+    def task(self, task_id: str) -> Any:
+        return self.tasks("train")[int(task_id.rpartition("/")[2])]
 
     def make(self) -> FixedEnv:
         return FixedEnv()
@@ -64,10 +70,10 @@ class FixedSuite:
         return [Task(f"fixed/{i}", "fixed", split, i) for i in range(4096)]
 
 
-class GeneratePolicy:
+class GeneratePolicy(Policy):
     """The loop that people write first: one `model.generate` call per turn and episode."""
 
-    capacity = 1
+    capacity, repeatable = 1, True
 
     def __init__(self, path: Path) -> None:
         from trace_bench.policies.chat import Chat

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from phone_world import wifi_task
 
-from trace_bench.core.protocols import Env
+from trace_bench.core.protocols import Env, HasReference
 from trace_bench.core.types import Message, Score, Step, Task
 from trace_bench.envs.check import Report, check
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
@@ -31,7 +31,7 @@ REFERENCE: list[Message] = [
 ]
 
 
-class OneTask:
+class OneTask(HasReference):
     """A suite of one task with an environment of choice."""
 
     name = "toolsandbox"

@@ -16,7 +16,7 @@ from trace_bench.__main__ import main
 from trace_bench.checklists.talk import ToolCall
 from trace_bench.core.chat import make_call
 from trace_bench.core.errors import EpisodeError, UserError
-from trace_bench.core.protocols import Borrows, RunContext
+from trace_bench.core.protocols import RunContext
 from trace_bench.core.types import Message
 from trace_bench.envs.check import check
 from trace_bench.envs.recorded.data import read_record
@@ -97,7 +97,7 @@ def test_the_registry_and_a_worker_process_make_the_same_suite(folder: Path) -> 
         step = follow(env, hosted.reference(task))  # type: ignore[arg-type, attr-defined]
         assert step.score is not None and step.score.success
         assert step.score.checks and hosted.checklist(task)  # type: ignore[attr-defined]
-        assert isinstance(hosted, Borrows) and hosted.lender("test") is None
+        assert hosted.lender("test") is None
     finally:
         pool.close()
 

@@ -14,7 +14,13 @@ from toy import ToyEnv, ToySuite
 from trace_lab import BASE, MemoryLab
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import HasReference, PlannedRun, Synthesizes
+from trace_bench.core.protocols import (
+    HasMilestones,
+    HasReference,
+    PlannedRun,
+    Suite,
+    Synthesizes,
+)
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import (
     Message,
@@ -45,7 +51,7 @@ from trace_bench.policies.scripted import call_message, text_message
 PARTS = "completes_all_parts"
 
 
-class Making(ToySuite):
+class Making(ToySuite, Synthesizes):
     """Makes tasks for a capability of the vocabulary and for one that nobody looks for; knows no
     contrast cases, and nothing of the other capabilities."""
 
@@ -58,14 +64,22 @@ class Making(ToySuite):
         return Task(f"toy/tests/{capability}/{seed}", "toy", "synthetic", seed, data)
 
 
-class Bare:
+class Bare(Suite):
     """A suite with no ability at all."""
 
     name, variant = "toy", "bare"
 
     def __init__(self) -> None:
         self._toy = ToySuite()
-        self.splits, self.tasks, self.task = self._toy.splits, self._toy.tasks, self._toy.task
+
+    def splits(self) -> Sequence[str]:
+        return self._toy.splits()
+
+    def tasks(self, split: str) -> Sequence[Task]:
+        return self._toy.tasks(split)
+
+    def task(self, task_id: str) -> Task:
+        return self._toy.task(task_id)
 
     def make(self) -> Any:
         return self._toy.make()
@@ -92,7 +106,7 @@ class MarkedEnv(ToyEnv):
         return replace(step, score=replace(step.score, milestones=(*made, said)))
 
 
-class Marked(Bare):
+class Marked(Bare, HasMilestones):
     """A suite with milestones and no references."""
 
     def make(self) -> MarkedEnv:

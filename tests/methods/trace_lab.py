@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import BudgetExceeded
-from trace_bench.core.protocols import Hear, State, TrainingJob
+from trace_bench.core.protocols import Hear, State, Trainer, TrainingJob
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import (
     AdapterRef,
@@ -72,7 +72,7 @@ def act_out(task: Task, lacks: frozenset[str]) -> Trajectory:
     return trajectory_of(task, play(ToolSandboxEnv(), task, turns, solver))
 
 
-class ScriptedTrainer:
+class ScriptedTrainer(Trainer):
     """Spends its share but for `leave` rollouts; its adapters do nothing."""
 
     def __init__(self, leave: int = 0) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from toy import ToySuite, toy_task
 
+from trace_bench.core.protocols import ActsTogether
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.play.known import KnownCalls, choices, play_missing
 from trace_bench.play.rollouts import Batch, Player
@@ -19,7 +20,7 @@ class Asking(ToySuite):
         return True
 
 
-class Together(ToySuite):
+class Together(ToySuite, ActsTogether):
     """Resets and steps many episodes at once, as a sandbox does."""
 
     def __init__(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 from playing import play
 from toy import ToyEnv, ToySuite, toy_task
 
-from trace_bench.core.protocols import TurnReply
+from trace_bench.core.protocols import ActsTogether, TurnReply
 from trace_bench.core.store import Lines, read_lines
 from trace_bench.core.types import (
     AdapterRef,
@@ -87,7 +87,7 @@ def test_a_broken_environment_is_that_episodes_failure(broken, boundary, text):
     assert (bad.failure.boundary, bad.failure.error) == (boundary, text)
 
 
-class Faulty(ToySuite):
+class Faulty(ToySuite, ActsTogether):
     """Resets and steps together, and does it wrong from the second call on."""
 
     def __init__(self, fault) -> None:

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from sandboxes import in_process as suite
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import PlaysSums
+from trace_bench.core.protocols import PlaysSums, Router
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.policies.engine.lora import block_of
 from trace_bench.policies.local import LocalPolicy
@@ -95,7 +95,7 @@ def test_the_sum_of_updates_is_exact(tmp_path: Path) -> None:
     torch.testing.assert_close(delta(made, "v_proj"), 0.7 * delta(one, "v_proj"))
 
 
-class Undecided:
+class Undecided(Router):
     """A router that always wants the same mixture."""
 
     waits = False

@@ -11,7 +11,7 @@ from servers.scripted import Answer, Server, chat, models, serve
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import TriesTurns, TurnRequest
+from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.store import read_json, read_lines
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.openai import OpenAIPolicy
@@ -29,7 +29,7 @@ def policy(*urls: str) -> OpenAIPolicy:
 
 def tried(*urls: str) -> str:
     acting = policy(*urls)
-    assert isinstance(acting, TriesTurns)
+    assert acting.at_servers
     try:
         return acting.try_turn(FIRST)
     finally:

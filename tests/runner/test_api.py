@@ -33,7 +33,7 @@ from trace_bench import (
     Yardstick,
 )
 from trace_bench.__main__ import main
-from trace_bench.core.protocols import HasReference
+from trace_bench.core.protocols import HasReference, Method
 from trace_bench.envs.toolsandbox.scenarios.suite import AnyWorld, EmbeddedSuite
 from trace_bench.policies.scripted import IdlePolicy
 
@@ -41,7 +41,7 @@ ROOT = Path(__file__).resolve().parents[2]
 QUICK: dict[str, Any] = {"method": "base", "policy": "reference", "evaluation__limit": 6}
 
 
-class Advice:
+class Advice(Method):
     """A method of one's own: a line in the prompt, after one look at some tasks. What it plays
     changes nothing, so that it also runs with a scripted agent."""
 

@@ -121,7 +121,7 @@ def test_what_trainers_elsewhere_have_lost_is_not_played_again(tmp_path: Path) -
         lab.rollouts("one", BASE, tasks, purpose=Purpose.TRAINING, by=lambda which, ended: None)
 
 
-class Elsewhere:
+class Elsewhere(TakesBack):
     """Plays the toy world's episodes for the lab, as another process does; `desks` of them are
     broken. Keeps what it was asked to take back."""
 

@@ -14,6 +14,7 @@ from toy import ToyEnv, ToySuite, toy_task
 import trace_bench
 from trace_bench import AgentSpec, Milestone, Result, Score, Step, StopReason, Task, UserError
 from trace_bench.__main__ import main
+from trace_bench.core.protocols import Method
 
 
 class Whole(ToySuite):
@@ -232,7 +233,7 @@ def test_a_reference_that_raises_is_a_failure_of_the_policy_that_plays_it() -> N
 
 
 def test_a_method_that_returns_no_agent_is_named() -> None:
-    class Forgetful:
+    class Forgetful(Method):
         def fit(self, base: AgentSpec, tasks: Any, lab: Any) -> Any:
             lab.log("done")
 
@@ -244,7 +245,7 @@ def test_a_method_that_returns_no_agent_is_named() -> None:
 
 
 def test_a_plan_that_is_none_is_named() -> None:
-    class Planless:
+    class Planless(Method):
         def fit(self, base: AgentSpec, tasks: Any, lab: Any) -> Any:
             return base
 

@@ -6,7 +6,7 @@ import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from playing import play
@@ -14,14 +14,15 @@ from sandboxes import chosen, in_process, in_sandbox
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
-from trace_bench.core.protocols import environments
+from trace_bench.core.protocols import ActsTogether, Suite, abilities
+from trace_bench.core.protocols.declared import members
 from trace_bench.core.types import AgentSpec, Message, Step, Task, to_json
 from trace_bench.envs.check import check
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 from trace_bench.sandbox.choose import Sandbox, generated_suite, untrusted_suite
 from trace_bench.sandbox.engine import LABEL, connect
-from trace_bench.sandbox.suite import _HERE, SandboxedSuite
+from trace_bench.sandbox.suite import SandboxedSuite, _class_with, _Remote, abilities_of
 
 PHONE = chosen("toolsandbox", "embedded")
 KINDS = ["process", pytest.param("docker", marks=pytest.mark.docker)]
@@ -34,16 +35,17 @@ def sandboxed(kind: str, **changes: Any) -> Any:
 
 
 def test_every_ability_of_a_suite_is_forwarded() -> None:
-    """What describes the class (its image, its splits) is read from the class itself, here."""
-    of_the_class = {"InImage", "ListsTasksHere", "LargerSplits", "Tagged", "TypicalLengths"}
-    of_environments = {"Env", "ScoresAlone", "ActsTogether"}
-    own = {"Suite", "Closes"}  # every suite in a sandbox has these
-    found = {
-        name
-        for name, value in vars(environments).items()
-        if getattr(value, "_is_protocol", False) and value.__module__ == environments.__name__
-    }
-    assert found - of_the_class - of_environments - own == {p.__name__ for p in _HERE}
+    able = type("Able", tuple(abilities(Suite)), {name: name for name in members(Suite)})
+    inside = able()
+    for ability in abilities(Suite):
+        assert ability is ActsTogether or issubclass(_Remote, ability)
+        for name in members(ability):
+            setattr(able, name, name)
+    made: Any = _class_with(abilities_of(inside))(inside, cast(Any, None))
+    assert all(isinstance(made, ability) for ability in abilities(Suite))
+    own = {"make", "act", "close"}
+    names = {name for kind in (Suite, *abilities(Suite)) for name in members(kind)} - own
+    assert {name: getattr(made, name) for name in names} == {name: name for name in names}
 
 
 @pytest.fixture(params=KINDS)

@@ -290,7 +290,7 @@ def test_a_class_may_say_that_it_is_not_scripted(value: bool) -> None:
         scripted, at_servers = value, value
 
     part = find("policy", PartSettings("custom", Agent))
-    assert part.scripted is part.at_servers is value
+    assert part.declared.scripted is part.declared.at_servers is value
 
 
 def test_an_object_without_end_is_refused() -> None:

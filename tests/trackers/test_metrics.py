@@ -14,6 +14,7 @@ import pytest
 import trace_bench
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import TakesReport, Tracker
 from trace_bench.trackers.jsonl import MOST_SAID, Metrics, Silent
 
 TRAINED = (
@@ -32,7 +33,7 @@ def test_a_line_is_written_once_whatever_its_value(tmp_path: Path, value: float)
     assert len(path.read_text().splitlines()) == 1
 
 
-class Failing:
+class Failing(Tracker):
     """A tracker whose service or disk fails at `at`: log, conclude or close."""
 
     def __init__(self, at: str) -> None:
@@ -54,7 +55,7 @@ class Failing:
             raise OSError(errno.ENOSPC, "No space\nleft")
 
 
-class Taking(Failing):
+class Taking(Failing, TakesReport):
     """One that also takes the report."""
 
     def report(self, episodes: Sequence[Mapping[str, Any]], page: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.checked import build
-from trace_bench.core.protocols import RunContext, TrainingJob
+from trace_bench.core.protocols import RunContext, Suite, TrainingJob
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.play.rollouts import Player
@@ -87,7 +87,7 @@ def make_lab(
     )
 
 
-class OnlyThese:
+class OnlyThese(Suite):
     """The suite with these development tasks only."""
 
     def __init__(self, suite: Any, tasks: Sequence[Task]) -> None:

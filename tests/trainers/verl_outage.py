@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.types import Step, Task
+from trace_bench.core.protocols import Env
+from trace_bench.core.types import Message, Step, Task
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 
 
@@ -22,9 +23,9 @@ class Outage(EmbeddedSuite):
         return Gone() if gone else super().make()
 
 
-class Gone:
+class Gone(Env):
     def reset(self, task: Task) -> Step:
         raise OSError("the line is dead")
 
-    def close(self) -> None:
-        """Nothing."""
+    def step(self, action: Message) -> Step:
+        raise OSError("the line is dead")

@@ -20,7 +20,8 @@ from typing import Any
 
 from trace_bench.core.checked import Parameter, arguments, build, parameters, returns, takes_any
 from trace_bench.core.errors import TraceBenchError, UserError
-from trace_bench.core.protocols import RunContext
+from trace_bench.core.protocols import RunContext, adopted
+from trace_bench.core.protocols.declared import missing
 from trace_bench.core.types import to_json
 
 
@@ -47,11 +48,11 @@ class Factory:
 
     @property
     def declared(self) -> Any:
-        """Where class-level abilities are looked up before anything is built: the class, the
-        finished object, or the class in the function's return annotation."""
+        """What says before anything is built what the part can do: the class, that of a finished
+        object, or the one in the function's return annotation, None without one."""
         if inspect.isroutine(self.target):
-            return returns(self.target) or self.target
-        return self.target
+            return returns(self.target)
+        return type(self.target) if self.finished else self.target
 
     def settings(self, given: Mapping[str, Any], group: str) -> dict[str, Any]:
         """All settings as plain data, checked, with defaults filled in.
@@ -83,20 +84,19 @@ class Factory:
         return frozenset(n for n, p in self.known().items() if not p.metadata.get("identity", True))
 
     def make(self, options: Mapping[str, Any], run: RunContext, group: str, kind: type) -> Any:
-        """Builds the object. Raises UserError if it lacks members of the protocol `kind`, and for
-        any exception that a factory from outside the package raises."""
-        made = self.target if self.finished else self._call(options, run, group)
-        self.check(made, kind)
-        return made
+        """Builds the object, see `protocols.adopted`. Raises UserError if it lacks members of the
+        protocol `kind`, and for any exception that a factory from outside the package raises."""
+        return self.adopted(self.target if self.finished else self._call(options, run, group), kind)
 
-    def check(self, made: object, kind: type) -> None:
-        """Raises UserError for an object without the members of the protocol `kind`."""
-        if missing := [m for m in members(kind) if not hasattr(made, m)]:
+    def adopted(self, made: object, kind: type) -> Any:
+        """What was made, as a `kind`. Raises UserError if it lacks members of that protocol."""
+        if lacks := missing(made, kind):
             raise UserError(
                 f"{self.where}={self.text} gives {type(made).__name__}, which is no {kind.__name__}"
-                f": it has no {', '.join(missing)} (see trace_bench.core.protocols). Change "
+                f": it has no {', '.join(lacks)} (see trace_bench.core.protocols). Change "
                 f"`{self.where}`."
             )
+        return adopted(made, kind)
 
     def _call(self, options: Mapping[str, Any], run: RunContext, group: str) -> Any:
         cls, known = self._parameters()
@@ -161,14 +161,3 @@ def load(text: str, where: str) -> Factory:
             )
         found = getattr(found, part)
     return Factory(found, where, text)
-
-
-def members(protocol: type) -> list[str]:
-    """The names of the members that a protocol requires, in order."""
-    names: dict[str, None] = {}
-    for cls in reversed(protocol.__mro__):
-        if cls.__module__ in ("builtins", "typing", "typing_extensions"):
-            continue
-        names |= dict.fromkeys(n for n in vars(cls).get("__annotations__", {}) if n[0] != "_")
-        names |= dict.fromkeys(n for n, v in vars(cls).items() if n[0] != "_" and callable(v))
-    return list(names)

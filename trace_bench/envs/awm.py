@@ -22,6 +22,7 @@ from types import ModuleType
 from typing import Any
 
 from trace_bench.core.chat import answer_call
+from trace_bench.core.protocols import Env
 from trace_bench.core.types import Message, Score, Step, StopReason, Task, Tool
 
 SYSTEM = "You work on a platform through its tools. Do what the user asks, then tell the result."
@@ -47,7 +48,7 @@ def world(
     return make_task, lambda data: [], lambda: AwmEnv(by_name)
 
 
-class AwmEnv:
+class AwmEnv(Env):
     """One episode: a database of its own and the scenario's program on it."""
 
     def __init__(self, scenarios: Mapping[str, Mapping[str, Any]]) -> None:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Env, HasMilestones, HasReference, Suite
+from trace_bench.core.protocols import Env, HasMilestones, HasReference, Suite, make_env
 from trace_bench.core.types import Message, Step, StopReason, Task, to_json
+from trace_bench.envs import members
 
 _MAX_STEPS = 200  # longer episodes count as endless
 
@@ -32,11 +33,12 @@ class Line:
 @dataclass
 class Report:
     """The results of all checks, and the upper and lower bound: the mean score of the reference
-    trajectories and of an agent that sends empty messages."""
+    trajectories and of an agent that sends empty messages. `notes`: what is no fault."""
 
     lines: list[Line]
     reference: float | None  # None where there are none
     idle: float
+    notes: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -50,14 +52,25 @@ class Report:
         ]
         best = "none" if self.reference is None else f"{self.reference:.3f}"
         anchors = f"mean similarity: reference {best}, idle {self.idle:.3f}"
-        return "\n".join([*rows, anchors])
+        return "\n".join([*rows, anchors, *(f"note: {note}" for note in self.notes)])
 
 
 def check(suite: Suite, tasks: Sequence[Task]) -> Report:
     """Runs every check on every task. Raises UserError if there are no tasks."""
-    lines = list(_lines(suite, tasks, False))
+    lines, parts = list(_lines(suite, tasks, False)), _parts(suite)
+    odd = [fault for part, kind in parts for fault in members.faults(part, kind)]
+    lines.insert(0, Line("members of the classes are what their names say", len(parts), odd))
     best = _mean(suite, tasks, suite.reference) if isinstance(suite, HasReference) else None
-    return Report(lines, best, _mean(suite, tasks, idle_actions))
+    remarks = [note for part, kind in parts for note in members.notes(part, kind)]
+    return Report(lines, best, _mean(suite, tasks, idle_actions), remarks)
+
+
+def _parts(suite: Suite) -> list[tuple[object, type]]:
+    """The suite and, if it can be made, an environment, with what they are."""
+    try:
+        return [(suite, Suite), (make_env(suite), Env)]
+    except Exception:  # reported by every check that makes one
+        return [(suite, Suite)]
 
 
 def first_fault(suite: Suite, tasks: Sequence[Task]) -> str | None:
@@ -103,7 +116,7 @@ def typical_actions(suite: Suite, task: Task) -> Sequence[Message]:
     """The reference trajectory; without one, every tool once without arguments, then a text."""
     if isinstance(suite, HasReference):
         return suite.reference(task)
-    env = suite.make()
+    env = make_env(suite)
     names = [tool["function"]["name"] for tool in env.reset(task).tools]
     env.close()
     calls = [
@@ -137,7 +150,7 @@ def _mean(
     total = 0.0
     for task in tasks:
         try:
-            last = play(suite.make(), task, actions(task))[-1]
+            last = play(make_env(suite), task, actions(task))[-1]
         except Exception:  # already reported by a check; here the episode counts as 0
             continue
         total += last.score.similarity if last.score else 0.0
@@ -176,7 +189,7 @@ def _task_round_trip(suite: Suite, task: Task) -> None:
 
 
 def _reset(suite: Suite, task: Task) -> None:
-    step = suite.make().reset(task)
+    step = make_env(suite).reset(task)
     _check_messages(step)
     _require(not step.done, "done at reset")
     roles = [message["role"] for message in step.messages]
@@ -199,7 +212,7 @@ def _check_schema(tool: dict[str, Any]) -> str:
 
 def _reference(suite: Suite, task: Task) -> None:
     assert isinstance(suite, HasReference)
-    steps = play(suite.make(), task, suite.reference(task))
+    steps = play(make_env(suite), task, suite.reference(task))
     for step in steps:
         _check_messages(step)
     last = steps[-1]
@@ -209,14 +222,14 @@ def _reference(suite: Suite, task: Task) -> None:
 
 def _same_bytes(suite: Suite, task: Task) -> None:
     actions = typical_actions(suite, task)
-    first = _bytes(play(suite.make(), task, actions))
-    _require(first == _bytes(play(suite.make(), task, actions)), "two environments differ")
+    first = _bytes(play(make_env(suite), task, actions))
+    _require(first == _bytes(play(make_env(suite), task, actions)), "two environments differ")
 
 
 def _reset_discards(suite: Suite, task: Task) -> None:
     actions = typical_actions(suite, task)
-    fresh = _bytes(play(suite.make(), task, actions))
-    env = suite.make()
+    fresh = _bytes(play(make_env(suite), task, actions))
+    env = make_env(suite)
     play(env, task, actions[:-1])  # left in the middle
     _require(fresh == _bytes(play(env, task, actions)), "after an unfinished episode")
     _require(fresh == _bytes(play(env, task, actions)), "after a finished episode")
@@ -225,8 +238,8 @@ def _reset_discards(suite: Suite, task: Task) -> None:
 def _independent(suite: Suite, task: Task) -> None:
     """Compares an episode beside another, idle one with the same episode alone."""
     actions = typical_actions(suite, task)
-    alone = _bytes(play(suite.make(), task, actions))
-    env, other = suite.make(), suite.make()
+    alone = _bytes(play(make_env(suite), task, actions))
+    env, other = make_env(suite), make_env(suite)
     steps, others = [env.reset(task)], [other.reset(task)]
     for action in actions:
         if not others[-1].done:
@@ -237,7 +250,7 @@ def _independent(suite: Suite, task: Task) -> None:
 
 
 def _bad_calls(suite: Suite, task: Task) -> None:
-    env = suite.make()
+    env = make_env(suite)
     name = env.reset(task).tools[0]["function"]["name"]
     # Unknown tool, no JSON, no object, unknown argument, no function at all.
     bad = [("no_such_tool", "{}"), (name, "{"), (name, "[1]"), (name, '{"no_such_argument": 1}')]
@@ -261,7 +274,7 @@ def _is_error(answer: str) -> bool:
 
 
 def _idle(suite: Suite, task: Task) -> None:
-    steps = play(suite.make(), task, idle_actions(task))
+    steps = play(make_env(suite), task, idle_actions(task))
     _require(steps[-1].done, f"no end after {_MAX_STEPS} steps")
     _check_messages(steps[-1])
 
@@ -271,14 +284,14 @@ def _milestones(suite: Suite, task: Task) -> None:
     listed = list(suite.milestones(task))
     _require(bool(listed), "milestones() names none")
     _require(not any(m.hit or m.similarity for m in listed), f"milestones() has met ones: {listed}")
-    score = play(suite.make(), task, idle_actions(task))[-1].score
+    score = play(make_env(suite), task, idle_actions(task))[-1].score
     found = [] if score is None else [(m.name, m.tells) for m in score.milestones]
     wanted = [(m.name, m.tells) for m in listed]
     _require(found == wanted, f"milestones() gives {wanted}, the score has {found}")
 
 
 def _close(suite: Suite, task: Task) -> None:
-    env = suite.make()
+    env = make_env(suite)
     env.reset(task)
     env.close()
     env.close()

@@ -2,7 +2,7 @@
 
     make_task(seed)    a task's data, a JSON-safe dict; the same seed gives the same data
     reference(data)    the assistant messages that earn the full reward, in order
-    Env                a class that implements protocols.Env: reset(task) and step(action) -> Step
+    Env                a class with reset(task) and step(action) -> Step
 
 and may import only `trace_bench.core.types` and plain modules of the standard library. It is
 generated code and must run in a sandbox (sandbox/choose.py).
@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trace_bench.core.protocols import Env
+from trace_bench.core.protocols import Env, HasReference, Synthesizes
 from trace_bench.core.types import Message, Task
 
 NAMES = ("make_task", "reference", "Env")
@@ -21,9 +21,8 @@ SPLIT = "seeds"
 _SHOWN = 16  # number of tasks in the split; further ones are made by seed
 
 
-class GeneratedSuite:
-    """Implements `protocols.Suite`, `Synthesizes` and `HasReference`. `name`: capability and
-    attempt, unique in a run.
+class GeneratedSuite(Synthesizes, HasReference):
+    """`name`: capability and attempt, unique in a run.
 
     Raises ValueError that names what the source does not define."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trace_bench.core.protocols import Lab, MethodPlan, PlannedRun
+from trace_bench.core.protocols import Lab, Method, MethodPlan, PlannedRun
 from trace_bench.core.types import AgentSpec, Task
 
 
-class Base:
+class Base(Method):
     """`protocols.Method`; spends nothing and has no settings."""
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:

@@ -17,6 +17,7 @@ from trace_bench.core.protocols import (
     AssignsAdvantages,
     HasChecklist,
     Lab,
+    Method,
     MethodPlan,
     Need,
     PlannedRun,
@@ -56,7 +57,7 @@ class Cm2Settings:
     The paper drops those with four or fewer."""
 
 
-class Cm2:
+class Cm2(Method):
     """`protocols.Method`."""
 
     def __init__(self, settings: Cm2Settings) -> None:

@@ -14,7 +14,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import FineTunes, Lab, MethodPlan, Need, Phase, PlannedRun
+from trace_bench.core.protocols import (
+    FineTunes,
+    Lab,
+    Method,
+    MethodPlan,
+    Need,
+    Phase,
+    PlannedRun,
+)
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
 from trace_bench.methods.rft import in_turn, successes, tune
@@ -46,7 +54,7 @@ class DistillSettings(TuningSettings, PromptOnlySettings):
         return max(self.analysis_minimum, int(self.analysis_share * budget))
 
 
-class Distill:
+class Distill(Method):
     """`protocols.Method`."""
 
     def __init__(self, settings: DistillSettings) -> None:

@@ -17,11 +17,11 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
     ContinuesAdapters,
     Lab,
+    Method,
     MethodPlan,
     Need,
     Phase,
     PlannedRun,
-    PlansTraining,
     TrainingJob,
 )
 from trace_bench.core.store import stable_seed
@@ -63,7 +63,7 @@ class FailureLoopSettings(AnalysisSettings):
         return [max(self.analysis_minimum, each)] * self.rounds
 
 
-class FailureLoop:
+class FailureLoop(Method):
     """`protocols.Method`."""
 
     def __init__(self, settings: FailureLoopSettings) -> None:
@@ -132,8 +132,7 @@ class FailureLoop:
                 f"{self.settings.analysis_minimum} analysis rollouts or more "
                 "(method.analysis_minimum), and training. Raise `budget`, or lower `method.rounds`."
             )
-        if isinstance(run.trainer, PlansTraining):
-            run.trainer.plan_training(least, "round1", ())
+        run.trainer.plan_training(least, "round1", ())
         return MethodPlan(
             phases=(
                 Phase("analysis", looks),

@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 from trace_bench.core.protocols import (
     Lab,
+    Method,
     MethodPlan,
     Phase,
     PlannedRun,
-    PlansTraining,
     TrainingJob,
 )
 from trace_bench.core.store import stable_seed
@@ -26,7 +26,7 @@ class GrpoSettings:
     """Which number of the score is the reward."""
 
 
-class Grpo:
+class Grpo(Method):
     """`protocols.Method`."""
 
     def __init__(self, settings: GrpoSettings) -> None:
@@ -65,12 +65,9 @@ def train_once(
 def one_training(run: PlannedRun, name: str) -> MethodPlan:
     """The plan of a method that is one training job with the whole budget. UserError when that
     does not pay for an iteration. What the trainer cannot use of the budget stays unspent."""
-    caveat = None
-    if isinstance(run.trainer, PlansTraining):
-        caveat = run.trainer.plan_training(run.budget, name, run.points)
     return MethodPlan(
         phases=(Phase("training", run.budget, most=True),),
         adapters=1,
         trains=True,
-        caveat=caveat,
+        caveat=run.trainer.plan_training(run.budget, name, run.points),
     )

@@ -13,14 +13,14 @@ from dataclasses import replace
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab, MethodPlan, Phase, PlannedRun
+from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.trace.analysis.phase import Analysis
 from trace_bench.methods.trace.plan import CAVEAT, label_needs, label_questions
 from trace_bench.methods.trace.settings import PromptOnlySettings
 
 
-class PromptOnly:
+class PromptOnly(Method):
     """`protocols.Method`. Settings: those of TRACE's analysis."""
 
     def __init__(self, settings: PromptOnlySettings) -> None:

@@ -13,7 +13,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import FineTunes, Lab, MethodPlan, Need, Phase, PlannedRun
+from trace_bench.core.protocols import (
+    FineTunes,
+    Lab,
+    Method,
+    MethodPlan,
+    Need,
+    Phase,
+    PlannedRun,
+)
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
 from trace_bench.methods.tuning import HERE, PAGE, Tuning, TuningSettings, tuner
@@ -40,7 +48,7 @@ class RftSettings(TuningSettings):
     """At the first step, as with trainer=local; it falls linearly to 0."""
 
 
-class Rft:
+class Rft(Method):
     """`protocols.Method`."""
 
     def __init__(self, settings: RftSettings) -> None:

@@ -16,7 +16,6 @@ from trace_bench.core.protocols import (
     Need,
     Phase,
     PlannedRun,
-    PlansTraining,
     TrainingJob,
     Yardstick,
 )
@@ -66,8 +65,7 @@ class TraceFinish(Trace):
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         reserve = int(self.finish.finish_share * run.budget)
-        if isinstance(run.trainer, PlansTraining):
-            run.trainer.plan_training(reserve, NAME, ())
+        run.trainer.plan_training(reserve, NAME, ())
         plan = super().plan(replace(run, budget=run.budget - reserve))
         training = plan.phases[-1]
         phases = (*plan.phases[:-1], Phase("training", training.rollouts + reserve, most=True))

@@ -24,6 +24,7 @@ from typing import Literal
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
 from trace_bench.core.protocols import (
     Lab,
+    Method,
     MethodPlan,
     Need,
     PlannedRun,
@@ -96,7 +97,7 @@ class UntargetedSettings:
             )
 
 
-class Untargeted:
+class Untargeted(Method):
     """`protocols.Method`. The target's training tasks are not looked at."""
 
     def __init__(self, settings: UntargetedSettings) -> None:

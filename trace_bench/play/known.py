@@ -15,7 +15,7 @@ from trace_bench.core.protocols import OnEpisode, Router, RoutesTurns
 from trace_bench.core.types import AgentSpec, Boundary, Task, Trajectory
 from trace_bench.play.rollouts import Batch, Choice, Player
 from trace_bench.play.steps import close, fault_of, make, readable, step_all, with_guidance
-from trace_bench.play.suites import Suites, asks_user
+from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.router import make_router
 
 
@@ -47,7 +47,11 @@ def choices(
     router = make_router(agent, player.policy)
     if agent.router is None:
         return [router.route((), ())] * len(tasks)
-    if router.waits or isinstance(router, RoutesTurns) or any(map(asks_user, player.suites)):
+    if (
+        router.waits
+        or isinstance(router, RoutesTurns)
+        or any(suite.asks_user() for suite in player.suites)
+    ):
         return None
     found: list[Choice | Exception] = []
     for first in range(0, len(tasks), player.policy.capacity):

@@ -16,15 +16,12 @@ from typing import Any
 from trace_bench.core.errors import EpisodeError, TraceBenchError, UserError
 from trace_bench.core.protocols import (
     Env,
-    KnowsTask,
     OnEpisode,
     Policy,
     RoutesTurns,
-    ScoresAlone,
     Suite,
     TurnReply,
     TurnRequest,
-    Wakes,
 )
 from trace_bench.core.text import described
 from trace_bench.core.types import (
@@ -53,7 +50,7 @@ from trace_bench.play.steps import (
     way_of,
     with_guidance,
 )
-from trace_bench.play.suites import Suites, asks_user
+from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.merge import Mixture, Sums
 from trace_bench.policies.routing.router import make_router
 
@@ -110,7 +107,7 @@ class Player:
     @property
     def repeats(self) -> bool:
         """Whether running the same batch again gives the same episodes."""
-        return self.policy.repeatable and not any(map(asks_user, self.suites))
+        return self.policy.repeatable and not any(suite.asks_user() for suite in self.suites)
 
     def play(self, batch: Batch, on_episode: OnEpisode | None = None) -> list[Trajectory]:
         """Runs the batch and returns the trajectories in its order. `on_episode(i, trajectory)` is
@@ -151,8 +148,6 @@ class _Playing:
         self.router = make_router(batch.agent, policy) if batch.route is None else None
         self.turns = self.router if isinstance(self.router, RoutesTurns) else None
         self.sums = Sums(policy, batch.agent)
-        self.wake = policy.wake if isinstance(policy, Wakes) else None
-        self.bind = policy.bind if isinstance(policy, KnowsTask) else None
         self.live: dict[int, _Live] = {}
         self.done: dict[int, Trajectory] = {}
         self.outbox: list[TurnRequest] = []
@@ -245,12 +240,11 @@ class _Playing:
                     self._stepped(episode, step_one(episode.env, what))
 
     def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Runs a function that waits for a model's answer in a thread. When it ends, a policy that
-        implements `Wakes` is woken, so that this episode does not wait for another one's turn."""
+        """Runs a function that waits for a model's answer in a thread. When it ends, the
+        policy is woken, so that this episode does not wait for another one's turn."""
         self.threads = self.threads or ThreadPoolExecutor(self.policy.capacity)
         future = self.threads.submit(function, *arguments)
-        if (wake := self.wake) is not None:
-            future.add_done_callback(lambda _: wake())
+        future.add_done_callback(lambda _: self.policy.wake())
         return future
 
     def _gather(self) -> None:
@@ -303,14 +297,13 @@ class _Playing:
         self, episode: _Live, step: Step, first: tuple[Message, ...], chosen: Choice
     ) -> None:
         episode.adapter = self.sums.name_of(chosen)
-        if self.bind is not None:
-            try:
-                self.bind(episode.index, episode.task)
-            except TraceBenchError:
-                raise
-            except Exception as error:  # a script for a task that has none
-                self._fail(episode, Boundary.POLICY, error)
-                return
+        try:
+            self.policy.bind(episode.index, episode.task)
+        except TraceBenchError:
+            raise
+        except Exception as error:  # a script for a task that has none
+            self._fail(episode, Boundary.POLICY, error)
+            return
         self._take(episode, Step(first, done=step.done, score=step.score, stop=step.stop))
 
     def _take(self, episode: _Live, step: Step) -> None:
@@ -355,16 +348,14 @@ class _Playing:
     def _cut(self, episode: _Live, stop: StopReason) -> None:
         """Ends an episode whose agent ran out of turns or context. That is not a failure of the
         infrastructure: the environment scores it as it stands, or else the score is 0."""
-        score = Score(0.0, False)
-        if isinstance(episode.env, ScoresAlone):
-            try:
-                score = episode.env.score()
-            except Exception as error:
-                self._fail(episode, Boundary.ENVIRONMENT, error)
-                return
-            if (fault := fault_of_score(score)) is not None:
-                self._fail(episode, Boundary.ENVIRONMENT, fault)
-                return
+        try:
+            score = episode.env.score()
+        except Exception as error:
+            self._fail(episode, Boundary.ENVIRONMENT, error)
+            return
+        if (fault := fault_of_score(score)) is not None:
+            self._fail(episode, Boundary.ENVIRONMENT, fault)
+            return
         self._finish(episode, stop, score)
 
     def _fail(self, episode: _Live, boundary: Boundary, error: Exception | str) -> None:

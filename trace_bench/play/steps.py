@@ -16,6 +16,7 @@ from trace_bench.core.protocols import (
     ActsTogether,
     Env,
     Suite,
+    make_env,
 )
 from trace_bench.core.store import disk_errors
 from trace_bench.core.text import described, without_surrogates
@@ -31,7 +32,6 @@ from trace_bench.core.types import (
     Task,
     to_json,
 )
-from trace_bench.play.suites import asks_user
 
 MESSAGES = Limits(2**20)
 """Of the messages of one step, and of its tools: more than any context holds, and little enough for
@@ -52,10 +52,10 @@ class Way(Enum):
 
 
 def way_of(suite: Suite) -> Way:
-    """How this suite's environments are stepped. The lookup is slow: call it once per batch."""
+    """How this suite's environments are stepped."""
     if isinstance(suite, ActsTogether):
         return Way.TOGETHER
-    return Way.IN_THREADS if asks_user(suite) else Way.IN_TURN
+    return Way.IN_THREADS if suite.asks_user() else Way.IN_TURN
 
 
 def step_one(env: Env, what: Task | Message) -> Step | Exception:
@@ -94,7 +94,7 @@ def _together(suite: ActsTogether, due: Sequence[Due]) -> Sequence[Step | Except
     return [EpisodeError(Boundary.ENVIRONMENT.value, why)] * len(due)
 
 
-class Unmade:
+class Unmade(Env):
     """In place of an environment that its suite could not make: `reset` raises the suite's error,
     so that the episode fails like any other whose environment raises."""
 
@@ -107,14 +107,11 @@ class Unmade:
     def step(self, action: Message) -> Step:
         raise self._error
 
-    def close(self) -> None:
-        """Nothing was made."""
-
 
 def make(suite: Suite) -> Env:
     """An environment for one episode; an `Unmade` one if the suite raises."""
     try:
-        return suite.make()
+        return make_env(suite)
     except Exception as error:
         return Unmade(error)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trace_bench.core.errors import TraceBenchError, UserError
-from trace_bench.core.protocols import AsksUser, Closes, Describes, Suite
+from trace_bench.core.protocols import Suite
 from trace_bench.core.store import canonical
 from trace_bench.core.text import visible
 from trace_bench.core.types import Task
@@ -42,19 +42,13 @@ class Suites:
 
     def drop(self, key: str) -> None:
         """Closes and removes the suite with that key, if there is one."""
-        suite = self._others.pop(key, None)
-        if isinstance(suite, Closes):
+        if (suite := self._others.pop(key, None)) is not None:
             suite.close()
 
     def close(self) -> None:
         """Closes the added suites. The target suite is closed by its owner."""
         for key in list(self._others):
             self.drop(key)
-
-
-def asks_user(suite: Suite) -> bool:
-    """Whether this suite's episodes may wait for a model that plays the user."""
-    return isinstance(suite, AsksUser) and suite.asks_user()
 
 
 def name_of(suite: Suite) -> str:
@@ -65,8 +59,6 @@ def name_of(suite: Suite) -> str:
 def about_of(suite: Suite) -> dict[str, Any]:
     """The facts that a suite reports; empty if it reports none. Raises UserError if `about` raises
     or its facts are not JSON-safe."""
-    if not isinstance(suite, Describes):
-        return {}
     try:
         about = dict(suite.about())
         canonical(about)

@@ -12,7 +12,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import State, TurnReply, TurnRequest
+from trace_bench.core.protocols import (
+    PlaysSums,
+    RanksLabels,
+    ShowsState,
+    State,
+    TurnReply,
+    TurnRequest,
+)
 from trace_bench.core.types import AgentSpec, Message, Tool, Turn
 from trace_bench.policies import check_device
 from trace_bench.policies.chat import Chat
@@ -39,8 +46,8 @@ class _Open:
     finished: bool = True  # the last turn ended with the stop token
 
 
-class LocalPolicy:
-    """Implements `protocols.Policy`.
+class LocalPolicy(RanksLabels, ShowsState, PlaysSums):
+    """A model in this process.
 
     `batch`: live episodes, and the most rows in one forward call; memory for keys and values grows
     with `batch` times the longest episode. `context`: the most tokens of an episode (default: the
@@ -69,7 +76,7 @@ class LocalPolicy:
         check_device(device)
         model, tokenizer = load_model(model_path, device, dtype)
         self.capacity = batch
-        self.context = context_of(model.config, context)
+        self.context: int = context_of(model.config, context)
         self.chat = Chat(tokenizer, str(model_path))
         self._model = model
         self._backend = backend_of(model, batch, self.context)
@@ -108,7 +115,6 @@ class LocalPolicy:
                 self._adapters[name] = ref.path
 
     def add_sum(self, name: str, weights: Mapping[str, float | Sequence[float]]) -> None:
-        """`protocols.PlaysSums`."""
         if missing := weights.keys() - self._adapters.keys():
             raise unknown("adapter", min(missing), self._adapters, "agent.adapters")
         self._backend.add_sum(name, weights)
@@ -163,7 +169,6 @@ class LocalPolicy:
             self.release(episode)
 
     def first_prompt(self, messages: Sequence[Message], tools: Sequence[Tool]) -> int:
-        """`protocols.ReadsPrompts`."""
         if tools:
             self.chat.check_tools(messages, tools)
         return len(self.chat.first(messages, tools))
@@ -184,7 +189,6 @@ class LocalPolicy:
     def prompt_states(
         self, messages: Sequence[Message], tools: Sequence[Tool], blocks: bool = False
     ) -> list[State]:
-        """`protocols.ShowsState`."""
         return list(self._states(self.chat.first(messages, tools)[-self.context :], blocks))
 
     def _submit(self, request: TurnRequest, guide: Guide | None) -> None:

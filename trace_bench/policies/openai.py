@@ -22,7 +22,7 @@ from typing import Any
 from trace_bench.core.checked import PLACE, number
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, fault_of
-from trace_bench.core.protocols import RunContext, TurnReply, TurnRequest
+from trace_bench.core.protocols import RanksLabels, RunContext, TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message, Tool, Turn
 from trace_bench.llm.client import (
@@ -72,13 +72,13 @@ class _Open:
     reloaded: bool = False  # its adapter had to be loaded again
 
 
-class OpenAIPolicy:
-    """Implements `protocols.Policy` and `TriesTurns`. `model`: the base model's name on the
+class OpenAIPolicy(RanksLabels):
+    """`model`: the base model's name on the
     servers; `extra`: further fields of every request. No server is asked before `try_turn` or
     `load`, which raise UserError if one does not answer or does not have the model."""
 
     repeatable = False  # a server's answers depend on its other load
-    at_servers = True  # `protocols.AtServers`
+    at_servers = True
 
     def __init__(
         self, endpoint: Endpoint, model: str, *, capacity: int, extra: Mapping[str, Any] | None
@@ -104,7 +104,7 @@ class OpenAIPolicy:
         self.servers.load(agent.adapters)
 
     def try_turn(self, request: TurnRequest) -> str:
-        """`protocols.TriesTurns`: at every server, as in an episode. Raises UserError."""
+        """At every server, as in an episode. Raises UserError."""
         self.servers.greet()
         return try_servers(self._client.endpoint.urls, self.model, self._alone, request)
 

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import HasReference, RunContext, TurnReply, TurnRequest
+from trace_bench.core.protocols import HasReference, Policy, RunContext, TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message, Task, Tool, Turn
 
@@ -25,14 +25,14 @@ def text_message(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
-class ScriptedPolicy:
+class ScriptedPolicy(Policy):
     """Answers every request immediately with `reply(request)`, which subclasses define.
 
     An exception in `reply` becomes that episode's policy failure."""
 
     capacity = 64
     repeatable = True
-    scripted = True  # `protocols.Scripted`: there are no weights to train
+    scripted = True
 
     def __init__(self) -> None:
         self._ready: list[TurnReply] = []

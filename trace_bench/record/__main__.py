@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import Closes, Suite
+from trace_bench.core.protocols import Suite
 from trace_bench.envs.recorded.data import Record
 from trace_bench.llm.roles import cost_per_item
 from trace_bench.play.suites import splits_of, tasks_of
@@ -86,8 +86,7 @@ def _of_suite(arguments: list[str], out: Path, count: int | None, least: int) ->
         folder = Folder(out, made_by, dialogues.held_out(suite, against))
         return _write(folder, dialogues.of_suite(suite, tasks_of(suite, chosen)), count, least)
     finally:
-        if isinstance(suite, Closes):
-            suite.close()
+        suite.close()
 
 
 def _of_run(arguments: list[str], out: Path, count: int | None, least: int) -> dict[str, Any]:
@@ -108,8 +107,7 @@ def _of_run(arguments: list[str], out: Path, count: int | None, least: int) -> d
         folder = Folder(out, made_by, dialogues.held_out(suite, sorted(against)))
         return _write(folder, dialogues.of_run(source), count, least)
     finally:
-        if isinstance(suite, Closes):
-            suite.close()
+        suite.close()
 
 
 def _environment(summary: dict[str, Any]) -> list[str]:

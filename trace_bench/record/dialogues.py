@@ -11,7 +11,7 @@ from trace_bench.checklists.items import Checklist, item_to_json, read_checklist
 from trace_bench.checklists.sources import of_reference, rewarded_in, spread
 from trace_bench.checklists.talk import UserTurn, turns_of
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import HasChecklist, HasReference, ScoresAlone, Suite
+from trace_bench.core.protocols import HasChecklist, HasReference, Suite, make_env
 from trace_bench.core.run_files import SUMMARY
 from trace_bench.core.store import read_object
 from trace_bench.core.types import Message, Milestone, Score, Step, Task, Trajectory
@@ -49,7 +49,7 @@ def played(
     suite: Suite, source: HasReference, task: Task
 ) -> tuple[list[Message], Sequence[Any], Score | None]:
     """(messages, tools, score) of a task's reference."""
-    env = suite.make()
+    env = make_env(suite)
     try:
         step: Step = env.reset(task)
         tools, messages = step.tools, list(step.messages)
@@ -59,9 +59,7 @@ def played(
             step = env.step(action)
             messages += [dict(action), *step.messages]
         score = step.score
-        if score is None and isinstance(env, ScoresAlone):
-            score = env.score()
-        return messages, tools, score
+        return messages, tools, env.score() if score is None else score
     finally:
         env.close()
 

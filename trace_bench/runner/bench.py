@@ -11,17 +11,12 @@ from dataclasses import dataclass, replace
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
-    Closes,
     Method,
     MethodPlan,
     Policy,
-    Preflight,
-    ReadsPrompts,
     RunContext,
     Suite,
-    Tagged,
     Trainer,
-    TriesTurns,
     TurnRequest,
     Yardstick,
 )
@@ -30,7 +25,7 @@ from trace_bench.core.store import write_json
 from trace_bench.core.types import Message, Step, Task
 from trace_bench.llm.roles import Roles
 from trace_bench.play.steps import close, fault_of, make, readable, step_all
-from trace_bench.play.suites import about_of, asks_user, tasks_of
+from trace_bench.play.suites import about_of, tasks_of
 from trace_bench.runner.beginning import beginning_of, check_beginning
 from trace_bench.runner.build import (
     MAKER,
@@ -93,8 +88,7 @@ def build_bench(
         clean_up=lambda: clean_up(settings),
     )
     suite = make_suite(settings, parts, context, log)
-    if isinstance(suite, Closes):
-        stack.enter_context(closing(suite))
+    stack.enter_context(closing(suite))
     trainer: Trainer = parts["trainer"].make(context)
     method: Method = parts["method"].make(context)
     about_of(suite)  # raises now rather than when the summary is written
@@ -107,7 +101,7 @@ def build_bench(
         beginning_of(settings),
         plan,
         trainer,
-        scripted=parts["policy"].scripted,
+        scripted=parts["policy"].declared.scripted,
         weights=place.identity["model"]["sha256"],
     )
     checkpoints(settings, plan)
@@ -129,7 +123,7 @@ def check_built(bench: Bench, new: bool) -> None:
     check_needs(bench.plan, bench.parts, bench.suite, bench.trainer, bench.policy)
     if new:
         _check_turns(bench)
-    if bench.plan.trains and isinstance(bench.trainer, Preflight):
+    if bench.plan.trains:
         bench.trainer.preflight(new)
 
 
@@ -169,7 +163,7 @@ def wanted(bench: Bench) -> Wanted:
 def acting_model(bench: Bench) -> str:
     """The base agent's `model`: the path or name of the weights, or a scripted policy's name."""
     policy = bench.parts["policy"]
-    if policy.scripted:
+    if policy.declared.scripted:
         return policy.label
     return model_path(bench.settings, bench.parts)
 
@@ -181,9 +175,8 @@ def yardsticks(bench: Bench) -> tuple[Yardstick, ...]:
 
 def write_tags(bench: Bench) -> None:
     """{task id: [words]} of every held-out task, if the suite's class says where they stand."""
-    path, suite = bench.place.folder / TASKS, bench.parts["env"].declared
-    if isinstance(suite, Tagged) and not path.exists():
-        keys = suite.tag_keys
+    path, keys = bench.place.folder / TASKS, bench.parts["env"].declared.tag_keys
+    if keys and not path.exists():
         write_json(
             path,
             {t.id: [str(w) for k in keys for w in t.data.get(k, ())] for t in wanted(bench).tasks},
@@ -207,7 +200,7 @@ def header(bench: Bench) -> list[str]:
         f"folder: {bench.place.folder}",
     ]
     greedy = policy.eval_temperature == 0 and bench.policy.repeatable
-    if greedy and held_out.trials > 1 and not asks_user(suite):
+    if greedy and held_out.trials > 1 and not suite.asks_user():
         lines.append(
             f"note: evaluation.trials={held_out.trials} with policy.eval_temperature=0 runs the "
             "same episodes again: this policy repeats itself"
@@ -225,7 +218,7 @@ def check_prompts(policy: Policy, suite: Suite, tasks: Sequence[Task]) -> str | 
     """A warning if some of the first prompts do not fit the context; None if all do. Raises
     UserError if none does, or if tools do not reach the model. Tasks that cannot be reset are left
     to the run, and so is all of a suite whose user is a model, or a policy that cannot tell."""
-    if not isinstance(policy, ReadsPrompts) or asks_user(suite):
+    if policy.context is None or suite.asks_user():
         return None
     opened = _opened(suite, _chosen(tasks))
     sizes = [policy.first_prompt(step.messages, step.tools) for step in opened]
@@ -244,12 +237,12 @@ def check_prompts(policy: Policy, suite: Suite, tasks: Sequence[Task]) -> str | 
 def try_turn(
     policy: Policy, suite: Suite, tasks: Sequence[Task], *, temperature: float, max_tokens: int
 ) -> str | None:
-    """Asks a policy that can be asked beforehand for one turn, given the shortest of the first
+    """Asks a policy at servers for one turn, given the shortest of the first
     prompts; returns what it says about it. If a model plays the user, or no task can be reset, the
     prompt is `NO_TASK`. Raises UserError."""
-    if not isinstance(policy, TriesTurns):
+    if not policy.at_servers:
         return None
-    steps = [] if asks_user(suite) else list(_opened(suite, _chosen(tasks)))
+    steps = [] if suite.asks_user() else list(_opened(suite, _chosen(tasks)))
     first = min(steps, key=_length, default=Step((NO_TASK,)))
     request = TurnRequest(
         -1, first.messages, first.tools, temperature=temperature, max_tokens=max_tokens

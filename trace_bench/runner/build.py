@@ -41,7 +41,7 @@ def log_line(text: str) -> None:
 def run_context(settings: Settings, parts: Parts, **facts: Any) -> RunContext:
     """The facts of the run for factories. `facts`: those that are already known."""
     policy = settings.policy
-    at_servers = "policy" in parts and parts["policy"].at_servers
+    at_servers = "policy" in parts and parts["policy"].declared.at_servers
     return RunContext(
         seed=settings.seed,
         budget=settings.budget,

@@ -14,15 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trace_bench.core.errors import TraceBenchError, UserError
-from trace_bench.core.protocols import (
-    Closes,
-    MethodPlan,
-    NeedsMachines,
-    Phase,
-    Suite,
-    Trainer,
-    TypicalLengths,
-)
+from trace_bench.core.protocols import MethodPlan, Phase, Suite, Trainer
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls, read_key
 from trace_bench.play.suites import tasks_of
 from trace_bench.policies import check_device
@@ -84,7 +76,7 @@ def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
     head = "what keeps it from running here:" if f.missing else "nothing keeps it from running here"
     lines += ["", head]
     lines += [f"  - {what}" for what in f.missing]
-    if isinstance(f.suite, Closes):
+    if f.suite is not None:
         f.suite.close()
     return "\n".join(lines), bool(f.missing)
 
@@ -183,9 +175,8 @@ def _requests(f: Forecast, rollouts: int) -> list[str]:
     """Estimates of turns, tokens and questions, if the suite has typical episode lengths."""
     lines = []
     questions = dict(f.plan.questions) if f.plan is not None else {}
-    declared = f.parts["env"].declared
-    if isinstance(declared, TypicalLengths):
-        typical = declared.typical
+    typical = f.parts["env"].declared.typical
+    if typical is not None:
         turns = math.ceil(rollouts * typical.turns)
         questions["user"] = math.ceil(rollouts * typical.user)
         lines.append(
@@ -222,12 +213,12 @@ def _requests(f: Forecast, rollouts: int) -> list[str]:
 def _agents_servers(f: Forecast) -> int | None:
     """How many servers generate the agent's turns; None if it is not at servers."""
     policy = f.parts["policy"]
-    return len(policy.options["base_url"] or ()) if policy.at_servers else None
+    return len(policy.options["base_url"] or ()) if policy.declared.at_servers else None
 
 
 def _machines(f: Forecast) -> list[str]:
     """Estimates of GPUs, from the number of parameters in the model's name."""
-    served = f.parts["policy"].at_servers
+    served = f.parts["policy"].declared.at_servers
     name = served_name(f.settings.model) if served else f.settings.model.name
     found = re.search(r"(\d+(?:\.\d+)?)B\b", name)
     size = float(found[1]) if found else None
@@ -235,14 +226,14 @@ def _machines(f: Forecast) -> list[str]:
     if served:
         gpus = "GPUs as its size wants" if size is None else _gpus(2 * size)
         lines.append(f"serving {name}: {gpus} (bfloat16, without the cache of keys and values)")
-    scripted = f.parts["policy"].scripted
+    scripted = f.parts["policy"].declared.scripted
     if not served and not scripted:
         lines += _found(f, lambda: _agent_here(f)) or []
         _found(f, lambda: check_device(f.settings.policy.device))
     if f.plan is not None and f.plan.trains and not scripted:
         if served:
             _found(f, lambda: _weights_here(f))
-        if isinstance(f.trainer, NeedsMachines):
+        if f.trainer is not None:
             needed, missing = f.trainer.machines(size)
             lines += needed
             f.missing += [m for m in missing if m not in f.missing]
@@ -265,7 +256,7 @@ def _agent_here(f: Forecast) -> list[str]:
 def _weights_here(f: Forecast) -> None:
     """A trainer in this process needs the weights that the servers have."""
     place = model_path(f.settings, f.parts)
-    own = isinstance(f.trainer, NeedsMachines) and f.trainer.weights_here
+    own = f.trainer is not None and f.trainer.weights_here
     if own and not Path(place).is_dir():
         raise UserError(f"the weights of {place} in a folder here (model.path), for training")
 
@@ -273,7 +264,7 @@ def _weights_here(f: Forecast) -> None:
 def _servers(settings: Settings, parts: Parts) -> list[str]:
     """Servers that do not answer, keys that are not set."""
     named: list[tuple[str, Mapping[str, Any]]] = []
-    if parts["policy"].at_servers:
+    if parts["policy"].declared.at_servers:
         named.append(("policy", parts["policy"].options))
     for name in sorted(models_in_roles(settings)):
         role = settings.llm.roles[name]

@@ -17,15 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from trace_bench.core.errors import BudgetExceeded, UserError
-from trace_bench.core.protocols import (
-    AwaitsResult,
-    CountsUsage,
-    HasReference,
-    LargerSplits,
-    Method,
-    Tracker,
-    Yardstick,
-)
+from trace_bench.core.protocols import HasReference, Method, Tracker, Yardstick
 from trace_bench.core.run_files import AGENT, FAULTS, LOWER, SUMMARY, UPPER
 from trace_bench.core.store import read_lines, write_json
 from trace_bench.core.types import CHARGED, AgentSpec, Task
@@ -154,7 +146,7 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
 def _finished(parts: Mapping[str, Part], place: Place) -> Done | None:
     """The run if it is finished and nothing is left to write: it needs no lock then, so that it can
     be looked at in a read-only folder. None if there is something to do, also for its tracker."""
-    if isinstance(parts["tracker"].declared, AwaitsResult) or not holds_run(place):
+    if parts["tracker"].declared.awaits_result() or not holds_run(place):
         return None
     summary = stored_summary(place.folder) if belongs(place) else None
     if summary is None or health.lost(summary):
@@ -322,8 +314,8 @@ def _costs(run: _InProgress, lab: RunLab) -> dict[str, Any]:
     """Requests to models by role, how often the agent's tool calls could not be read, and how many
     checklist items were judged."""
     usage: dict[str, Any] = dict(run.bench.roles.usage())
-    if isinstance(run.player.policy, CountsUsage):
-        usage["policy"] = run.player.policy.usage()
+    if counts := run.player.policy.usage():
+        usage["policy"] = counts
     turns = {"method": lab.episodes.turns, "evaluation": run.evaluation.turns}
     bad = {"method": lab.episodes.malformed, "evaluation": run.evaluation.malformed}
     items = {"method": lab.episodes.items, "evaluation": run.evaluation.items}
@@ -353,12 +345,10 @@ def _reported_again(
 ) -> dict[str, Any]:
     """Passes a stored result to a tracker that waits for it. Returns the summary, with the
     tracker's failure if it fails."""
-    if not isinstance(parts["tracker"].declared, AwaitsResult):
+    if not parts["tracker"].declared.awaits_result():
         return summary
     facts = {"fingerprint": place.fingerprint, "folder": place.folder, "identity": place.identity}
     tracker: Tracker = parts["tracker"].make(run_context(settings, parts, **facts))
-    if not (isinstance(tracker, AwaitsResult) and tracker.awaits_result()):
-        return summary
     with closing(Metrics(place.folder / "metrics.jsonl", tracker, log)) as metrics:
         metrics.conclude(summary)
         hand_over(place.folder, metrics)
@@ -371,11 +361,8 @@ def _larger(settings: Settings, summary: Mapping[str, Any]) -> str | None:
     """The result of a separate run of the method with more training tasks of the same kind, as a
     line. None if the suite has no such split or the result would be the same."""
     parts, env = parts_of(settings), settings.env
-    declared = parts["env"].declared
-    if not isinstance(declared, LargerSplits) or not summary["learns"] or env.train_tasks:
-        return None
-    split = declared.larger.get(env.train_split)
-    if split is None:
+    split = parts["env"].declared.larger.get(env.train_split)
+    if split is None or not summary["learns"] or env.train_tasks:
         return None
     other = replace(settings, env=replace(env, train_split=split), run_dir=None)
     try:

@@ -4,22 +4,18 @@ that the method needs and a part lacks, splits that overlap, programs outside a 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.factory import members
 from trace_bench.core.protocols import (
     Method,
     MethodPlan,
     Need,
-    Phase,
     PlannedRun,
-    PlansItself,
     Policy,
     Suite,
     Trainer,
 )
+from trace_bench.core.protocols.declared import members
 from trace_bench.core.run_files import FLOORS
 from trace_bench.core.types import CHARGED, Task
 from trace_bench.play.suites import in_both, splits_of, tasks_of
@@ -43,16 +39,14 @@ def _planned(settings: Settings, method: Method, trainer: Trainer, tasks: int) -
         charged=CHARGED[settings.accounting],
         models=models_in_roles(settings),
     )
-    if isinstance(method, PlansItself):
-        found: object = method.plan(run)
-        if not isinstance(found, MethodPlan):
-            raise UserError(
-                f"{type(method).__name__}.plan returned {type(found).__name__} instead of a "
-                "trace_bench.MethodPlan (docs/methods.md). Change `method`."
-            )
-        _check_plan(type(method).__name__, found)
-        return found
-    return MethodPlan(phases=(Phase("method", settings.budget, most=True),))
+    found: object = method.plan(run)
+    if not isinstance(found, MethodPlan):
+        raise UserError(
+            f"{type(method).__name__}.plan returned {type(found).__name__} instead of a "
+            "trace_bench.MethodPlan (docs/methods.md). Change `method`."
+        )
+    _check_plan(type(method).__name__, found)
+    return found
 
 
 def _check_plan(method: str, plan: MethodPlan) -> None:
@@ -98,26 +92,24 @@ def check_needs(
     built: Policy | None = None,
 ) -> None:
     """Raises UserError for an ability that the method needs and this run lacks. `built`: the
-    policy; without it, its class is asked, if the factory names one."""
+    policy; without it, its class is asked, if that is known."""
     policy = parts["policy"]
-    if plan.learns and policy.scripted:
+    if plan.learns and policy.declared.scripted:
         raise UserError(
             f"policy={policy.label} is scripted and cannot be trained by "
             f"method={parts['method'].label}. Change `policy` to local or openai, or `method` to "
             "base."
         )
-    named = None if policy.declared is Any else policy.declared
-    acting = named if built is None else built
-    has: Mapping[str, object] = {"env": suite, "trainer": trainer, "policy": acting}
+    acting = policy.declared if built is None else type(built)
+    has = {"env": type(suite), "trainer": type(trainer), "policy": acting}
     for need in plan.needs:
-        part = has[need.group]
-        if part is not None and not any(isinstance(part, known) for known in _abilities(need)):
+        if has[need.group] is not Policy and not issubclass(has[need.group], _abilities(need)):
             raise _lacking(need, parts, suite)
 
 
-def _abilities(need: Need) -> list[type]:
+def _abilities(need: Need) -> tuple[type, ...]:
     """Those of which one is enough."""
-    return [need.protocol, *([] if need.instead is None else [need.instead])]
+    return (need.protocol,) if need.instead is None else (need.protocol, need.instead)
 
 
 def _lacking(need: Need, parts: Parts, suite: Suite) -> UserError:

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.beginning import Runs, totals
-from trace_bench.core.protocols import Borrows, MethodPlan, Suite
+from trace_bench.core.protocols import MethodPlan, Suite
 from trace_bench.core.run_files import FLOORS, HASHED
 from trace_bench.core.store import file_hash, read_json
 from trace_bench.core.types import AgentSpec, to_json
 from trace_bench.llm.roles import IN_EPISODES
-from trace_bench.play.suites import about_of, asks_user, name_of
+from trace_bench.play.suites import about_of, name_of
 from trace_bench.results.captions import SHOWN
 from trace_bench.runner.folder import Place
 from trace_bench.runner.outcomes import Outcome, Routing, Row, difference, row, score
@@ -157,7 +157,7 @@ def _models(settings: Settings) -> dict[str, dict[str, Any]]:
 
 def _parameters(settings: Settings, parts: Mapping[str, Part]) -> int | None:
     """The base model's; None without weights, or where they are elsewhere."""
-    return None if parts["policy"].scripted else weights_count(model_path(settings, parts))
+    return None if parts["policy"].declared.scripted else weights_count(model_path(settings, parts))
 
 
 def _unscored(run: Finished) -> list[str]:
@@ -251,11 +251,11 @@ def facts_of(suite: Suite, split: str) -> tuple[str, dict[str, Any], dict[str, A
     The last is None for a suite with tasks of its own, else {env: the lender's settings, split: its
     name there, training: {suite, data: facts of the run's own suite}, training_settings: the groups
     of the run's settings that held-out episodes do not depend on}."""
-    lender = suite.lender(split) if isinstance(suite, Borrows) else None
+    lender = suite.lender(split)
     if lender is None:
         return name_of(suite), about_of(suite), None
     env = suite_identity(lender.env, lender.variant)
-    roles = () if asks_user(lender.suite) else IN_EPISODES
+    roles = () if lender.suite.asks_user() else IN_EPISODES
     borrowed: Mapping[str, Any] = {
         "env": {key: value for key, value in env.items() if key not in SPLITS},
         "split": lender.split,

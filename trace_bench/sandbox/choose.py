@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trace_bench.core.errors import EngineError, SourceError, UserError
-from trace_bench.core.protocols import Ask, InImage, RunContext, Suite
+from trace_bench.core.protocols import Ask, RunContext, Suite
 from trace_bench.sandbox.docker import ContainerLimits, DockerTransport, check_image
 from trace_bench.sandbox.engine import FOLDER, LABEL, OWNER, connect, owner, reap
 from trace_bench.sandbox.pool import Pool
@@ -77,7 +77,7 @@ def suite_in(part: Part, run: RunContext, sandbox: Sandbox, where: Where, log: L
     }
     ask = run.ask or run.judge or run.simulator
     pool = make_pool(sandbox, kind, image, worker, ask, where.python)
-    if part.lists_tasks_here:
+    if part.declared.lists_tasks_here:
         return sandboxed(part.make(run), pool)
     return remote(pool)
 
@@ -85,8 +85,8 @@ def suite_in(part: Part, run: RunContext, sandbox: Sandbox, where: Where, log: L
 def _image(part: Part, sandbox: Sandbox, where: Where) -> str:
     if where.image is not None:
         return where.image
-    if isinstance(part.declared, InImage):
-        return image_name(part.declared.image, sandbox)
+    if (image := part.declared.image) is not None:
+        return image_name(image, sandbox)
     raise UserError(
         f"sandbox=docker runs env.factory={part.factory.text} in a container, and no image is "
         "named that has its code. Set `env.image` (docs/sandbox.md says how to make one), or "

@@ -1,5 +1,5 @@
 """A suite whose episodes run in a sandbox's workers. It behaves like a suite in this process and
-has the same abilities as the suite inside."""
+has the same abilities as the suite inside, which its class inherits."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from typing import Any, TypeVar
 
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import (
-    AsksUser,
-    Borrows,
-    Describes,
+    ActsTogether,
     Env,
     HasChecklist,
     HasMilestones,
     HasReference,
-    Lender,
     Suite,
     Synthesizes,
     SynthesizesDomains,
+    abilities,
 )
+from trace_bench.core.protocols.declared import Forwards, forwards, members
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, Task
 from trace_bench.sandbox.pool import Pool, PooledEpisode, Result
 from trace_bench.sandbox.protocol import (
@@ -36,7 +35,7 @@ from trace_bench.sandbox.protocol import (
 T = TypeVar("T")
 
 
-class SandboxedEnv:
+class SandboxedEnv(Env):
     """One episode. Failures of its environment and of the sandbox raise an EpisodeError with the
     boundary."""
 
@@ -70,23 +69,12 @@ class SandboxedEnv:
         return self._pool.act([(self.episode, call)])[0]
 
 
-class SandboxedSuite:
-    """`inner` provides the tasks; the pool's workers run the episodes."""
+class SandboxedSuite(Forwards, ActsTogether):
+    """The pool's workers run the episodes; all else is answered by the suite `inside`."""
 
-    def __init__(self, inner: Any, pool: Pool) -> None:
-        self._inner = inner
+    def __init__(self, inside: Suite, pool: Pool) -> None:
+        super().__init__(inside)
         self._pool = pool
-        self.name, self.variant = inner.name, inner.variant
-
-    def splits(self) -> Sequence[str]:
-        return list(self._inner.splits())
-
-    def tasks(self, split: str) -> Sequence[Task]:
-        return list(self._inner.tasks(split))
-
-    def task(self, task_id: str) -> Task:
-        found: Task = self._inner.task(task_id)
-        return found
 
     def make(self) -> Env:
         return SandboxedEnv(self._pool)
@@ -110,101 +98,39 @@ class SandboxedSuite:
         self._pool.close()
 
 
-class _References(SandboxedSuite):
-    def reference(self, task: Task) -> Sequence[Message]:
-        return list(self._inner.reference(task))
+def abilities_of(suite: Suite) -> tuple[type, ...]:
+    """What a sandboxed suite takes over from the suite inside; a worker reports the names."""
+    return tuple(a for a in abilities(Suite) if isinstance(suite, a) and a is not ActsTogether)
 
 
-class _Milestones(SandboxedSuite):
-    def milestones(self, task: Task) -> Sequence[Milestone]:
-        return list(self._inner.milestones(task))
-
-
-class _Checklists(SandboxedSuite):
-    def checklist(self, task: Task) -> Sequence[Sequence[Mapping[str, Any]]]:
-        return [list(turn) for turn in self._inner.checklist(task)]
-
-
-class _Synthesis(SandboxedSuite):
-    def capabilities(self) -> Sequence[str]:
-        return list(self._inner.capabilities())
-
-    def synthetic(self, capability: str, seed: int) -> Task:
-        made: Task = self._inner.synthetic(capability, seed)
-        return made
-
-
-class _Domains(SandboxedSuite):
-    def domains(self) -> Sequence[str]:
-        return list(self._inner.domains())
-
-    def synthetic_in(self, domain: str, seed: int) -> Task:
-        made: Task = self._inner.synthetic_in(domain, seed)
-        return made
-
-
-class _Users(SandboxedSuite):
-    def asks_user(self) -> bool:
-        return bool(self._inner.asks_user())
-
-
-class _Descriptions(SandboxedSuite):
-    def about(self) -> Mapping[str, Any]:
-        return dict(self._inner.about())
-
-
-class _Loans(SandboxedSuite):
-    def lender(self, split: str) -> Lender | None:
-        found: Lender | None = self._inner.lender(split)
-        return found
-
-
-_ABILITIES: Mapping[type, type[SandboxedSuite]] = {
-    HasReference: _References,
-    HasMilestones: _Milestones,
-    HasChecklist: _Checklists,
-    Synthesizes: _Synthesis,
-    SynthesizesDomains: _Domains,
-    AsksUser: _Users,
-    Describes: _Descriptions,
-}
-"""The optional abilities of a suite, and the class that forwards each."""
-_HERE: Mapping[type, type[SandboxedSuite]] = {**_ABILITIES, Borrows: _Loans}
-"""With those that only a suite in this process has: what they return cannot leave a worker."""
-
-
-def abilities(suite: object) -> list[str]:
-    """The names of a suite's abilities, as a worker reports them."""
-    return [protocol.__name__ for protocol in _ABILITIES if isinstance(suite, protocol)]
-
-
-def sandboxed(inner: Suite, pool: Pool) -> SandboxedSuite:
+def sandboxed(inside: Suite, pool: Pool) -> SandboxedSuite:
     """A suite that lists its tasks in this process, with its episodes in the pool's workers."""
-    names = tuple(protocol.__name__ for protocol in _HERE if isinstance(inner, protocol))
-    return _class_with(names)(inner, pool)
+    return _class_with(abilities_of(inside))(inside, pool)
 
 
 def remote(pool: Pool, generated: str | None = None) -> SandboxedSuite:
     """A suite that exists only in its worker, such as a benchmark with its own packages.
     `generated`: its name if it comes from generated code; it can then take no other. Raises
     UserError for facts or tasks that are not its own or break a limit."""
-    inner = _Remote(pool, generated)
-    known = {protocol.__name__ for protocol in _ABILITIES}
-    return _class_with(tuple(n for n in inner.abilities if n in known))(inner, pool)
+    inside = _Remote(pool, generated)
+    return _class_with(tuple(a for a in abilities_of(inside) if a.__name__ in inside.abilities))(
+        inside, pool
+    )
 
 
 @functools.lru_cache(maxsize=32)
-def _class_with(names: tuple[str, ...]) -> type[SandboxedSuite]:
-    kinds = [kind for protocol, kind in _HERE.items() if protocol.__name__ in names]
-    return type("SandboxedSuite", (*kinds, SandboxedSuite), {})
+def _class_with(inherited: tuple[type, ...]) -> type[SandboxedSuite]:
+    names = {name for protocol in (Suite, *inherited) for name in members(protocol)}
+    own = forwards(names - vars(SandboxedSuite).keys())
+    return type("SandboxedSuite", (SandboxedSuite, *inherited), own)
 
 
-class _Remote:
-    """The suite in a worker, by remote calls. `abilities`: the names of its abilities."""
+class _Remote(HasReference, HasMilestones, HasChecklist, Synthesizes, SynthesizesDomains):
+    """The suite in a worker, by remote calls. `abilities`: the names of those that it has."""
 
     def __init__(self, pool: Pool, generated: str | None) -> None:
         self._pool = pool
-        self._query({"do": "about"}, self._describe)
+        self._read("about", self._describe)
         own = f"{self.name}/{self.variant}"
         if generated is not None and own != f"generated/{generated}":
             raise UserError(f"the suite generated/{generated} calls itself {own!r}.")
@@ -214,29 +140,40 @@ class _Remote:
 
     def _describe(self, about: Mapping[str, Any]) -> None:
         self.name, self.variant = map(_name, (about["name"], about["variant"]))
-        self.abilities = tuple(map(_name, about["abilities"]))
-        self._splits, self._about = tuple(map(_name, about["splits"])), dict(about["about"])
-        self._capabilities = tuple(map(_name, about["capabilities"]))
+        self.abilities = _names(about["abilities"])
+        self._splits, self._about = _names(about["splits"]), dict(about["about"])
         self._asks = bool(about["asks_user"])
 
-    def _query(self, call: Mapping[str, Any], read: Callable[[Any], T]) -> T:
-        """The worker's answer, read by `read`. Raises UserError if it cannot be read."""
-        answer = self._pool.query(dict(call))
+    def _read(self, member: str, read: Callable[[Any], T], *given: Any) -> T:
+        """What the member of the suite in the worker returns, read by `read`. Raises UserError
+        with the worker's error, or if the answer cannot be read."""
+        answer = self._pool.query({"do": member, "given": given})
         try:
             return read(answer)
         except (Violation, LookupError, TypeError, ValueError, AttributeError) as error:
             raise UserError(
-                f"the suite in the sandbox answered {call['do']!r} with a value that cannot be "
+                f"the suite in the sandbox answered {member!r} with a value that cannot be "
                 f"read ({type(error).__name__}: {error}). Change `env`."
             ) from error
+
+    def _task(self, data: Any) -> Task:
+        return task_from_json(data, self._envs, self._prefix)
 
     def splits(self) -> Sequence[str]:
         return self._splits
 
+    def about(self) -> Mapping[str, Any]:
+        return self._about
+
+    def asks_user(self) -> bool:
+        return self._asks
+
+    def make(self) -> Env:
+        return SandboxedEnv(self._pool)
+
     def tasks(self, split: str) -> Sequence[Task]:
         if split not in self._tasks:
-            call = {"do": "tasks", "split": split}
-            self._tasks[split] = self._query(call, lambda found: tuple(map(self._task, found)))
+            self._tasks[split] = self._read("tasks", lambda a: tuple(map(self._task, a)), split)
         return self._tasks[split]
 
     def task(self, task_id: str) -> Task:
@@ -244,43 +181,32 @@ class _Remote:
             for task in known:
                 if task.id == task_id:
                     return task
-        return self._query({"do": "task", "id": task_id}, self._task)
+        return self._read("task", self._task, task_id)
 
     def reference(self, task: Task) -> Sequence[Message]:
-        call = {"do": "reference", "task": task}
-        return self._query(call, lambda found: list(map(message_from_json, found)))
+        return self._read("reference", lambda a: list(map(message_from_json, a)), task)
 
     def milestones(self, task: Task) -> Sequence[Milestone]:
-        call = {"do": "milestones", "task": task}
-        return self._query(call, milestones_from_json)
+        return self._read("milestones", milestones_from_json, task)
 
     def checklist(self, task: Task) -> Sequence[Sequence[Mapping[str, Any]]]:
-        call = {"do": "checklist", "task": task}
-        return self._query(call, lambda found: [[dict(item) for item in turn] for turn in found])
+        return self._read("checklist", lambda a: [[dict(i) for i in turn] for turn in a], task)
 
     def capabilities(self) -> Sequence[str]:
-        return self._capabilities
+        return self._read("capabilities", _names)
 
     def synthetic(self, capability: str, seed: int) -> Task:
-        """Raises UserError with the worker's error if it cannot make the task."""
-        call = {"do": "synthetic", "capability": capability, "seed": seed}
-        return self._query(call, self._task)
+        return self._read("synthetic", self._task, capability, seed)
 
     def domains(self) -> Sequence[str]:
-        return self._query({"do": "domains"}, lambda found: tuple(map(_name, found)))
+        return self._read("domains", _names)
 
     def synthetic_in(self, domain: str, seed: int) -> Task:
-        """As `synthetic`."""
-        return self._query({"do": "in_domain", "domain": domain, "seed": seed}, self._task)
+        return self._read("synthetic_in", self._task, domain, seed)
 
-    def _task(self, data: Any) -> Task:
-        return task_from_json(data, self._envs, self._prefix)
 
-    def asks_user(self) -> bool:
-        return self._asks
-
-    def about(self) -> Mapping[str, Any]:
-        return self._about
+def _names(values: Any) -> tuple[str, ...]:
+    return tuple(map(_name, values))
 
 
 def _name(value: Any) -> str:

@@ -6,7 +6,7 @@
 
 One JSON object per line, see protocol.py. Only the protocol uses stdout: output of the environment
 goes to stderr. One worker holds many episodes; the calls of a line run one after the other, or, if
-the suite asks the host for answers (`AsksUser`), concurrently, so that no episode waits for
+the suite asks the host for answers (`asks_user`), concurrently, so that no episode waits for
 another's answer.
 
 A worker in an endless loop does not read its stdin, so nothing would tell it that its host was
@@ -29,22 +29,16 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.factory import load
-from trace_bench.core.protocols import (
-    AsksUser,
-    Describes,
-    RunContext,
-    ScoresAlone,
-    Suite,
-    Synthesizes,
-)
+from trace_bench.core.protocols import RunContext, Suite, adopted, make_env
+from trace_bench.core.protocols.declared import members
 from trace_bench.core.text import described
-from trace_bench.core.types import boundary_of, task_from_json
+from trace_bench.core.types import Task, boundary_of, task_from_json
 from trace_bench.core.version import VERSION
 from trace_bench.sandbox.protocol import (
     MAX_LINE,
@@ -55,7 +49,7 @@ from trace_bench.sandbox.protocol import (
     encode,
     step_to_json,
 )
-from trace_bench.sandbox.suite import abilities
+from trace_bench.sandbox.suite import abilities_of
 
 SIDE_BY_SIDE = 64
 
@@ -94,19 +88,6 @@ class Serving:
         self._now = threading.local()  # the episode that this thread is running
         self._answers: dict[int, tuple[threading.Event, list[dict[str, Any]]]] = {}
         self._pool = ThreadPoolExecutor(SIDE_BY_SIDE)  # starts threads only when it is used
-        self._queries: dict[str, Callable[[Mapping[str, Any]], Any]] = {
-            "about": lambda call: self._about(),
-            "tasks": lambda call: list(self.suite.tasks(call["split"])),
-            "task": lambda call: self.suite.task(call["id"]),
-            "synthetic": lambda call: self.suite.synthetic(call["capability"], call["seed"]),
-            "domains": lambda call: list(self.suite.domains()),
-            "in_domain": lambda call: self.suite.synthetic_in(call["domain"], call["seed"]),
-            "reference": lambda call: list(self.suite.reference(task_from_json(call["task"]))),
-            "milestones": lambda call: list(self.suite.milestones(task_from_json(call["task"]))),
-            "checklist": lambda call: [
-                list(turn) for turn in self.suite.checklist(task_from_json(call["task"]))
-            ],
-        }
 
     def serve(self) -> None:
         """Handles messages until the host closes stdin."""
@@ -115,7 +96,7 @@ class Serving:
                 event, place = self._answers.pop(message["answer"])
                 place.append(message)
                 event.set()
-            elif isinstance(self.suite, AsksUser) and self.suite.asks_user():
+            elif self.suite is not None and self.suite.asks_user():
                 threading.Thread(target=self._batch, args=(message, True), daemon=True).start()
             else:
                 self._batch(message, False)
@@ -171,28 +152,33 @@ class Serving:
         do = call["do"]
         if do == "reset":
             self._close(episode)
-            self.episodes[episode] = env = self.suite.make()
+            self.episodes[episode] = env = make_env(self.suite)
             return {"step": step_to_json(env.reset(task_from_json(call["task"])), known)}
         if do == "step":
             return {"step": step_to_json(self.episodes[episode].step(call["action"]), known)}
         if do == "score":
-            env = self.episodes[episode]
-            return {"score": env.score() if isinstance(env, ScoresAlone) else None}
-        if do in self._queries:
-            return {"value": self._queries[do](call)}
-        raise ValueError(f"unknown call {do!r}")
+            return {"score": self.episodes[episode].score()}
+        return {"value": self._about() if do == "about" else self._answer(do, call["given"])}
+
+    def _answer(self, member: str, given: Sequence[Any]) -> Any:
+        """What a member of the suite returns: its tasks, or what it is able to."""
+        known = {"tasks", "task", *(m for a in abilities_of(self.suite) for m in members(a))}
+        if member not in known:
+            raise ValueError(f"unknown call {member!r}")
+        found = getattr(self.suite, member)(
+            *(task_from_json(value) if isinstance(value, dict) else value for value in given)
+        )
+        return found if isinstance(found, Task) else list(found)
 
     def _about(self) -> dict[str, Any]:
         suite = self.suite
-        synthesizes = isinstance(suite, Synthesizes)
         return {
             "name": suite.name,
             "variant": suite.variant,
             "splits": list(suite.splits()),
-            "abilities": abilities(suite),
-            "about": dict(suite.about()) if isinstance(suite, Describes) else {},
-            "capabilities": list(suite.capabilities()) if synthesizes else [],
-            "asks_user": isinstance(suite, AsksUser) and suite.asks_user(),
+            "abilities": [ability.__name__ for ability in abilities_of(suite)],
+            "about": dict(suite.about()),
+            "asks_user": suite.asks_user(),
         }
 
     def _close(self, episode: Any) -> None:
@@ -255,7 +241,9 @@ def _from_source(channel: Channel, start: Mapping[str, Any]) -> Any:
     try:
         exec(compile(message["source"], "<environment>", "exec"), space)
         generated = start["kind"] == "generated"
-        suite = GeneratedSuite(start["name"], space) if generated else space["suite"]()
+        suite = (
+            GeneratedSuite(start["name"], space) if generated else adopted(space["suite"](), Suite)
+        )
     except (Exception, SystemExit) as error:
         channel.send({"id": message.get("id"), "error": described(error)})
         return None

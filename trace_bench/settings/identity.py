@@ -55,7 +55,7 @@ def identity(settings: Settings, parts: Mapping[str, Part]) -> dict[str, Any]:
         if group not in ELSEWHERE:
             data[group] = _of_part(getattr(settings, group), parts[group])
     data["llm"] = {name: _of_role(role) for name, role in settings.llm.roles.items()}
-    path = None if parts["policy"].scripted else model_path(settings, parts)
+    path = None if parts["policy"].declared.scripted else model_path(settings, parts)
     data["model"]["sha256"] = None if path is None else weights_hash(path)
     if settings.agent is not None:
         data["beginning"] = read_beginning(settings.agent).identity(settings.accounting)

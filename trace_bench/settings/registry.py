@@ -26,12 +26,9 @@ from typing import Any
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.factory import Factory, load
 from trace_bench.core.protocols import (
-    AtServers,
-    ListsTasksHere,
     Method,
     Policy,
     RunContext,
-    Scripted,
     Suite,
     Tracker,
     Trainer,
@@ -137,23 +134,10 @@ class Part:
 
     @property
     def declared(self) -> Any:
-        """Its class, for abilities that are declared on the class."""
-        return self.factory.declared
-
-    @property
-    def scripted(self) -> bool:
-        """Whether its class declares `Scripted`."""
-        return isinstance(self.declared, Scripted) and self.declared.scripted
-
-    @property
-    def at_servers(self) -> bool:
-        """Whether its class declares `AtServers`."""
-        return isinstance(self.declared, AtServers) and self.declared.at_servers
-
-    @property
-    def lists_tasks_here(self) -> bool:
-        """Whether its class declares `ListsTasksHere`."""
-        return isinstance(self.declared, ListsTasksHere) and self.declared.lists_tasks_here
+        """Its class, for what that says before the part is built; the class of its kind, with the
+        defaults, for a guest or a function that does not say what it returns."""
+        found, kind = self.factory.declared, KINDS[self.group]
+        return found if isinstance(found, type) and issubclass(found, kind) else kind
 
     def make(self, run: RunContext) -> Any:
         """Builds the part. Raises UserError if that fails or the result lacks the members of the
@@ -178,7 +162,7 @@ def find(group: str, chosen: PartSettings, variant: str | None = None) -> Part:
     suite's name. Raises UserError that says what is wrong and what is allowed."""
     factory, distribution = _factory(group, chosen, variant)
     if factory.finished and KINDS[group] is not str:
-        factory.check(factory.target, KINDS[group])
+        factory.adopted(factory.target, KINDS[group])
     known = factory.known()  # a null for a setting that this part lacks counts as not given
     given = {k: v for k, v in chosen.options.items() if v is not None or k in known}
     try:

@@ -23,7 +23,7 @@ MOST_SAID = 300
 """Characters of a tracker's error that are kept."""
 
 
-class Silent:
+class Silent(Tracker):
     """`tracker=jsonl`: does nothing beyond metrics.jsonl."""
 
     def log(self, values: Mapping[str, Any]) -> None:
@@ -36,7 +36,7 @@ class Silent:
         """Nothing."""
 
 
-class Metrics:
+class Metrics(Tracker):
     """metrics.jsonl, one line per call of `log`; new lines also go to `tracker`. A failure of the
     tracker does not stop the run: it is logged once and kept in `failure`, and the tracker is not
     called again."""
@@ -64,10 +64,8 @@ class Metrics:
     def report(self, make: Callable[[], tuple[Sequence[Mapping[str, Any]], Path]]) -> None:
         """Passes on what `make` makes, which takes a while, to a tracker that takes it (see
         `protocols.TakesReport`)."""
-        tracker = self._tracker
-        if isinstance(tracker, TakesReport):
-            takes: TakesReport = tracker
-            self._forward(lambda _: takes.report(*make()))
+        if isinstance(tracker := self._tracker, TakesReport):
+            self._forward(lambda _: tracker.report(*make()))
 
     def close(self) -> None:
         self._lines.close()

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import RunContext
+from trace_bench.core.protocols import RunContext, TakesReport
 
 
-class WandbTracker:
-    """Implements `protocols.Tracker`. `mode`: W&B's offline or online. Raises UserError if the
+class WandbTracker(TakesReport):
+    """`mode`: W&B's offline or online. Raises UserError if the
     package is not installed, or if there is no key for `online`."""
 
     def __init__(
@@ -60,8 +60,9 @@ class WandbTracker:
             )
         return self._started
 
-    def awaits_result(self) -> bool:
-        """`protocols.AwaitsResult`: a W&B agent waits for the score of each run that it starts."""
+    @classmethod
+    def awaits_result(cls) -> bool:
+        """A W&B agent waits for the score of each run that it starts."""
         return "WANDB_RUN_ID" in os.environ
 
     def log(self, values: Mapping[str, Any]) -> None:
@@ -86,7 +87,7 @@ class WandbTracker:
         run.log_artifact(agent)
 
     def report(self, episodes: Sequence[Mapping[str, Any]], page: Path) -> None:
-        """`protocols.TakesReport`: the table `episodes` and the artifact `report-...`. What exceeds
+        """The table `episodes` and the artifact `report-...`. What exceeds
         the rows of a W&B table is left out, and counted in the summary."""
         most = self._wandb.Table.MAX_ROWS
         names = list(episodes[0])

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab, RunContext, TrainingJob
+from trace_bench.core.protocols import (
+    AssignsAdvantages,
+    ContinuesAdapters,
+    FineTunes,
+    Lab,
+    RunContext,
+    TrainingJob,
+)
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Task, Trajectory
 from trace_bench.trainers.course import (
@@ -54,9 +61,8 @@ if TYPE_CHECKING:
 __all__ = ["LocalTrainer", "TrainerSettings"]
 
 
-class LocalTrainer:
-    """Implements `protocols.Trainer`, `PlansTraining`, `ContinuesAdapters`, `AssignsAdvantages`,
-    `NeedsMachines` and `FineTunes`. `threads`: torch's thread count for the process (None:
+class LocalTrainer(ContinuesAdapters, AssignsAdvantages, FineTunes):
+    """`threads`: torch's thread count for the process (None:
     unchanged); another count changes rounding. `dtype`: the numbers of the model's products. The
     model is loaded once and kept for later jobs."""
 
@@ -84,20 +90,17 @@ class LocalTrainer:
         return _Training(job, lab, self).run()
 
     def plan_training(self, rollouts: int, name: str, points: Sequence[int]) -> str | None:
-        """`protocols.PlansTraining`."""
         make_schedule(rollouts, self.settings, name)
         return curve_caveat(self.settings, rollouts, points)
 
     def check_start(self, start: AdapterRef) -> None:
-        """`protocols.ContinuesAdapters`."""
         check_start(start, self.settings)
 
     def check_assignment(self, assignment: Mapping[str, Any]) -> None:
-        """`protocols.AssignsAdvantages`."""
         check_assignment(assignment, self.settings)
 
     def machines(self, billions: float | None) -> tuple[list[str], list[str]]:
-        """`protocols.NeedsMachines`: all weights on one device, in float32 at most."""
+        """All weights on one device, in float32 at most."""
         where = f"trainer=local on {self.device}"
         if billions is None:
             return [f"{where}: the weights in this process"], []

@@ -1,70 +1,48 @@
 """Every interface of the program, and the values that cross them.
 
-Required members are in the main protocol of each part. Each optional ability is a protocol of its
-own below it: a class has the ability if it has the protocol's members. What must be known before
-the part is built, such as its container image, is a protocol on the class.
+A part of a kind is written by inheriting its class (`Env`, `Suite`, `Policy`, `Router`, `Trainer`,
+`Method`, `Tracker`), which has defaults for all that is not required. Each optional ability is a
+class that inherits the kind, and a part has it because its class inherits that: nothing is
+recognised by a member's name. What must be known before the part is built, such as its container
+image, is an attribute of the class.
 
-    environments   Env (ScoresAlone), Suite (HasReference, HasMilestones, HasChecklist, Synthesizes,
-                   SynthesizesDomains, AsksUser, ActsTogether, Describes, Borrows,
-                   Closes; on the class: InImage, ListsTasksHere, LargerSplits,
-                   TypicalLengths, Tagged)
-    policies       Policy (Wakes, ReadsPrompts, TriesTurns, KnowsTask, CountsUsage, RanksLabels,
-                   ShowsState, PlaysSums; on the class: Scripted, AtServers), Router (RoutesTurns)
-    trainers       Trainer (PlansTraining, ContinuesAdapters, AssignsAdvantages, Preflight,
-                   NeedsMachines, FineTunes; of what runs its episodes elsewhere: TakesBack)
-    methods        Method (PlansItself), Lab
-    trackers       Tracker (AwaitsResult, TakesReport)
+    environments   Env, Suite (HasReference, HasMilestones, HasChecklist, Synthesizes,
+                   SynthesizesDomains, ActsTogether)
+    policies       Policy (RanksLabels, ShowsState, PlaysSums), Router (RoutesTurns)
+    training       Trainer (ContinuesAdapters, AssignsAdvantages, FineTunes), Method, Lab; of what
+                   runs a trainer's episodes elsewhere: TakesBack
+    run            Tracker (TakesReport)
 
-Every part that is found by name (`settings.registry`) is built by its factory, whose parameters are
-the part's settings; a parameter annotated `RunContext` receives the facts of the run.
+A class that inherits none of these is a guest (`declared.adopted`): it works with the required
+members alone. Every part that is found by name (`settings.registry`) is built by its factory, whose
+parameters are the part's settings; one annotated `RunContext` receives the facts of the run.
 """
 
+from trace_bench.core.protocols.declared import abilities, adopted, make_env
 from trace_bench.core.protocols.environments import (
     ActsTogether,
-    AsksUser,
-    Borrows,
-    Closes,
-    Describes,
     Env,
     HasChecklist,
     HasMilestones,
     HasReference,
-    InImage,
-    LargerSplits,
     Lender,
-    ListsTasksHere,
-    ScoresAlone,
     Suite,
     Synthesizes,
     SynthesizesDomains,
-    Tagged,
     Typical,
-    TypicalLengths,
 )
 from trace_bench.core.protocols.policies import (
-    AtServers,
-    CountsUsage,
-    KnowsTask,
     PlaysSums,
     Policy,
     RanksLabels,
-    ReadsPrompts,
     Router,
     RoutesTurns,
-    Scripted,
     ShowsState,
     State,
-    TriesTurns,
     TurnReply,
     TurnRequest,
-    Wakes,
 )
-from trace_bench.core.protocols.run import (
-    AwaitsResult,
-    RunContext,
-    TakesReport,
-    Tracker,
-)
+from trace_bench.core.protocols.run import RunContext, TakesReport, Tracker
 from trace_bench.core.protocols.training import (
     Ask,
     AssignsAdvantages,
@@ -75,82 +53,13 @@ from trace_bench.core.protocols.training import (
     Method,
     MethodPlan,
     Need,
-    NeedsMachines,
     OnEpisode,
     Phase,
     PlannedRun,
-    PlansItself,
-    PlansTraining,
     PlayElsewhere,
-    Preflight,
     Source,
     TakesBack,
     Trainer,
     TrainingJob,
     Yardstick,
 )
-
-__all__ = [
-    "ActsTogether",
-    "Ask",
-    "AsksUser",
-    "AssignsAdvantages",
-    "AtServers",
-    "AwaitsResult",
-    "Borrows",
-    "Closes",
-    "ContinuesAdapters",
-    "CountsUsage",
-    "Describes",
-    "Env",
-    "FineTunes",
-    "HasChecklist",
-    "HasMilestones",
-    "HasReference",
-    "Hear",
-    "InImage",
-    "KnowsTask",
-    "Lab",
-    "LargerSplits",
-    "Lender",
-    "ListsTasksHere",
-    "Method",
-    "MethodPlan",
-    "Need",
-    "NeedsMachines",
-    "OnEpisode",
-    "Phase",
-    "PlannedRun",
-    "PlansItself",
-    "PlansTraining",
-    "PlayElsewhere",
-    "PlaysSums",
-    "Policy",
-    "Preflight",
-    "RanksLabels",
-    "ReadsPrompts",
-    "Router",
-    "RoutesTurns",
-    "RunContext",
-    "ScoresAlone",
-    "Scripted",
-    "ShowsState",
-    "Source",
-    "State",
-    "Suite",
-    "Synthesizes",
-    "SynthesizesDomains",
-    "Tagged",
-    "TakesBack",
-    "TakesReport",
-    "Tracker",
-    "Trainer",
-    "TrainingJob",
-    "TriesTurns",
-    "TurnReply",
-    "TurnRequest",
-    "Typical",
-    "TypicalLengths",
-    "Wakes",
-    "Yardstick",
-]

@@ -2,119 +2,45 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from types import MappingProxyType
+from typing import Any
 
-from trace_bench.core.types import (
-    Message,
-    Milestone,
-    Score,
-    Step,
-    Task,
-)
+from trace_bench.core.types import Message, Milestone, Score, Step, Task
 
 
-@runtime_checkable
-class Env(Protocol):
-    """Runs one episode of one task. Synchronous, deterministic given the task, no torch.
+class Env:
+    """Runs one episode of one task after the other. Synchronous, deterministic given the task, no
+    torch.
 
     `step` takes the agent's assistant message. A bad tool call is answered with an error message
-    to the agent; an exception raised here is a failure of the environment, not of the agent.
-    """
+    to the agent; an exception raised here is a failure of the environment, not of the agent."""
 
+    @abstractmethod
     def reset(self, task: Task) -> Step: ...
+
+    @abstractmethod
     def step(self, action: Message) -> Step: ...
-    def close(self) -> None: ...
+
+    def score(self) -> Score:
+        """The score as things stand, of an episode that was cut off at the turn or context limit;
+        0 for an environment that cannot tell."""
+        return Score(0.0, False)
+
+    def close(self) -> None:
+        """Gives back what the environment holds. May be called twice."""
 
 
-@runtime_checkable
-class ScoresAlone(Protocol):
-    """An environment that can score an episode that was cut off at the turn or context limit.
-    Without this ability such an episode scores 0."""
+@dataclass(frozen=True)
+class Typical:
+    """A typical episode: the agent's turns, prompt and completion tokens per turn, user turns."""
 
-    def score(self) -> Score: ...
-
-
-@runtime_checkable
-class Suite(Protocol):
-    """A named set of tasks in splits, and their environment. Every score is reported with `name`
-    and `variant`. `task` returns a task of `tasks` by its id."""
-
-    name: str  # "toolsandbox"
-    variant: str  # "embedded"
-
-    def splits(self) -> Sequence[str]: ...
-    def tasks(self, split: str) -> Sequence[Task]: ...
-    def task(self, task_id: str) -> Task: ...
-    def make(self) -> Env: ...
-
-
-@runtime_checkable
-class HasReference(Protocol):
-    """A suite with a reference solution for each task: the agent's messages, in order."""
-
-    def reference(self, task: Task) -> Sequence[Message]: ...
-
-
-@runtime_checkable
-class HasMilestones(Protocol):
-    """A suite whose scores have milestones (`Score.milestones`). `milestones` gives those of a task
-    (at least one) as an agent that does nothing leaves them; an episode that is cut off without a
-    score of its own has met none. Without references, TRACE's program labels episodes by them."""
-
-    def milestones(self, task: Task) -> Sequence[Milestone]: ...
-
-
-@runtime_checkable
-class HasChecklist(Protocol):
-    """A suite that says by program what each of the user's turns in a task asks for: [turn][item],
-    items as plain data in the form of `trace_bench.checklists.items`. The turns are those of the
-    task's reference; a single one if the user's turns are not known in advance."""
-
-    def checklist(self, task: Task) -> Sequence[Sequence[Mapping[str, Any]]]: ...
-
-
-@runtime_checkable
-class Synthesizes(Protocol):
-    """A suite that generates training tasks for a capability, one for each seed.
-    `task.data["contrast"]` marks a task in which exercising the capability would be wrong."""
-
-    def capabilities(self) -> Sequence[str]: ...
-    def synthetic(self, capability: str, seed: int) -> Task: ...
-
-
-@runtime_checkable
-class SynthesizesDomains(Protocol):
-    """A suite that also generates training tasks of other domains, with tools other than its own,
-    one for each seed; its environments run them too. `domains` names them."""
-
-    def domains(self) -> Sequence[str]: ...
-    def synthetic_in(self, domain: str, seed: int) -> Task: ...
-
-
-@runtime_checkable
-class AsksUser(Protocol):
-    """A suite whose episodes may wait for a model that plays the user or judges the
-    conversation. If `asks_user()` is true, each episode is stepped in its own thread."""
-
-    def asks_user(self) -> bool: ...
-
-
-@runtime_checkable
-class ActsTogether(Protocol):
-    """A suite that resets (given a task) or steps (given an action) many episodes at once. Returns
-    one result per call, in order; for an episode that failed, the exception."""
-
-    def act(self, calls: Sequence[tuple[Env, Task | Message]]) -> Sequence[Step | Exception]: ...
-
-
-@runtime_checkable
-class Describes(Protocol):
-    """A suite with facts that every table should report, such as the revision of its data or tasks
-    that were left out. JSON-safe."""
-
-    def about(self) -> Mapping[str, Any]: ...
+    turns: float
+    prompt: int
+    completion: int
+    user: float
 
 
 @dataclass(frozen=True)
@@ -128,64 +54,106 @@ class Lender:
     split: str
 
 
-@runtime_checkable
-class Borrows(Protocol):
-    """A suite with splits whose tasks are another suite's, run and scored as they are there.
-    With it a run that is evaluated on such a split can stand in a table with runs of the lender.
-    None for a split of its own."""
+class Suite:
+    """A named set of tasks in splits, and their environment. Every score is reported with `name`
+    and `variant`. `task` returns a task of `tasks` by its id.
 
-    def lender(self, split: str) -> Lender | None: ...
+    What the class says before a suite is made. image: the container image for sandbox=docker.
+    lists_tasks_here: it needs no extra packages, so its tasks can be listed in this process even
+    when its episodes run in a sandbox. larger: maps a training split to one with more tasks of the
+    same kind. tag_keys: the keys of a task's data under which it lists, as words, what the task
+    needs or is about; a report filters by them, nothing is computed from them. typical: for the
+    estimates of `dry_run=true`."""
 
+    name: str  # "toolsandbox"
+    variant: str  # "embedded"
+    image: str | None = None
+    lists_tasks_here: bool = False
+    larger: Mapping[str, str] = MappingProxyType({})
+    tag_keys: tuple[str, ...] = ()
+    typical: Typical | None = None
 
-@runtime_checkable
-class Closes(Protocol):
-    """Holds resources outside this process, such as containers, until it is closed."""
+    @abstractmethod
+    def splits(self) -> Sequence[str]: ...
 
-    def close(self) -> None: ...
+    @abstractmethod
+    def tasks(self, split: str) -> Sequence[Task]: ...
 
+    @abstractmethod
+    def task(self, task_id: str) -> Task: ...
 
-@runtime_checkable
-class InImage(Protocol):
-    """On a suite's class: the container image for sandbox=docker."""
+    @abstractmethod
+    def make(self) -> Env: ...
 
-    image: str
+    def about(self) -> Mapping[str, Any]:
+        """Facts that every table should report, such as the revision of its data or tasks that
+        were left out. JSON-safe."""
+        return {}
 
+    def asks_user(self) -> bool:
+        """Whether episodes may wait for a model that plays the user or judges the conversation.
+        Each episode is then stepped in its own thread."""
+        return False
 
-@runtime_checkable
-class ListsTasksHere(Protocol):
-    """On a suite's class: with `lists_tasks_here = True` the suite needs no extra packages, so its
-    tasks can be listed in this process even when its episodes run in a sandbox."""
+    def lender(self, split: str) -> Lender | None:
+        """Whose tasks a split has, if they are run and scored as another suite's are there; a run
+        that is evaluated on it can then stand in a table with the lender's. None: its own."""
+        return None
 
-    lists_tasks_here: bool
-
-
-@runtime_checkable
-class LargerSplits(Protocol):
-    """On a suite's class: maps a training split to one with more tasks of the same kind."""
-
-    larger: Mapping[str, str]
-
-
-@runtime_checkable
-class Tagged(Protocol):
-    """On a suite's class: the keys of a task's data under which it lists what the task needs or is
-    about, as words. A report filters by them; nothing is computed from them."""
-
-    tag_keys: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Typical:
-    """A typical episode: the agent's turns, prompt and completion tokens per turn, user turns."""
-
-    turns: float
-    prompt: int
-    completion: int
-    user: float
+    def close(self) -> None:
+        """Gives back what is held outside this process, such as containers."""
 
 
-@runtime_checkable
-class TypicalLengths(Protocol):
-    """On a suite's class: typical episode lengths, for the estimates of `dry_run=true`."""
+class HasReference(Suite):
+    """A suite with a reference solution for each task: the agent's messages, in order."""
 
-    typical: Typical
+    @abstractmethod
+    def reference(self, task: Task) -> Sequence[Message]: ...
+
+
+class HasMilestones(Suite):
+    """A suite whose scores have milestones (`Score.milestones`). `milestones` gives those of a task
+    (at least one) as an agent that does nothing leaves them; an episode that is cut off without a
+    score of its own has met none. Without references, TRACE's program labels episodes by them."""
+
+    @abstractmethod
+    def milestones(self, task: Task) -> Sequence[Milestone]: ...
+
+
+class HasChecklist(Suite):
+    """A suite that says by program what each of the user's turns in a task asks for: [turn][item],
+    items as plain data in the form of `trace_bench.checklists.items`. The turns are those of the
+    task's reference; a single one if the user's turns are not known in advance."""
+
+    @abstractmethod
+    def checklist(self, task: Task) -> Sequence[Sequence[Mapping[str, Any]]]: ...
+
+
+class Synthesizes(Suite):
+    """A suite that generates training tasks for a capability, one for each seed.
+    `task.data["contrast"]` marks a task in which exercising the capability would be wrong."""
+
+    @abstractmethod
+    def capabilities(self) -> Sequence[str]: ...
+
+    @abstractmethod
+    def synthetic(self, capability: str, seed: int) -> Task: ...
+
+
+class SynthesizesDomains(Suite):
+    """A suite that also generates training tasks of other domains, with tools other than its own,
+    one for each seed; its environments run them too. `domains` names them."""
+
+    @abstractmethod
+    def domains(self) -> Sequence[str]: ...
+
+    @abstractmethod
+    def synthetic_in(self, domain: str, seed: int) -> Task: ...
+
+
+class ActsTogether(Suite):
+    """A suite that resets (given a task) or steps (given an action) many episodes at once. Returns
+    one result per call, in order; for an episode that failed, the exception."""
+
+    @abstractmethod
+    def act(self, calls: Sequence[tuple[Env, Task | Message]]) -> Sequence[Step | Exception]: ...

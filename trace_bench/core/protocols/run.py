@@ -2,39 +2,42 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 from trace_bench.core.protocols.environments import Suite
 from trace_bench.core.protocols.training import Ask
 
 
-@runtime_checkable
-class Tracker(Protocol):
+class Tracker:
     """Receives a run's metrics, in order and each once, however often the run is resumed. Results
     never depend on it."""
 
+    @abstractmethod
     def log(self, values: Mapping[str, Any]) -> None: ...
+
+    @abstractmethod
     def conclude(self, summary: Mapping[str, Any]) -> None: ...  # the run is finished
+
+    @abstractmethod
     def close(self) -> None: ...
 
-
-@runtime_checkable
-class AwaitsResult(Protocol):
-    """A tracker that may need the stored result of a run that was already finished, for instance
-    because a sweep service started the run and waits for its score."""
-
-    def awaits_result(self) -> bool: ...
+    @classmethod
+    def awaits_result(cls) -> bool:
+        """Whether the stored result of a run that was already finished is needed too, for instance
+        because a sweep service started the run and waits for its score."""
+        return False
 
 
-@runtime_checkable
-class TakesReport(Protocol):
+class TakesReport(Tracker):
     """A tracker that also takes what a reader of the finished run looks at, once after `conclude`.
     `episodes`: the held-out episodes, all with the same keys, those of the trained and the base
     agent first. `page`: the report, an HTML file that is there during the call only."""
 
+    @abstractmethod
     def report(self, episodes: Sequence[Mapping[str, Any]], page: Path) -> None: ...
 
 

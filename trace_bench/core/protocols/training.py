@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, Protocol, TypeVar
 
 from trace_bench.core.protocols.environments import Suite
 from trace_bench.core.protocols.policies import State
@@ -56,79 +57,74 @@ class TrainingJob:
     whole: Callable[[AgentSpec], AgentSpec] | None = None  # None: the agent as it is
 
 
-@runtime_checkable
-class Trainer(Protocol):
+class Trainer:
     """Trains one adapter from (agent, training tasks, reward) and returns the agent with it. All
-    rollouts go through `lab.rollouts`."""
+    rollouts go through `lab.rollouts`. `weights_here`: it reads the weights from a folder on this
+    machine even if servers generate the turns."""
 
+    weights_here: bool = False
+
+    @abstractmethod
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec: ...
 
+    def plan_training(self, rollouts: int, name: str, points: Sequence[int]) -> str | None:
+        """Checks a job before it starts. Raises UserError if `rollouts` are too few for it.
+        Returns why an agent at one of the rollout counts `points` differs from the agent of a run
+        with that smaller budget; None if it does not differ."""
+        return None
 
-@runtime_checkable
-class PlansTraining(Protocol):
-    """A trainer that can check a job before it starts. Raises UserError if `rollouts` are too few
-    for the job. Returns why an agent at one of the rollout counts `points` differs from the agent
-    of a run with that smaller budget; None if it does not differ."""
+    def preflight(self, new: bool) -> None:
+        """Checks its installation and settings before the first rollout; slow checks only for a
+        `new` run. Raises UserError."""
 
-    def plan_training(self, rollouts: int, name: str, points: Sequence[int]) -> str | None: ...
+    def machines(self, billions: float | None) -> tuple[list[str], list[str]]:
+        """Its hardware needs for a model of so many `billions` of parameters (None: unknown), as
+        lines of text, and what is missing on this machine."""
+        return [], []
 
 
-@runtime_checkable
-class ContinuesAdapters(Protocol):
+class ContinuesAdapters(Trainer):
     """A trainer that trains on from the only adapter of a job's agent: it acts in the first
     iteration, and the new adapter starts as a copy of it and replaces it. Without this ability no
     agent with an adapter can be trained on. Raises UserError for an adapter that its settings
     cannot hold."""
 
+    @abstractmethod
     def check_start(self, start: AdapterRef) -> None: ...
 
 
-@runtime_checkable
-class AssignsAdvantages(Protocol):
+class AssignsAdvantages(Trainer):
     """A trainer that heeds `TrainingJob.assignment`: it takes advantages from the checklists of the
     scores, for a trajectory, a turn or a step. A method whose jobs have one needs this ability, for
     a trainer without it would train on `reward` instead. Raises UserError for an assignment with
     which its settings can learn nothing."""
 
+    @abstractmethod
     def check_assignment(self, assignment: Mapping[str, Any]) -> None: ...
 
 
-@runtime_checkable
-class Preflight(Protocol):
-    """A trainer that checks its installation and settings before the first rollout; slow checks
-    only for a `new` run. Raises UserError."""
-
-    def preflight(self, new: bool) -> None: ...
-
-
-@runtime_checkable
-class NeedsMachines(Protocol):
-    """A trainer that can list its hardware needs for a model of so many `billions` of parameters
-    (None: unknown). Returns (lines of text, what is missing on this machine). `weights_here`: it
-    reads the weights from a folder on this machine even if servers generate the turns."""
-
-    weights_here: bool
-
-    def machines(self, billions: float | None) -> tuple[list[str], list[str]]: ...
-
-
-@runtime_checkable
-class FineTunes(Protocol):
+class FineTunes(Trainer):
     """A trainer whose model a method may train itself, in this process. `learner` returns the base
     model with LoRA layers (`trainers.model.Learner`); `settings` are the trainer's, including those
     of `trainers.settings.Recipe`."""
 
     settings: Any
 
+    @abstractmethod
     def learner(self, model: str) -> Any: ...
 
 
-@runtime_checkable
-class Method(Protocol):
+class Method:
     """Takes the base agent and returns the trained agent, within `lab.budget_left()` rollouts. Its
     settings are the parameters of its factory."""
 
+    @abstractmethod
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec: ...
+
+    def plan(self, run: PlannedRun) -> MethodPlan:
+        """What it will do, said before anything is run. Raises UserError if the budget is too
+        small for its phases. By default: spend the whole budget."""
+        return MethodPlan(phases=(Phase("method", run.budget, most=True),))
 
 
 @dataclass(frozen=True)
@@ -202,14 +198,6 @@ class MethodPlan:
     yardsticks: tuple[Yardstick, ...] = ()
 
 
-@runtime_checkable
-class PlansItself(Protocol):
-    """A method that states in advance what it will do. Raises UserError if the budget is too small
-    for its phases. A method without this ability is assumed to spend the whole budget."""
-
-    def plan(self, run: PlannedRun) -> MethodPlan: ...
-
-
 OnEpisode = Callable[[int, Trajectory], None]
 """Called when an episode ends, with its index and trajectory."""
 
@@ -217,13 +205,16 @@ PlayElsewhere = Callable[[Sequence[int], OnEpisode], None]
 """Runs the episodes with these indices in other processes, and reports each as it ends."""
 
 
-@runtime_checkable
-class TakesBack(Protocol):
+class TakesBack:
     """A `PlayElsewhere` that can go back to before its call, so that lost episodes are run again
     after too many of them have stopped the run. `missing`: the indices of which the run has no
     episode, once it has taken back the lost ones; what is kept elsewhere of their failures, and
     whatever was learned from the call, must be forgotten. May be called twice for the same call."""
 
+    @abstractmethod
+    def __call__(self, which: Sequence[int], ended: OnEpisode) -> None: ...
+
+    @abstractmethod
     def take_back(self, missing: Sequence[int]) -> None: ...
 
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from trace_bench.core.chat import answer_call, read_call
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.limits import Limits, fault_of
+from trace_bench.core.protocols import Env
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task
 from trace_bench.envs.bfcl.data import more_tools, tools_of
 from trace_bench.envs.bfcl.world import BfclCall, BfclWorld, parse
@@ -23,8 +24,8 @@ MOST_STEPS = 20  # steps with calls in one turn of the user; the benchmark ends 
 ARGUMENTS = Limits(size=100_000, depth=16, items=10_000)  # of one call
 
 
-class BfclEnv:
-    """Implements `protocols.Env` and `ScoresAlone`."""
+class BfclEnv(Env):
+    """One entry of the benchmark."""
 
     def __init__(self, checker: Checker) -> None:
         self._checker = checker

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from trace_bench.checklists.items import item_to_json
 from trace_bench.checklists.sources import call_item, finished, reply_item
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import Typical
+from trace_bench.core.protocols import HasChecklist, HasReference, Synthesizes, Typical
 from trace_bench.core.types import Message, Task
 from trace_bench.envs.bfcl.data import CATEGORIES, SCENARIOS, load
 from trace_bench.envs.bfcl.env import MOST_STEPS, BfclEnv, Checker
@@ -32,8 +32,8 @@ def split_of(scenario: int) -> str:
     return "dev" if scenario % 20 in (8, 17) else "train"
 
 
-class BfclSuite:
-    """Implements `protocols.Suite`, `HasReference`, `Synthesizes` and `Describes`.
+class BfclSuite(HasReference, HasChecklist, Synthesizes):
+    """The multi-turn tasks of BFCL-V4.
 
     category: one of the benchmark's multi-turn categories, or all. known_bad: whether entries whose
     answer cannot be found out (`known_bad.json`) are kept or dropped, in all splits. checker:

@@ -15,6 +15,7 @@ from typing import Any
 
 from trace_bench.core.chat import answer_call, read_call
 from trace_bench.core.errors import EpisodeError
+from trace_bench.core.protocols import Env
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task, Tool
 from trace_bench.envs.domains.tables import TABLES
 from trace_bench.envs.domains.tasks import Row, apply
@@ -24,8 +25,8 @@ _MESSAGES = 30  # of the agent
 _CALLS = 16  # of one message
 
 
-class DomainEnv:
-    """Implements `protocols.Env` and `ScoresAlone`."""
+class DomainEnv(Env):
+    """One schematic task."""
 
     def __init__(self) -> None:
         self._live = False

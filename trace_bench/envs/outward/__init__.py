@@ -15,7 +15,7 @@ from typing import Any
 
 from trace_bench.core.chat import make_call
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import AsksUser, Env, ScoresAlone, Suite
+from trace_bench.core.protocols import Env, Suite, make_env
 from trace_bench.core.types import Message, Score, Step, Task, Tool
 
 USER = "talk_to_user"
@@ -29,7 +29,7 @@ class OutwardEpisode:
     by a model."""
 
     def __init__(self, suite: Suite) -> None:
-        if isinstance(suite, AsksUser) and suite.asks_user():
+        if suite.asks_user():
             raise UserError(
                 f"{suite.name}/{suite.variant} has a user played by a model, which only a run of "
                 "trace_bench can ask. Take a suite with a scripted user, such as env=toolsandbox."
@@ -41,7 +41,7 @@ class OutwardEpisode:
     def begin(self, task: Task) -> tuple[Sequence[Message], Sequence[Tool]]:
         """The opening messages and the tools at hand."""
         self.close()
-        self._env = self._suite.make()
+        self._env = make_env(self._suite)
         self._last = self._env.reset(task)
         return self._last.messages, self._last.tools
 
@@ -61,7 +61,7 @@ class OutwardEpisode:
         cannot."""
         if self._last.score is not None:
             return self._last.score
-        return self._env.score() if isinstance(self._env, ScoresAlone) else Score(0.0, False)
+        return Score(0.0, False) if self._env is None else self._env.score()
 
     def close(self) -> None:
         if self._env is not None:

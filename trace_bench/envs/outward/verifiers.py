@@ -108,8 +108,7 @@ class SuiteTaskset(vf.Taskset[SuiteTask, SuiteConfig]):
 
 def _suite(text: str) -> Suite:
     found = load(text, "suite")
-    made: Suite = found.target if found.finished else found.target()
-    found.check(made, Suite)
+    made: Suite = found.adopted(found.target if found.finished else found.target(), Suite)
     return made
 
 

@@ -17,7 +17,7 @@ from trace_bench.checklists.rewards import Assignment, Rollout, reward
 from trace_bench.checklists.talk import UserTurn, step_of, turns_of
 from trace_bench.core.chat import answer_call
 from trace_bench.core.errors import EpisodeError
-from trace_bench.core.protocols import Env, ScoresAlone
+from trace_bench.core.protocols import Env
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task
 from trace_bench.envs.recorded.tools import Behind, Tools, exchanges
 
@@ -26,8 +26,8 @@ MakeTools = Callable[[Mapping[str, Any], list[Any], Behind | None], Tools]
 """(record, its exchanges, the real environment) -> the tools of an episode."""
 
 
-class RecordedEnv:
-    """Implements `protocols.Env` and `ScoresAlone`. `behind`: makes the real environment of a
+class RecordedEnv(Env):
+    """`behind`: makes the real environment of a
     record; it gives None where there is none."""
 
     def __init__(
@@ -133,9 +133,8 @@ class RecordedEnv:
 RECORDED = "recorded"  # the `env` of tasks that are recordings
 
 
-class EitherEnv:
-    """Implements `protocols.Env` and `ScoresAlone`. `reset` makes the environment that the task
-    needs; a real environment that cannot score alone scores 0 when it is cut off."""
+class EitherEnv(Env):
+    """`reset` makes the environment that the task needs."""
 
     def __init__(self, recorded: Callable[[], RecordedEnv], real: Callable[[Task], Env]) -> None:
         self._make_recorded, self._make_real = recorded, real
@@ -155,7 +154,7 @@ class EitherEnv:
 
     def score(self) -> Score:
         """The score of the conversation as it stands."""
-        return self._env.score() if isinstance(self._env, ScoresAlone) else Score(0.0, False)
+        return Score(0.0, False) if self._env is None else self._env.score()
 
     def close(self) -> None:
         if self._env is not None:

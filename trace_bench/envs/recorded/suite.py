@@ -14,7 +14,16 @@ from trace_bench.checklists.model_judge import PROMPT_VERSION as JUDGE_VERSION
 from trace_bench.checklists.model_judge import ModelJudge
 from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import Env, HasReference, Lender, RunContext, Suite, Typical
+from trace_bench.core.protocols import (
+    Env,
+    HasChecklist,
+    HasReference,
+    Lender,
+    RunContext,
+    Suite,
+    Typical,
+    make_env,
+)
 from trace_bench.core.store import read_bytes, read_object, stable_seed
 from trace_bench.core.types import Message, Task
 from trace_bench.envs.recorded.data import META, read_split, splits_in
@@ -48,9 +57,8 @@ class RecordedSettings:
 REAL = "real_"  # before the names of the real suite's splits
 
 
-class RecordedSuite:
-    """Implements `protocols.Suite`, `HasReference`, `HasChecklist`, `AsksUser`, `Describes` and
-    `Borrows`. Raises UserError."""
+class RecordedSuite(HasReference, HasChecklist):
+    """Recorded dialogues as tasks. Raises UserError."""
 
     name = "recorded"
     image = "base"
@@ -147,7 +155,7 @@ class RecordedSuite:
 
     def _real_env(self, task: Task) -> Env:
         """An environment for a task of the suite that its id names."""
-        return self._real("/".join(task.id.split("/")[:2])).make()
+        return make_env(self._real("/".join(task.id.split("/")[:2])))
 
     def reference(self, task: Task) -> Sequence[Message]:
         """The agent's recorded messages; the real suite's reference for a task of it."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from trace_bench.checklists.talk import ToolCall, UserTurn, call_of
 from trace_bench.core.checked import number
 from trace_bench.core.errors import EpisodeError
-from trace_bench.core.protocols import Env, Suite
+from trace_bench.core.protocols import Env, Suite, make_env
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Boundary, Message, Task, Tool
 
@@ -201,7 +201,7 @@ class Behind:
 
     def __init__(self, suite: Suite, task: Task, rates: Rates, seed: int) -> None:
         self._suite, self._task, self._rates, self._seed = suite, task, rates, seed
-        self._env, self._done = suite.make(), False
+        self._env, self._done = make_env(suite), False
         self._env.reset(task)
         self._made: dict[str, int] = {}
 
@@ -229,7 +229,7 @@ class Behind:
 
     def _at_first(self, call: ToolCall) -> str:
         """What the call would have given at the beginning."""
-        fresh = self._suite.make()
+        fresh = make_env(self._suite)
         try:
             fresh.reset(self._task)
             return _call(fresh, call)[0]

@@ -9,7 +9,7 @@ from typing import Any
 
 from trace_bench.core.chat import answer_call
 from trace_bench.core.errors import EpisodeError
-from trace_bench.core.protocols import Ask
+from trace_bench.core.protocols import Ask, Env
 from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task, Tool
 from trace_bench.envs.tau2.data import policy_text
 from trace_bench.envs.tau2.judge import judge
@@ -37,8 +37,8 @@ _SOLO = (
 )
 
 
-class Tau2Env:
-    """Implements `protocols.Env`. `user`: "scripted", or "llm" for a user that is asked with `ask`.
+class Tau2Env(Env):
+    """`user`: "scripted", or "llm" for a user that is asked with `ask`.
     `solo`: telecom without a user; the agent then has the user's tools. `judge`: asks the model
     that judges assertions in natural language.
 

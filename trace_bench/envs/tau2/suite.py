@@ -12,7 +12,7 @@ from trace_bench.checklists.items import item_to_json
 from trace_bench.checklists.sources import call_item, finished, reply_item, tell_all_item
 from trace_bench.core.checked import PLACE
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import RunContext, Typical
+from trace_bench.core.protocols import HasChecklist, HasReference, RunContext, Typical
 from trace_bench.core.types import Message, Task
 from trace_bench.envs.tau2.data import SHIPPED, Tasks, load
 from trace_bench.envs.tau2.env import Tau2Env
@@ -33,10 +33,10 @@ class Tau2Settings:
     solo: bool = False
 
 
-class Tau2Suite:
-    """Implements `protocols.Suite`, `HasReference`, `AsksUser` and `Describes`. The simulated user
-    is the model behind `run.ask`, or a script if there is none; the model behind `run.judge` judges
-    assertions in natural language, which without one are left out. Raises UserError."""
+class Tau2Suite(HasReference, HasChecklist):
+    """A domain of the benchmark. The simulated user is the model behind `run.ask`, or a script if
+    there is none; the model behind `run.judge` judges assertions in natural language, which without
+    one are left out. Raises UserError."""
 
     name = "tau2"
     image = "tau2"

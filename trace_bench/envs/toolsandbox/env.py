@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trace_bench.core.errors import EpisodeError
+from trace_bench.core.protocols import Env
 from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task
 from trace_bench.envs.toolsandbox.databases import (
     AGENT,
@@ -68,8 +69,8 @@ _MAX_MESSAGES = 30
 _MAX_CALLS = 16  # of one assistant message; no request needs as many
 
 
-class ToolSandboxEnv:
-    """Implements `protocols.Env`. One object runs one episode after the other.
+class ToolSandboxEnv(Env):
+    """One object runs one episode after the other.
 
     The log has the same messages in the same order as the conversation that the agent sees, so an
     index into one is an index into the other; only the user's closing message is in the log alone.

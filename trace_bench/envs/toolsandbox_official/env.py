@@ -11,7 +11,7 @@ from typing import Any
 
 from trace_bench.core.chat import answer_call
 from trace_bench.core.errors import EpisodeError
-from trace_bench.core.protocols import Ask
+from trace_bench.core.protocols import Ask, Env
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task, Tool
 from trace_bench.envs.toolsandbox_official.stage import Stage
 from trace_bench.envs.user_faults import CarefulAsk
@@ -21,8 +21,8 @@ _ADDRESS = re.compile(r"at 0x[0-9A-Fa-f]+")
 _END = re.compile(r"end_conversation")
 
 
-class OfficialEnv:
-    """Implements `protocols.Env`. `user`: "scripted" ends the conversation at the agent's first
+class OfficialEnv(Env):
+    """`user`: "scripted" ends the conversation at the agent's first
     text (for lower bounds and tests), "llm" asks the role `user` with the scenario's instructions.
 
     Departures from the official loop: a tool call that is unknown or malformed is answered with an

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import RunContext, Typical
+from trace_bench.core.protocols import RunContext, Suite, Typical
 from trace_bench.core.types import Task
 from trace_bench.envs.toolsandbox.tools.augment import Augmentation
 from trace_bench.envs.toolsandbox_official.env import OfficialEnv
@@ -17,10 +17,10 @@ from trace_bench.envs.toolsandbox_official.stage import COMMIT, RAPID_KEY, SUFFI
 SPLITS = ("train", "dev", "test", "base")
 
 
-class OfficialSuite:
-    """Implements `protocols.Suite`, `AsksUser` and `Describes`; the benchmark has milestones but no
-    reference trajectories. The simulated user is the model behind `run.ask`, or a script if there
-    is none. Scenarios that need RapidAPI are left out unless its key is given."""
+class OfficialSuite(Suite):
+    """The benchmark has milestones but no reference trajectories. The simulated user is the model
+    behind `run.ask`, or a script if there is none. Scenarios that need RapidAPI are left out unless
+    its key is given."""
 
     name, variant = "toolsandbox", "official"
     image = "toolsandbox"

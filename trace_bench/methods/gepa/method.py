@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab, MethodPlan, Phase, PlannedRun
+from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.gepa.adapter import COMPONENT, Adapter, Reflector
@@ -28,7 +28,7 @@ from trace_bench.methods.gepa.settings import GepaSettings
 from trace_bench.methods.gepa.writer import ROLE, ModelReflector
 
 
-class Gepa:
+class Gepa(Method):
     """`protocols.Method`."""
 
     def __init__(self, settings: GepaSettings) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trace_bench.core.chat import read_call
 from trace_bench.core.errors import TraceBenchError, UserError
-from trace_bench.core.protocols import AsksUser, Suite
+from trace_bench.core.protocols import Suite, make_env
 from trace_bench.core.types import Message, Task, Tool
 from trace_bench.methods.sft.formats import read
 from trace_bench.methods.sft.formats.found import Found
@@ -94,9 +94,9 @@ class World:
     def tools(self) -> Mapping[str, Tool] | None:
         """The suite's tools by name, as its training tasks offer them; None where a task cannot be
         looked at without the model that plays its user."""
-        if isinstance(self.suite, AsksUser) and self.suite.asks_user():
+        if self.suite.asks_user():
             return None
-        env = self.suite.make()
+        env = make_env(self.suite)
         try:
             offered = [tool for task in self.tasks for tool in env.reset(task).tools]
         finally:

@@ -11,7 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from trace_bench.core.protocols import FineTunes, Lab, MethodPlan, Need, PlannedRun
+from trace_bench.core.protocols import (
+    FineTunes,
+    Lab,
+    Method,
+    MethodPlan,
+    Need,
+    PlannedRun,
+)
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.sft.settings import SftSettings
@@ -23,7 +30,7 @@ if TYPE_CHECKING:
     from trace_bench.trainers.tree import Tokens
 
 
-class Sft:
+class Sft(Method):
     """`protocols.Method`. The training tasks are only looked at to see whether demonstrations of
     others (`method.data`) fit the suite."""
 

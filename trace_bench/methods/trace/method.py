@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab, MethodPlan, PlannedRun, Yardstick
+from trace_bench.core.protocols import Lab, Method, MethodPlan, PlannedRun, Yardstick
 from trace_bench.core.types import AgentSpec, Purpose, Task
 from trace_bench.methods.trace import budget as budgets
 from trace_bench.methods.trace import gates
@@ -36,7 +36,7 @@ from trace_bench.trainers.record import start_of
 UNSPENT = "the last adapter ended early, or the rest was too little for another iteration"
 
 
-class Trace:
+class Trace(Method):
     """`protocols.Method`."""
 
     title = "trace"  # as messages call it

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import ShowsState, State
+from trace_bench.core.protocols import Router, RoutesTurns, ShowsState, State
 from trace_bench.core.types import Message, Tool
 from trace_bench.policies.routing.merge import STEPS, Mixture, around
 from trace_bench.policies.routing.retrieval import words
@@ -26,7 +26,7 @@ from trace_bench.policies.routing.retrieval import words
 LOCKS = ("prefill", "turn")
 
 
-class ClassifierRouter:
+class ClassifierRouter(Router):
     """`labels`: an adapter's name or None (the base model) for each row of `weights`
     [labels, hidden size] and `bias` [labels]; one such layer for each transformer block where they
     have one dimension more, blocks first. Ties go to the earlier label."""
@@ -56,11 +56,10 @@ class ClassifierRouter:
         return blend(self.linear.labels, gates, self.others, self.otherwise)
 
 
-class ClassifierAtTurns(ClassifierRouter):
+class ClassifierAtTurns(ClassifierRouter, RoutesTurns):
     """Chooses anew before each turn, from the conversation so far in place of the first prompt."""
 
     def next(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
-        """`protocols.RoutesTurns`."""
         return self.route(messages, tools)
 
 
@@ -152,7 +151,7 @@ def share(description: Mapping[str, Any], key: str) -> float:
     return float(value)
 
 
-class TurnRouter:
+class TurnRouter(RoutesTurns):
     """Chooses at every turn by what the conversation shows so far: a linear classifier on words,
     each marked with where it stands: in what the user said, in a tool's result, among the tools at
     hand, or as a tool that the agent called; words of the newest messages are marked once more. It
@@ -172,7 +171,6 @@ class TurnRouter:
         return self.next(messages, tools)
 
     def next(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
-        """`protocols.RoutesTurns`."""
         features = np.zeros((1, len(self.place)))
         features[0, [self.place[w] for w in shown(messages, tools) if w in self.place]] = 1.0
         gates = best(self.linear.scores(features))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import Router
 from trace_bench.core.types import Message, Tool
 
 
@@ -23,7 +24,7 @@ def first_message(messages: Sequence[Message]) -> str:
     return str(messages[-1]["content"]) if messages else ""
 
 
-class RetrievalRouter:
+class RetrievalRouter(Router):
     """Nearest neighbours among stored examples. The similarity is a weighted mean of the TF-IDF
     cosine of the first messages and the cosine of the sets of tools (weight `tools_weight`). Of the
     nearest `top_k` examples, those with a similarity of at least `threshold` vote with it.

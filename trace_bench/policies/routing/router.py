@@ -76,7 +76,7 @@ def make_router(agent: AgentSpec, model: object = None) -> Router:
     raise unknown("router", kind, KINDS, "agent.router.kind")
 
 
-class FixedRouter:
+class FixedRouter(Router):
     """Always chooses the same adapter, or sum of adapters."""
 
     waits = False

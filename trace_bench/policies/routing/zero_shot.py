@@ -6,9 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from string import ascii_uppercase
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import RanksLabels, Router
 from trace_bench.core.types import Message, Tool
 from trace_bench.policies.routing.merge import Mixture, mixture
 from trace_bench.policies.routing.retrieval import RetrievalRouter, first_message
@@ -21,16 +22,7 @@ _SYSTEM = (
 _BASE = "none of these: the request needs no special skill"
 
 
-@runtime_checkable
-class LabelModel(Protocol):
-    """A policy whose base model can score single-token answers."""
-
-    def label_logprobs(
-        self, messages: Sequence[Message], labels: Sequence[str]
-    ) -> dict[str, float] | None: ...
-
-
-class ZeroShotRouter:
+class ZeroShotRouter(Router):
     """`skills`: (adapter, what it is for). The base model (or the adapter `otherwise`) is one more
     choice, and is chosen if no letter is a likely answer. Ties go to the earlier letter. With a
     `share` above 0, the router returns a weighted sum of the smallest set of choices with that
@@ -39,7 +31,7 @@ class ZeroShotRouter:
     waits = True  # each choice waits for a request, so choices should run concurrently
 
     def __init__(self, description: Mapping[str, Any], model: object) -> None:
-        if not isinstance(model, LabelModel):
+        if not isinstance(model, RanksLabels):
             raise UserError(
                 "a zero-shot router asks the base model for letters, and this policy has none to "
                 "ask. Change `policy` to local or openai, or `method.route` to retrieval."
@@ -87,7 +79,7 @@ class ZeroShotRouter:
         return offered[letters.index(best)][0]
 
 
-class BothRouter:
+class BothRouter(Router):
     """Retrieval preselects adapters; the base model chooses among them."""
 
     waits = True

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import OnEpisode
+from trace_bench.core.protocols import OnEpisode, TakesBack
 from trace_bench.core.run_files import EPISODE
 from trace_bench.core.store import Lines, Needs
 from trace_bench.trainers.verl.arrivals import OF_STEP, Arrivals, StepFiles
@@ -20,9 +20,8 @@ from trace_bench.trainers.verl.spec import JobSpec
 
 
 @dataclass(frozen=True)
-class Collector:
-    """Implements `protocols.PlayElsewhere` and `TakesBack` for one iteration of the job in
-    `folder`."""
+class Collector(TakesBack):
+    """Of one iteration of the job in `folder`."""
 
     spec: JobSpec
     folder: Path

@@ -11,7 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from trace_bench.core.errors import TraceBenchError
-from trace_bench.core.protocols import TurnReply, TurnRequest
+from trace_bench.core.protocols import Policy, TurnReply, TurnRequest
 from trace_bench.core.types import AgentSpec, Message, Turn
 from trace_bench.policies.chat import Chat
 
@@ -54,8 +54,8 @@ class TokenServers:
     sampling: Mapping[str, Any]
 
 
-class TokenPolicy:
-    """Implements `protocols.Policy`. Tokens are only appended: each prompt is the previous one plus
+class TokenPolicy(Policy):
+    """Tokens are only appended: each prompt is the previous one plus
     the sampled tokens and the new messages."""
 
     repeatable = False

@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab, OnEpisode, RunContext, TrainingJob
+from trace_bench.core.protocols import (
+    AssignsAdvantages,
+    ContinuesAdapters,
+    Lab,
+    OnEpisode,
+    RunContext,
+    TrainingJob,
+)
 from trace_bench.core.store import read_json, repair, write_json
 from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Trajectory
 from trace_bench.trainers.course import curve_caveat
@@ -43,11 +50,8 @@ if TYPE_CHECKING:
     from trace_bench.trainers.grpo import Advantages, Mismatch
 
 
-class VerlTrainer:
-    """Implements `protocols.Trainer`, `PlansTraining`, `ContinuesAdapters`, `AssignsAdvantages`,
-    `Preflight` and `NeedsMachines`."""
-
-    weights_here = False  # verl downloads a model that has a hub name
+class VerlTrainer(ContinuesAdapters, AssignsAdvantages):
+    """`trainer=verl`. Downloads a model that has a hub name."""
 
     def __init__(self, settings: VerlSettings, run: RunContext) -> None:
         self.settings, self.context = settings, run
@@ -57,11 +61,9 @@ class VerlTrainer:
         return curve_caveat(self.settings, rollouts, points)
 
     def check_start(self, start: AdapterRef) -> None:
-        """`protocols.ContinuesAdapters`."""
         check_start(start, self.settings)
 
     def check_assignment(self, assignment: Mapping[str, Any]) -> None:
-        """`protocols.AssignsAdvantages`."""
         check_assignment(assignment, self.settings)
 
     def preflight(self, new: bool) -> None:

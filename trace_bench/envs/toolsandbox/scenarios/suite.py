@@ -12,7 +12,14 @@ from trace_bench.checklists.items import item_to_json
 from trace_bench.checklists.sources import of_reference, rewarded_in
 from trace_bench.checklists.talk import turns_of
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import Typical
+from trace_bench.core.protocols import (
+    Env,
+    HasChecklist,
+    HasReference,
+    Synthesizes,
+    SynthesizesDomains,
+    Typical,
+)
 from trace_bench.core.types import Message, Score, Step, Task
 from trace_bench.envs.domains.env import DomainEnv
 from trace_bench.envs.domains.tables import TABLES
@@ -28,8 +35,8 @@ from trace_bench.envs.toolsandbox.scenarios.synthetic import synthetic_task
 from trace_bench.envs.toolsandbox.tools.augment import Augmentation
 
 
-class AnyWorld:
-    """Implements `protocols.Env` and `ScoresAlone` by the environment of the current task."""
+class AnyWorld(Env):
+    """The environment of the current task."""
 
     def __init__(self) -> None:
         self._env: ToolSandboxEnv | DomainEnv = ToolSandboxEnv()
@@ -93,7 +100,7 @@ def _task(split: str, index: int, augmentation: str) -> Task:
     return task
 
 
-class EmbeddedSuite:
+class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains):
     """The project's own phone world with its splits `train`, `dev`, `test`, `train_large` and
     `dialogues`, whose tasks have several user turns and are recorded by `trace_bench.record`.
 

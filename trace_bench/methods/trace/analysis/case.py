@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import HasMilestones, HasReference, Suite
+from trace_bench.core.protocols import HasMilestones, HasReference, Suite, make_env
 from trace_bench.core.types import Message, Milestone, StopReason, Task
 from trace_bench.methods.trace.analysis.evidence import (
     Call,
@@ -79,7 +79,7 @@ def facts_of(suite: Suite, task: Task) -> Facts:
         assert isinstance(suite, HasMilestones)
         return tuple(suite.milestones(task))
     replies = suite.reference(task)
-    env = suite.make()
+    env = make_env(suite)
     try:
         step = env.reset(task)
         messages: list[Message] = list(step.messages)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import HasReference, Suite, Synthesizes
+from trace_bench.core.protocols import HasReference, Suite, Synthesizes, make_env
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Score, Step, Task
 
@@ -83,7 +83,7 @@ def seeded(suite: Suite, seed: int) -> Task:
 def play(suite: Suite, task: Task, replies: Sequence[Message], then: Message) -> Score | None:
     """Score of an episode in which the agent's turns are `replies`, and then `then` until the end;
     None if the episode never ends."""
-    env = suite.make()
+    env = make_env(suite)
     try:
         step = env.reset(task)
         for n in range(MAX_STEPS):
@@ -187,7 +187,7 @@ def read_opening(first: Step) -> tuple[str, tuple[str, ...]]:
 
 def first_step(suite: Suite, task: Task) -> Step:
     """What a reset gives."""
-    env = suite.make()
+    env = make_env(suite)
     try:
         return env.reset(task)
     finally:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from trace_bench.core.errors import EngineError, EpisodeError, UserError
-from trace_bench.core.protocols import HasReference, Suite
+from trace_bench.core.protocols import HasReference, Suite, make_env
 from trace_bench.core.types import Task, Tool, to_json
 from trace_bench.envs.check import first_fault
 from trace_bench.methods.trace.settings import SynthesisSettings
@@ -60,7 +60,7 @@ def _variety(suite: Suite, tasks: Sequence[Task]) -> list[str]:
 def _tools(suite: Suite, tasks: Sequence[Task], tools: Mapping[str, Tool]) -> list[str]:
     """The target's own schemas, and nothing else."""
     for task in tasks:
-        env = suite.make()
+        env = make_env(suite)
         try:
             for tool in env.reset(task).tools:
                 name = tool["function"]["name"]
@@ -97,7 +97,7 @@ def _twin(suite: Suite, twin: Suite, tasks: Sequence[Task]) -> list[str]:
 
 
 def _played(suite: Suite, task: Task) -> str:
-    env = suite.make()
+    env = make_env(suite)
     try:
         steps = [env.reset(task)]
         for action in suite.reference(task) if isinstance(suite, HasReference) else ():

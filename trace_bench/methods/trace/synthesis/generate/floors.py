@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trace_bench.core.protocols import Suite
+from trace_bench.core.protocols import Suite, make_env
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Task
 from trace_bench.methods.trace.settings import SynthesisSettings
@@ -63,7 +63,7 @@ def too_high(floors: Sequence[Floor]) -> list[str]:
 def _played(suite: Suite, task: Task, replies: Sequence[Message], then: Message) -> Episode | None:
     """None for an episode that never ends."""
     actions: list[Message] = []
-    env = suite.make()
+    env = make_env(suite)
     try:
         step = env.reset(task)
         while not step.done and len(actions) < MAX_STEPS:

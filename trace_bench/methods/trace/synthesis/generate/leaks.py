@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trace_bench.core.protocols import AsksUser, Suite
+from trace_bench.core.protocols import Suite
 from trace_bench.core.types import Task
 from trace_bench.methods.trace.synthesis.draw import opening
 
@@ -49,7 +49,7 @@ def held_out(suite: Suite, training: Sequence[Task]) -> Leaks:
     splits = [s for s in suite.splits() if not s.startswith(("train", "fit"))]
     known = {task.id for task in training}
     hidden = [task for split in splits for task in suite.tasks(split) if task.id not in known]
-    asks = isinstance(suite, AsksUser) and suite.asks_user()  # then an opening costs an answer
+    asks = suite.asks_user()  # then an opening costs an answer
 
     def texts(task: Task) -> list[str]:
         return texts_of(task) + ([] if asks else [opening(suite, task)[0]])

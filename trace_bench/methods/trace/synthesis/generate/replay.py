@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trace_bench.core.protocols import ScoresAlone, Suite
+from trace_bench.core.protocols import Suite, make_env
 from trace_bench.core.types import Message, Score, Task, Trajectory
 
 
@@ -45,7 +45,7 @@ def difference(suite: Suite, episodes: Sequence[Episode]) -> str | None:
 
 
 def _earned(suite: Suite, episode: Episode) -> Score:
-    env = suite.make()
+    env = make_env(suite)
     try:
         step = env.reset(episode.task)
         for action in episode.actions:
@@ -54,6 +54,6 @@ def _earned(suite: Suite, episode: Episode) -> Score:
             step = env.step(action)
         if step.done and step.score is not None:
             return step.score
-        return env.score() if isinstance(env, ScoresAlone) else Score(0.0, False)
+        return env.score()
     finally:
         env.close()

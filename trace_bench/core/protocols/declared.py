@@ -1,0 +1,90 @@
+"""What a class says that it can do, and guests: parts whose class inherits nothing of ours.
+
+A part has an ability because its class inherits it, never because a method bears a name. A guest
+works too if it has what its kind requires; everything else that it has is its own affair.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+from collections.abc import Iterable
+from typing import Any
+
+from trace_bench.core.protocols.environments import Env, Suite
+
+_HERE = __name__.rpartition(".")[0]
+
+
+def members(protocol: type) -> list[str]:
+    """The names of the public members that a protocol itself declares, in order."""
+    named = [*inspect.get_annotations(protocol), *vars(protocol)]
+    return [n for n in dict.fromkeys(named) if not n.startswith("_")]
+
+
+def required(kind: type) -> list[str]:
+    """The names of the members that the protocols which `kind` is or inherits have no default
+    for."""
+    found = [(p, n) for p in reversed(kind.__mro__) if p.__module__.startswith(_HERE)
+             for n in members(p)]  # fmt: skip
+    return [n for p, n in found if n not in vars(p) or _is_abstract(vars(p)[n])]
+
+
+def missing(part: object, kind: type) -> list[str]:
+    """The names of the members that `part` needs to be a `kind`, or to have the abilities that its
+    class inherits, and lacks."""
+    needed = required(type(part) if isinstance(part, kind) else kind)
+    return [n for n in needed if not hasattr(part, n) or _is_abstract(getattr(part, n))]
+
+
+def abilities(kind: type) -> list[type]:
+    """The optional abilities of a kind of part: the protocols that inherit it."""
+    classes: list[type] = kind.__subclasses__()
+    return [a for a in classes if a.__module__.startswith(_HERE)]
+
+
+def adopted(part: object, kind: type) -> Any:
+    """The part itself if its class inherits `kind`, else a guest: a `kind` that has the required
+    members of `part`, and the defaults of all others."""
+    return part if isinstance(part, kind) else _guest_of(kind, type(part).__name__)(part)
+
+
+def make_env(suite: Suite) -> Env:
+    """An environment of the suite, for one episode after the other."""
+    env: Env = adopted(suite.make(), Env)
+    return env
+
+
+def written(part: object) -> object:
+    """The object that a person's class made: of a guest or a sandboxed suite, what is inside."""
+    return written(part.inside) if isinstance(part, Forwards) else part
+
+
+class Forwards:
+    """Has members of the object `inside`, see `forwards`."""
+
+    def __init__(self, inside: Any) -> None:
+        self.inside = inside
+
+
+def forwards(names: Iterable[str]) -> dict[str, Any]:
+    """The body of a class that `Forwards` these members."""
+    return {n: property(operator.attrgetter(f"inside.{n}")) for n in names}
+
+
+@functools.lru_cache(maxsize=32)
+def _guest_of(kind: type, name: str) -> type:
+    return type(name, (_Guest, kind), forwards(required(kind)))
+
+
+class _Guest(Forwards):
+    def __getattr__(self, name: str) -> Any:
+        """What the kind does not know is the guest's own, for those who know the guest."""
+        if name == "inside":  # asked of a copy that is being made
+            raise AttributeError(name)
+        return getattr(self.inside, name)
+
+
+def _is_abstract(value: object) -> bool:
+    return getattr(value, "__isabstractmethod__", False) is True
