@@ -33,7 +33,6 @@ if TYPE_CHECKING:
         Need,
         Phase,
         PlannedRun,
-        PlaysSums,
         Policy,
         RanksLabels,
         RunContext,
@@ -72,7 +71,7 @@ _HOMES = {
     "trace_bench.core.protocols": (
         *("ActsTogether", "AssignsAdvantages", "ContinuesAdapters", "Env", "FineTunes"),
         *("HasChecklist", "HasMilestones", "HasReference", "Lab", "Lender", "Method"),
-        *("MethodPlan", "Need", "Phase", "PlannedRun", "PlaysSums", "Policy", "RanksLabels"),
+        *("MethodPlan", "Need", "Phase", "PlannedRun", "Policy", "RanksLabels"),
         *("RunContext", "ShowsState", "Suite", "Synthesizes", "TakesBack", "TakesReport"),
         *("Tracker", "Trainer", "TrainingJob", "TurnReply", "TurnRequest", "Typical"),
         "Yardstick",

@@ -17,7 +17,7 @@ from sandboxes import in_process as suite
 from trace_lab import BASE, MemoryLab, ScriptedTrainer
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import PlannedRun
+from trace_bench.core.protocols import FineTunes, PlannedRun
 from trace_bench.core.types import (
     AdapterRef,
     AgentSpec,
@@ -28,7 +28,6 @@ from trace_bench.core.types import (
     to_json,
 )
 from trace_bench.methods.trace import Trace
-from trace_bench.methods.trace.gates import steps
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.precision import DType
@@ -62,25 +61,23 @@ def refs(tmp_path_factory: pytest.TempPathFactory) -> tuple[AdapterRef, ...]:
     return tuple(out)
 
 
-FORMS = ("global", "block", "block, turn", "global, begun", "block, begun", "block, turn, begun")
+FORMS = ("plain", "begun")
 
 
 def gate_of(refs: Sequence[AdapterRef], form: str) -> Gate:
     """`begun`: the first adapter is trained on from the second."""
     torch.manual_seed(5)
-    weights, bias = 0.05 * torch.randn(4, 3, 128), torch.tensor([0.1, 0.0, -0.1]).repeat(4, 1)
+    weights, bias = 0.05 * torch.randn(3, 128), torch.tensor([0.1, 0.0, -0.1])
     labels: list[Any] = [*(ref.name for ref in refs), None]
     router: dict[str, Any] = {}
-    if "begun" in form:
-        weights, bias, labels = weights[:, ::2], bias[:, ::2], labels[::2]
+    if form == "begun":
+        weights, bias, labels = weights[::2], bias[::2], labels[::2]
         router["otherwise"] = refs[1].name
-    if "global" in form:
-        weights, bias = weights[0], bias[0]
     router |= {"labels": labels, "weights": weights.tolist(), "bias": bias.tolist()}
-    return Gate({**router, "lock": "turn" if "turn" in form else "prefill"}, 0.35)
+    return Gate(router, 0.35)
 
 
-@pytest.mark.parametrize("form", ["global", "block", "block, begun"])
+@pytest.mark.parametrize("form", FORMS)
 def test_the_gradient_is_that_of_finite_differences(
     policy: LocalPolicy, refs: Any, form: str
 ) -> None:
@@ -91,22 +88,20 @@ def test_the_gradient_is_that_of_finite_differences(
     gate = gate_of(refs, form)
     agent = AgentSpec(MODEL, adapters=refs, router=gate.as_json())
     (played,) = play(policy, world, agent, [task], [0], max_turns=1)
-    states = policy.prompt_states(played.turns[0].messages, played.tools, gate.blocks)
+    state = policy.prompt_state(played.turns[0].messages, played.tools)
     tree = build([sequence_of(played)])
     model = Gated(MODEL, refs)
     model.learner.model.double()
 
     def total() -> torch.Tensor:
-        return model.logprobs(tree, gate.mix(states, applied=False)).double().sum()
+        return model.logprobs(tree, gate.mix(state, applied=False)).double().sum()
 
     torch.autograd.backward(total())
-    rows = len(gate.weights)
-    assert rows == (1 if form == "global" else 4)
-    labels = gate.bias.shape[1]
+    labels = len(gate.bias)
     step = 3e-3  # the log-probabilities come in float32
     for values, place in (
-        *((gate.weights, (row % rows, row % labels, 77)) for row in range(3)),
-        *((gate.bias, (row, row % labels)) for row in range(rows)),
+        *((gate.weights, (row, 77)) for row in range(labels)),
+        *((gate.bias, (row,)) for row in range(labels)),
     ):
         assert values.grad is not None
         found = float(values.grad[place])
@@ -122,13 +117,13 @@ def test_the_gradient_is_that_of_finite_differences(
 
 
 def test_the_gradient_passes_the_rounding(refs: Any) -> None:
-    gate = gate_of(refs, "global")
-    state = torch.randn(1, 128).tolist()
+    gate = gate_of(refs, "plain")
+    state = torch.randn(128).tolist()
     applied, smooth = gate.mix(state), gate.mix(state, applied=False)
     tenths = (applied - 0.35) / 0.65 * 10
     assert torch.allclose(tenths, tenths.round(), atol=1e-9) and not torch.equal(applied, smooth)
     grads = [
-        torch.autograd.grad(mix[0, 0], gate.bias, retain_graph=True)[0] for mix in (applied, smooth)
+        torch.autograd.grad(mix[0], gate.bias, retain_graph=True)[0] for mix in (applied, smooth)
     ]
     torch.testing.assert_close(grads[0], grads[1])
 
@@ -150,17 +145,17 @@ def test_what_the_loaded_agent_samples_is_what_the_trainer_computes(
     model = Gated(MODEL, refs)
     router = make_router(again, policy)
     for trajectory in played:
-        for messages, tokens, adapter in steps(trajectory, gate):
-            states = policy.prompt_states(messages, trajectory.tools, gate.blocks)
-            mix = gate.mix(states)
-            choice = router.route(messages, trajectory.tools)
-            assert isinstance(choice, Mixture)
-            assert choice.name == adapter == gate.plays(states)
-            weights = torch.tensor([w for _, w in choice.parts]).reshape(2, -1).t()
-            torch.testing.assert_close(weights, mix.detach().float(), atol=1e-6, rtol=0)
-            with torch.no_grad():
-                computed = model.logprobs(build([tokens]), mix)
-            assert tokens.logprobs.tolist() == pytest.approx(computed.tolist(), abs=5e-4)
+        messages, tokens = trajectory.turns[0].messages, sequence_of(trajectory)
+        state = policy.prompt_state(messages, trajectory.tools)
+        mix = gate.mix(state)
+        choice = router.route(messages, trajectory.tools)
+        assert isinstance(choice, Mixture)
+        assert choice.name == trajectory.adapter == gate.plays(state)
+        weights = torch.tensor([w for _, w in choice.parts])
+        torch.testing.assert_close(weights, mix.detach().float(), atol=1e-6, rtol=0)
+        with torch.no_grad():
+            computed = model.logprobs(build([tokens]), mix)
+        assert tokens.logprobs.tolist() == pytest.approx(computed.tolist(), abs=5e-4)
 
 
 def test_a_missing_base_slot_is_added_at_zero() -> None:
@@ -168,7 +163,7 @@ def test_a_missing_base_slot_is_added_at_zero() -> None:
     assert gate.labels == ["a", None] and gate.as_json()["weights"] == [[2.0], [0.0]]
 
 
-class Adapting(ScriptedTrainer):
+class Adapting(ScriptedTrainer, FineTunes):
     """Its adapters are real ones, and it can fine-tune: the gate's recipe and model."""
 
     def __init__(self, refs: Sequence[AdapterRef], dtype: DType = "float32") -> None:
@@ -229,15 +224,11 @@ def gated(
     return method.fit(base, lab.suite.tasks("train"), lab), lab  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("budget", "form"), [(300, "global"), (300, "block"), (437, "block"), (300, "block, turn")]
-)
+@pytest.mark.parametrize("budget", [300, 437])
 def test_the_gate_is_trained_on_target_tasks_and_charged(
-    policy: LocalPolicy, refs: Any, budget: int, form: str
+    policy: LocalPolicy, refs: Any, budget: int
 ) -> None:
-    scope: Any = {"gate": form.partition(",")[0]}
-    scope |= {"gate_lock": "turn"} if "turn" in form else {}
-    agent, lab = gated(policy, refs, budget, **scope)
+    agent, lab = gated(policy, refs, budget)
     assert sum(len(tasks) for _, _, tasks in lab.calls) + lab.left == budget
     calls = [c for c in lab.calls if c[0].startswith("train/gate")]
     assert sum(len(tasks) for *_, tasks in calls) == int(0.15 * budget) // 8 * 8
@@ -252,14 +243,9 @@ def test_the_gate_is_trained_on_target_tasks_and_charged(
     assert apart and max(apart) < 5e-3, "sampler and trainer agree"
     assert not any("an episode used other weights" in text for text in lab.logged)
     assert agent.router is not None
-    rows = np.array(agent.router["weights"])
-    assert rows.shape[:-2] == (() if form == "global" else (4,)) and rows.shape[-1] == 128
-    if form == "block" and budget == 300:
-        before = lab.gates[0].router
-        assert before is not None
-        moved = np.abs(rows - np.array(before["weights"])).max((1, 2))
-        assert (moved > 0).all(), "the gate of every block was trained"
-        again, other = gated(policy, refs, budget, **scope)
+    assert np.shape(agent.router["weights"]) == (len(agent.router["labels"]), 128)
+    if budget == 300:
+        again, other = gated(policy, refs, budget)
         assert to_json(again) == to_json(agent) and other.calls == lab.calls
 
 
@@ -287,13 +273,6 @@ def test_a_gate_without_rollouts_is_played_as_it_starts(policy: LocalPolicy, ref
     cold, _ = gated(policy, refs, 300, gate_share=0.0, gate_warm=False)
     assert cold.router is not None and not any(cold.router["bias"])
     assert cold.router["labels"][-1] is None and len(cold.router["weights"][0]) == 128
-    block, _ = gated(policy, refs, 300, gate_share=0.0, gate="block", gate_lock="turn")
-    assert block.router is not None and block.router["lock"] == "turn"
-    biases = [tuple(row) for row in block.router["bias"]]
-    assert len(set(biases)) == 4, "each block is fitted on its own features"
-    cold, _ = gated(policy, refs, 300, gate_share=0.0, gate="block", gate_warm=False)
-    assert cold.router is not None and np.array(cold.router["weights"]).any() == 0
-    assert np.shape(cold.router["weights"]) == (4, len(cold.router["labels"]), 128)
 
 
 def test_a_share_that_pays_for_no_iteration_is_refused(refs: Any) -> None:

@@ -162,17 +162,15 @@ class MemoryLab:
         """Programs play all roles."""
         return None
 
-    def prompt_states(
-        self, messages: Sequence[Message], tools: Sequence[Tool], blocks: bool = False
-    ) -> Sequence[State]:
+    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State:
         """Of the policy that a test gives; without one, how often words with each of 32 checksums
         stand in the prompt."""
         if self.policy is not None:
-            return self.policy.prompt_states(messages, tools, blocks)
+            return self.policy.prompt_state(messages, tools)
         counts = [0.0] * 32
         for word in f"{messages} {tools}".split():
             counts[zlib.crc32(word.encode()) % 32] += 1.0
-        return [counts]
+        return counts
 
     def suite_of(self, task: Task) -> Any:
         return self.suite

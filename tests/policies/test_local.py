@@ -20,7 +20,6 @@ from trace_bench.policies.engine.decoder import Decoder
 from trace_bench.policies.engine.hf import HuggingFace
 from trace_bench.policies.engine.sampling import sample, uniforms
 from trace_bench.policies.local import LocalPolicy, load_model
-from trace_bench.policies.routing.merge import Mixture, merge
 
 NAMES = ("a@0001", "b@0001")
 
@@ -125,49 +124,6 @@ def test_logprobs_agree_with_a_plain_forward_pass(world, temperature):
     at = np.flatnonzero(mine)
     base = plain_logprobs(models[None], ids, temperature)[at - 1, torch.tensor(ids)[at]].numpy()
     assert np.abs(base - logprobs[at]).max() > 0.1
-
-
-def test_sums_with_weights_for_each_block_are_played_beside_everything_else(world):
-    """In one batch, over two turns: each has the log-probabilities that PEFT gives with the sum
-    written as an adapter."""
-    folder, agent, _ = world
-    weights = [((1.0, 0.35), (0.0, 0.7)), ((0.4, 0.0), (0.4, 1.0))]
-    sums = [Mixture(tuple(zip(NAMES, each, strict=True))) for each in weights]
-    assert len({s.name for s in sums}) == 2 and sums[0].name.startswith("a@0001*0.35..1+b@0001*0..")
-    played = [sums[0].name, NAMES[1], None, sums[1].name, sums[0].name]
-    policy = LocalPolicy(folder, batch=5)
-    policy.load(agent)
-    for each in sums:
-        policy.add_sum(each.name, dict(each.parts))
-    turns: dict[int, list[Any]] = {n: [] for n in range(5)}
-    for text in ("Hello.", "And now?"):
-        said = ({"role": "user", "content": text},)
-        policy.submit([TurnRequest(n, said, (), played[n], n, max_tokens=12) for n in turns])
-        left = len(turns)
-        while left:
-            for reply in policy.collect():
-                turns[reply.episode].append(reply.turn)
-                left -= 1
-    written = AgentSpec(
-        agent.model, adapters=(*agent.adapters, *(merge(s, agent.adapters) for s in sums))
-    )
-    models = plain_models(written)
-    for n, done in turns.items():
-        ids: list[int] = []
-        for turn in done:
-            start = len(ids) + len(turn.prompt_ids)
-            ids += [*turn.prompt_ids, *turn.token_ids]
-            plain = plain_logprobs(models[played[n]], ids, 1.0)[start - 1 : -1]
-            expected = plain.gather(1, torch.tensor(turn.token_ids)[:, None])[:, 0]
-            assert list(turn.logprobs) == pytest.approx(expected.tolist(), abs=5e-5)
-    policy.load(agent)  # the episodes are live: their sums and adapters stay
-    policy.load(AgentSpec(agent.model))
-    assert set(policy._sums) == {s.name for s in sums} and set(policy._adapters) == set(NAMES)
-    policy.close()
-    policy.load(AgentSpec(agent.model))
-    assert not policy._sums and not policy._adapters
-    with pytest.raises(UserError, match=r"unknown adapter 'a@0001'"):
-        policy.add_sum("gone", {"a@0001": (1.0, 0.5)})
 
 
 def test_temperature_zero_takes_the_most_likely(world):

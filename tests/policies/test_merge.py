@@ -12,13 +12,11 @@ from safetensors.torch import load_file, save_file
 from sandboxes import in_process as suite
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import PlaysSums, Router
+from trace_bench.core.protocols import Router
 from trace_bench.core.types import AdapterRef, AgentSpec
-from trace_bench.policies.engine.lora import block_of
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.policies.routing.merge import Mixture, Sums, factors, merge, mixture, ties
+from trace_bench.policies.routing.merge import Mixture, factors, merge, mixture, ties
 from trace_bench.policies.routing.router import make_router
-from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.tiny import MODEL_FOLDER
 
 MODEL = str(MODEL_FOLDER)
@@ -140,27 +138,6 @@ def test_weights_need_not_sum_to_one(tmp_path: Path) -> None:
     made = merge(Mixture((("one@1", 1.0), ("two@1", 0.35))), [one, two])
     expected = delta(one, "q_proj") + 0.35 * delta(two, "q_proj")
     torch.testing.assert_close(delta(made, "q_proj"), expected)
-
-
-def test_a_sum_by_block_is_written_for_a_policy_that_cannot_do_without(tmp_path: Path) -> None:
-    one = adapter(tmp_path, "one@1", 2, {"q_proj": 1.0}, 8)
-    two = adapter(tmp_path, "two@1", 3, {"q_proj": 1.0}, 3)
-    agent = AgentSpec(MODEL, adapters=(one, two))
-    wanted = Mixture((("one@1", (0.4, 1.0)), ("two@1", (0.7, 0.7))))
-    scripted, local = IdlePolicy(), LocalPolicy(MODEL, batch=1)
-    assert not isinstance(scripted, PlaysSums) and isinstance(local, PlaysSums)
-    local.load(agent)
-    assert Sums(local, agent).name_of(wanted) == wanted.name
-    assert not (tmp_path / "adapters" / "merged").exists()
-    assert Sums(scripted, agent).name_of(wanted) == wanted.name
-    (folder,) = (tmp_path / "adapters" / "merged").iterdir()
-    expected = 0.4 * delta(one, "q_proj") + 0.7 * delta(two, "q_proj")  # they change block 0
-    torch.testing.assert_close(delta(AdapterRef("sum", str(folder)), "q_proj"), expected)
-    assert wanted.name.startswith("one@1*0.4..1+two@1*0.7#")
-    other = Mixture((("one@1", (0.4, 1.0)), ("two@1", (0.7, 0.8))))
-    assert len({wanted.name, other.name, merge(other, (one, two)).name}) == 2
-    with pytest.raises(UserError, match=r"'lm_head', which is in no transformer block"):
-        block_of("lm_head")
 
 
 def test_a_changed_adapter_gives_another_sum(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ class TraceFinish(Trace):
             return lab.trainer.train(job, lab)
         weights = tuple((a.name, self.finish.merge_weight) for a in new)
         if (own := start_of(base)) is not None:
-            weights = (*weights, (own.name, around([[w for _, w in weights]])[0]))
+            weights = (*weights, (own.name, around(w for _, w in weights)))
         merged = compress(merge(Mixture(weights), (*base.adapters, *new)), new[0], "merged")
         start = replace(base, version="merged", adapters=(merged,))
         lab.checkpoint(start)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import (
-    PlaysSums,
     RanksLabels,
     ShowsState,
     State,
@@ -46,7 +45,7 @@ class _Open:
     finished: bool = True  # the last turn ended with the stop token
 
 
-class LocalPolicy(RanksLabels, ShowsState, PlaysSums):
+class LocalPolicy(RanksLabels, ShowsState):
     """A model in this process.
 
     `batch`: live episodes, and the most rows in one forward call; memory for keys and values grows
@@ -84,22 +83,17 @@ class LocalPolicy(RanksLabels, ShowsState, PlaysSums):
         self._tokenizer = tokenizer
         self._guides: Guides | None = None  # made when the first turn is held to a schema
         self._adapters: dict[str, str] = {}  # name -> path
-        self._sums: dict[str, frozenset[str]] = {}  # name -> the adapters in it
         self._open: dict[int, _Open] = {}
         self._ready: list[TurnReply] = []
         # The same tasks are routed for every version of an agent; the base model stays the same.
-        self._states = lru_cache(_STATES)(partial(_states, model, self._backend))
+        self._state = lru_cache(_STATES)(partial(_state, model, self._backend))
 
     def load(self, agent: AgentSpec) -> None:
-        """Makes the agent's adapters available and drops unused ones and sums.
+        """Makes the agent's adapters available and drops unused ones.
 
         Raises UserError if an adapter does not fit the model."""
         wanted = {a.name: a for a in agent.adapters}
         used = self._engine.adapters()
-        for name in [name for name in self._sums if name not in used]:
-            self._backend.remove(name)
-            del self._sums[name]
-        used = used.union(*self._sums.values())
         for name, path in list(self._adapters.items()):
             if name in wanted and wanted[name].path != path:
                 raise UserError(
@@ -113,12 +107,6 @@ class LocalPolicy(RanksLabels, ShowsState, PlaysSums):
             if name not in self._adapters:
                 self._backend.add(read_adapter(ref, self._backend.shapes))
                 self._adapters[name] = ref.path
-
-    def add_sum(self, name: str, weights: Mapping[str, float | Sequence[float]]) -> None:
-        if missing := weights.keys() - self._adapters.keys():
-            raise unknown("adapter", min(missing), self._adapters, "agent.adapters")
-        self._backend.add_sum(name, weights)
-        self._sums[name] = frozenset(weights)
 
     def guide(self, schema: Mapping[str, Any]) -> Guide:
         """A guide that holds one turn to a JSON schema. Raises BadSchema, or UserError if the
@@ -186,15 +174,13 @@ class LocalPolicy(RanksLabels, ShowsState, PlaysSums):
             scores = self._model(prompt).logits[0, -1].float().log_softmax(-1)
         return {label: float(scores[i]) for label, i in ids.items()}
 
-    def prompt_states(
-        self, messages: Sequence[Message], tools: Sequence[Tool], blocks: bool = False
-    ) -> list[State]:
-        return list(self._states(self.chat.first(messages, tools)[-self.context :], blocks))
+    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State:
+        return self._state(self.chat.first(messages, tools)[-self.context :])
 
     def _submit(self, request: TurnRequest, guide: Guide | None) -> None:
         episode = self._open.get(request.episode)
         name = request.adapter
-        if name is not None and name not in self._adapters and name not in self._sums:
+        if name is not None and name not in self._adapters:
             raise unknown("adapter", name, self._adapters, "agent.adapters")
         if episode is None:
             episode = self._open[request.episode] = _Open(adapter=request.adapter)
@@ -240,18 +226,14 @@ class LocalPolicy(RanksLabels, ShowsState, PlaysSums):
         return TurnReply(sampled.episode, turn)
 
 
-def _states(model: Any, backend: Backend, ids: tuple[int, ...], blocks: bool) -> list[State]:
-    """See `LocalPolicy.prompt_states`."""
+def _state(model: Any, backend: Backend, ids: tuple[int, ...]) -> State:
+    """See `LocalPolicy.prompt_state`."""
     import torch
 
     prompt = torch.tensor([ids], device=model.device)
     with backend.alone(), torch.inference_mode():
-        out = model.base_model(input_ids=prompt, use_cache=False, output_hidden_states=blocks)
-        if blocks:  # the last one is the output of all blocks, after the norm
-            found = [states[0].float().mean(0) for states in out.hidden_states[:-1]]
-        else:
-            found = [out.last_hidden_state[0, -1].float()]
-    return [array("f", state.cpu().numpy().tobytes()) for state in found]
+        state = model.base_model(input_ids=prompt, use_cache=False).last_hidden_state[0, -1].float()
+    return array("f", state.cpu().numpy().tobytes())
 
 
 def load_model(

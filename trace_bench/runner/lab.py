@@ -174,18 +174,16 @@ class RunLab:
             hear(tasks, out)
         return out
 
-    def prompt_states(
-        self, messages: Sequence[Message], tools: Sequence[Tool], blocks: bool = False
-    ) -> Sequence[State]:
-        """The base model's hidden states of a prompt (`protocols.ShowsState`); no agent acts, so
-        they are not charged. Raises UserError for a policy that does not show them."""
+    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State:
+        """The base model's hidden state of a prompt (`protocols.ShowsState`); no agent acts, so it
+        is not charged. Raises UserError for a policy that does not show them."""
         policy = self._player.policy
         if not isinstance(policy, ShowsState):
             raise UserError(
                 "the method reads the base model's hidden state, and this policy does not show it. "
                 "Change `policy` to local."
             )
-        return policy.prompt_states(messages, tools, blocks)
+        return policy.prompt_state(messages, tools)
 
     @contextmanager
     def listening(self, hear: Hear) -> Iterator[None]:

@@ -8,7 +8,7 @@ image, is an attribute of the class.
 
     environments   Env, Suite (HasReference, HasMilestones, HasChecklist, Synthesizes,
                    SynthesizesDomains, ActsTogether)
-    policies       Policy (RanksLabels, ShowsState, PlaysSums), Router (RoutesTurns)
+    policies       Policy (RanksLabels, ShowsState), Router (RoutesTurns)
     training       Trainer (ContinuesAdapters, AssignsAdvantages, FineTunes), Method, Lab; of what
                    runs a trainer's episodes elsewhere: TakesBack
     run            Tracker (TakesReport)
@@ -32,7 +32,6 @@ from trace_bench.core.protocols.environments import (
     Typical,
 )
 from trace_bench.core.protocols.policies import (
-    PlaysSums,
     Policy,
     RanksLabels,
     Router,

@@ -117,24 +117,11 @@ class RanksLabels(Policy):
 
 class ShowsState(Policy):
     """A policy that can show what its base model makes of a prompt: the final hidden state at its
-    last token, alone in the sequence; with `blocks` the input of each transformer block, averaged
-    over the prompt's tokens, in order. Nothing is sampled, so it is no rollout. Of a prompt that is
+    last token, alone in the sequence. Nothing is sampled, so it is no rollout. Of a prompt that is
     longer than the context, its last tokens are read."""
 
     @abstractmethod
-    def prompt_states(
-        self, messages: Sequence[Message], tools: Sequence[Tool], blocks: bool = False
-    ) -> Sequence[State]: ...
-
-
-class PlaysSums(Policy):
-    """A policy that runs weighted sums of its loaded adapters as they are, without a file for
-    each. A turn may name the sum (`TurnRequest.adapter`) until the next `load`, or longer where an
-    episode uses it. `weights`: of the adapters' updates by name, one number for the model or one
-    for each transformer block. The same name always has the same weights."""
-
-    @abstractmethod
-    def add_sum(self, name: str, weights: Mapping[str, float | Sequence[float]]) -> None: ...
+    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State: ...
 
 
 class Router:

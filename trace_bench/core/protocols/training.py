@@ -238,7 +238,7 @@ class Lab(Protocol):
 
     `rollouts` raises BudgetExceeded before anything is run if the budget does not pay for it,
     and ValueError for a call name that was used before. `ask` raises LLMError if no answer can be
-    used. `prompt_states` are the policy's (`ShowsState`, a `Need` of the method's plan), without
+    used. `prompt_state` is the policy's (`ShowsState`, a `Need` of the method's plan), without
     charge. `write` and `write_text` raise UserError for a name that the run itself uses."""
 
     folder: Path
@@ -260,9 +260,7 @@ class Lab(Protocol):
         hints: Sequence[str] | None = None,  # for each episode, added to the agent's prompt
         by: PlayElsewhere | None = None,  # None: run them in this process
     ) -> list[Trajectory]: ...  # one episode per entry of `tasks`, in order; repeat for groups
-    def prompt_states(
-        self, messages: Sequence[Message], tools: Sequence[Tool], blocks: bool = False
-    ) -> Sequence[State]: ...
+    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State: ...
     def listening(self, hear: Hear) -> AbstractContextManager[None]: ...  # a `with` block
     def checkpoint(self, agent: AgentSpec) -> None: ...  # the current agent, for the curve
     def metric(self, **values: Any) -> None: ...

@@ -1,9 +1,8 @@
 """Learning which adapter an opening needs, from the adapters' own synthetic tasks.
 
-An example is the base model's final hidden state at the end of an opening; for a gate in each
-transformer block, the block's input, averaged over the opening, and each block is fitted alone. Its
-label is the adapter whose environment the opening is from, or the base model for a contrast case,
-in which the capability must not be used. No agent acts, so no rollout is spent, and nothing of the
+An example is the base model's final hidden state at the end of an opening. Its label is the adapter
+whose environment the opening is from, or the base model for a contrast case, in which the
+capability must not be used. No agent acts, so no rollout is spent, and nothing of the
 target tasks is seen.
 """
 
@@ -28,13 +27,12 @@ class Openings:
 
     def __init__(self, lab: Lab, base: AgentSpec, settings: RoutingSettings) -> None:
         self._lab, self._base, self._settings = lab, base, settings
-        self._states: dict[str, tuple[list[Sequence[State]], list[Sequence[State]]]] = {}
-        self._fitted: dict[tuple[str, ...], list[logistic.Fitted]] = {}
+        self._states: dict[str, tuple[list[State], list[State]]] = {}
+        self._fitted: dict[tuple[str, ...], logistic.Fitted] = {}
 
     def classifier(self, trained: Sequence[Trained], warm: bool = True) -> dict[str, Any]:
-        """The part of a router's description that chooses: labels, weights, bias; the last two for
-        each block if the gate has blocks. Without `warm` they are zero, so that all labels are
-        alike."""
+        """The part of a router's description that chooses: labels, weights, bias. Without `warm`
+        they are zero, so that all labels are alike."""
         names = [t.adapter.name for t in trained]
         found = [self._of(t.job) for t in trained]
         states, classes = [], []
@@ -51,36 +49,26 @@ class Openings:
             key = tuple(t.job.name for t in trained)
             if key not in self._fitted:
                 self._fitted[key] = self._fit(states, [there.index(c) for c in classes])
-            labels, rows = [labels[c] for c in there], [f.as_json() for f in self._fitted[key]]
-        else:
-            zero = [[0.0] * len(states[0][0]) for _ in labels]
-            rows = [{"weights": zero, "bias": [0.0] * len(labels)} for _ in states[0]]
-        if not self._settings.gates_blocks:
-            return {"labels": labels, **rows[0]}
-        return {"labels": labels, **{k: [row[k] for row in rows] for k in ("weights", "bias")}}
+            return {"labels": [labels[c] for c in there], **self._fitted[key].as_json()}
+        zero = [[0.0] * len(states[0]) for _ in labels]
+        return {"labels": labels, "weights": zero, "bias": [0.0] * len(labels)}
 
-    def _fit(
-        self, states: Sequence[Sequence[State]], places: Sequence[int]
-    ) -> list[logistic.Fitted]:
-        """A classifier for each row of the states."""
-        l2 = self._settings.route_l2
-        found = [logistic.fit(row, places, l2) for row in zip(*states, strict=True)]
-        right = " to ".join(
-            f"{r:.0%}" for r in sorted({min(f.right for f in found), max(f.right for f in found)})
+    def _fit(self, states: Sequence[State], places: Sequence[int]) -> logistic.Fitted:
+        found = logistic.fit(states, places, self._settings.route_l2)
+        self._lab.log(
+            f"router: {found.right:.0%} of {len(states)} openings go where they came from"
         )
-        self._lab.log(f"router: {right} of {len(states)} openings go where they came from")
         return found
 
-    def _of(self, job: Job) -> tuple[list[Sequence[State]], list[Sequence[State]]]:
+    def _of(self, job: Job) -> tuple[list[State], list[State]]:
         """States of the job's tasks: with its capability, and contrast cases."""
         if job.name not in self._states:
-            sides: tuple[list[Sequence[State]], list[Sequence[State]]] = ([], [])
-            blocks = self._settings.gates_blocks
+            sides: tuple[list[State], list[State]] = ([], [])
             for contrast, side in ((False, sides[0]), (True, sides[1])):
                 tasks = [t for t in job.tasks if bool(t.data.get("contrast", False)) is contrast]
                 for step in steps(self._lab, tasks[: self._settings.route_examples]):
                     first = with_guidance(step.messages, self._base.prompt)
-                    side.append(self._lab.prompt_states(first, step.tools, blocks))
+                    side.append(self._lab.prompt_state(first, step.tools))
             self._states[job.name] = sides
         return self._states[job.name]
 

@@ -1,11 +1,10 @@
 """GRPO of a gate over TRACE's adapters, on the target's training tasks (the current paper's step
-4), for the model or for each transformer block.
+4).
 
 The gate starts as the classifier that was learned from synthetic openings (warm start: it costs no
 rollout), or at zero, which weighs all adapters alike. Base model and adapters are frozen; only the
 gate is trained, with the trainer's own recipe, and its rollouts are charged. Its weights are set by
-the first prompt and locked for the conversation, or set anew before every turn; then each turn is
-computed with its own weights on all the tokens before it, as it was sampled.
+the first prompt and locked for the conversation.
 
 A killed run computes the gate again from the stored rollouts: an update takes a moment, and nothing
 else must be kept.
@@ -15,14 +14,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import FineTunes, Lab, State, Trainer
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Trajectory
+from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
 from trace_bench.methods.trace import budget as budgets
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.methods.trace.training import JOINT
@@ -82,10 +81,10 @@ class _Update:
 
 @dataclass
 class _Piece:
-    """What of a group was sampled with the same weights, those for `states`: `sequences`, whose
+    """What of a group was sampled with the same weights, those for `state`: `sequences`, whose
     sampled tokens have the `places` among those of the group."""
 
-    states: Sequence[State]
+    state: State
     sequences: list[Tokens] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
 
@@ -111,7 +110,7 @@ class GateTraining:
         self.recipe = lab.trainer.settings
         self.schedule = make_schedule(rollouts, self.recipe, NAME)
         self.seed = stable_seed(lab.seed, "trace", NAME)
-        self.states: dict[str, Sequence[State]] = {}
+        self.states: dict[str, State] = {}
         self.strange = 0
 
     def run(self) -> AgentSpec:
@@ -226,7 +225,7 @@ class GateTraining:
             spread = found.values[members].repeat_interleave(lengths)
             for piece in self.pieces(group, gate, update.steps == 0):
                 sampled = torch.cat([torch.from_numpy(s.logprobs) for s in piece.sequences])
-                new = model.logprobs(build(piece.sequences), gate.mix(piece.states)).cpu()
+                new = model.logprobs(build(piece.sequences), gate.mix(piece.state)).cpu()
                 if update.steps == 0:
                     update.own.append(new.detach())
                 loss = policy_loss(
@@ -251,37 +250,22 @@ class GateTraining:
             optimizer.step()
 
     def pieces(self, group: Sequence[Trajectory], gate: Gate, first: bool) -> list[_Piece]:
-        """The group by its weights: as a whole where they are locked, else the turns that follow
-        the same conversation together. `first`: nothing was learned since the group was run,
-        so the gate should give what was used; `strange` counts where it does not."""
+        """The group by its first prompts, which set the weights. `first`: nothing was learned since
+        the group was run, so the gate should give what was used; `strange` counts where it does
+        not."""
+        from trace_bench.trainers.tree import sequence_of
+
         found: dict[str, _Piece] = {}
         place = 0
         for trajectory in group:
-            for messages, sequence, adapter in steps(trajectory, gate):
-                key = json.dumps([trajectory.task, messages])
-                if key not in self.states:
-                    self.states[key] = self.lab.prompt_states(
-                        messages, trajectory.tools, gate.blocks
-                    )
-                piece = found.setdefault(key, _Piece(self.states[key]))
-                if first and gate.plays(piece.states) != adapter:
-                    self.strange += 1
-                piece.sequences.append(sequence)
-                piece.places += range(place, place + len(sequence.sampled))
-                place += len(sequence.sampled)
+            messages, sequence = trajectory.turns[0].messages, sequence_of(trajectory)
+            key = json.dumps([trajectory.task, messages])
+            if key not in self.states:
+                self.states[key] = self.lab.prompt_state(messages, trajectory.tools)
+            piece = found.setdefault(key, _Piece(self.states[key]))
+            if first and gate.plays(piece.state) != trajectory.adapter:
+                self.strange += 1
+            piece.sequences.append(sequence)
+            piece.places += range(place, place + len(sequence.sampled))
+            place += len(sequence.sampled)
         return list(found.values())
-
-
-def steps(trajectory: Trajectory, gate: Gate) -> Iterator[tuple[list[Message], Tokens, str | None]]:
-    """What the gate saw, the tokens that were then sampled, and what sampled them: once for a
-    trajectory where the gate is locked, else for each of its turns."""
-    from trace_bench.trainers.tree import sequence_of
-
-    if gate.lock != "turn":
-        yield list(trajectory.turns[0].messages), sequence_of(trajectory), trajectory.adapter
-        return
-    messages: list[Message] = []
-    for n, turn in enumerate(trajectory.turns):
-        messages += turn.messages
-        yield list(messages), sequence_of(trajectory, n), turn.adapter
-        messages.append(turn.reply)

@@ -36,6 +36,7 @@ from trace_bench.methods.trace.settings import RoutingSettings
 from trace_bench.methods.trace.synthesis.draw import read_opening
 from trace_bench.methods.trace.training import JOINT, Trained
 from trace_bench.methods.trace.turns import Conversations
+from trace_bench.policies.routing.classifier import LOCK
 from trace_bench.policies.routing.merge import around
 from trace_bench.policies.routing.zero_shot import VERSION
 from trace_bench.trainers.record import start_of
@@ -90,7 +91,7 @@ def describe(
     if settings.route in ("classifier", "soft", "gate"):
         gate, soft = settings.route == "gate", settings.route != "classifier"
         chosen = openings.classifier(trained, settings.gate_warm or not gate)
-        lock = {"lock": settings.gate_lock} if gate else {}
+        lock = {"lock": LOCK} if gate else {}
         more = {"others": settings.route_others, "soft": soft, **lock}
         return {"kind": "classifier", **chosen, **more, **instead}
     offered = [[t.adapter.name, skills[t.job.name]] for t in trained]
@@ -114,7 +115,7 @@ def _merged(
         return {"kind": "sum", "parts": parts, "density": settings.route_density}
     parts = [[name, settings.route_weight] for name in names]
     if otherwise is not None:
-        parts.append([otherwise, around([[settings.route_weight] * len(names)])[0]])
+        parts.append([otherwise, around([settings.route_weight] * len(names))])
     return {"kind": "sum", "parts": parts}
 
 

@@ -165,12 +165,6 @@ class RoutingSettings:
     """linear: the weight of every adapter's update (ours)."""
     route_density: float = field(default=0.2, metadata={"low": 0.001, "high": 1})
     """ties: the share of each update's values that is kept (published for TIES)."""
-    gate: Literal["global", "block"] = "global"
-    """gate: one classifier for the model, on its final hidden state at the end of the prompt, or
-    one for each transformer block, on the block's mean input (both published, block as default)."""
-    gate_lock: Literal["prefill", "turn"] = "prefill"
-    """gate: its weights are set by the first prompt and kept (published), or set anew before every
-    turn by the conversation so far (ours)."""
     gate_share: float = _share(0.15)
     """gate: part of the budget for GRPO of the gate; with 0 it stays as it starts (ours)."""
     gate_rate: float = field(default=1e-3, metadata={"low": 0})
@@ -178,11 +172,6 @@ class RoutingSettings:
     gate_warm: bool = True
     """gate: start from the classifier (published: a warm start on prompts and capabilities), or
     else at zero, which weighs all adapters alike (published as the gate's initialization)."""
-
-    @property
-    def gates_blocks(self) -> bool:
-        """Whether the route has a gate in each transformer block."""
-        return self.route == "gate" and self.gate == "block"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from trace_bench.policies.engine.lora import Adapter
-    from trace_bench.policies.engine.sums import Weights
 
 
 @dataclass(frozen=True)
@@ -65,8 +64,4 @@ class Backend(Protocol):
         ...
 
     def add(self, adapter: Adapter) -> None: ...
-    def add_sum(self, name: str, weights: Weights) -> None:
-        """A sum of adapters, which rows may name like one of them until it is removed."""
-        ...
-
     def remove(self, name: str) -> None: ...

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,7 +26,6 @@ from trace_bench.policies.engine.backend import Rows, groups
 from trace_bench.policies.engine.layout import BLOCK_SLOTS, Decode, Extend, Layout, make_layout
 from trace_bench.policies.engine.lora import Adapter
 from trace_bench.policies.engine.matrices import LowRank, Matrices, Merged, Parts, Source, pairs
-from trace_bench.policies.engine.sums import FusedSums, Weights
 from trace_bench.policies.precision import SMALL
 
 _KINDS = ("llama", "qwen2", "qwen3")
@@ -53,15 +51,6 @@ def supports(model: Any) -> bool:
     )
 
 
-@dataclass(frozen=True)
-class _Players:
-    """Which adapter computes which rows of a call, and for sums of adapters the weights [tokens,
-    blocks, adapters]; None if no row uses one."""
-
-    parts: Parts
-    sums: Tensor | None
-
-
 class Decoder:
     """Backend over the weights of a Hugging Face module; see this file's docstring. `merged`:
     whether adapters are merged into matrices of their own (None: in a small model in float32)."""
@@ -83,7 +72,6 @@ class Decoder:
             small = sum(p.numel() for p in model.parameters()) <= SMALL
             merged = small and dtypes == {torch.float32}
         dtype = next(iter(source.linear.values())).weight.dtype
-        self._sums = FusedSums(source, dtype)
         with torch.inference_mode():
             self._matrices: Matrices = Merged(source) if merged else LowRank(source)
             self._norms = [self._norm_of_heads(layer.self_attn) for layer in source.layers]
@@ -102,14 +90,9 @@ class Decoder:
 
     def add(self, adapter: Adapter) -> None:
         self._matrices.add(adapter)
-        self._sums.add(adapter)
-
-    def add_sum(self, name: str, weights: Weights) -> None:
-        self._sums.add_sum(name, weights)
 
     def remove(self, name: str) -> None:
-        if not self._sums.remove(name):
-            self._matrices.remove(name)
+        self._matrices.remove(name)
 
     def copy(self, source: int, target: int, length: int) -> None:
         self._cache[:, :, target, :, :length] = self._cache[:, :, source, :, :length]
@@ -119,34 +102,18 @@ class Decoder:
         self._reserve(int((rows.starts + rows.counts).max()))
         layout = make_layout(rows, self._rotation, (self.slots, self.kv, self._cache.shape[-2]))
         ends = np.cumsum(rows.counts)
-        players = self._players(rows, ends)
-        x = self._embedding.index_select(0, torch.from_numpy(rows.ids))
-        for i in range(self._depth):
-            x = self._layer(x, i, players, layout)
-        return self._matrices.logits(x.index_select(0, torch.from_numpy(ends - 1)))
-
-    def _players(self, rows: Rows, ends: np.ndarray) -> _Players:
-        sums = self._sums.weights(rows.adapters)
-        if sums is not None:
-            sums = sums.repeat_interleave(torch.from_numpy(rows.counts), 0)
         parts = [
             (0 if first == 0 else int(ends[first - 1]), int(ends[end - 1]), name)
-            for name, first, end in groups(self._sums.plain(rows.adapters))
+            for name, first, end in groups(rows.adapters)
         ]
-        return _Players(parts, sums)
+        x = self._embedding.index_select(0, torch.from_numpy(rows.ids))
+        for i in range(self._depth):
+            x = self._layer(x, i, parts, layout)
+        return self._matrices.logits(x.index_select(0, torch.from_numpy(ends - 1)))
 
-    def _product(
-        self, name: str, index: int, x: Tensor, players: _Players, add: Tensor | None = None
-    ) -> Tensor:
-        """As `Matrices.product`, with the sums."""
-        out = self._matrices.product(name, index, x, players.parts, add)
-        if players.sums is not None:
-            out.add_(self._sums.update(name, index, x, players.sums))
-        return out
-
-    def _layer(self, x: Tensor, index: int, players: _Players, layout: Layout) -> Tensor:
-        heads, product = self.heads + self.kv, self._product
-        qkv = product("qkv", index, x, players).view(len(x), heads + self.kv, self.size)
+    def _layer(self, x: Tensor, index: int, parts: Parts, layout: Layout) -> Tensor:
+        heads, product = self.heads + self.kv, self._matrices.product
+        qkv = product("qkv", index, x, parts).view(len(x), heads + self.kv, self.size)
         qk, norms = qkv[:, :heads], self._norms[index]
         if norms is None:
             qkv[:, : self.heads].mul_(self.size**-0.5)
@@ -158,10 +125,10 @@ class Decoder:
         new = qkv[:, self.heads :].reshape(-1, self.size)
         cache.view(-1, self.size).index_copy_(0, layout.lines, new.to(cache.dtype))
         h = self._attend(qkv[:, : self.heads], cache, layout)
-        x = product("out", index, h, players, x)
-        gate, up = product("gate_up", index, x, players).chunk(2, dim=1)
+        x = product("out", index, h, parts, x)
+        gate, up = product("gate_up", index, x, parts).chunk(2, dim=1)
         h = functional.silu(gate).mul_(up)
-        return product("down", index, h, players, x)
+        return product("down", index, h, parts, x)
 
     def _attend(self, q: Tensor, cache: Tensor, layout: Layout) -> Tensor:
         """Queries [tokens, H, D] -> [tokens, H * D]."""

@@ -21,8 +21,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 
 from trace_bench.core.errors import UserError
 from trace_bench.policies.engine.backend import Rows, groups
-from trace_bench.policies.engine.lora import Adapter, block_of
-from trace_bench.policies.engine.sums import Sums, Weights
+from trace_bench.policies.engine.lora import Adapter
 
 _BLOCK = 64
 
@@ -36,7 +35,6 @@ class _Now:
     real: Tensor  # [rows, width], False where padded
     keys: int
     parts: list[tuple[str | None, int, int]]  # adapter, first row, end row
-    sums: Tensor | None  # [rows, blocks, adapters]
 
 
 class HuggingFace:
@@ -59,8 +57,6 @@ class HuggingFace:
             n: (m.out_features, m.in_features) for n, m in linear.items()
         }
         self._adapters: dict[str | None, Mapping[str, tuple[Tensor, Tensor]]] = {}
-        self._sums = Sums(text.num_hidden_layers)
-        self._beside: dict[str, tuple[Tensor, Tensor, Tensor] | None] = {}
         self._now: _Now | None = None
         self._lock = threading.Lock()
         self._layers = [_SlotLayer(self, slots, context) for _ in range(text.num_hidden_layers)]
@@ -83,16 +79,9 @@ class HuggingFace:
             name: (a.t().to(at, kind), b.t().to(at, kind))
             for name, (a, b) in adapter.weights.items()
         }
-        self._sums.add(adapter)
-        self._beside = {}
-
-    def add_sum(self, name: str, weights: Weights) -> None:
-        self._sums.add_sum(name, weights)
 
     def remove(self, name: str) -> None:
-        if not self._sums.remove(name):
-            del self._adapters[name]
-            self._beside = {}
+        del self._adapters[name]
 
     def copy(self, source: int, target: int, length: int) -> None:
         for layer in self._layers:
@@ -126,14 +115,12 @@ class HuggingFace:
         mask = torch.zeros(allowed.shape, dtype=self._model.dtype, device=at)
         mask.masked_fill_(~allowed, torch.finfo(mask.dtype).min)
         names = [rows.adapters[i] for i in chosen.tolist()]
-        sums = self._sums.weights(names)
         self._now = _Now(
             torch.from_numpy(rows.slots[chosen]).to(at),
             torch.from_numpy(positions).to(at),
             torch.from_numpy(inside).to(at),
             keys,
-            [g for g in groups(self._sums.plain(names)) if g[0] is not None],
-            None if sums is None else sums.to(at, self._model.dtype),
+            [g for g in groups(names) if g[0] is not None],
         )
         last = torch.from_numpy(counts - 1).to(at)
         kept, place = last.unique(return_inverse=True)
@@ -148,8 +135,7 @@ class HuggingFace:
         return logits[torch.arange(len(last), device=at), place]
 
     def _hook(self, name: str) -> Any:
-        """A hook that adds x A^T B^T to the output, for the rows of each adapter of this layer, and
-        for the rows of sums."""
+        """A hook that adds x A^T B^T to the output, for the rows of each adapter of this layer."""
 
         def hook(_module: Any, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
             if self._now is None:
@@ -158,31 +144,9 @@ class HuggingFace:
                 pair = self._adapters[adapter].get(name)
                 if pair is not None:
                     output[first:end] += inputs[0][first:end] @ pair[0] @ pair[1]
-            if self._now.sums is not None and (beside := self._all(name)) is not None:
-                a, b, owner = beside
-                weights = self._now.sums[:, block_of(name)].index_select(1, owner)
-                output += (inputs[0] @ a * weights[:, None]) @ b
             return output
 
         return hook
-
-    def _all(self, name: str) -> tuple[Tensor, Tensor, Tensor] | None:
-        """A^T and B^T of all adapters of a layer side by side, and each row's adapter; None if no
-        adapter changes it."""
-        if name not in self._beside:
-            order = [self._adapters[adapter.name].get(name) for adapter in self._sums.adapters]
-            there = [(i, pair) for i, pair in enumerate(order) if pair is not None]
-            owner = [i for i, (a, _) in there for _ in range(a.shape[1])]
-            self._beside[name] = (
-                (
-                    torch.cat([a for _, (a, _) in there], 1),
-                    torch.cat([b for _, (_, b) in there]),
-                    torch.tensor(owner, device=self._model.device),
-                )
-                if there
-                else None
-            )
-        return self._beside[name]
 
 
 class _SlotLayer(CacheLayerMixin):

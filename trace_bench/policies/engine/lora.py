@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,19 +69,6 @@ def adapter_of(
         _fits(name, module, pair, shapes[module])
         weights[module] = (pair["A"], pair["B"] * scale)
     return Adapter(name, path, weights)
-
-
-def block_of(module: str) -> int:
-    """The transformer block that a module is in: the first number in its name. Raises UserError
-    for a module outside all blocks."""
-    found = re.search(r"\.(\d+)\.", module)
-    if found is None:
-        raise UserError(
-            f"an adapter changes {module!r}, which is in no transformer block, so a gate for each "
-            "block has no weight for it. Set `method.gate` to global, or take it out of "
-            "`trainer.target_modules`."
-        )
-    return int(found[1])
 
 
 def read_weights(ref: AdapterRef) -> dict[str, Tensor]:

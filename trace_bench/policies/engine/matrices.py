@@ -172,35 +172,29 @@ def _by_parts(
 
 @dataclass(frozen=True)
 class Thin:
-    """The part of some adapters in a product: down [r, in], up [out, r]. `owner` [r]: the place of
-    the adapter that a row of `down` is from."""
+    """The part of an adapter in a product: down [r, in], up [out, r]."""
 
     down: Tensor
     up: Tensor
-    owner: Tensor
 
 
 def thin(
-    source: Source, adapters: Sequence[Adapter], name: str, layer: int, dtype: torch.dtype
+    source: Source, adapter: Adapter, name: str, layer: int, dtype: torch.dtype
 ) -> Thin | None:
-    """The thin matrices of a product, those of its linear layers and of the adapters side by side;
-    None if no adapter changes any of them."""
+    """The thin matrices of a product, those of its linear layers side by side; None if the adapter
+    changes none of them."""
     downs: list[Tensor] = []
     ups: list[Tensor] = []
-    owner: list[int] = []
     for place in FUSED[name]:
         full = f"model.layers.{layer}.{place}"
         beside = [torch.zeros(source.linear[full].weight.shape[0], 0)]
-        for number, adapter in enumerate(adapters):
-            if (pair := adapter.weights.get(full)) is not None:
-                downs.append(pair[0])
-                beside.append(source.ordered(place, pair[1]))
-                owner += [number] * len(pair[0])
+        if (pair := adapter.weights.get(full)) is not None:
+            downs.append(pair[0])
+            beside.append(source.ordered(place, pair[1]))
         ups.append(torch.cat(beside, 1))
     if not downs:
         return None
-    up = torch.block_diag(*ups).to(dtype)
-    return Thin(torch.cat(downs).to(dtype), up, torch.tensor(owner))
+    return Thin(torch.cat(downs).to(dtype), torch.block_diag(*ups).to(dtype))
 
 
 class LowRank:
@@ -219,7 +213,7 @@ class LowRank:
 
     def add(self, adapter: Adapter) -> None:
         self._updates[adapter.name] = [
-            {name: thin(self._source, [adapter], name, layer, self._dtype) for name in FUSED}
+            {name: thin(self._source, adapter, name, layer, self._dtype) for name in FUSED}
             for layer in range(len(self._source.layers))
         ]
 

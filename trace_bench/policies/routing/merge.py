@@ -11,18 +11,17 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trace_bench.core.protocols import PlaysSums, Policy
+from trace_bench.core.protocols import Policy
 from trace_bench.core.store import file_hash, write_bytes, write_json
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.policies.engine.lora import (
     CONFIG,
     WEIGHTS,
-    block_of,
     read_config,
     read_weights,
 )
@@ -33,9 +32,6 @@ if TYPE_CHECKING:
 Pair = tuple[Any, Any] | int
 """A and B of one layer, scaled; or the rank of an adapter that leaves the layer as it is."""
 
-Weight = float | tuple[float, ...]
-"""Of an adapter's update: one number, or one for each transformer block."""
-
 STEPS = 10  # weights are rounded to tenths, which limits the number of distinct sums
 
 
@@ -45,34 +41,20 @@ class Mixture:
     added to the base model; they need not sum to one. `density`: merged by TIES instead of added,
     with this share of each update's values."""
 
-    parts: tuple[tuple[str, Weight], ...]
+    parts: tuple[tuple[str, float], ...]
     density: float | None = None
 
     @property
-    def blocks(self) -> bool:
-        """Whether each transformer block has weights of its own."""
-        return any(isinstance(weight, tuple) for _, weight in self.parts)
-
-    @property
     def name(self) -> str:
-        """Unique among the sums of an agent's adapters. With weights for each block it has their
-        range and a hash of them all, since the list would be long."""
-        text = "+".join(f"{name}*{_text(weight)}" for name, weight in self.parts)
-        if self.blocks:
-            return f"{text}#{hashlib.sha256(json.dumps(self.parts).encode()).hexdigest()[:10]}"
+        """Unique among the sums of an agent's adapters."""
+        text = "+".join(f"{name}*{weight:g}" for name, weight in self.parts)
         return text if self.density is None else f"ties{self.density:g}({text})"
 
 
-def _text(weight: Weight) -> str:
-    if isinstance(weight, tuple) and len(set(weight)) > 1:
-        return f"{min(weight):g}..{max(weight):g}"
-    return f"{weight[0] if isinstance(weight, tuple) else weight:g}"
-
-
-def around(rows: Sequence[Sequence[float]]) -> list[float]:
-    """The weight of the adapter O that all others were trained on from, for each row of their
-    weights: O + sum_i w_i (A_i - O) = (1 - sum_i w_i) O + sum_i w_i A_i. It may be negative."""
-    return [round(1.0 - sum(row), 6) + 0.0 for row in rows]  # -0.0 + 0.0 is 0.0
+def around(weights: Iterable[float]) -> float:
+    """The weight of the adapter O that all others were trained on from, beside theirs:
+    O + sum_i w_i (A_i - O) = (1 - sum_i w_i) O + sum_i w_i A_i. It may be negative."""
+    return round(1.0 - sum(weights), 6) + 0.0  # -0.0 + 0.0 is 0.0
 
 
 def mixture(
@@ -90,7 +72,7 @@ def mixture(
     kept = sum(p for _, p in chosen)
     rounded = {name: round(STEPS * p / kept) / STEPS for name, p in chosen}
     if otherwise is not None:
-        rounded[otherwise] = around([[w for n, w in rounded.items() if n != otherwise]])[0]
+        rounded[otherwise] = around(w for n, w in rounded.items() if n != otherwise)
     parts = tuple((n, rounded[n]) for n, _ in shares if n is not None and rounded.get(n))
     if not parts:
         return None
@@ -111,13 +93,13 @@ def merge(wanted: Mixture, adapters: Sequence[AdapterRef]) -> AdapterRef:
     return out
 
 
-def _digest(refs: Sequence[tuple[AdapterRef, Weight]], density: float | None) -> str:
+def _digest(refs: Sequence[tuple[AdapterRef, float]], density: float | None) -> str:
     """Changes with the weights of the adapters and of the sum, not with the place on disk."""
     held = [(*(file_hash(Path(ref.path) / f) for f in (WEIGHTS, CONFIG)), w) for ref, w in refs]
     return hashlib.sha256(json.dumps([held, density]).encode()).hexdigest()[:12]
 
 
-def _write(folder: Path, refs: Sequence[tuple[AdapterRef, Weight]], density: float | None) -> None:
+def _write(folder: Path, refs: Sequence[tuple[AdapterRef, float]], density: float | None) -> None:
     from safetensors.torch import save
 
     configs = [read_config(ref) for ref, _ in refs]
@@ -126,7 +108,7 @@ def _write(folder: Path, refs: Sequence[tuple[AdapterRef, Weight]], density: flo
     merged: dict[str, Any] = {}
     for place in sorted({key.rpartition(".lora_")[0] for t in tensors for key in t}):
         pairs = [pair_of(t, place, c) for t, c in zip(tensors, configs, strict=True)]
-        weights = [w[block_of(place)] if isinstance(w, tuple) else w for _, w in refs]
+        weights = [w for _, w in refs]
         pair = _sum(pairs, weights) if density is None else _ties(pairs, weights, density, rank)
         for part, value in zip("AB", pair, strict=True):
             merged[f"{place}.lora_{part}.weight"] = value.contiguous()
@@ -243,10 +225,8 @@ class Sums:
     """Makes the sums of `agent`'s adapters that a router chooses usable, each on its first use;
     `policy` runs them and has loaded the agent.
 
-    A sum with one weight for each adapter is written as an adapter: there are few of them, since
-    weights are rounded, and every policy runs them at the cost of one adapter. With weights for
-    each block almost every conversation has a sum of its own, so a policy that can do without files
-    (`PlaysSums`) receives only the weights."""
+    A sum is written as an adapter: there are few of them, since weights are rounded, and every
+    policy runs them at the cost of one adapter."""
 
     def __init__(self, policy: Policy, agent: AgentSpec) -> None:
         self._policy, self._agent = policy, agent
@@ -257,9 +237,7 @@ class Sums:
         for adapters that cannot be read."""
         if not isinstance(choice, Mixture):
             return choice
-        if choice.blocks and isinstance(self._policy, PlaysSums):
-            self._policy.add_sum(choice.name, dict(choice.parts))
-        elif choice.name not in self._merged:
+        if choice.name not in self._merged:
             merged = merge(choice, self._agent.adapters)
             every = (*self._agent.adapters, *self._merged.values(), merged)
             self._policy.load(replace(self._agent, adapters=every))

@@ -9,8 +9,7 @@ A router's description is plain JSON in the AgentSpec:
     {"kind": "zero_shot", "skills": [[name, what it is for], ...], "prompt": 1, "share": 0.0}
     {"kind": "both", "retrieval": {...}, "zero_shot": {...}}
     {"kind": "classifier", "labels": [name|null, ...], "weights": [[number, ...], ...],
-     "bias": [number, ...], "others": 0.35, "soft": false, "lock": "prefill"|"turn"}  weights and
-                                                   bias may be lists of these, one for each block
+     "bias": [number, ...], "others": 0.35, "soft": false, "lock": "prefill"}
     {"kind": "turns", "words": [word, ...], "labels": ..., "weights": ..., "bias": ...,
      "others": 0.35}                                              chooses anew at every turn
     {"kind": "sum", "parts": [[name, weight], ...], "density": null|0.2}      always this sum; with
@@ -31,7 +30,7 @@ from typing import Any
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Router
 from trace_bench.core.types import AgentSpec, Message, Tool
-from trace_bench.policies.routing.classifier import TurnRouter, classifier, share
+from trace_bench.policies.routing.classifier import ClassifierRouter, TurnRouter, share
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.retrieval import RetrievalRouter
 from trace_bench.policies.routing.zero_shot import BothRouter, ZeroShotRouter
@@ -67,7 +66,7 @@ def make_router(agent: AgentSpec, model: object = None) -> Router:
         return BothRouter(description, model)
     if kind == "classifier":
         _check_labels(description, names)
-        return classifier(description, model)
+        return ClassifierRouter(description, model)
     if kind == "turns":
         _check_labels(description, names)
         return TurnRouter(description)
