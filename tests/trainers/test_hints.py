@@ -14,7 +14,6 @@ from playing import play
 
 from trace_bench.core.chat import make_call
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import HasReference
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec, Message, Task, Trajectory, trajectory_from_json
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
@@ -27,7 +26,7 @@ from trace_bench.trainers.tree import build, sequence_of
 HINTED = replace(SETTINGS, hinted=2)  # of six
 
 
-class Tooled(LettersSuite, HasReference):
+class Tooled(LettersSuite):
     """Its reference calls two tools, one of them twice."""
 
     def reference(self, task: Task) -> Sequence[Message]:

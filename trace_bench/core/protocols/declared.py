@@ -47,7 +47,8 @@ def abilities(kind: type) -> list[type]:
 def adopted(part: object, kind: type) -> Any:
     """The part itself if its class inherits `kind`, else a guest: a `kind` that has the required
     members of `part`, and the defaults of all others."""
-    return part if isinstance(part, kind) else _guest_of(kind, type(part).__name__)(part)
+    cls: Any = type(part)
+    return part if isinstance(part, kind) else _guest_of(kind, cls)(part)
 
 
 def make_env(suite: Suite) -> Env:
@@ -74,8 +75,9 @@ def forwards(names: Iterable[str]) -> dict[str, Any]:
 
 
 @functools.lru_cache(maxsize=32)
-def _guest_of(kind: type, name: str) -> type:
-    return type(name, (_Guest, kind), forwards(required(kind)))
+def _guest_of(kind: type, cls: type) -> type:
+    named = {"__module__": cls.__module__, "__doc__": cls.__doc__}
+    return type(cls.__name__, (_Guest, kind), {**named, **forwards(required(kind))})
 
 
 class _Guest(Forwards):
