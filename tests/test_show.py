@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from trace_bench.__main__ import main as start
-from trace_bench.show import Episode, main, render
+from trace_bench.core.decode import convert
+from trace_bench.core.lines import Stored
+from trace_bench.core.types import Trajectory
+from trace_bench.show import main, render
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +76,7 @@ def test_missed_milestones_and_labels_are_shown(
         (folder / "capabilities.json").unlink()
 
 
-def stored(score: dict[str, Any]) -> Episode:
+def stored(score: dict[str, Any]) -> Stored:
     """An episode of a suite that is not this project's, as a run folder has it."""
     user = {"role": "user", "content": "Turn off wifi"}
     said = {"role": "assistant", "content": "Wifi is off."}
@@ -83,7 +86,7 @@ def stored(score: dict[str, Any]) -> Episode:
         "turns": [turn], "closing": [], "stop": "done", "score": score, "failure": None,
         "adapter": None,
     }  # fmt: skip
-    return Episode("evaluation/base", 0, trajectory)
+    return Stored("evaluation/base", 0, convert(trajectory, Trajectory))
 
 
 def test_a_score_with_milestones_needs_no_suite_to_be_read() -> None:

@@ -22,68 +22,52 @@ from typing import Any
 
 from trace_bench.core.alike import same_agents
 from trace_bench.core.errors import UserError
-from trace_bench.core.run_files import EPISODE, TASKS
+from trace_bench.core.lines import Stored
+from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_json, read_lines, read_object, reason, shown
 from trace_bench.core.text import visible
-from trace_bench.core.types import Message, Milestone, Trajectory, trajectory_from_json
+from trace_bench.core.types import Message, Milestone, Trajectory
 
 FILES = ("trajectories.jsonl", "evaluation_trajectories.jsonl")
 WIDTH = 100
 
 
-@dataclass(frozen=True)
-class Episode:
-    """One stored episode: its call and index in the run, and its trajectory."""
-
-    call: str
-    index: int
-    data: Mapping[str, Any]
-
-    @property
-    def task(self) -> str:
-        return str(self.data["task"])
-
-
-def episodes(folder: Path) -> list[Episode]:
+def episodes(folder: Path) -> list[Stored]:
     """All stored episodes, in the order in which they were written."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder. Give the folder that a run printed last.")
-    found = [
-        Episode(line["call"], line["index"], line["trajectory"])
-        for name in FILES
-        for line in read_lines(folder / name, EPISODE)
-    ]
+    found = [line for name in FILES for line in read_lines(folder / name, Stored)]
     if not found:
         raise UserError(f"{folder} holds no trajectories ({', '.join(FILES)}).")
     return found
 
 
-def listing(found: Sequence[Episode]) -> str:
+def listing(found: Sequence[Stored]) -> str:
     """One line per task: episodes, mean similarity, successes, and the calls that ran it."""
-    by_task: dict[str, list[Episode]] = {}
+    by_task: dict[str, list[Stored]] = {}
     for episode in found:
-        by_task.setdefault(episode.task, []).append(episode)
+        by_task.setdefault(episode.trajectory.task, []).append(episode)
     width = min(max(map(len, by_task)), WIDTH)
     lines = [f"{'task':<{width}}  episodes  success  similarity  run for"]
     for task, group in sorted(by_task.items()):
-        scores = [e.data["score"] for e in group if e.data["score"] is not None]
-        mean = sum(s["similarity"] for s in scores) / len(scores) if scores else float("nan")
-        wins = sum(s["success"] for s in scores)
+        scores = [e.trajectory.score for e in group if e.trajectory.score is not None]
+        mean = sum(s.similarity for s in scores) / len(scores) if scores else float("nan")
+        wins = sum(s.success for s in scores)
         calls = sorted({"/".join(e.call.split("/")[:2]) for e in group})
         lines.append(f"{task:<{width}}  {len(group):8d}  {wins:7d}  {mean:10.2f}  {_few(calls)}")
     return "\n".join(lines)
 
 
-def choose(found: Sequence[Episode], name: str) -> list[Episode]:
+def choose(found: Sequence[Stored], name: str) -> list[Stored]:
     """The episodes of a task, given whole or by the end of its id."""
-    tasks = sorted({e.task for e in found})
+    tasks = sorted({e.trajectory.task for e in found})
     exact = [t for t in tasks if t == name] or [t for t in tasks if t.endswith("/" + name)]
     if not exact:
         near = [t for t in tasks if name in t] or tasks
         raise UserError(f"no episode of a task {name!r} in this run; there are: {_few(near, 8)}.")
     if len(exact) > 1:
         raise UserError(f"{name!r} is the end of {len(exact)} tasks: {_few(exact, 8)}. Give more.")
-    return [e for e in found if e.task == exact[0]]
+    return [e for e in found if e.trajectory.task == exact[0]]
 
 
 @dataclass(frozen=True)
@@ -100,7 +84,7 @@ def _filters(given: argparse.Namespace) -> Filters:
     return Filters(given.agent, given.split, given.capability, given.failed)
 
 
-def chosen(folder: Path, found: Sequence[Episode], filters: Filters) -> list[Episode]:
+def chosen(folder: Path, found: Sequence[Stored], filters: Filters) -> list[Stored]:
     """The episodes that pass the filters. UserError, with what there is, when none does."""
     out = list(found)
     if (agent := filters.agent) is not None:
@@ -108,27 +92,35 @@ def chosen(folder: Path, found: Sequence[Episode], filters: Filters) -> list[Epi
         calls = sorted({"/".join(e.call.split("/")[:2]) for e in found})
         _some(out, f"--agent {agent}", calls)
     if (split := filters.split) is not None:
-        out = [e for e in out if split in e.task.split("/")]
-        _some(out, f"--split {split}", sorted({"/".join(e.task.split("/")[:-1]) for e in found}))
+        out = [e for e in out if split in e.trajectory.task.split("/")]
+        _some(
+            out,
+            f"--split {split}",
+            sorted({"/".join(e.trajectory.task.split("/")[:-1]) for e in found}),
+        )
     if (capability := filters.capability) is not None:
         path = folder / TASKS
         tags = read_object(path) if path.exists() else {}
         lacking = _lacking(folder, capability)
         names = {name for words in tags.values() for name in words}
-        out = [e for e in out if capability in tags.get(e.task, ()) or (e.call, e.index) in lacking]
+        out = [
+            e
+            for e in out
+            if capability in tags.get(e.trajectory.task, ()) or (e.call, e.index) in lacking
+        ]
         _some(out, f"--capability {capability}", sorted(names))
     if filters.failed:
-        out = [e for e in out if e.data["score"] is not None and not e.data["score"]["success"]]
+        out = [e for e in out if (score := e.trajectory.score) is not None and not score.success]
         _some(out, "--failed", ["only successes and lost episodes"])
     return out
 
 
-def _played_by(agent: str | None, found: Sequence[Episode]) -> list[Episode]:
+def _played_by(agent: str | None, found: Sequence[Stored]) -> list[Stored]:
     names = () if agent is None else (agent, f"evaluation/{agent}")
     return [e for e in found if e.call.startswith(names)]
 
 
-def _some(found: Sequence[Episode], option: str, there: Sequence[str]) -> None:
+def _some(found: Sequence[Stored], option: str, there: Sequence[str]) -> None:
     if not found:
         raise UserError(f"no episode passes {option}; there are: {_few(there, 8) or 'none'}.")
 
@@ -140,9 +132,9 @@ def _lacking(folder: Path, capability: str) -> set[tuple[str, int]]:
     return {(r["call"], r["index"]) for r in rows if r["labels"].get(capability) == "LACKING"}
 
 
-def render(episode: Episode, labels: Mapping[str, Any]) -> str:
+def render(episode: Stored, labels: Mapping[str, Any]) -> str:
     """One episode as text."""
-    trajectory = trajectory_from_json(episode.data)
+    trajectory = episode.trajectory
     lines = [
         f"task      {trajectory.task}",
         f"call      {episode.call} [{episode.index}], seed {trajectory.seed}",
@@ -189,7 +181,7 @@ def conversation(messages: Sequence[Message]) -> Iterator[str]:
             yield from _block("agent calls", f"{function['name']}({_arguments(function)})")
 
 
-def labels_of(folder: Path, episode: Episode) -> dict[str, Any]:
+def labels_of(folder: Path, episode: Stored) -> dict[str, Any]:
     """Labels of this analysis episode in capabilities.json, if the run has any."""
     path = folder / "capabilities.json"
     if not path.exists():
@@ -303,9 +295,9 @@ def _milestone(number: str, milestone: Milestone, word: str) -> str:
     return f"  {number}: {word} {milestone.similarity:.2f} at {where}{name}"
 
 
-def _summary(number: int, episode: Episode) -> str:
-    score = episode.data["score"]
-    result = "no score" if score is None else f"{score['similarity']:.2f}"
+def _summary(number: int, episode: Stored) -> str:
+    score = episode.trajectory.score
+    result = "no score" if score is None else f"{score.similarity:.2f}"
     return f"  {number}: {result}  {episode.call} [{episode.index}]"
 
 

@@ -58,6 +58,16 @@ class Member:
             return None
 
 
+@dataclass(frozen=True)
+class Ended:
+    """A line of a sweep's log: how a run ended."""
+
+    folder: str
+    code: int
+    overrides: tuple[str, ...] = ()
+    error: str = ""
+
+
 def read_sweep(path: Path) -> list[tuple[str, ...]]:
     """The overrides of every run of a sweep file, in the grid's order. Raises UserError for a file
     that cannot be read, unknown keys, and searches other than a grid."""
@@ -146,8 +156,8 @@ def main(arguments: Sequence[str]) -> int:
 def sweep(path: Path, runs: Sequence[Member], jobs: int, retry: bool) -> int:
     """Runs all unfinished members and logs those that end in `path`. Returns 1 if a run failed or
     has no score, now or before, else 0."""
-    record = Lines(path, {"folder": str, "code": int})
-    codes = {line["folder"]: line["code"] for line in record.existing}  # the last try counts
+    record = Lines(path, Ended)
+    codes = {line.folder: line.code for line in record.existing}  # the last try counts
     failed = {folder for folder, code in codes.items() if code != 0}
     finished = [m for m in runs if m.summary is not None]
     skipped = [m for m in runs if m.summary is None and str(m.folder) in failed and not retry]
@@ -164,10 +174,7 @@ def sweep(path: Path, runs: Sequence[Member], jobs: int, retry: bool) -> int:
         try:
             for done, future in enumerate(as_completed(futures), start=1):
                 member, (code, error) = futures[future], future.result()
-                record.append(
-                    {"folder": str(member.folder), "overrides": list(member.overrides),
-                     "code": code, "error": error}
-                )  # fmt: skip
+                record.append(Ended(str(member.folder), code, member.overrides, error))
                 bad += code != 0
                 pace = (time.monotonic() - started) / done
                 print(

@@ -151,7 +151,7 @@ READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
 }
 BEHIND = {
     "runner/report.py": "files that results/runs.py has checked against the summary's hashes",
-    "record/annotate.py": "reads one field of its own lines, which Lines checks",
+    "record/annotate.py": "its own lines, read by the reader of recordings",
     "runner/pipeline.py": "the lines that this process has just written",
     "results/two.py": "files that results/runs.py has checked against the summary's hashes",
     "report/runs.py": "files that results/runs.py has checked against the summary's hashes",

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from trace_bench.__main__ import main as start
+from trace_bench.core.decode import decode
 from trace_bench.core.errors import UserError
-from trace_bench.core.types import AgentSpec, trajectory_from_json
+from trace_bench.core.lines import Stored
+from trace_bench.core.types import AgentSpec
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.methods.sft import Sft
 from trace_bench.methods.sft.data import World, others
@@ -68,7 +70,7 @@ def same(task: str, messages: Any) -> str:
 
 def test_what_a_run_exports_is_read_as_the_same_conversations(run: Path, exported: Path) -> None:
     lines = (run / "evaluation_trajectories.jsonl").read_text().splitlines()
-    stored = [trajectory_from_json(json.loads(line)["trajectory"]) for line in lines]
+    stored = [decode(line.encode(), Stored).trajectory for line in lines]
     found = [f for f in read(exported) if f.messages]
     assert len(stored) >= 12
     assert sorted(same(str(f.task), f.messages) for f in found) == sorted(

@@ -16,6 +16,7 @@ from playing import play
 from sandboxes import in_process as suite
 from trace_lab import BASE, MemoryLab, ScriptedTrainer
 
+from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import FineTunes, PlannedRun
 from trace_bench.core.types import (
@@ -24,7 +25,6 @@ from trace_bench.core.types import (
     Purpose,
     Task,
     Turn,
-    agent_from_json,
     to_json,
 )
 from trace_bench.methods.trace import Trace
@@ -136,7 +136,7 @@ def test_what_the_loaded_agent_samples_is_what_the_trainer_computes(
     gate = gate_of(refs, form)
     agent = AgentSpec(MODEL, adapters=refs, router=gate.as_json())
     (tmp_path / "agent.json").write_text(json.dumps(to_json(agent)))
-    again = agent_from_json(json.loads((tmp_path / "agent.json").read_text()))
+    again = convert(json.loads((tmp_path / "agent.json").read_text()), AgentSpec)
     world = suite("toolsandbox", "embedded")
     tasks = list(world.tasks("dev"))[:3]
     fresh = LocalPolicy(MODEL, batch=3)

@@ -7,6 +7,7 @@ import pytest
 from playing import play
 from toy import ToyEnv, ToySuite, toy_task
 
+from trace_bench.core.decode import convert
 from trace_bench.core.protocols import ActsTogether, TurnReply
 from trace_bench.core.store import Lines, read_lines
 from trace_bench.core.types import (
@@ -16,9 +17,9 @@ from trace_bench.core.types import (
     Score,
     Step,
     StopReason,
+    Trajectory,
     Turn,
     to_json,
-    trajectory_from_json,
 )
 from trace_bench.play import rollouts
 from trace_bench.play.steps import fault_of, step_one
@@ -57,7 +58,7 @@ def test_a_trajectory_is_the_whole_conversation():
     roles = [m["role"] for m in t.messages]
     assert roles == ["system", "user", "assistant", "tool", "assistant", "tool", "assistant"]
     assert t.tools[0]["function"]["name"] == "add"
-    assert trajectory_from_json(json.loads(json.dumps(to_json(t)))) == t
+    assert convert(json.loads(json.dumps(to_json(t))), Trajectory) == t
 
 
 def test_more_episodes_than_capacity_keep_their_order():
@@ -181,9 +182,9 @@ def test_halves_of_characters_reach_neither_the_agent_nor_a_file(tmp_path):
 
     (t,) = play(ReferencePolicy(ToySuite()), Halves(), AGENT, [toy_task(1)], [0])
     assert t.failure is None and "so \ufffd" in [m["content"] for m in t.messages]
-    with Lines(tmp_path / "t.jsonl") as lines:
+    with Lines(tmp_path / "t.jsonl", Trajectory) as lines:
         lines.append(t)
-    assert trajectory_from_json(read_lines(tmp_path / "t.jsonl")[0]) == t
+    assert read_lines(tmp_path / "t.jsonl", Trajectory) == [t]
 
 
 class OddReplies(IdlePolicy):

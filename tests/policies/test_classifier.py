@@ -15,8 +15,9 @@ from playing import play
 from sandboxes import in_process as suite
 from transformers import AutoModelForCausalLM
 
+from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
-from trace_bench.core.types import AdapterRef, AgentSpec, Message, agent_from_json, to_json
+from trace_bench.core.types import AdapterRef, AgentSpec, Message, to_json
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.classifier import ClassifierRouter, blend
 from trace_bench.policies.routing.merge import Mixture, merge
@@ -122,7 +123,7 @@ def test_a_run_plays_sums_by_the_classifier(policy: Any, adapters: Any) -> None:
     world = suite("toolsandbox", "embedded")
     tasks = list(world.tasks("dev"))[:4]
     agent = AgentSpec(MODEL, adapters=adapters, router=description())
-    again = agent_from_json(json.loads(json.dumps(to_json(agent))))
+    again = convert(json.loads(json.dumps(to_json(agent))), AgentSpec)
     router = make_router(again, policy)
     played = play(policy, world, again, tasks, [0] * 4, temperature=0.0, max_turns=2)
     for task, trajectory in zip(tasks, played, strict=True):

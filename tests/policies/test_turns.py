@@ -16,14 +16,15 @@ from servers.scripted import Answer, chat, models, serve
 from transformers import AutoModelForCausalLM
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.lines import Stored
 from trace_bench.core.protocols import RoutesTurns, TurnRequest
-from trace_bench.core.types import AdapterRef, AgentSpec, Message, Tool, Turn, to_json
+from trace_bench.core.types import AdapterRef, AgentSpec, Message, Tool, Turn
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.routing.classifier import shown
 from trace_bench.policies.routing.router import make_router
-from trace_bench.show import Episode, render
+from trace_bench.show import render
 from trace_bench.tiny import MODEL_FOLDER
 
 HELLO: tuple[Message, ...] = (
@@ -181,7 +182,7 @@ def test_an_episode_is_played_recorded_and_shown_with_its_adapters(tmp_path: Pat
         for turn in trajectory.turns:
             assert turn.adapter == (sums if called else base)
             called = called or bool(turn.reply.get("tool_calls"))
-    text = render(Episode("evaluation/final", 0, to_json(changed[0])), {})
+    text = render(Stored("evaluation/final", 0, changed[0]), {})
     assert text.index(f"[adapter {base}]") < text.index(f"[adapter {sums}]")
     assert "[adapter" not in render(_steady(played), {})
 
@@ -191,6 +192,6 @@ def _tools(world: Any, task: Any) -> Sequence[Tool]:
     return found
 
 
-def _steady(played: Sequence[Any]) -> Episode:
+def _steady(played: Sequence[Any]) -> Stored:
     one = next(t for t in played if len({turn.adapter for turn in t.turns}) == 1)
-    return Episode("evaluation/final", 0, to_json(one))
+    return Stored("evaluation/final", 0, one)

@@ -19,9 +19,10 @@ from sandboxes import in_process as suite
 from servers.vllm import VARIABLE, serve
 
 from trace_bench.core.beginning import adapter_hash
+from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TurnRequest
-from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory, agent_from_json
+from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
@@ -80,7 +81,7 @@ def agreement(one: dict[str, Any], two: dict[str, Any]) -> float:
 def test_the_routed_agent_scores_the_same_behind_vllm(
     url: str, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    agent = agent_from_json(json.loads((trained / "agent.json").read_text()))
+    agent = convert(json.loads((trained / "agent.json").read_text()), AgentSpec)
     assert len(agent.adapters) >= 2, "the small run trains fewer adapters than this test wants"
     there = ["policy=openai", f"policy.base_url={url}", "model=served", "model.name=tiny"]
     run(compose(["method=base", f"agent={trained}", f"run_dir={tmp_path / 'r'}", *there]))
@@ -115,7 +116,7 @@ def test_training_on_its_rollouts_knows_every_token(url: str, tmp_path: Path) ->
 
 
 def test_base_and_adapters_act_in_one_batch(url: str, trained: Path) -> None:
-    agent = agent_from_json(json.loads((trained / "agent.json").read_text()))
+    agent = convert(json.loads((trained / "agent.json").read_text()), AgentSpec)
     world = suite("toolsandbox", "embedded")
     tasks = list(world.tasks("dev"))[:8]
     names = [None, *(a.name for a in agent.adapters)]
@@ -138,7 +139,7 @@ def test_base_and_adapters_act_in_one_batch(url: str, trained: Path) -> None:
 def test_a_name_served_with_other_weights_is_caught(
     url: str, trained: Path, tmp_path: Path
 ) -> None:
-    agent = agent_from_json(json.loads((trained / "agent.json").read_text()))
+    agent = convert(json.loads((trained / "agent.json").read_text()), AgentSpec)
     right = agent.adapters[0]
     wrong = tmp_path / "wrong"
     shutil.copytree(right.path, wrong)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from trace_bench.__main__ import main as start
-from trace_bench.core.types import to_json, trajectory_from_json
+from trace_bench.core.decode import convert
+from trace_bench.core.types import Trajectory, to_json
 from trace_bench.results.__main__ import main
 from trace_bench.results.formats.episodes import Source
 from trace_bench.results.formats.inspect import _figures, _sample, read_arguments
@@ -165,4 +166,4 @@ def _source(run: Path) -> Any:
 
 def _changed(played: Any, **changes: Any) -> Any:
     data = {**to_json(played.trajectory), **changes}
-    return replace(played, trajectory=trajectory_from_json(data))
+    return replace(played, trajectory=convert(data, Trajectory))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from trace_bench.__main__ import main as run
 from trace_bench.core.errors import UserError
+from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.store import file_hash, read_lines
+from trace_bench.core.types import StopReason
 from trace_bench.results.__main__ import main
 from trace_bench.results.card import export
 from trace_bench.results.places import find
@@ -20,17 +21,21 @@ from trace_bench.results.runs import read_run
 from trace_bench.results.statistics import pass_hat
 
 
-def line(task: str, success: bool | None, attempt: int = 0, trial: int = 0) -> dict[str, Any]:
-    lost = success is None
-    return {
-        "agent": "final",
-        "task": task,
-        "trial": trial,
-        "attempt": attempt,
-        "score": None if lost else {"success": success, "similarity": float(bool(success))},
-        "stop": "error" if lost else "turn_limit" if task == "d" else "done",
-        "error": "sandbox: gone" if lost else None,
-    }
+def line(task: str, success: bool | None, attempt: int = 0, trial: int = 0) -> Outcome:
+    score = None if success is None else Figures(success, float(success))
+    stop = StopReason.TURN_LIMIT if task == "d" else StopReason.DONE
+    return Outcome(
+        agent="final",
+        version="final",
+        adapter=None,
+        task=task,
+        trial=trial,
+        score=score,
+        stop=stop if score else StopReason.ERROR,
+        error=None if score else "sandbox: gone",
+        tokens=1,
+        attempt=attempt,
+    )
 
 
 LINES = [line("a", True), line("b", None), line("c", None), line("d", False),
@@ -47,7 +52,7 @@ LINES = [line("a", True), line("b", None), line("c", None), line("d", False),
 )
 def test_a_rule_says_which_attempt_counts(rule: str, scores: dict[str, int | None]) -> None:
     found = counted(LINES, rule)
-    assert {o["task"]: o["score"] and int(o["score"]["success"]) for o in found} == scores
+    assert {o.task: None if o.lost else o.success for o in found} == scores
 
 
 def test_the_manifest_accounts_for_every_episode() -> None:
@@ -55,7 +60,7 @@ def test_the_manifest_accounts_for_every_episode() -> None:
         d = drops(LINES, rule)
         assert (d["episodes"], d["attempts"], d["lost"]) == (4, 6, {"sandbox": 3})
         assert d["limits"] == {"turn_limit": 1}
-        scored = sum(1 for o in counted(LINES, rule) if o["score"])
+        scored = sum(1 for o in counted(LINES, rule) if not o.lost)
         assert scored + d["excluded"] == d["episodes"]
     assert drops(LINES, "retry")["retried"] == 2 and drops(LINES, "retry")["excluded"] == 1
     assert drops(LINES, "zero")["zeroed"] == 2 and drops(LINES, "exclude")["excluded"] == 2

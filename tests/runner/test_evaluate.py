@@ -8,16 +8,17 @@ from pathlib import Path
 import pytest
 from toy import ToySuite, toy_task
 
+from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.protocols import Policy
 from trace_bench.core.store import read_lines
-from trace_bench.core.types import AdapterRef, AgentSpec
+from trace_bench.core.types import AdapterRef, AgentSpec, StopReason
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
 from trace_bench.runner import outcomes as figures_of
 from trace_bench.runner import report
 from trace_bench.runner.evaluate import Evaluator
-from trace_bench.runner.outcomes import EvaluationPlan, Known, Outcome, only, routing
+from trace_bench.runner.outcomes import EvaluationPlan, Known, only, routing
 from trace_bench.runner.progress import Progress
 
 
@@ -30,8 +31,8 @@ def outcomes(agent: str, adapter: str | None, similarities: list[float | None]) 
             adapter=adapter,
             task=f"t{i}",
             trial=0,
-            score=None if s is None else {"success": s == 1.0, "similarity": s},
-            stop="done",
+            score=None if s is None else Figures(s == 1.0, s),
+            stop=StopReason.DONE,
             error=None if s is not None else "environment: broken",
             tokens=1,
         )

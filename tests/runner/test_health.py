@@ -12,9 +12,10 @@ from toy import ToyEnv
 
 import trace_bench
 from trace_bench.__main__ import main
+from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.types import Boundary, Check, Failure, Score, StopReason, Trajectory, Turn
 from trace_bench.runner import health, report
-from trace_bench.runner.outcomes import Outcome, outcome_of
+from trace_bench.runner.outcomes import outcome_of
 
 REPLY = {"role": "assistant", "content": ""}
 TURN = Turn((), REPLY)
@@ -84,8 +85,8 @@ def test_a_sampler_that_is_not_the_trained_policy_is_in_the_lines() -> None:
 
 
 def outcome(trial: int, tokens: int = 3) -> Outcome:
-    score = {"success": True, "similarity": 1.0}
-    return Outcome("base", "base", None, "t", trial, score, "done", None, tokens)
+    score = Figures(success=True, similarity=1.0)
+    return Outcome("base", "base", None, "t", trial, score, StopReason.DONE, None, tokens)
 
 
 @pytest.mark.parametrize(

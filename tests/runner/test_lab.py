@@ -158,7 +158,7 @@ def test_metrics_that_differ_in_their_clock_only_are_one_line(tmp_path: Path) ->
     for wall in (1.0, 2.0):
         tracker = Metrics(tmp_path / "metrics.jsonl", Silent(), print)
         tracker.log({"step": 1, "wall_s": wall})
-        tracker.log({"step": 2, "loss": float("nan"), "tokens_per_s": wall})
+        tracker.log({"step": 2, "loss": 0.5, "tokens_per_s": wall})
         tracker.close()
     assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 2
 

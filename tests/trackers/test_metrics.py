@@ -23,14 +23,21 @@ TRAINED = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("value", [0.5, math.nan, math.inf, -math.inf])
-def test_a_line_is_written_once_whatever_its_value(tmp_path: Path, value: float) -> None:
+def test_a_line_is_written_once(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     for seconds in (1.0, 2.0):
         metrics = Metrics(path, Silent(), print)
-        metrics.log({"loss": value, "seconds": seconds})
+        metrics.log({"loss": 0.5, "seconds": seconds})
         metrics.close()
     assert len(path.read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_number_that_is_not_finite_reaches_no_file(tmp_path: Path, value: float) -> None:
+    metrics = Metrics(tmp_path / "metrics.jsonl", Silent(), print)
+    with pytest.raises(UserError, match=rf"metrics\.jsonl: `loss` would be {value}; allowed: fin"):
+        metrics.log({"step": 2, "loss": value})
+    assert not (tmp_path / "metrics.jsonl").exists()
 
 
 class Failing(Tracker):

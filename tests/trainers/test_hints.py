@@ -13,9 +13,10 @@ from models import save_model
 from playing import play
 
 from trace_bench.core.chat import make_call
+from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
-from trace_bench.core.types import AgentSpec, Message, Task, Trajectory, trajectory_from_json
+from trace_bench.core.types import AgentSpec, Message, Task, Trajectory
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.trainers.course import hint, sequences
@@ -61,7 +62,7 @@ def train(
     lines = sorted(read_lines(folder / "trajectories.jsonl"), key=lambda r: (r["call"], r["index"]))
     metrics = [r for r in read_lines(folder / "metrics.jsonl") if r["phase"] == "training"]
     assert len(read_lines(folder / "ledger.jsonl")) == rollouts, "each is one rollout, hint or not"
-    return [trajectory_from_json(line["trajectory"]) for line in lines], metrics
+    return [convert(line["trajectory"], Trajectory) for line in lines], metrics
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,10 @@ import torch
 from recordings import recorded, write
 
 from trace_bench.__main__ import main
+from trace_bench.core.decode import convert
 from trace_bench.core.protocols import TrainingJob
 from trace_bench.core.store import read_lines, write_json
-from trace_bench.core.types import AgentSpec, Trajectory, trajectory_from_json
+from trace_bench.core.types import AgentSpec, Trajectory
 from trace_bench.envs.recorded.data import META
 from trace_bench.methods.cm2 import Cm2Settings
 from trace_bench.trainers.credit import credit, earned
@@ -40,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def played(folder: Path, iteration: int) -> list[Trajectory]:
     lines = read_lines(folder / "trajectories.jsonl")
     own = [x for x in lines if x["call"] == f"train/cm2/iter{iteration:04d}"]
-    return [trajectory_from_json(x["trajectory"]) for x in sorted(own, key=lambda x: x["index"])]
+    return [convert(x["trajectory"], Trajectory) for x in sorted(own, key=lambda x: x["index"])]
 
 
 def test_every_token_has_the_advantage_that_the_local_trainer_gives_it(folder: Path) -> None:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
+from trace_bench.core.limits import Unreadable
 from trace_bench.core.run_files import REPAIRS
-from trace_bench.core.store import read_object
-from trace_bench.core.types import AgentSpec, agent_from_json
+from trace_bench.core.store import read_json
+from trace_bench.core.types import AgentSpec
 
 
 def read_agent(path: Path) -> AgentSpec:
     """The agent in a file. An adapter that lies in the folder of the file is the one meant, so that
     a copied run uses its own; else the one where the file says. Raises UserError."""
     try:
-        return placed(agent_from_json(read_object(path)), path.parent)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{path} holds no agent ({type(error).__name__}: {error}). {REPAIRS['agent.json']}"
-        ) from error
+        return placed(convert(read_json(path), AgentSpec), path.parent)
+    except Unreadable as error:
+        raise UserError(f"{path} holds no agent ({error}). {REPAIRS['agent.json']}") from error
 
 
 def placed(agent: AgentSpec, folder: Path) -> AgentSpec:

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trace_bench.core.lines import Outcome
 from trace_bench.core.store import read_lines
-
-NEEDED = {"agent": str, "version": str}
 
 
 def same_agents(folder: Path) -> dict[str, str]:
@@ -18,8 +17,8 @@ def same_agents(folder: Path) -> dict[str, str]:
         return {}
     first: dict[str, str] = {}
     found: dict[str, str] = {}
-    for line in read_lines(path, NEEDED):
-        known = first.setdefault(line["version"], line["agent"])
-        if known != line["agent"]:
-            found[line["agent"]] = known
+    for line in read_lines(path, Outcome):
+        known = first.setdefault(line.version, line.agent)
+        if known != line.agent:
+            found[line.agent] = known
     return found

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.agent_file import placed, read_agent
+from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import AGENT, BEGINNING, CONFIG, SUMMARY
 from trace_bench.core.store import fingerprint, read_object
 from trace_bench.core.types import (
     AdapterRef,
     AgentSpec,
-    agent_from_json,
     charged,
     to_json,
 )
@@ -150,7 +150,7 @@ def _place(given: str) -> Path:
 def _kept(path: Path) -> Beginning:
     """What an earlier run has begun with."""
     data = read_object(path)
-    agent = placed(agent_from_json(data["agent"]), path.parent)
+    agent = placed(convert(data["agent"], AgentSpec), path.parent)
     return Beginning(_named(agent), tuple(data["runs"]), data["weights"])
 
 

@@ -71,9 +71,6 @@ REPAIRS = {
 """What to do about a damaged file, by the end of its path, where * stands for any name: each of the
 run's own can be made again from the others."""
 
-EPISODE = {"call": str, "index": int, "trajectory": dict}
-"""The fields of a line of trajectories.jsonl and evaluation_trajectories.jsonl."""
-
 HASHED = (
     "ledger.jsonl", "evaluation.jsonl", "curve.jsonl", "metrics.jsonl", "capabilities.json",
     "trajectories.jsonl", "evaluation_trajectories.jsonl", TASKS,

@@ -10,6 +10,7 @@ import dataclasses
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import stat
@@ -17,12 +18,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import Enum
 from pathlib import Path
-from types import MappingProxyType
-from typing import IO, Any
+from typing import IO, Any, Generic, TypeVar, overload
 
+from trace_bench.core.decode import FILE, decode
 from trace_bench.core.errors import UserError
+from trace_bench.core.limits import Unreadable, read
 from trace_bench.core.run_files import REPAIRS
 from trace_bench.core.types import to_json
+
+T = TypeVar("T")
 
 
 def stable_seed(*parts: object) -> int:
@@ -120,18 +124,35 @@ def running(pid: int) -> bool:
 
 def write_json(path: Path, value: Any) -> None:
     """Any of the project's values as an indented JSON file, atomically."""
-    write_text(path, _encoded(value, indent=2).decode() + "\n")
+    write_bytes(path, _encoded(value, path, indent=2) + b"\n")
 
 
-def _encoded(value: Any, **how: Any) -> bytes:
+def _encoded(value: Any, path: Path, **how: Any) -> bytes:
     """The JSON of `to_json(value)`, without escapes where possible; a lone surrogate in a text
-    needs one."""
+    needs one. Raises UserError for a number that is not finite, which JSON does not have."""
+    how |= {"allow_nan": False}
     try:
         return json.dumps(value, ensure_ascii=False, default=_plain, **how).encode()
     except UnicodeEncodeError:
         return json.dumps(value, ensure_ascii=True, default=_plain, **how).encode()
     except TypeError:  # keys that the encoder does not accept
-        return json.dumps(to_json(value), ensure_ascii=True, **how).encode()
+        return _encoded(to_json(value), path, **how)
+    except ValueError as error:
+        key, number = next(_not_finite(to_json(value)), ("", error))
+        raise UserError(
+            f"{path}: `{key}` would be {number}; allowed: finite numbers. If training has made it, "
+            "lower `trainer.learning_rate`; else the part that wrote it has an error."
+        ) from error
+
+
+def _not_finite(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
+    """The numbers in plain data that are not finite, each with its key."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield key, value
+    elif isinstance(value, dict | list):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, part in parts:
+            yield from _not_finite(part, f"{key}.{name}" if key else str(name))
 
 
 def _plain(value: Any) -> Any:
@@ -149,10 +170,10 @@ def _plain(value: Any) -> Any:
 def read_json(path: Path) -> Any:
     """The value in a JSON file. Raises UserError if the file is missing or not JSON."""
     try:
-        return json.loads(read_bytes(path))
+        return read(read_bytes(path), FILE)
     except FileNotFoundError as error:
         raise UserError(f"{path} does not exist. Check the setting `run_dir`.") from error
-    except (ValueError, RecursionError) as error:
+    except Unreadable as error:
         raise UserError(f"{path} is not JSON ({error}). {repair(path)}") from error
 
 
@@ -179,28 +200,22 @@ def read_bytes(path: Path) -> bytes:
         raise UserError(f"{path} cannot be read: {reason(error)}. {repair(path)}") from error
 
 
-Needs = Mapping[str, type]
-"""The fields that every line of a file must have, with their types."""
-
-NOTHING: Needs = MappingProxyType({})
-
-
-class Lines:
-    """An append-only JSONL file.
+class Lines(Generic[T]):
+    """An append-only JSONL file, each of whose lines is a value of the `kind`.
 
     Opening reads the existing lines: a last line that was cut off by a kill is removed; a broken
-    line before it, or one without the fields `needs`, raises UserError, since this program never
+    line before it, or one that is no such value, raises UserError, since this program never
     writes one. `append` flushes every line, so a killed process loses at most the line it was
     writing.
     """
 
-    def __init__(self, path: Path, needs: Needs = NOTHING) -> None:
+    def __init__(self, path: Path, kind: type[T]) -> None:
         self.path = path
-        self._needs = needs
+        self._kind = kind
         self._file: IO[bytes] | None = None
-        self.existing: list[dict[str, Any]] = list(self._recover())
+        self.existing: list[T] = list(self._recover())
 
-    def _recover(self) -> Iterator[dict[str, Any]]:
+    def _recover(self) -> Iterator[T]:
         if not self.path.exists():
             return
         if not self.path.is_file():
@@ -212,7 +227,7 @@ class Lines:
             for number, line in enumerate(file, start=1):
                 if not line.endswith(b"\n"):
                     break
-                yield parse_line(line, self.path, number, self._needs)
+                yield parse_line(line, self.path, number, self._kind)
                 good += len(line)
             if file.seek(0, os.SEEK_END) > good:
                 file.truncate(good)
@@ -220,7 +235,7 @@ class Lines:
     def append(self, value: Any, *, sync: bool = False) -> None:
         """Writes one line. A line that does not fit on the disk is removed again. `sync`: also
         flush it to the disk, so that it survives a crash of the machine."""
-        line = _encoded(value, separators=(",", ":"))
+        line = _encoded(value, self.path, separators=(",", ":"))
         with disk_errors(self.path):
             if self._file is None:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -229,7 +244,7 @@ class Lines:
             if sync:
                 os.fsync(self._file.fileno())
 
-    def drop(self, unwanted: Callable[[dict[str, Any]], bool]) -> None:
+    def drop(self, unwanted: Callable[[T], bool]) -> None:
         """Removes the unwanted lines: readers see the old or the new file."""
         self.close()
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
@@ -237,7 +252,7 @@ class Lines:
             try:
                 with self.path.open("rb") as old, temporary.open("wb") as new:
                     for number, line in enumerate(old, start=1):
-                        if not unwanted(parse_line(line, self.path, number, self._needs)):
+                        if not unwanted(parse_line(line, self.path, number, self._kind)):
                             new.write(line)
                     new.flush()
                     os.fsync(new.fileno())
@@ -252,7 +267,7 @@ class Lines:
             self._file.close()
             self._file = None
 
-    def __enter__(self) -> Lines:
+    def __enter__(self) -> Lines[T]:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -264,28 +279,25 @@ def file_hash(path: Path) -> str | None:
     return hashlib.sha256(read_bytes(path)).hexdigest() if path.exists() else None
 
 
-def parse_line(line: bytes, path: Path, number: int, needs: Needs = NOTHING) -> dict[str, Any]:
-    """The object in a line of a JSONL file, the `number`-th from 1. Raises UserError for a broken
-    line or one without the fields `needs`."""
+def parse_line(line: bytes, path: Path, number: int, kind: type[T]) -> T:
+    """The value in a line of a JSONL file, the `number`-th from 1. Raises UserError."""
     try:
-        value = json.loads(line)
-        if not isinstance(value, dict):
-            raise ValueError("not a JSON object")
-        for name, kind in needs.items():
-            if not isinstance(value.get(name), kind):
-                raise ValueError(f"no {name!r}, which must be {kind.__name__}")
-    except (ValueError, RecursionError) as error:
+        return decode(line, kind)
+    except Unreadable as error:
         raise damaged(path, number, f"{error}: {line[:60]!r}") from error
-    return value
 
 
-def read_lines(path: Path, needs: Needs = NOTHING) -> list[dict[str, Any]]:
-    """All complete lines of a JSONL file, read-only (a torn last line is left out). Raises
-    UserError for a broken line or one without the fields `needs`."""
+@overload
+def read_lines(path: Path) -> list[dict[str, Any]]: ...
+@overload
+def read_lines(path: Path, kind: type[T]) -> list[T]: ...
+def read_lines(path: Path, kind: Any = dict) -> list[Any]:
+    """All complete lines of a JSONL file, read-only (a torn last line is left out): values of the
+    `kind`, or objects as they are. Raises UserError for a line that is none."""
     if not path.exists():
         return []
     whole = read_bytes(path).split(b"\n")[:-1]
-    return [parse_line(line, path, n, needs) for n, line in enumerate(whole, start=1)]
+    return [parse_line(line, path, n, kind) for n, line in enumerate(whole, start=1)]
 
 
 def _write_all(file: IO[bytes], data: bytes) -> None:

@@ -7,7 +7,13 @@ import re
 from typing import Any
 
 LONGEST_ERROR = 3000  # characters of an exception's text that are kept
+LONGEST_NAME = 300  # characters of a task's id, and of other names
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def is_name(value: Any) -> bool:
+    """Whether it is a short text without control characters."""
+    return isinstance(value, str) and 0 < len(value) <= LONGEST_NAME and value.isprintable()
 
 
 def described(error: BaseException) -> str:

@@ -16,11 +16,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 from pathlib import PurePath
-from typing import Any
+from typing import Annotated, Any
+
+from trace_bench.core.text import is_name
+
+try:
+    from msgspec import Meta
+except ImportError:  # in a container: these values are decoded and checked outside of it
+
+    def Meta(**_: int) -> None:  # type: ignore[no-redef]
+        """A range that nobody reads."""
+
 
 Message = dict[str, Any]
 Tool = dict[str, Any]
 JSON = dict[str, Any]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Count = Annotated[int, Meta(ge=0, lt=2**31)]
+MOST = Meta(max_length=1000)  # parts of one score
+Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class StopReason(StrEnum):
@@ -84,7 +98,7 @@ class Task:
     id: str
     env: str
     split: str
-    seed: int
+    seed: Seed
     data: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -97,9 +111,9 @@ class Milestone:
     the user, for a milestone that asks for one."""
 
     name: str
-    similarity: float
+    similarity: Share
     hit: bool
-    place: int | None = None
+    place: Count | None = None
     tells: str | None = None
 
 
@@ -112,11 +126,15 @@ class Check:
     `step`: which of the agent's messages that reached the environment satisfied it, from 0 (None:
     none did)."""
 
-    turn: int
+    turn: Count
     item: str
-    weight: float
-    after: tuple[str, ...] = ()
-    step: int | None = None
+    weight: Share
+    after: Annotated[tuple[str, ...], MOST] = ()
+    step: Count | None = None
+
+    def __post_init__(self) -> None:
+        if not all(map(is_name, (self.item, *self.after))):
+            raise ValueError("the name of an item is no short printable text")
 
 
 @dataclass(frozen=True)
@@ -128,12 +146,12 @@ class Score:
     advantages of turns and steps. `details` is for human readers only. JSON-safe.
     """
 
-    similarity: float
+    similarity: Share
     success: bool
     details: Mapping[str, Any] = field(default_factory=dict)
-    milestones: tuple[Milestone, ...] = ()
-    minefields: tuple[Milestone, ...] = ()
-    checks: tuple[Check, ...] = ()
+    milestones: Annotated[tuple[Milestone, ...], MOST] = ()
+    minefields: Annotated[tuple[Milestone, ...], MOST] = ()
+    checks: Annotated[tuple[Check, ...], MOST] = ()
 
 
 ROLES = ("system", "user", "assistant", "tool")
@@ -160,8 +178,8 @@ class Turn:
 
     messages: tuple[Message, ...]
     reply: Message
-    prompt_ids: tuple[int, ...] = ()
-    token_ids: tuple[int, ...] = ()
+    prompt_ids: tuple[Count, ...] = ()
+    token_ids: tuple[Count, ...] = ()
     logprobs: tuple[float, ...] = ()
     adapter: str | None = None  # versioned adapter name that acted; None is the base model
     malformed: str | None = None  # why the reply's tool call could not be parsed
@@ -181,7 +199,7 @@ class Trajectory:
     """One complete episode."""
 
     task: str
-    seed: int
+    seed: Seed
     agent: str  # AgentSpec.version
     tools: tuple[Tool, ...]
     turns: tuple[Turn, ...]
@@ -239,67 +257,6 @@ def to_json(value: Any) -> Any:
         return {str(k): to_json(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(v) for v in value]
+    if isinstance(value, float):
+        return float(value)  # also of a subclass, such as numpy's
     return str(value) if isinstance(value, PurePath) else value
-
-
-def task_from_json(data: Mapping[str, Any]) -> Task:
-    return Task(**data)
-
-
-def score_from_json(data: Mapping[str, Any] | None) -> Score | None:
-    """The inverse of `to_json` for a score; None stays None. Also reads older run folders, which
-    have the milestones in `details`."""
-    if data is None:
-        return None
-    fields = dict(data)
-    if "milestones" not in fields and "minefields" not in fields:
-        details = dict(fields.get("details", {}))
-        for kind in ("milestones", "minefields"):
-            if isinstance(details.get(kind), list | dict):
-                items = _untyped(details.pop(kind))
-                fields[kind] = [_typed(kind, *item) for item in enumerate(items)]
-        fields["details"] = details
-    for kind in ("milestones", "minefields"):
-        fields[kind] = tuple(Milestone(**m) for m in fields.get(kind, ()))
-    checks = (Check(**{**c, "after": tuple(c["after"])}) for c in fields.get("checks", ()))
-    return Score(**{**fields, "checks": tuple(checks)})
-
-
-def _untyped(found: Any) -> list[tuple[float, int | None]]:
-    """Similarity and place of each milestone: a list of objects (the embedded ToolSandbox's), or
-    [place, similarity] by number (the official one's)."""
-    if isinstance(found, Mapping):
-        pairs = [found[number] for number in sorted(found, key=int)]
-        return [(float(value), place if value else None) for place, value in pairs]
-    return [(float(item["score"]), item["message"]) for item in found]
-
-
-def _typed(kind: str, number: int, found: tuple[float, int | None]) -> dict[str, Any]:
-    value, place = found
-    hit = value >= 1.0 - 1e-6 if kind == "milestones" else value > 0.0
-    return {"name": f"{kind[:-1]} {number}", "similarity": value, "hit": hit, "place": place}
-
-
-def turn_from_json(data: Mapping[str, Any]) -> Turn:
-    lists = ("messages", "prompt_ids", "token_ids", "logprobs")
-    fields: dict[str, Any] = {k: tuple(v) if k in lists else v for k, v in data.items()}
-    return Turn(**fields)
-
-
-def trajectory_from_json(data: Mapping[str, Any]) -> Trajectory:
-    """The inverse of `to_json` for a trajectory."""
-    fields = dict(data)
-    failure = fields["failure"]
-    fields["tools"] = tuple(fields["tools"])
-    fields["closing"] = tuple(fields["closing"])
-    fields["turns"] = tuple(turn_from_json(t) for t in fields["turns"])
-    fields["stop"] = StopReason(fields["stop"])
-    fields["score"] = score_from_json(fields["score"])
-    if failure is not None:
-        fields["failure"] = Failure(Boundary(failure["boundary"]), failure["error"])
-    return Trajectory(**fields)
-
-
-def agent_from_json(data: Mapping[str, Any]) -> AgentSpec:
-    """The inverse of `to_json` for an agent."""
-    return AgentSpec(**{**data, "adapters": tuple(AdapterRef(**a) for a in data["adapters"])})

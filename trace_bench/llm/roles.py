@@ -13,19 +13,17 @@ episode is made again: that episode was lost, and nothing followed from it.
 from __future__ import annotations
 
 import hashlib
-import json
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.run_files import PER_ITEM
-from trace_bench.core.store import Lines, canonical, damaged, read_lines, stable_seed
-from trace_bench.core.types import Message, boundary_of
+from trace_bench.core.store import Lines, canonical, read_lines, stable_seed
+from trace_bench.core.types import Count, Message, boundary_of
 from trace_bench.llm.client import JSON, Client, Endpoint, LLMError, NoUsableAnswer, Usage
 from trace_bench.llm.structured import Unusable, response_format
 
@@ -42,13 +40,29 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class _Answer:
-    """The outcome of a question: a text, or a failure that the run continued without."""
+class Asked:
+    """A line of llm.jsonl without the question's messages: an answer, a failure that the run
+    continued without, or (`retract`) that answers are discarded."""
 
-    text: str
+    role: str
+    call: str | None = None  # the question's name
+    digest: str | None = None
+    text: str = ""
     cut: bool = False  # truncated at max_tokens
     error: str | None = None
     status: int | None = None
+    retract: str | None = None
+    prompt_tokens: Count = 0
+    completion_tokens: Count = 0
+
+    def __post_init__(self) -> None:
+        if self.digest is not None and self.call is None:
+            raise ValueError("an answer without its question")
+
+    @property
+    def for_later(self) -> bool:
+        """Whether it is an answer for one more use by a later start."""
+        return self.role in RESUMED and self.call == IN_EPISODE
 
 
 def _to_stderr(text: str) -> None:
@@ -147,16 +161,15 @@ class Roles:
 
     def __init__(self, players: Mapping[str, Role], path: Path) -> None:
         self._players = dict(players)
-        self._lines = Lines(path, NEEDED)
+        self._lines = Lines(path, Asked)
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, str, str], _Answer] = {}  # (role, call, question's digest)
-        self._left: dict[tuple[str, str], list[_Answer]] = {}  # (role in RESUMED, digest)
+        self._known: dict[tuple[str, str, str], Asked] = {}  # (role, call, question's digest)
+        self._left: dict[tuple[str, str], list[Asked]] = {}  # (role in RESUMED, digest)
         self._usage: dict[str, Usage] = {}
-        for number, line in enumerate(self._lines.existing, start=1):
-            _check(line, path, number)
+        for line in self._lines.existing:
             self._remember(line)
-            if _for_later(line) and "error" not in line:
-                self._left.setdefault((line["role"], line["digest"]), []).append(_read(line))
+            if line.for_later and line.error is None and line.digest is not None:
+                self._left.setdefault((line.role, line.digest), []).append(line)
         self._lines.existing.clear()
 
     def role(self, name: str) -> Role | None:
@@ -191,7 +204,7 @@ class Roles:
         player: Role,
         messages: Sequence[Mapping[str, Any]],
         schema: Mapping[str, Any] | None,
-    ) -> _Answer:
+    ) -> Asked:
         """The next answer of an earlier start to this question, or a new one. Raises LLMError."""
         digest = _digest(messages)
         with self._lock:
@@ -201,7 +214,7 @@ class Roles:
 
     def _answer(
         self, role: str, call: str, messages: Sequence[Message], schema: Mapping[str, Any] | None
-    ) -> _Answer:
+    ) -> Asked:
         """The answer to a named question; names are unique per role. Raises LLMError. A resumed run
         repeats a stored failure, since later steps depended on it (unless `retract` removed it, or
         the role is in KEPT)."""
@@ -249,10 +262,9 @@ class Roles:
         for name, player in self._players.items():
             usage[name].retries = player.client.usage.retries  # since this program was started
         for path in sorted(self._lines.path.parent.rglob("llm-*.jsonl")):
-            for number, line in enumerate(read_lines(path, NEEDED), start=1):
-                _check(line, path, number)
-                if line["role"] in usage:
-                    _count(usage[line["role"]], line)
+            for line in read_lines(path, Asked):
+                if line.role in usage:
+                    _count(usage[line.role], line)
         return {name: vars(used) for name, used in usage.items()}
 
     def close(self) -> None:
@@ -267,11 +279,11 @@ class Roles:
         messages: Sequence[Mapping[str, Any]],
         name: tuple[str, str] | None,
         schema: Mapping[str, Any] | None,
-    ) -> _Answer:
+    ) -> Asked:
         line: JSON = {"role": role}
         if name is not None:
             line |= {"call": name[0], "digest": name[1]}
-            if not _for_later(line):  # what those are asked is in the episode
+            if role not in RESUMED or name[0] != IN_EPISODE:  # else it is in the episode
                 line["messages"] = list(messages)
         try:
             text, reply = player.ask(messages, "" if name is None else name[0], schema)
@@ -281,55 +293,26 @@ class Roles:
         cost = Usage()
         cost.add(reply)
         tokens = {"prompt_tokens": cost.prompt_tokens, "completion_tokens": cost.completion_tokens}
-        answer = _Answer(text, cut=_was_cut(reply))
-        own: JSON = {} if name is None else {"text": text, **({"cut": True} if answer.cut else {})}
+        own: JSON = {} if name is None else {"text": text}
+        if name is not None and _was_cut(reply):
+            own["cut"] = True
         self._write({**line, **own, **tokens})
-        return answer
+        return Asked(role, text=text, cut=_was_cut(reply))
 
     def _write(self, line: JSON) -> None:
         with self._lock:
             self._lines.append(line)
-            self._remember(json.loads(json.dumps(line)))
+            self._remember(Asked(**{k: v for k, v in line.items() if k != "messages"}))
 
-    def _remember(self, line: Mapping[str, Any]) -> None:
-        if (calls := line.get("retract")) is not None:
-            gone = [k for k in self._known if k[0] == line["role"] and k[1].startswith(calls)]
+    def _remember(self, line: Asked) -> None:
+        if line.retract is not None:
+            gone = [k for k in self._known if k[0] == line.role and k[1].startswith(line.retract)]
             for key in gone:
                 del self._known[key]
             return
-        _count(self._usage.setdefault(line["role"], Usage()), line)
-        if "digest" in line and not _for_later(line):
-            self._known[line["role"], line["call"], line["digest"]] = _read(line)
-
-
-NEEDED = MappingProxyType({"role": str})
-OPTIONAL = MappingProxyType(
-    {
-        "call": str, "digest": str, "text": str, "error": str, "retract": str, "cut": bool,
-        "status": int, "prompt_tokens": int, "completion_tokens": int,
-    }
-)  # fmt: skip
-"""The fields of a line of llm.jsonl, with their types."""
-
-
-def _check(line: Mapping[str, Any], path: Path, number: int) -> None:
-    """Raises UserError for a line that this program has not written."""
-    for name, kind in OPTIONAL.items():
-        if line.get(name) is not None and not isinstance(line[name], kind):
-            raise damaged(path, number, f"{name!r} must be {kind.__name__}")
-    if "digest" in line and not (isinstance(line["digest"], str) and "call" in line):
-        raise damaged(path, number, "an answer without its question")
-
-
-def _read(line: Mapping[str, Any]) -> _Answer:
-    return _Answer(
-        line.get("text", ""), line.get("cut", False), line.get("error"), line.get("status")
-    )
-
-
-def _for_later(line: Mapping[str, Any]) -> bool:
-    """Whether a line holds an answer for one more use by a later start."""
-    return line["role"] in RESUMED and line.get("call") == IN_EPISODE
+        _count(self._usage.setdefault(line.role, Usage()), line)
+        if line.call is not None and line.digest is not None and not line.for_later:
+            self._known[line.role, line.call, line.digest] = line
 
 
 def _digest(messages: Sequence[Mapping[str, Any]]) -> str:
@@ -347,11 +330,11 @@ def _was_cut(reply: Mapping[str, Any]) -> bool:
     return isinstance(choice, dict) and choice.get("finish_reason") == "length"
 
 
-def _count(usage: Usage, line: Mapping[str, Any]) -> None:
+def _count(usage: Usage, line: Asked) -> None:
     usage.requests += 1
-    usage.failures += "error" in line
-    usage.prompt_tokens += line.get("prompt_tokens", 0)
-    usage.completion_tokens += line.get("completion_tokens", 0)
+    usage.failures += line.error is not None
+    usage.prompt_tokens += line.prompt_tokens
+    usage.completion_tokens += line.completion_tokens
 
 
 FOR_CHECKLISTS = ("judge", "annotator", "simulator")

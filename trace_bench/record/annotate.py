@@ -18,7 +18,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.store import Lines
 from trace_bench.core.types import Message, Tool
-from trace_bench.envs.recorded.data import read_split, splits_in
+from trace_bench.envs.recorded.data import read_record, read_split, splits_in
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.roles import Roles
 from trace_bench.llm.structured import Unusable
@@ -160,10 +160,11 @@ def annotate(
         )
     counts = {"annotated": 0, "left out": 0, "items": 0}
     for split in splits_in(source):
-        with Lines(out / f"{split}.jsonl", {"uuid": str}) as lines:
-            there = {record["uuid"] for record in lines.existing}
+        with Lines(out / f"{split}.jsonl", dict) as lines:
+            done = [read_record(r, str(lines.path)) for r in lines.existing]
+            there = {record["uuid"] for record in done}
             counts["annotated"] += len(there)
-            counts["items"] += sum(_items(record["checklists"]) for record in lines.existing)
+            counts["items"] += sum(_items(record["checklists"]) for record in done)
             for record in read_split(source, split):
                 if record["uuid"] in there:
                     continue

@@ -37,7 +37,7 @@ class Folder:
             if path.exists() and any(path.iterdir()):
                 raise UserError(f"{path} is not empty and no folder of recordings. Change `out`.")
             write_json(path / META, {"made_by": self._made_by})
-        self._lines = {split: Lines(path / f"{split}.jsonl", {"uuid": str}) for split in SHARES}
+        self._lines = {split: Lines(path / f"{split}.jsonl", dict) for split in SHARES}
         self._known: set[str] = set()
         self.counts: Counter[str] = Counter()
         for split, lines in self._lines.items():

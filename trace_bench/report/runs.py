@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import SUMMARY, TASKS
 from trace_bench.core.store import read_lines, read_object
 from trace_bench.results import captions
@@ -78,32 +79,31 @@ def tasks(run: Run) -> dict[str, Any]:
     """The held-out tasks: {ids, tags: [[str]], agents: {agent: columns}}. A column holds a value
     per task in the order of ids: success and similarity (means over trials, null where every trial
     was lost), adapters (names of those that acted), errors."""
-    lines = read_lines(run.folder / "evaluation.jsonl")
-    by_agent: dict[str, list[Row]] = {}
+    lines = read_lines(run.folder / "evaluation.jsonl", Outcome)
+    by_agent: dict[str, list[Outcome]] = {}
     for line in lines:
-        by_agent.setdefault(line["agent"], []).append(line)
-    ids = sorted({line["task"] for line in lines})
+        by_agent.setdefault(line.agent, []).append(line)
+    ids = sorted({line.task for line in lines})
     known = run.folder / TASKS
     tags = read_object(known) if known.exists() else {}
     columns = {agent: _columns(counted(own, DEFAULT), ids) for agent, own in by_agent.items()}
     return {"ids": ids, "tags": [tags.get(i, []) for i in ids], "agents": columns}
 
 
-def _columns(lines: Sequence[Row], ids: Sequence[str]) -> dict[str, list[Any]]:
-    of_task: dict[str, list[Row]] = {}
+def _columns(lines: Sequence[Outcome], ids: Sequence[str]) -> dict[str, list[Any]]:
+    of_task: dict[str, list[Outcome]] = {}
     for line in lines:
-        of_task.setdefault(line["task"], []).append(line)
+        of_task.setdefault(line.task, []).append(line)
     own = [of_task.get(i, []) for i in ids]
     return {
-        "success": [_mean(trials, "success") for trials in own],
-        "similarity": [_mean(trials, "similarity") for trials in own],
-        "adapters": [sorted({o["adapter"] or "base model" for o in trials}) for trials in own],
-        "errors": [sorted({o["error"] for o in trials if o["error"]}) for trials in own],
+        "success": [_mean([o.success for o in trials if not o.lost]) for trials in own],
+        "similarity": [_mean([o.similarity for o in trials if not o.lost]) for trials in own],
+        "adapters": [sorted({o.adapter or "base model" for o in trials}) for trials in own],
+        "errors": [sorted({o.error for o in trials if o.error}) for trials in own],
     }
 
 
-def _mean(lines: Sequence[Row], what: str) -> float | None:
-    known = [float(o["score"][what]) for o in lines if o["score"] is not None]
+def _mean(known: Sequence[float]) -> float | None:
     return round(sum(known) / len(known), 4) if known else None
 
 

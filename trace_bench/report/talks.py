@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.run_files import EPISODE
-from trace_bench.core.store import damaged, read_lines
-from trace_bench.core.types import Message, Score, Trajectory, to_json, trajectory_from_json
+from trace_bench.core.lines import Stored
+from trace_bench.core.store import read_lines
+from trace_bench.core.types import Message, Score, Trajectory, to_json
 
 CHUNK = 64
 """Conversations in one compressed part: the browser unpacks one part to show one of them."""
@@ -36,14 +36,11 @@ class Talks:
         if not path.exists():
             return
         self.parts.append([])
-        for number, line in enumerate(read_lines(path, EPISODE), start=1):
-            try:
-                trajectory = trajectory_from_json(line["trajectory"])
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
-                raise damaged(path, number, f"is no trajectory ({error})") from error
+        for line in read_lines(path, Stored):
+            trajectory = line.trajectory
             if len(self.parts[-1]) == CHUNK:
                 self.parts.append([])
-            of_task = self.places.setdefault(line["call"], {}).setdefault(trajectory.task, [])
+            of_task = self.places.setdefault(line.call, {}).setdefault(trajectory.task, [])
             of_task.append([len(self.parts) - 1, len(self.parts[-1])])
             self.parts[-1].append(self._packed(trajectory))
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.lines import Entry, Outcome
 from trace_bench.core.store import (
     disk_errors,
     file_hash,
@@ -97,7 +98,7 @@ def _checked(folder: Path) -> list[str]:
 def _fill(building: Path, folder: Path, kept: list[str]) -> None:
     for name in kept:
         shutil.copyfile(folder / name, building / "record" / name)
-    lines = read_lines(folder / "evaluation.jsonl")
+    lines = read_lines(folder / "evaluation.jsonl", Outcome)
     write_text(
         building / "drops.jsonl",
         "".join(json.dumps(d, sort_keys=True) + "\n" for d in _dropped(folder, lines)),
@@ -105,9 +106,9 @@ def _fill(building: Path, folder: Path, kept: list[str]) -> None:
     write_json(building / "card.json", _card(building, kept, lines))
 
 
-def _card(building: Path, kept: list[str], lines: list[dict[str, Any]]) -> dict[str, Any]:
+def _card(building: Path, kept: list[str], lines: list[Outcome]) -> dict[str, Any]:
     summary = read_json(building / "record" / "summary.json")
-    agents = dict.fromkeys(line["agent"] for line in lines)
+    agents = dict.fromkeys(line.agent for line in lines)
     return {
         "format": FORMAT,
         "standard": STANDARD,
@@ -118,12 +119,12 @@ def _card(building: Path, kept: list[str], lines: list[dict[str, Any]]) -> dict[
         "drops_manifest": {"drops.jsonl": {"sha256": file_hash(building / "drops.jsonl")}},
         "reporting_rules": {"default": DEFAULT, "rules": RULES},
         "views": [
-            _view(agent, [line for line in lines if line["agent"] == agent]) for agent in agents
+            _view(agent, [line for line in lines if line.agent == agent]) for agent in agents
         ],
     }
 
 
-def _view(agent: str, lines: list[dict[str, Any]]) -> dict[str, Any]:
+def _view(agent: str, lines: list[Outcome]) -> dict[str, Any]:
     """One agent's held-out success: which lines, and what each rule makes of them."""
     return {
         "name": f"held-out success of {agent}",
@@ -136,21 +137,21 @@ def _view(agent: str, lines: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _scores(lines: list[Mapping[str, Any]]) -> dict[str, float | None]:
+def _scores(lines: list[Outcome]) -> dict[str, float | None]:
     out: dict[str, float | None] = {}
     for what in ("success", "similarity"):
-        scored = [(o["task"], o["score"][what]) for o in lines if o["score"] is not None]
+        scored = [(o.task, getattr(o, what)) for o in lines if not o.lost]
         out[what] = mean([*task_means(scored).values()]) if scored else None
     return out
 
 
-def _dropped(folder: Path, lines: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def _dropped(folder: Path, lines: list[Outcome]) -> Iterator[dict[str, Any]]:
     """Every episode or attempt without a score."""
     for line in lines:
-        if line["error"]:
+        if line.error:
             keys = ("agent", "task", "trial", "attempt", "error")
-            yield {"file": "record/evaluation.jsonl", **{k: line.get(k) for k in keys}}
-    for line in read_lines(folder / "ledger.jsonl"):
-        if line["error"]:
+            yield {"file": "record/evaluation.jsonl", **{k: getattr(line, k) for k in keys}}
+    for entry in read_lines(folder / "ledger.jsonl", Entry):
+        if entry.error:
             keys = ("call", "index", "purpose", "task", "error")
-            yield {"file": "record/ledger.jsonl", **{k: line[k] for k in keys}}
+            yield {"file": "record/ledger.jsonl", **{k: getattr(entry, k) for k in keys}}

@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core import run_files, store, types, yaml_file
+from trace_bench.core import decode, limits, lines, run_files, store, types, yaml_file
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.store import read_bytes, remove_leftovers, write_bytes
@@ -32,7 +32,9 @@ FORMAT = 1
 SETTLED_NS = 2_000_000_000
 """A file that was changed later than so long ago may change once more within one tick of its
 clock, and its size and times stay the same: such a run is not indexed yet."""
-SOURCES = (types, run_files, store, yaml_file, runs, rules, records, checks)
+SOURCES = (
+    types, lines, limits, decode, run_files, store, yaml_file, runs, rules, records, checks,
+)  # fmt: skip
 """The code that makes records."""
 _HEAD = Limits(size=4096)
 Stamp = list[list[int] | None]

@@ -8,10 +8,12 @@ any episode (`python -m trace_bench.results regrade PLACES rule=zero --out FOLDE
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.lines import Figures, Outcome
 
 DEFAULT = "retry"
 RULES = {
@@ -22,8 +24,6 @@ RULES = {
 
 COVERAGE = 0.9
 """The share of held-out episodes that must have a score, unless another is given."""
-
-Line = Mapping[str, Any]  # of evaluation.jsonl
 
 
 class Covered(Protocol):
@@ -42,33 +42,33 @@ def check(rule: str) -> str:
     return rule
 
 
-def counted(lines: Iterable[Line], rule: str) -> list[Line]:
+def counted(lines: Iterable[Outcome], rule: str) -> list[Outcome]:
     """One line per task and trial, in order of first appearance: the attempt that counts. A line
     without a score stays one, except under `zero`."""
-    chosen: dict[tuple[str, int], Line] = {}
+    chosen: dict[tuple[str, int], Outcome] = {}
     for line in lines:
-        key = (line["task"], line["trial"])
-        if key not in chosen or (rule == "retry" and _attempt(line) > _attempt(chosen[key])):
+        key = (line.task, line.trial)
+        if key not in chosen or (rule == "retry" and line.attempt > chosen[key].attempt):
             chosen[key] = line
     if rule == "zero":
-        lost = {"success": False, "similarity": 0.0}
-        return [line if line["score"] else {**line, "score": lost} for line in chosen.values()]
+        failed = Figures(success=False, similarity=0.0)
+        return [replace(o, score=failed) if o.lost else o for o in chosen.values()]
     return list(chosen.values())
 
 
-def drops(lines: Sequence[Line], rule: str) -> dict[str, Any]:
+def drops(lines: Sequence[Outcome], rule: str) -> dict[str, Any]:
     """What happened to the episodes on their way to the score: {episodes, attempts, lost: attempts
     by boundary, retried, excluded, zeroed, limits: episodes by the limit that ended them}."""
     chosen = counted(lines, "retry" if rule == "retry" else "exclude")
-    without = sum(1 for line in chosen if line["score"] is None)
+    without = sum(1 for line in chosen if line.lost)
     return {
         "episodes": len(chosen),
         "attempts": len(lines),
-        "lost": dict(Counter(str(o["error"]).partition(":")[0] for o in lines if o["error"])),
-        "retried": sum(1 for line in lines if _attempt(line)) if rule == "retry" else 0,
+        "lost": dict(Counter(o.error.partition(":")[0] for o in lines if o.error)),
+        "retried": sum(1 for line in lines if line.attempt) if rule == "retry" else 0,
         "excluded": 0 if rule == "zero" else without,
         "zeroed": without if rule == "zero" else 0,
-        "limits": dict(Counter(o["stop"] for o in chosen if o["stop"].endswith("_limit"))),
+        "limits": dict(Counter(o.stop.value for o in chosen if o.stop.endswith("_limit"))),
     }
 
 
@@ -83,7 +83,3 @@ def check_coverage(records: Sequence[Covered], least: float) -> None:
             f"held-out episodes: {shown}. Run them again, count what was lost as failures "
             "(regrade rule=zero), or allow a smaller share with --coverage."
         )
-
-
-def _attempt(line: Line) -> int:
-    return int(line.get("attempt", 0))

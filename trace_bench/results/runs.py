@@ -8,13 +8,14 @@ their form), and tables over thousands of runs take only seconds.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.decode import decode
 from trace_bench.core.errors import UserError
+from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import ELSEWHERE, FLOORS, TASKS
 from trace_bench.core.store import fingerprint, read_bytes, read_object
 from trace_bench.core.types import Boundary, Purpose, charged
@@ -51,7 +52,7 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
     settings, source = _sources(dict(_shared(config)), summary.get("borrowed"))
     lines = _by_agent(evaluation, ("final", "base", *FLOORS))
     final = counted(lines["final"], rule)
-    tasks = sorted({o["task"] for o in final})
+    tasks = sorted({o.task for o in final})
     trials = int(config["evaluation"]["trials"])
     record = Record(
         method=_label(summary),
@@ -187,7 +188,7 @@ def _lost(ledger: bytes) -> dict[str, int]:
     return {boundary: count for boundary, count in found.items() if count}
 
 
-def _by_agent(evaluation: bytes, agents: Sequence[str]) -> dict[str, list[Mapping[str, Any]]]:
+def _by_agent(evaluation: bytes, agents: Sequence[str]) -> dict[str, list[Outcome]]:
     """Evaluation lines of these agents; the many lines of others are not parsed."""
     found: dict[str, list[bytes]] = {agent: [] for agent in agents}
     heads = {b'{"agent":"%s",' % agent.encode(): found[agent] for agent in agents}
@@ -196,30 +197,28 @@ def _by_agent(evaluation: bytes, agents: Sequence[str]) -> dict[str, list[Mappin
         if place is not None:
             place.append(line)
     # One document each: a good deal faster than line by line.
-    return {agent: json.loads(b"[" + b",".join(own) + b"]") for agent, own in found.items()}
+    return {a: decode(b"[" + b",".join(own) + b"]", list[Outcome]) for a, own in found.items()}
 
 
-def _per_task(
-    outcomes: Iterable[Mapping[str, Any]], tasks: Sequence[str]
-) -> tuple[float | None, ...]:
+def _per_task(outcomes: Iterable[Outcome], tasks: Sequence[str]) -> tuple[float | None, ...]:
     values: dict[str, list[float]] = {}
     for o in outcomes:
-        if o["score"] is not None:
-            values.setdefault(o["task"], []).append(float(o["score"]["success"]))
+        if not o.lost:
+            values.setdefault(o.task, []).append(o.success)
     return tuple(sum(values[t]) / len(values[t]) if t in values else None for t in tasks)
 
 
-def _passes(outcomes: Iterable[Mapping[str, Any]], tasks: Sequence[str]) -> list[list[int]]:
+def _passes(outcomes: Iterable[Outcome], tasks: Sequence[str]) -> list[list[int]]:
     found = {task: [0, 0] for task in tasks}
     for o in outcomes:
-        if o["score"] is not None:
-            found[o["task"]][0] += bool(o["score"]["success"])
-            found[o["task"]][1] += 1
+        if not o.lost:
+            found[o.task][0] += o.success == 1
+            found[o.task][1] += 1
     return [found[task] for task in tasks]
 
 
-def _mean(outcomes: Sequence[Mapping[str, Any]], what: str) -> float:
-    known = [float(o["score"][what]) for o in outcomes if o["score"] is not None]
+def _mean(outcomes: Sequence[Outcome], what: str) -> float:
+    known = [getattr(o, what) for o in outcomes if not o.lost]
     return sum(known) / len(known) if known else 0.0
 
 
@@ -238,7 +237,8 @@ def _training(folder: Path) -> list[list[Any]]:
     data = read_bytes(path) if path.exists() else b""
     found = [line for line in data.splitlines() if b'"phase":"training"' in line]
     step = -(-len(found) // _FEW) or 1
-    lines = json.loads(b"[" + b",".join(found[::step]) + b"]")  # at once: faster than each
+    # At once: faster than each.
+    lines = decode(b"[" + b",".join(found[::step]) + b"]", list[dict[str, Any]])
     return [
         [m["rollouts"], m["adapter"].partition("@")[0], _round(m["reward"]),
          _round(m["zero_share"]), _round(m["constant_share"])]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_lines, read_object
 from trace_bench.results import choose
@@ -276,8 +277,8 @@ def per_task(a: Side, b: Side, folders: Mapping[str, Path]) -> str:
             "--csv needs the names of the tasks, which a file of records does not hold. Name the "
             "folder of one of the runs."
         )
-    ids = sorted({o["task"] for o in read_lines(folder / "evaluation.jsonl")
-                  if o["agent"] == "final"})  # fmt: skip
+    outcomes = read_lines(folder / "evaluation.jsonl", Outcome)
+    ids = sorted({o.task for o in outcomes if o.agent == "final"})
     tags = read_object(folder / TASKS) if (folder / TASKS).exists() else {}
     needs = {task: words for task, words in tags.items() if isinstance(words, list)}
     out = io.StringIO()

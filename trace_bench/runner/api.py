@@ -20,9 +20,9 @@ from typing import Any
 
 from trace_bench.core.agent_file import read_agent
 from trace_bench.core.errors import UserError
-from trace_bench.core.run_files import EPISODE
-from trace_bench.core.store import damaged, read_lines
-from trace_bench.core.types import AgentSpec, Trajectory, trajectory_from_json
+from trace_bench.core.lines import Outcome, Stored
+from trace_bench.core.store import read_lines
+from trace_bench.core.types import AgentSpec, Trajectory
 from trace_bench.results.compare import check_same_settings
 from trace_bench.results.runs import read_run
 from trace_bench.results.statistics import paired_difference
@@ -77,14 +77,7 @@ class Result:
         """The method's rollouts in the order in which they ended, or with `evaluation` the base and
         the trained agent on the held-out tasks."""
         name = "evaluation_trajectories.jsonl" if evaluation else "trajectories.jsonl"
-        path = self.folder / name
-        found = []
-        for number, line in enumerate(read_lines(path, EPISODE), start=1):
-            try:
-                found.append(trajectory_from_json(line["trajectory"]))
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
-                raise damaged(path, number, f"no trajectory: {error!r}") from error
-        return found
+        return [line.trajectory for line in read_lines(self.folder / name, Stored)]
 
     def __repr__(self) -> str:
         success = self.score["success"]
@@ -177,9 +170,9 @@ def compare(a: Result | str | Path, b: Result | str | Path) -> Comparison:
 def _by_task(result: Result) -> dict[str, float]:
     """Mean success over trials of every held-out task that has a score."""
     values: dict[str, list[float]] = {}
-    for line in read_lines(result.folder / "evaluation.jsonl"):
-        if line["agent"] == "final" and line["score"] is not None:
-            values.setdefault(line["task"], []).append(float(line["score"]["success"]))
+    for line in read_lines(result.folder / "evaluation.jsonl", Outcome):
+        if line.agent == "final" and not line.lost:
+            values.setdefault(line.task, []).append(line.success)
     return {task: sum(v) / len(v) for task, v in values.items()}
 
 

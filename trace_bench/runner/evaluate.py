@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
+from trace_bench.core.lines import Outcome, Stored
 from trace_bench.core.protocols import Policy
-from trace_bench.core.run_files import EPISODE
 from trace_bench.core.store import Lines, read_lines, stable_seed
 from trace_bench.core.types import AgentSpec, Trajectory
 from trace_bench.play.known import choices as choices_of
@@ -28,10 +27,8 @@ from trace_bench.runner.losses import check
 from trace_bench.runner.outcomes import (
     EvaluationPlan,
     Known,
-    Outcome,
     Place,
     outcome_of,
-    read_outcome,
 )
 from trace_bench.runner.progress import Progress
 
@@ -63,10 +60,9 @@ class Evaluator:
         self._max_lost = max_lost
         self._progress = progress
         self._known = known or Known()
-        self._lines = Lines(path)
+        self._lines = Lines(path, Outcome)
         self._found: dict[str, dict[tuple[str, int], Outcome]] = {}
-        for number, line in enumerate(self._lines.existing, start=1):
-            outcome = read_outcome(line, path, number)
+        for outcome in self._lines.existing:
             self._remember(outcome)
         self._lines.existing.clear()
         self._lost = {  # by an earlier start: the attempt that this one makes
@@ -75,7 +71,7 @@ class Evaluator:
             for key, outcome in found.items()
             if outcome.lost
         }
-        self._kept = Lines(trajectories, EPISODE) if trajectories is not None else None
+        self._kept = Lines(trajectories, Stored) if trajectories is not None else None
         self._kept_places = _places(self._kept)
 
     def evaluate(
@@ -166,7 +162,7 @@ class Evaluator:
         found, trajectories = self._found[job.label], self._stored(job, shared)
         for i, (outcome, place) in shared.items():
             if place in trajectories and (job.call(), i) not in self._kept_places:
-                trajectory = {**trajectories[place], "agent": job.agent.version}
+                trajectory = replace(trajectories[place], agent=job.agent.version)
                 self._keep((job.call(), i), trajectory)
             if job.plan.keys[i] not in found:
                 version = job.agent.version
@@ -189,12 +185,12 @@ class Evaluator:
 
     def _stored(
         self, job: _Job, shared: Mapping[int, tuple[Outcome, Place | None]]
-    ) -> dict[Place, Mapping[str, Any]]:
-        """The stored trajectories of these outcomes, as plain data."""
+    ) -> dict[Place, Trajectory]:
+        """The stored trajectories of these outcomes."""
         if self._kept is None or not (job.keep and shared):
             return {}
         wanted = [place for _, place in shared.values() if place is not None]
-        found = {(x["call"], x["index"]): x["trajectory"] for x in read_lines(self._kept.path)}
+        found = {(x.call, x.index): x.trajectory for x in read_lines(self._kept.path, Stored)}
         return {place: found[place] for place in wanted}
 
     def _play(
@@ -235,9 +231,9 @@ class Evaluator:
         batch = Batch(job.agent, tasks, tuple(seeds), self._temperature, route)
         play_missing(job.player, batch, there, ended)
 
-    def _keep(self, place: Place, trajectory: Trajectory | Mapping[str, Any]) -> None:
+    def _keep(self, place: Place, trajectory: Trajectory) -> None:
         if self._kept is not None:
-            self._kept.append({"call": place[0], "index": place[1], "trajectory": trajectory})
+            self._kept.append(Stored(*place, trajectory))
             self._kept_places.add(place)
 
     def _write(self, outcome: Outcome) -> None:
@@ -270,9 +266,9 @@ def _names(choices: Sequence[Choice | Exception]) -> tuple[str | None, ...] | No
     return names if len(names) == len(choices) else None
 
 
-def _places(lines: Lines | None) -> set[Place]:
+def _places(lines: Lines[Stored] | None) -> set[Place]:
     if lines is None:
         return set()
-    keys = {(line["call"], line["index"]) for line in lines.existing}
+    keys = {(line.call, line.index) for line in lines.existing}
     lines.existing.clear()
     return keys

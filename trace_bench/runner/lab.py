@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trace_bench.core.errors import BudgetExceeded, UserError
+from trace_bench.core.lines import Stored
 from trace_bench.core.protocols import (
     Hear,
     PlayElsewhere,
@@ -33,18 +34,15 @@ from trace_bench.core.protocols import (
     Tracker,
     Trainer,
 )
-from trace_bench.core.run_files import EPISODE, OWN, REPAIRS
+from trace_bench.core.run_files import OWN
 from trace_bench.core.store import Lines, stable_seed, write_json, write_text
 from trace_bench.core.types import (
     AgentSpec,
-    Boundary,
-    Failure,
     Message,
     Purpose,
     Task,
     Tool,
     Trajectory,
-    trajectory_from_json,
 )
 from trace_bench.llm.roles import Roles
 from trace_bench.play.known import KnownCalls, play_missing
@@ -112,7 +110,7 @@ class RunLab:
         self._known = known
         self._max_lost = max_lost
         self._sources: dict[str, Source] = {}
-        self._trajectories = Lines(folder / "trajectories.jsonl", EPISODE)
+        self._trajectories = Lines(folder / "trajectories.jsonl", Stored)
         self._stored = _by_call(self._trajectories)
         self._latest: tuple[int, AgentSpec] | None = None
         self._calls: set[str] = set()
@@ -306,14 +304,16 @@ class RunLab:
         if not _goes_back(by):
             return
         stored = self._stored.get(call, {})
-        lost = [i for i, line in stored.items() if i < len(batch) and _is_lost(batch, i, line)]
+        lost = [
+            i for i, t in stored.items() if i < len(batch) and counts(batch.tasks[i], t.failure)
+        ]
         if not too_many(len(lost), len(batch), self._max_lost):
             return
         gone = frozenset(lost)
         if isinstance(by, TakesBack):
             by.take_back([i for i in range(len(batch)) if i in gone or i not in stored])
         self.ledger.take_back(call, lost)
-        self._trajectories.drop(lambda line: line["call"] == call and line["index"] in gone)
+        self._trajectories.drop(lambda line: line.call == call and line.index in gone)
         for index in lost:
             del stored[index]
         self.log(f"{call}: {len(lost)} lost episodes are run again")
@@ -328,24 +328,13 @@ class RunLab:
 
     def _answered(self, call: str, batch: Batch, purpose: Purpose) -> dict[int, Trajectory]:
         """The call's episodes that are on disk, in the order in which they ended."""
-        stored = self._stored.pop(call, {})
-        there = {i: self._read(call, i, line) for i, line in stored.items()}
+        there = self._stored.pop(call, {})
         for i, trajectory in there.items():
             self._check_same(call, i, trajectory, batch)
             # Its ledger line is missing if the run was killed between the two writes.
             self.ledger.record(entry(call, i, purpose, trajectory))
             self._show(trajectory, purpose)
         return there
-
-    def _read(self, call: str, index: int, line: Mapping[str, Any]) -> Trajectory:
-        try:
-            return trajectory_from_json(line)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            path = self._trajectories.path
-            raise UserError(
-                f"{path}: episode {index} of {call!r} is no trajectory ({type(error).__name__}: "
-                f"{error}). {REPAIRS[path.name]}"
-            ) from error
 
     def _complete(
         self,
@@ -359,7 +348,7 @@ class RunLab:
 
         def ended(index: int, trajectory: Trajectory) -> None:
             # The trajectory is written first, so every ledger line has its trajectory.
-            self._trajectories.append({"call": call, "index": index, "trajectory": trajectory})
+            self._trajectories.append(Stored(call, index, trajectory))
             self.ledger.record(entry(call, index, purpose, trajectory))
             there[index] = trajectory
             self._show(trajectory, purpose)
@@ -413,22 +402,15 @@ def _goes_back(by: PlayElsewhere | None) -> bool:
     return by is None or isinstance(by, TakesBack)
 
 
-def _is_lost(batch: Batch, index: int, line: Mapping[str, Any]) -> bool:
-    """Whether a stored trajectory counts as lost."""
-    failed = line.get("failure")  # `_answered` names a line that lacks it
-    failure = failed and Failure(Boundary(failed["boundary"]), failed["error"])
-    return counts(batch.tasks[index], failure)
-
-
 def _cause(trajectory: Trajectory) -> str:
     failure = trajectory.failure
     return "" if failure is None else f"{failure.boundary}: {failure.error} ({trajectory.task})"
 
 
-def _by_call(lines: Lines) -> dict[str, dict[int, Mapping[str, Any]]]:
-    """Stored trajectories as plain data by call and index; each call is dropped once answered."""
-    stored: dict[str, dict[int, Mapping[str, Any]]] = {}
+def _by_call(lines: Lines[Stored]) -> dict[str, dict[int, Trajectory]]:
+    """Stored trajectories by call and index; each call is dropped once answered."""
+    stored: dict[str, dict[int, Trajectory]] = {}
     for line in lines.existing:
-        stored.setdefault(line["call"], {})[line["index"]] = line["trajectory"]
+        stored.setdefault(line.call, {})[line.index] = line.trajectory
     lines.existing.clear()
     return stored

@@ -9,33 +9,13 @@ ledger as an uninterrupted one.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 from trace_bench.core.errors import BudgetExceeded, UserError
+from trace_bench.core.lines import Entry
 from trace_bench.core.store import Lines, damaged, read_lines
-from trace_bench.core.types import CHARGED, Purpose, StopReason, Trajectory
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One episode. `similarity` and `success` are None when the infrastructure failed."""
-
-    call: str
-    index: int
-    purpose: Purpose
-    task: str
-    seed: int
-    agent: str  # AgentSpec.version
-    adapter: str | None  # versioned name of the adapter that acted; None is the base model
-    similarity: float | None
-    success: bool | None
-    tokens: int
-    turns: int
-    stop: StopReason
-    error: str | None = None  # "boundary: message"
+from trace_bench.core.types import CHARGED, Purpose, Trajectory
 
 
 def entry(call: str, index: int, purpose: Purpose, trajectory: Trajectory) -> Entry:
@@ -58,17 +38,9 @@ def entry(call: str, index: int, purpose: Purpose, trajectory: Trajectory) -> En
     )
 
 
-def entry_from_json(data: Mapping[str, Any]) -> Entry:
-    """The inverse of `to_json` for a line. Raises KeyError, TypeError or ValueError."""
-    fields = dict(data)
-    fields["purpose"] = Purpose(fields["purpose"])
-    fields["stop"] = StopReason(fields["stop"])
-    return Entry(**fields)
-
-
 def read_ledger(path: Path) -> list[Entry]:
     """All entries of a ledger file, for readers of run folders."""
-    return [_checked(line, path, n) for n, line in enumerate(read_lines(path), start=1)]
+    return read_lines(path, Entry)
 
 
 class Ledger:
@@ -82,11 +54,10 @@ class Ledger:
         self.path = path
         self.budget = budget
         self.charged = charged
-        self._lines = Lines(path, {"call": str, "index": int})
+        self._lines = Lines(path, Entry)
         self._calls: dict[str, dict[int, Entry]] = {}
         self._counts: Counter[Purpose] = Counter()
-        for number, line in enumerate(self._lines.existing, start=1):
-            entry = _checked(line, path, number)
+        for number, entry in enumerate(self._lines.existing, start=1):
             if entry.index in self._calls.get(entry.call, {}):
                 twice = f"episode {entry.index} of {entry.call!r} is in an earlier line too"
                 raise damaged(path, number, twice)
@@ -145,7 +116,7 @@ class Ledger:
         for index in gone & there.keys():
             self._counts[there.pop(index).purpose] -= 1
         if self.path.exists():
-            self._lines.drop(lambda line: line["call"] == call and line["index"] in gone)
+            self._lines.drop(lambda line: line.call == call and line.index in gone)
 
     def close(self) -> None:
         self._lines.close()
@@ -153,10 +124,3 @@ class Ledger:
     def _remember(self, entry: Entry) -> None:
         self._calls.setdefault(entry.call, {})[entry.index] = entry
         self._counts[entry.purpose] += 1
-
-
-def _checked(line: Mapping[str, Any], path: Path, number: int) -> Entry:
-    try:
-        return entry_from_json(line)
-    except (KeyError, TypeError, ValueError) as error:
-        raise damaged(path, number, f"no ledger line: {error}") from error

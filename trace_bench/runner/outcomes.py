@@ -7,43 +7,11 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
-from trace_bench.core.store import damaged
+from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.types import AdapterRef, AgentSpec, Task, Trajectory
 from trace_bench.results.statistics import paired_difference, share_interval, task_means
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One held-out episode. `score` is None when the infrastructure failed."""
-
-    agent: str  # label: base, final, idle, random, reference, adapter:<name>
-    version: str  # AgentSpec.version
-    adapter: str | None  # the adapter that acted
-    task: str
-    trial: int
-    score: Mapping[str, Any] | None  # {"success": bool, "similarity": float}
-    stop: str
-    error: str | None
-    tokens: int
-    attempt: int = 0  # how often the infrastructure had lost this episode before
-    turns: int = 0  # of the agent
-    malformed: int = 0  # of those, with a tool call that cannot be read
-    items: int = 0  # of the checklist in the score
-
-    @property
-    def lost(self) -> bool:
-        return self.score is None
-
-    @property
-    def success(self) -> float:
-        return float(self.score["success"]) if self.score else 0.0
-
-    @property
-    def similarity(self) -> float:
-        return float(self.score["similarity"]) if self.score else 0.0
 
 
 @dataclass(frozen=True)
@@ -107,8 +75,8 @@ def outcome_of(label: str, trial: int, trajectory: Trajectory, attempt: int) -> 
         adapter=trajectory.adapter,
         task=trajectory.task,
         trial=trial,
-        score=None if score is None else {"success": score.success, "similarity": score.similarity},
-        stop=trajectory.stop.value,
+        score=None if score is None else Figures(score.success, score.similarity),
+        stop=trajectory.stop,
         error=None if failure is None else f"{failure.boundary.value}: {failure.error}",
         tokens=trajectory.tokens,
         attempt=attempt,
@@ -116,16 +84,6 @@ def outcome_of(label: str, trial: int, trajectory: Trajectory, attempt: int) -> 
         malformed=sum(turn.malformed is not None for turn in trajectory.turns),
         items=0 if score is None else len(score.checks),
     )
-
-
-def read_outcome(line: Mapping[str, Any], path: Path, number: int) -> Outcome:
-    """A line as it is read back. Raises UserError."""
-    try:
-        outcome = Outcome(**line)
-        _ = outcome.success, outcome.similarity  # a score must hold both
-        return outcome
-    except (TypeError, LookupError, ValueError) as error:
-        raise damaged(path, number, f"no evaluation line: {error!r}") from error
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from trace_bench.core.errors import BudgetExceeded, UserError
+from trace_bench.core.lines import Outcome
 from trace_bench.core.protocols import HasReference, Method, Tracker, Yardstick
 from trace_bench.core.run_files import AGENT, FAULTS, LOWER, SUMMARY, UPPER
 from trace_bench.core.store import read_lines, write_json
@@ -106,8 +107,8 @@ def _unmeasured(done: Done) -> str | None:
     if done.summary["complete"]:
         return None
     score = done.summary["score"]
-    lines = read_lines(done.folder / "evaluation.jsonl")
-    first = next((line["error"] for line in lines if line["error"]), "no reason was given")
+    lines = read_lines(done.folder / "evaluation.jsonl", Outcome)
+    first = next((line.error for line in lines if line.error), "no reason was given")
     what = f"none of the {score['failures']} held-out episodes"
     if score["n"]:
         what = f"no held-out episode of {', '.join(done.summary['unscored'])}"

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_lines, read_object, write_text
 from trace_bench.core.types import charged
@@ -277,22 +278,22 @@ def held_out(folder: Path) -> list[dict[str, Any]]:
     """Every attempt at a held-out task: agent, task, needs, trial, attempt, success and similarity
     (None for a lost one), adapter, stop, tokens, error."""
     tags = read_object(folder / TASKS) if (folder / TASKS).exists() else {}
-    rows = [_row(line, tags) for line in read_lines(folder / "evaluation.jsonl")]
+    rows = [_row(line, tags) for line in read_lines(folder / "evaluation.jsonl", Outcome)]
     return sorted(rows, key=lambda row: (row["agent"] not in FIRST, row["agent"] != FIRST[0]))
 
 
-def _row(line: Mapping[str, Any], tags: Mapping[str, list[str]]) -> dict[str, Any]:
-    score = line["score"] or {}
+def _row(line: Outcome, tags: Mapping[str, list[str]]) -> dict[str, Any]:
+    score = line.score
     return {
-        "agent": line["agent"],
-        "task": line["task"],
-        "needs": " ".join(tags.get(line["task"], ())),
-        "trial": line["trial"],
-        "attempt": line["attempt"],
-        "success": score.get("success"),
-        "similarity": score.get("similarity"),
-        "adapter": line["adapter"],
-        "stop": line["stop"],
-        "tokens": line["tokens"],
-        "error": line["error"],
+        "agent": line.agent,
+        "task": line.task,
+        "needs": " ".join(tags.get(line.task, ())),
+        "trial": line.trial,
+        "attempt": line.attempt,
+        "success": None if score is None else score.success,
+        "similarity": None if score is None else score.similarity,
+        "adapter": line.adapter,
+        "stop": line.stop.value,
+        "tokens": line.tokens,
+        "error": line.error,
     }

@@ -38,7 +38,7 @@ from trace_bench.core.factory import load
 from trace_bench.core.protocols import RunContext, Suite, adopted, make_env
 from trace_bench.core.protocols.declared import members
 from trace_bench.core.text import described
-from trace_bench.core.types import Task, boundary_of, task_from_json
+from trace_bench.core.types import Task, boundary_of
 from trace_bench.core.version import VERSION
 from trace_bench.sandbox.protocol import (
     MAX_LINE,
@@ -153,7 +153,7 @@ class Serving:
         if do == "reset":
             self._close(episode)
             self.episodes[episode] = env = make_env(self.suite)
-            return {"step": step_to_json(env.reset(task_from_json(call["task"])), known)}
+            return {"step": step_to_json(env.reset(Task(**call["task"])), known)}
         if do == "step":
             return {"step": step_to_json(self.episodes[episode].step(call["action"]), known)}
         if do == "score":
@@ -166,7 +166,7 @@ class Serving:
         if member not in known:
             raise ValueError(f"unknown call {member!r}")
         found = getattr(self.suite, member)(
-            *(task_from_json(value) if isinstance(value, dict) else value for value in given)
+            *(Task(**value) if isinstance(value, dict) else value for value in given)
         )
         return found if isinstance(found, Task) else list(found)
 

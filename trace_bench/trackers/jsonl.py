@@ -42,7 +42,7 @@ class Metrics(Tracker):
     called again."""
 
     def __init__(self, path: Path, tracker: Tracker, log: Callable[[str], None]) -> None:
-        self._lines = Lines(path)
+        self._lines = Lines(path, dict)
         self._there = Counter(_key(line) for line in self._lines.existing)
         self._lines.existing.clear()
         self._tracker: Tracker | None = tracker
@@ -93,5 +93,5 @@ def _key(values: Mapping[str, Any]) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """The value, with NaN and infinities as strings, since JSON has none."""
+    """The value, with NaN and infinities as strings: the writer refuses them by their key."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

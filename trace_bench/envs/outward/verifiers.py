@@ -16,10 +16,11 @@ from typing import Any
 
 import verifiers.v1 as vf  # not this module: imports are absolute
 
+from trace_bench.core.decode import convert
 from trace_bench.core.errors import unknown
 from trace_bench.core.factory import load
 from trace_bench.core.protocols import Suite, Synthesizes
-from trace_bench.core.types import Score, Task, task_from_json, to_json
+from trace_bench.core.types import Score, Task, to_json
 from trace_bench.envs.outward import USER, OutwardEpisode, function
 
 PHONE_WORLD = "trace_bench.envs.toolsandbox.scenarios.suite:EmbeddedSuite"
@@ -37,7 +38,7 @@ class SuiteTools(vf.Toolset[vf.ToolsetConfig, vf.State]):
 
     async def setup_task(self, task: SuiteData) -> None:
         self.episode = OutwardEpisode(_suite(task.suite))
-        _, self.tools = self.episode.begin(task_from_json(task.task))
+        _, self.tools = self.episode.begin(convert(task.task, Task))
 
     def register(self, mcp: Any) -> None:
         for tool in self.tools:
@@ -69,7 +70,7 @@ class SuiteTask(vf.Task[SuiteData, vf.State, vf.TaskConfig]):
     def score_of(self, trace: vf.Trace) -> Score:
         """The suite's own score of what the agent did."""
         episode = OutwardEpisode(_suite(self.data.suite))
-        episode.begin(task_from_json(self.data.task))
+        episode.begin(convert(self.data.task, Task))
         for message in (n.message for n in trace.nodes if n.sampled):
             for call in message.tool_calls or ():
                 if call.name == USER:

@@ -8,9 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.run_files import EPISODE
-from trace_bench.core.store import damaged, read_lines, read_object
-from trace_bench.core.types import Trajectory, trajectory_from_json
+from trace_bench.core.lines import Entry, Outcome, Stored
+from trace_bench.core.store import read_lines, read_object
+from trace_bench.core.types import Trajectory
 
 HELD_OUT = "evaluation/"
 
@@ -55,38 +55,33 @@ class Source:
         yield from self._read("evaluation_trajectories.jsonl")
         yield from self._read("trajectories.jsonl")
 
-    def outcomes(self) -> Iterator[Mapping[str, Any]]:
+    def outcomes(self) -> Iterator[Outcome]:
         """The lines of evaluation.jsonl: every attempt of every agent, also without a stored
         conversation."""
-        return iter(read_lines(self.folder / "evaluation.jsonl"))
+        return iter(read_lines(self.folder / "evaluation.jsonl", Outcome))
 
     def _read(self, name: str) -> Iterator[Played]:
         path = self.folder / name
         if not path.exists():
             return
-        lines = read_lines(path, EPISODE)
+        lines = read_lines(path, Stored)
         purposes = {}
         if name == "trajectories.jsonl":
-            ledger = read_lines(self.folder / "ledger.jsonl")
-            purposes = {(row["call"], row["index"]): row["purpose"] for row in ledger}
+            ledger = read_lines(self.folder / "ledger.jsonl", Entry)
+            purposes = {(entry.call, entry.index): entry.purpose.value for entry in ledger}
         places: dict[tuple[str, str], list[int]] = {}
         for line in lines:
-            key = (_group(line["call"])[0], line["trajectory"].get("task"))
-            places.setdefault(key, []).append(line["index"])
+            places.setdefault((_group(line.call)[0], line.trajectory.task), []).append(line.index)
         ranks = {key: sorted(set(found)) for key, found in places.items()}
-        for number, line in enumerate(lines, start=1):
-            try:
-                trajectory = trajectory_from_json(line["trajectory"])
-            except (ValueError, LookupError, TypeError, AttributeError) as error:
-                raise damaged(path, number, f"is no trajectory ({error})") from error
-            group, attempt = _group(line["call"])
+        for line in lines:
+            group, attempt = _group(line.call)
             yield Played(
                 group,
-                purposes.get((line["call"], line["index"]), "evaluation"),
-                line["index"],
-                ranks[group, trajectory.task].index(line["index"]),
+                purposes.get((line.call, line.index), "evaluation"),
+                line.index,
+                ranks[group, line.trajectory.task].index(line.index),
                 attempt,
-                trajectory,
+                line.trajectory,
             )
 
 

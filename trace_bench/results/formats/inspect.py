@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.lines import Outcome
 from trace_bench.core.store import write_text
 from trace_bench.core.types import Message, Trajectory
 from trace_bench.results.formats.episodes import HELD_OUT, Played, Source
@@ -32,9 +33,9 @@ def write(source: Source, out: Path) -> None:
         groups.setdefault(played.group, []).append(played)
     logs = {group: _last(found, source) for group, found in groups.items()}
     for line in source.outcomes():
-        group = f"{HELD_OUT}{line['agent']}"
+        group = f"{HELD_OUT}{line.agent}"
         if group not in groups:
-            key = (line["task"], line["trial"])
+            key = (line.task, line.trial)
             logs.setdefault(group, {})[key] = _bare(line)
     for group, samples in logs.items():
         log = _log(source, group, list(samples.values()), made)
@@ -148,21 +149,21 @@ def _result(t: Trajectory) -> dict[str, Any]:
     }
 
 
-def _bare(line: Mapping[str, Any]) -> dict[str, Any]:
+def _bare(line: Outcome) -> dict[str, Any]:
     """A sample of an outcome without a conversation."""
     sample = {
-        "id": line["task"],
-        "epoch": line["trial"] + 1,
+        "id": line.task,
+        "epoch": line.trial + 1,
         "input": "",
         "target": "",
-        "metadata": {k: line[k] for k in ("adapter", "stop", "tokens", "attempt")},
+        "metadata": {k: getattr(line, k) for k in ("adapter", "stop", "tokens", "attempt")},
     }
-    if line["score"] is None:
-        return sample | _error(str(line["error"]))
+    if line.lost:
+        return sample | _error(str(line.error))
     return sample | {
         "scores": {
-            "success": {"value": int(line["score"]["success"])},
-            "similarity": {"value": line["score"]["similarity"]},
+            "success": {"value": int(line.success)},
+            "similarity": {"value": line.similarity},
         }
     }
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.run_files import EPISODE
-from trace_bench.core.store import damaged, parse_line, read_lines, write_text
-from trace_bench.core.types import Trajectory, trajectory_from_json
+from trace_bench.core.lines import Stored
+from trace_bench.core.store import parse_line, read_lines, write_text
+from trace_bench.core.types import Count, Trajectory
 
 LATEST = "latest_checkpointed_iteration.txt"
-OF_STEP = {"step": int, "data": dict}
-"""The fields of a line of verl's metrics."""
 
 
 class Arrivals:
@@ -25,7 +23,7 @@ class Arrivals:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._read: dict[Path, tuple[int, int]] = {}  # bytes and lines of each file
-        self._there: dict[str, dict[int, _Arrived]] = {}
+        self._there: dict[str, dict[int, Trajectory]] = {}
         self._known: dict[str, set[int]] = {}
 
     def forget(self) -> None:
@@ -43,7 +41,7 @@ class Arrivals:
         self._look()
         there = self._there.get(call, {})
         for index in sorted(wanted & there.keys()):
-            yield index, there.pop(index).trajectory()
+            yield index, there.pop(index)
 
     def _look(self) -> None:
         for path in sorted(self.folder.glob("*.jsonl")):
@@ -56,28 +54,19 @@ class Arrivals:
                     if not line.endswith(b"\n"):
                         break  # an incomplete line: still being written
                     start, number = start + len(line), number + 1
-                    value = parse_line(line, path, number, EPISODE)
-                    call, index = value["call"], value["index"]
-                    self._known.setdefault(call, set()).add(index)
-                    found = _Arrived(path, number, value["trajectory"])
-                    self._there.setdefault(call, {}).setdefault(index, found)
+                    found = parse_line(line, path, number, Stored)
+                    self._known.setdefault(found.call, set()).add(found.index)
+                    of_call = self._there.setdefault(found.call, {})
+                    of_call.setdefault(found.index, found.trajectory)
             self._read[path] = start, number
 
 
 @dataclass(frozen=True)
-class _Arrived:
-    """An episode as plain data, and where it was read."""
+class OfStep:
+    """A line of verl's metrics."""
 
-    path: Path
-    number: int
-    data: Mapping[str, Any]
-
-    def trajectory(self) -> Trajectory:
-        try:
-            return trajectory_from_json(self.data)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            why = f"no trajectory, {type(error).__name__}: {error}"
-            raise damaged(self.path, self.number, why) from error
+    step: Count
+    data: dict[str, Any]
 
 
 class StepFiles:
@@ -94,9 +83,9 @@ class StepFiles:
     def of(self, step: int) -> dict[str, Any] | None:
         """A step's metrics; None until they are written."""
         for path in sorted(self.folder.glob("metrics-*.jsonl"), reverse=True):
-            for line in read_lines(path, OF_STEP):
-                if line["step"] == step and "actor/pg_loss" in line["data"]:
-                    return dict(line["data"])
+            for line in read_lines(path, OfStep):
+                if line.step == step and "actor/pg_loss" in line.data:
+                    return line.data
         return None
 
     def repair(self) -> None:

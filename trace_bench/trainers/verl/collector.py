@@ -8,15 +8,17 @@ import shutil
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.lines import Stored
 from trace_bench.core.protocols import OnEpisode, TakesBack
-from trace_bench.core.run_files import EPISODE
-from trace_bench.core.store import Lines, Needs
-from trace_bench.trainers.verl.arrivals import OF_STEP, Arrivals, StepFiles
+from trace_bench.core.store import Lines
+from trace_bench.trainers.verl.arrivals import Arrivals, OfStep, StepFiles
 from trace_bench.trainers.verl.process import Process
 from trace_bench.trainers.verl.spec import JobSpec
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -85,22 +87,22 @@ def rewind(folder: Path, spec: JobSpec, iteration: int, missing: Collection[int]
     shown = {spec.validation(step) for step in range(iteration + 1, spec.iterations + 1)}
     gone = frozenset(missing)
 
-    def lost(line: dict[str, Any]) -> bool:
-        failed = line["trajectory"].get("failure") is not None
-        return line["call"] == here and line["index"] in gone and failed
+    def lost(line: Stored) -> bool:
+        failed = line.trajectory.failure is not None
+        return line.call == here and line.index in gone and failed
 
-    _drop(folder.glob("metrics-*.jsonl"), OF_STEP, lambda line: line["step"] > iteration)
-    _drop(folder.glob("validation/*.jsonl"), EPISODE, lambda line: line["call"] in shown)
+    _drop(folder.glob("metrics-*.jsonl"), OfStep, lambda line: line.step > iteration)
+    _drop(folder.glob("validation/*.jsonl"), Stored, lambda line: line.call in shown)
     episodes = sorted(folder.glob("episodes/*.jsonl"))
-    _drop(episodes, EPISODE, lost)
-    return _drop(episodes, EPISODE, lambda line: line["call"] in later)
+    _drop(episodes, Stored, lost)
+    return _drop(episodes, Stored, lambda line: line.call in later)
 
 
-def _drop(paths: Iterable[Path], needs: Needs, unwanted: Callable[[dict[str, Any]], bool]) -> int:
+def _drop(paths: Iterable[Path], kind: type[T], unwanted: Callable[[T], bool]) -> int:
     """Removes the unwanted lines of these files; returns how many."""
     count = 0
     for path in paths:
-        with Lines(path, needs) as lines:
+        with Lines(path, kind) as lines:
             found = sum(map(unwanted, lines.existing))
             if found:
                 lines.drop(unwanted)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib
-import json
 import os
 import queue
 import socket
@@ -25,9 +24,10 @@ from verl.experimental.agent_loop.agent_loop import (
     AgentLoopOutput,
 )
 
-from trace_bench.core.run_files import EPISODE
+from trace_bench.core.decode import decode
+from trace_bench.core.lines import Stored
 from trace_bench.core.store import Lines, read_lines
-from trace_bench.core.types import Task, Trajectory, task_from_json, trajectory_from_json
+from trace_bench.core.types import Task, Trajectory
 from trace_bench.play.known import play_missing
 from trace_bench.play.rollouts import Batch, Player
 from trace_bench.policies.chat import Chat
@@ -83,7 +83,7 @@ class EpisodeLoop(AgentLoopBase):
             iteration = step - 1
         else:
             call, place, iteration = spec.validation(step), index, step
-        task = task_from_json(json.loads(info["task"]))
+        task = decode(info["task"].encode(), Task)
         answer: asyncio.Future[Trajectory] = asyncio.get_running_loop().create_future()
         player.ask(Wanted(call, place, iteration, task, sampling_params["temperature"], answer))
         trajectory = await answer
@@ -169,8 +169,8 @@ class EpisodePlayer:
             self.spec.settings, self.spec.run, folder / f"llm-{mine}", self.spec.sources
         )
         self._known = known_episodes(folder / "episodes", self.spec, StepFiles(folder).saved())
-        self._played = Lines(folder / "episodes" / mine)
-        self._validated = Lines(folder / "validation" / mine)
+        self._played = Lines(folder / "episodes" / mine, Stored)
+        self._validated = Lines(folder / "validation" / mine, Stored)
         self._asked: queue.SimpleQueue[Wanted] = queue.SimpleQueue()
         self._chat: Chat | None = None
         self._servers: TokenServers | None = None
@@ -219,15 +219,15 @@ class EpisodePlayer:
         would not give the same episodes again, so only the missing ones are run."""
         known = self._known.get(call, {})
         there = {i: known.pop(ask.index) for i, ask in enumerate(asks) if ask.index in known}
-        for place, line in there.items():
-            _answer(asks[place], trajectory_from_json(line))
+        for place, trajectory in there.items():
+            _answer(asks[place], trajectory)
         assert self._chat is not None and self._servers is not None
         iteration = asks[0].iteration
         lines = self._played if call == self.spec.call(iteration) else self._validated
 
         def ended(place: int, trajectory: Trajectory) -> None:
             ask = asks[place]
-            line = {"call": call, "index": ask.index, "trajectory": trajectory}
+            line = Stored(call, ask.index, trajectory)
             lines.append(line, sync=True)  # verl trains on it next and may save the result
             _answer(ask, trajectory)
 
@@ -256,15 +256,13 @@ def _answer(ask: Wanted, what: Trajectory | Exception) -> None:
     ask.answer.get_loop().call_soon_threadsafe(hand)
 
 
-def known_episodes(
-    folder: Path, spec: JobSpec, first: int
-) -> dict[str, dict[int, Mapping[str, Any]]]:
+def known_episodes(folder: Path, spec: JobSpec, first: int) -> dict[str, dict[int, Trajectory]]:
     """Stored episodes of the iterations from `first` on, by call and index. If an episode occurs
     twice, the first one counts, as in `Arrivals`."""
     wanted = {spec.call(i) for i in range(first, spec.iterations)}
-    known: dict[str, dict[int, Mapping[str, Any]]] = {}
+    known: dict[str, dict[int, Trajectory]] = {}
     for path in sorted(folder.glob("*.jsonl")):
-        for line in read_lines(path, EPISODE):
-            if line["call"] in wanted:
-                known.setdefault(line["call"], {}).setdefault(line["index"], line["trajectory"])
+        for line in read_lines(path, Stored):
+            if line.call in wanted:
+                known.setdefault(line.call, {}).setdefault(line.index, line.trajectory)
     return known

@@ -16,8 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.decode import convert
 from trace_bench.core.store import read_json, stable_seed, write_json
-from trace_bench.core.types import AdapterRef, AgentSpec, Task, agent_from_json
+from trace_bench.core.types import AdapterRef, AgentSpec, Task
 from trace_bench.trainers.record import start_of
 
 JOB_VARIABLE = "TRACE_BENCH_VERL_JOB"
@@ -94,7 +95,7 @@ class JobSpec:
         """The adapter for an iteration's rollouts; None is the base model."""
         if iteration:
             return f"{self.name}@{iteration:04d}"
-        start = start_of(agent_from_json(self.agent))
+        start = start_of(convert(self.agent, AgentSpec))
         return None if start is None else start.name
 
     def rate(self, iteration: int) -> float:
@@ -106,7 +107,7 @@ class JobSpec:
     def acting(self, iteration: int, folder: Path) -> AgentSpec:
         """The agent for an iteration's rollouts; after the last iteration, the result. `folder`
         holds the versions of the adapter."""
-        base = agent_from_json(self.agent)
+        base = convert(self.agent, AgentSpec)
         version = self.version(iteration)
         if not iteration or version is None:
             return base

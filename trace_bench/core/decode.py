@@ -1,0 +1,261 @@
+"""The boundary of values: a text or plain data from outside becomes a declared value, or an
+Unreadable that names the key, what was given and what is allowed.
+
+The declarations are the dataclasses themselves (`types`, `lines`): their annotations are the only
+place that says what a value may hold. A number that is not finite passes nowhere. msgspec reads
+them; it is imported when something is read, since a worker in a container has none.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import types as pytypes
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
+from enum import Enum
+from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from trace_bench.core.limits import Limits, Unreadable, fault_of, measure, read
+from trace_bench.core.lines import Stored
+from trace_bench.core.types import Message, Milestone, Score, Step, StopReason, Trajectory, to_json
+
+T = TypeVar("T")
+FILE = Limits(2**30, depth=100, items=50_000_000)
+"""Of a line or a file in a run folder: more than an episode of a million tokens."""
+MESSAGES = Limits(2**20)
+"""Of the messages of one step, and of its tools: more than any context holds, and little enough for
+a tokenizer to read in seconds."""
+SCORE = Limits(16 * 2**20)
+
+
+def decode(text: bytes, kind: type[T], limits: Limits = FILE) -> T:
+    """The value of a JSON text. Raises Unreadable."""
+    import msgspec
+
+    measure(text, limits)
+    try:
+        value: T = _decoder(kind).decode(text)  # type: ignore[arg-type]
+    except msgspec.ValidationError as error:
+        _refuse(error, kind, read(text, limits))
+    except (ValueError, RecursionError):
+        # Half a character, which JSON may hold, or no JSON: the other reader takes it or says why.
+        return convert(read(text, limits), kind)
+    return _whole(value, lambda: read(text, limits))
+
+
+def convert(data: Any, kind: type[T]) -> T:
+    """The value of plain data, such as JSON that was read. Raises Unreadable, also for a key that
+    the kind does not have."""
+    import msgspec
+
+    if isinstance(data, Mapping) and is_dataclass(kind):
+        known = [f.name for f in fields(kind)]
+        if others := [str(key) for key in data if key not in known]:
+            raise Unreadable(f"`{others[0][:60]}` is no key here; allowed: {', '.join(known)}")
+    try:
+        value = msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        _refuse(error, kind, data)
+    return _whole(value, lambda: data)
+
+
+def step_of(given: Any) -> Step:
+    """What an environment's `reset` or `step` returned, which a stranger may have written. Raises
+    Unreadable."""
+    if not isinstance(given, Step):
+        raise Unreadable(f"expected a trace_bench.Step, got {type(given).__name__}")
+    data = dict(vars(given))
+    for name in ("messages", "tools"):
+        if fault := fault_of(data[name], MESSAGES):
+            raise Unreadable(f"the {name} cannot be used: {fault}")
+    if given.score is not None:
+        data["score"] = score_of(given.score)
+    return convert(data, Step)
+
+
+def score_of(given: Any) -> Score:
+    """An environment's score. Raises Unreadable."""
+    if not isinstance(given, Score):
+        raise Unreadable(f"expected a trace_bench.Score, got {type(given).__name__}")
+    try:
+        data = to_json(given)
+        score = convert(data, Score)
+        fault = fault_of(data, SCORE)
+    except RecursionError:
+        fault = "it is nested too deeply"
+    if fault is not None:
+        raise Unreadable(f"the score cannot be used: {fault}")
+    return score
+
+
+def messages_of(data: Any) -> list[Message]:
+    """Messages of any role, as plain data. Raises Unreadable."""
+    _shaped(data, _Message, "messages")
+    return [dict(message) for message in data]
+
+
+@dataclass(frozen=True)
+class _Function:
+    name: str
+
+
+@dataclass(frozen=True)
+class _Called:
+    """A tool, or a call of one."""
+
+    function: _Function
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Message:
+    """What a message has, besides what a policy or an environment adds to it."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: tuple[_Called, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Said(_Message):
+    """A message of an environment."""
+
+    content: str
+
+
+def _shaped(data: Any, kind: type, name: str) -> None:
+    """Raises Unreadable unless the data are a list of what has the kind's fields."""
+    import msgspec
+
+    try:
+        msgspec.convert(data, tuple[kind, ...])  # type: ignore[valid-type]
+    except msgspec.ValidationError as error:
+        _refuse(error, tuple[kind, ...], data, name)  # type: ignore[valid-type]
+
+
+def _whole(value: T, plain: Callable[[], Any]) -> T:
+    """The value, with what its annotations cannot say checked too. `plain`: its data."""
+    found: Any = value
+    if isinstance(found, Stored):
+        played = _trajectory(found.trajectory, lambda: plain()["trajectory"])
+        found = found if played is found.trajectory else replace(found, trajectory=played)
+    elif isinstance(found, Trajectory):
+        found = _trajectory(found, plain)
+    elif isinstance(found, Step):
+        _shaped(found.messages, _Said, "messages")
+        _shaped(found.tools, _Called, "tools")
+        if found.stop is StopReason.ERROR and found.score is not None:
+            raise Unreadable("a step that stops with an error has no score")
+    return found  # type: ignore[no-any-return]
+
+
+def _trajectory(played: Trajectory, plain: Callable[[], Any]) -> Trajectory:
+    said = [message for turn in played.turns for message in (*turn.messages, turn.reply)]
+    _shaped([*said, *played.closing], _Message, "messages")
+    _shaped(played.tools, _Called, "tools")
+    score = played.score
+    if score is None or score.milestones or score.minefields:
+        return played
+    if score.details.keys().isdisjoint(_PARTS) or not _PARTS.isdisjoint(plain()["score"]):
+        return played
+    return replace(played, score=_older(score))
+
+
+_PARTS = frozenset({"milestones", "minefields"})
+
+
+def _older(score: Score) -> Score:
+    """A score of an older run folder, which has the milestones in `details`."""
+    details = dict(score.details)
+    found: Any = {
+        kind: tuple(_milestone(kind, *item) for item in enumerate(_pairs(details.pop(kind))))
+        for kind in sorted(_PARTS)
+        if isinstance(details.get(kind), list | dict)
+    }
+    return replace(score, details=details, **found)
+
+
+def _pairs(found: Any) -> list[tuple[float, int | None]]:
+    """Similarity and place of each milestone: a list of objects (the embedded ToolSandbox's), or
+    [place, similarity] by number (the official one's)."""
+    try:
+        if isinstance(found, Mapping):
+            pairs = [found[number] for number in sorted(found, key=int)]
+            return [(float(value), place if value else None) for place, value in pairs]
+        return [(float(item["score"]), item["message"]) for item in found]
+    except (LookupError, TypeError, ValueError) as error:
+        raise Unreadable(f"the milestones in its details cannot be read ({error})") from error
+
+
+def _milestone(kind: str, number: int, found: tuple[float, int | None]) -> Milestone:
+    value, place = found
+    hit = value >= 1.0 - 1e-6 if kind == "milestones" else value > 0.0
+    data = {"name": f"{kind[:-1]} {number}", "similarity": value, "hit": hit, "place": place}
+    return convert(data, Milestone)
+
+
+@functools.lru_cache(maxsize=64)
+def _decoder(kind: Hashable) -> Any:
+    import msgspec
+
+    return msgspec.json.Decoder(kind)
+
+
+_PLACE = re.compile(r"(.*?)(?: - at `\$(.*?)`)?", re.DOTALL)
+_WANTED = re.compile(r"Expected (.*?)(?:, got .*)?", re.DOTALL)
+
+
+def _refuse(error: Exception, kind: Any, data: Any, name: str = "") -> NoReturn:
+    """Raises Unreadable with what msgspec says, the value given and what is allowed there."""
+    found = _PLACE.fullmatch(str(error))
+    said, place = (found[1], found[2] or "") if found else (str(error), "")
+    key = f"{name}{place}".lstrip(".") or "it"
+    for part in re.findall(r"\.(\w+)|\[(\d+)\]", place):
+        try:
+            data, kind = data[part[0] or int(part[1])], _inner(kind, part[0])
+        except (LookupError, TypeError):
+            raise Unreadable(f"`{key}`: {said}") from error
+    if said.startswith("Invalid enum value"):
+        allowed = ", ".join(_names(kind))
+    elif wanted := _WANTED.fullmatch(said):
+        allowed = wanted[1].replace("`", "")
+    elif missing := re.fullmatch("Object missing required field `(.*)`", said):
+        raise Unreadable(f"`{key}.{missing[1]}` is missing".replace("`it.", "`")) from error
+    else:
+        raise Unreadable(f"`{key}`: {said}") from error
+    raise Unreadable(f"`{key}` is {shown(data)}; allowed: {allowed}") from error
+
+
+def _inner(kind: Any, name: str) -> Any:
+    """The annotation of a field, or of the elements of a list."""
+    for one in _alternatives(kind):
+        if name and is_dataclass(one):
+            return get_type_hints(one)[name]
+        if not name and get_args(one):
+            return get_args(one)[0]
+    return Any
+
+
+def _names(kind: Any) -> Iterable[str]:
+    """The values of an enumeration."""
+    for one in _alternatives(kind):
+        if get_origin(one) is Literal:
+            return map(str, get_args(one))
+        if isinstance(one, type) and issubclass(one, Enum):
+            return [str(member.value) for member in one]
+    return ()
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    union = get_origin(kind) in (Union, pytypes.UnionType)
+    return get_args(kind) if union else (kind,)
+
+
+def shown(value: Any) -> str:
+    """The value in a message, shortened; its type if it cannot be shown."""
+    try:
+        return f"{value!r:.120}"
+    except Exception:  # nested without end, a number of many digits, a `__repr__` that raises
+        return f"a value of type {type(value).__name__}"
