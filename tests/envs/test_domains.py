@@ -14,7 +14,7 @@ from trace_bench.core.protocols import SynthesizesDomains
 from trace_bench.core.types import Message, Score, StopReason, Task
 from trace_bench.envs.check import check
 from trace_bench.envs.domains.env import DomainEnv
-from trace_bench.envs.domains.tables import TABLES
+from trace_bench.envs.domains.tasks import TABLES
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.envs.toolsandbox.tools.augment import catalog
 from trace_bench.methods.trace.synthesis.draw import self_test

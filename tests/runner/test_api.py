@@ -34,7 +34,8 @@ from trace_bench import (
 )
 from trace_bench.__main__ import main
 from trace_bench.core.protocols import HasReference, Method
-from trace_bench.envs.toolsandbox.scenarios.suite import AnyWorld, EmbeddedSuite
+from trace_bench.envs import EitherEnv
+from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.policies.scripted import IdlePolicy
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -330,7 +331,7 @@ class Interrupted(EmbeddedSuite):
 
     presses: Iterator[bool] = iter(())
 
-    def make(self) -> AnyWorld:
+    def make(self) -> EitherEnv:
         if next(self.presses, False):
             raise KeyboardInterrupt
         return super().make()

@@ -1,7 +1,6 @@
 """Training environments of other tools and domains than a benchmark's own, made by program.
 
-tables    what each domain keeps, and in which words
-tasks     a task from a domain and a seed, with its reference
+tasks     what each domain keeps, and in which words; a task from a domain and a seed
 env       one episode
 
 They are schematic on purpose: every domain is one table with tools to find, add, change and remove

@@ -17,8 +17,7 @@ from trace_bench.core.chat import answer_call, read_call
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Env
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task, Tool
-from trace_bench.envs.domains.tables import TABLES
-from trace_bench.envs.domains.tasks import Row, apply
+from trace_bench.envs.domains.tasks import TABLES, Row, apply
 
 ACT, TELL = 0.6, 0.4  # shares of the reward
 _MESSAGES = 30  # of the agent

@@ -140,11 +140,6 @@ def _wrong(where: str, what: str) -> UserError:
     )
 
 
-def dump(record: Mapping[str, Any]) -> str:
-    """One line of a split's file."""
-    return json.dumps(record, ensure_ascii=False, separators=(",", ":"))
-
-
 INNER = Limits(4 * 2**20)  # of JSON in a text
 
 

@@ -128,35 +128,3 @@ class RecordedEnv(Env):
     def _length(self) -> int:
         """How many messages of this turn came after the user's."""
         return sum(1 + len(step.results) for step in self._now.steps)
-
-
-RECORDED = "recorded"  # the `env` of tasks that are recordings
-
-
-class EitherEnv(Env):
-    """`reset` makes the environment that the task needs."""
-
-    def __init__(self, recorded: Callable[[], RecordedEnv], real: Callable[[Task], Env]) -> None:
-        self._make_recorded, self._make_real = recorded, real
-        self._env: Env | None = None
-
-    def reset(self, task: Task) -> Step:
-        self.close()
-        self._env = self._make_recorded() if task.env == RECORDED else self._make_real(task)
-        return self._env.reset(task)
-
-    def step(self, action: Message) -> Step:
-        if self._env is None:
-            raise EpisodeError(
-                Boundary.ENVIRONMENT.value, "step without a running episode; reset first"
-            )
-        return self._env.step(action)
-
-    def score(self) -> Score:
-        """The score of the conversation as it stands."""
-        return Score(0.0, False) if self._env is None else self._env.score()
-
-    def close(self) -> None:
-        if self._env is not None:
-            self._env.close()
-            self._env = None

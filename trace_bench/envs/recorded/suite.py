@@ -26,8 +26,9 @@ from trace_bench.core.protocols import (
 )
 from trace_bench.core.store import read_bytes, read_object, stable_seed
 from trace_bench.core.types import Message, Task
+from trace_bench.envs import EitherEnv
 from trace_bench.envs.recorded.data import META, read_split, splits_in
-from trace_bench.envs.recorded.env import EitherEnv, RecordedEnv
+from trace_bench.envs.recorded.env import RecordedEnv
 from trace_bench.envs.recorded.simulator import PROMPT_VERSION, ModelSimulator
 from trace_bench.envs.recorded.tools import Behind, Exchange, Rates, Simulator, Tools
 
@@ -148,13 +149,11 @@ class RecordedSuite(HasReference, HasChecklist):
 
     def make(self) -> EitherEnv:
         """An environment for a recording or for a task of the real suite."""
-        return EitherEnv(self._recorded, self._real_env)
+        return EitherEnv(self._env_of)
 
-    def _recorded(self) -> RecordedEnv:
-        return RecordedEnv(self._judge, self._make_tools, self._make_behind)
-
-    def _real_env(self, task: Task) -> Env:
-        """An environment for a task of the suite that its id names."""
+    def _env_of(self, task: Task) -> Env:
+        if task.env == self.name:
+            return RecordedEnv(self._judge, self._make_tools, self._make_behind)
         return make_env(self._real("/".join(task.id.split("/")[:2])))
 
     def reference(self, task: Task) -> Sequence[Message]:

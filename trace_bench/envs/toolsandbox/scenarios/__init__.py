@@ -1,6 +1,6 @@
 """The embedded suite's scenarios: a seeded generator, fixed splits, and synthetic tasks.
 
-suite, synthetic    tasks by split and index, or by capability and seed
+suite               tasks by split and index, or by capability and seed
 pairs               tasks by two capabilities and seed
 build               a task from a shape and a seed
 shapes              which requests come together in which state of the phone
@@ -10,7 +10,6 @@ pools               the words and wordings of each split
 """
 
 from trace_bench.envs.toolsandbox.scenarios.solver import CAPABILITIES
-from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
-from trace_bench.envs.toolsandbox.scenarios.synthetic import synthetic_task
+from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite, synthetic_task
 
 __all__ = ["CAPABILITIES", "EmbeddedSuite", "synthetic_task"]

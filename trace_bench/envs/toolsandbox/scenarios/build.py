@@ -8,7 +8,7 @@ milestones of one request come in order, the closing message comes last.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trace_bench.core.types import Task
@@ -33,15 +33,13 @@ _ATTEMPTS = 4000  # at a wording of the pool; one in three to one in ten fits
 
 
 def build(
-    shape: Shape, pool: Words, seed: int, task_id: str, split: str, augmentation: str = "none"
+    shape: Shape, words: Words, seed: int, task_id: str, split: str, augmentation: str = "none"
 ) -> tuple[Task, Turns]:
     """One task of a shape and the requests that it was made of. Raises RuntimeError when no
     wording of the pool fits (does not happen with the shapes of this package)."""
-    for attempt in range(_ATTEMPTS):
-        drawn = _draw(shape, pool, f"{seed}/{attempt}", augmentation)
-        if drawn is None:
-            continue
-        data, turns = drawn
+    drafts = _drafts(shape, words, seed, augmentation)
+    while True:
+        data, turns = next(drafts)
         task = Task(task_id, "toolsandbox", split, seed, data)
         solver = Solver(frozenset(data["tools"]))
         try:
@@ -52,18 +50,25 @@ def build(
         _read_milestones(data, record, shape, turns)
         data["requires"] = _requires(task, turns, solver.asked)
         return task, turns
-    raise RuntimeError(f"no wording of the pool {pool.name} for {shape.name}")
 
 
 def unsolved(
-    shape: Shape, pool: Words, seed: int, task_id: str, split: str, augmentation: str = "none"
+    shape: Shape, words: Words, seed: int, task_id: str, split: str, augmentation: str = "none"
 ) -> tuple[Task, Turns]:
     """The same without milestones and reference, for an episode that is not scored."""
+    data, turns = next(_drafts(shape, words, seed, augmentation))
+    return Task(task_id, "toolsandbox", split, seed, data), turns
+
+
+def _drafts(
+    shape: Shape, words: Words, seed: int, augmentation: str
+) -> Iterator[tuple[dict[str, Any], Turns]]:
+    """Data of tasks before they are solved, and their requests. Raises RuntimeError at the end."""
     for attempt in range(_ATTEMPTS):
-        drawn = _draw(shape, pool, f"{seed}/{attempt}", augmentation)
-        if drawn is not None:
-            return Task(task_id, "toolsandbox", split, seed, drawn[0]), drawn[1]
-    raise RuntimeError(f"no wording of the pool {pool.name} for {shape.name}")
+        draft = _draw(shape, words, f"{seed}/{attempt}", augmentation)
+        if draft is not None:
+            yield draft
+    raise RuntimeError(f"no wording of the pool {words.name} for {shape.name}")
 
 
 def _draw(

@@ -1,9 +1,18 @@
-"""The embedded suite: splits of fixed tasks from the seeded generator, rebuilt from their ids."""
+"""The embedded suite: splits of fixed tasks from the seeded generator, rebuilt from their ids, and
+training tasks for one capability.
+
+Training tasks are in the same world, with the same tools, and with a reward for exercising the
+capability (0.6) and telling the user (0.4). About a fifth are contrast cases, in which exercising
+it would be wrong or is not called for. Their shapes are single requests that need the capability
+and nothing else that is rare; words and people come from the pool `synthetic`, so no task of any
+split is reproduced.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -13,47 +22,24 @@ from trace_bench.checklists.sources import of_reference, rewarded_in
 from trace_bench.checklists.talk import turns_of
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import (
-    Env,
     HasChecklist,
     HasReference,
     Synthesizes,
     SynthesizesDomains,
     Typical,
 )
-from trace_bench.core.types import Message, Score, Step, Task
+from trace_bench.core.types import Message, Task
+from trace_bench.envs import EitherEnv
 from trace_bench.envs.domains.env import DomainEnv
-from trace_bench.envs.domains.tables import TABLES
-from trace_bench.envs.domains.tasks import domain_data
+from trace_bench.envs.domains.tasks import TABLES, domain_data
 from trace_bench.envs.domains.tasks import reference as domain_reference
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.build import build
-from trace_bench.envs.toolsandbox.scenarios.play import assistant
+from trace_bench.envs.toolsandbox.scenarios.play import assistant, message_constraint
 from trace_bench.envs.toolsandbox.scenarios.pools import Words
-from trace_bench.envs.toolsandbox.scenarios.shapes import TURNS, Shape, shapes
-from trace_bench.envs.toolsandbox.scenarios.solver import CAPABILITIES
-from trace_bench.envs.toolsandbox.scenarios.synthetic import synthetic_task
+from trace_bench.envs.toolsandbox.scenarios.shapes import INSUFFICIENT, SINGLE, TURNS, Shape, shapes
+from trace_bench.envs.toolsandbox.scenarios.solver import CAPABILITIES, EXACT, TELL
 from trace_bench.envs.toolsandbox.tools.augment import Augmentation
-
-
-class AnyWorld(Env):
-    """The environment of the current task."""
-
-    def __init__(self) -> None:
-        self._env: ToolSandboxEnv | DomainEnv = ToolSandboxEnv()
-
-    def reset(self, task: Task) -> Step:
-        self._env = DomainEnv() if "domain" in task.data else ToolSandboxEnv()
-        return self._env.reset(task)
-
-    def step(self, action: Message) -> Step:
-        return self._env.step(action)
-
-    def score(self) -> Score:
-        return self._env.score()
-
-    def close(self) -> None:
-        self._env.close()
-
 
 PREFIX = "toolsandbox/embedded"
 # Number of tasks and pool of wordings and entities. `train_large` and `dialogues` share the pool
@@ -68,11 +54,6 @@ SPLITS = {
 CONVERSATIONS = ("dialogues",)  # the splits that have shapes of several user turns only
 
 
-@lru_cache(maxsize=1)
-def _shapes() -> tuple[Shape, ...]:
-    return tuple(shapes())
-
-
 @lru_cache(maxsize=8)
 def _order(split: str) -> tuple[int, ...]:
     """Which shape each task of a split has: every shape in turn, in a seeded order. The test split
@@ -80,7 +61,7 @@ def _order(split: str) -> tuple[int, ...]:
     size, _ = SPLITS[split]
     rng = random.Random(f"order/{split}")
     several = split in CONVERSATIONS
-    fitting = [n for n, s in enumerate(_shapes()) if s.category == TURNS or not several]
+    fitting = [n for n, s in enumerate(shapes()) if s.category == TURNS or not several]
     order: list[int] = []
     while len(order) < size:
         block = list(fitting)
@@ -91,7 +72,7 @@ def _order(split: str) -> tuple[int, ...]:
 
 @lru_cache(maxsize=8192)
 def _task(split: str, index: int, augmentation: str) -> Task:
-    shape = _shapes()[_order(split)[index]]
+    shape = shapes()[_order(split)[index]]
     _, pool = SPLITS[split]
     suffix = "" if augmentation == "none" else f"@{augmentation}"
     task_id = f"{PREFIX}/{split}/{index:04d}{suffix}"
@@ -142,8 +123,8 @@ class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains)
             )
         return _task(parts[0], int(index), augmentation or "none")
 
-    def make(self) -> AnyWorld:
-        return AnyWorld()
+    def make(self) -> EitherEnv:
+        return EitherEnv(lambda task: DomainEnv() if "domain" in task.data else ToolSandboxEnv())
 
     def reference(self, task: Task) -> list[Message]:
         """The reference trajectory as assistant messages, to be stepped in order."""
@@ -183,3 +164,68 @@ class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains)
     def synthetic_in(self, domain: str, seed: int) -> Task:
         data = domain_data(domain, seed)
         return Task(f"{PREFIX}/domains/{domain}/{seed}", self.name, "synthetic", seed, data)
+
+
+CONTRAST_SHARE = 0.2
+_ACT, _TELL = 0.6, 0.4  # shares of the reward
+
+
+def synthetic_task(capability: str, seed: int) -> Task:
+    """The synthetic task of a capability and a seed; `data["contrast"]` says whether it is a
+    contrast case. Raises UserError for an unknown capability."""
+    if capability not in CAPABILITIES:
+        raise unknown("capability", capability, CAPABILITIES, "capability")
+    rng = random.Random(f"synthetic/{capability}/{seed}")
+    contrast = rng.random() < CONTRAST_SHARE
+    required = [] if contrast or capability in (EXACT, TELL) else [capability]
+    choice = _plain_shapes() if contrast else _shapes_for(capability)
+    task_id = f"{PREFIX}/synthetic/{capability}/{seed}"
+    for _ in range(100):  # what a drawn task requires also depends on the draw
+        shape, drawn = rng.choice(choice), rng.getrandbits(32)
+        task, _ = build(shape, Words("synthetic"), drawn, task_id, "synthetic")
+        if task.data["requires"] == required:
+            break
+    data = {**task.data, "contrast": contrast}
+    if not data["milestones"]:
+        # The splits' tasks of this category have no milestones, as in the official suite, so that
+        # doing nothing solves them; a training environment must not reward it.
+        told = message_constraint(data["reference"][-1]["say"])
+        data["milestones"] = [{"constraints": [told], "guards": []}]
+    data["weights"] = _weights(data["milestones"])
+    return replace(task, data=data)
+
+
+@lru_cache(maxsize=1)
+def _by_requirement() -> dict[frozenset[str], list[Shape]]:
+    """The shapes by the set of capabilities that one drawn task of each requires."""
+    found: dict[frozenset[str], list[Shape]] = {}
+    for shape in shapes():
+        task, _ = build(shape, Words("synthetic"), 0, "", "synthetic")
+        found.setdefault(frozenset(task.data["requires"]), []).append(shape)
+    return found
+
+
+@lru_cache(maxsize=1)
+def _plain_shapes() -> tuple[Shape, ...]:
+    return tuple(s for s in _by_requirement()[frozenset()] if s.category != INSUFFICIENT)
+
+
+@lru_cache(maxsize=len(CAPABILITIES))
+def _shapes_for(capability: str) -> tuple[Shape, ...]:
+    plain = _by_requirement()[frozenset()]
+    if capability == EXACT:  # an argument of a later call comes out of an earlier result
+        names = ("modify_contact", "remove_reminder", "send_name")
+        return tuple(s for s in plain if s.name in names)
+    if capability == TELL:
+        return tuple(s for s in plain if s.category == SINGLE and not s.name.startswith("set"))
+    return tuple(_by_requirement()[frozenset({capability})])
+
+
+def _weights(milestones: Sequence[Mapping[str, Any]]) -> list[float]:
+    """0.6 over the milestones that are acts, 0.4 over those that tell the user."""
+    constraints = [milestone["constraints"][0] for milestone in milestones]
+    told = [c["database"] == "SANDBOX" and c["kind"] == "snapshot" for c in constraints]
+    acts = told.count(False)
+    if not acts or all(told):
+        return [1.0] * len(told)
+    return [_TELL / told.count(True) if t else _ACT / acts for t in told]
