@@ -38,9 +38,17 @@ def make_tool(name: str, description: str, /, **arguments: str | Mapping[str, An
 
 def make_call(name: str, /, **arguments: Any) -> Message:
     """An assistant message with one tool call, for instance for a reference trajectory."""
+    return {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [call_json("call_0", name, arguments)],
+    }
+
+
+def call_json(identity: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool call as a message has it, with its id."""
     function = {"name": name, "arguments": json.dumps(arguments)}
-    call = {"id": "call_0", "type": "function", "function": function}
-    return {"role": "assistant", "content": "", "tool_calls": [call]}
+    return {"id": identity, "type": "function", "function": function}
 
 
 def read_call(call: Any) -> tuple[str, dict[str, Any]]:

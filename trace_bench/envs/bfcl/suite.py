@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from trace_bench.checklists.items import item_to_json
 from trace_bench.checklists.sources import call_item, finished, reply_item
+from trace_bench.core.chat import call_json
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import HasChecklist, HasReference, Synthesizes, Typical
 from trace_bench.core.types import Message, Task
@@ -17,7 +18,7 @@ from trace_bench.envs.bfcl.data import CATEGORIES, SCENARIOS, load
 from trace_bench.envs.bfcl.env import MOST_STEPS, BfclEnv, Checker
 from trace_bench.envs.bfcl.known_bad import known_bad as listed
 from trace_bench.envs.bfcl.synthetic import MAKERS, synthetic_data
-from trace_bench.envs.bfcl.world import BfclCall, named, parse
+from trace_bench.envs.bfcl.world import named, parse
 
 LEADERBOARD, SYNTHETIC = "leaderboard", "synthetic"
 SPLITS = ("train", "dev", "test", LEADERBOARD)
@@ -120,10 +121,10 @@ class BfclSuite(HasReference, HasChecklist, Synthesizes):
         out: list[Message] = []
         for turn, sources in enumerate(entry["answers"]):
             each = max(1, math.ceil(len(sources) / MOST_STEPS))
-            calls = [
-                _tool_call(f"call_{turn}_{n}", named(parse(source), entry["classes"]))
-                for n, source in enumerate(sources)
-            ]
+            calls = []
+            for n, source in enumerate(sources):
+                call = named(parse(source), entry["classes"])
+                calls.append(call_json(f"call_{turn}_{n}", call.name, call.arguments))
             out += [
                 {"role": "assistant", "content": "", "tool_calls": calls[at : at + each]}
                 for at in range(0, len(calls), each)
@@ -150,8 +151,3 @@ class BfclSuite(HasReference, HasChecklist, Synthesizes):
         if reason := self._bad.get(entry["id"]):
             data["known_bad"] = reason
         return Task(name, "bfcl", split, number, data)
-
-
-def _tool_call(call_id: str, call: BfclCall) -> dict[str, Any]:
-    function = {"name": call.name, "arguments": json.dumps(call.arguments)}
-    return {"id": call_id, "type": "function", "function": function}

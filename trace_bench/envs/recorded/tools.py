@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from trace_bench.checklists.talk import ToolCall, UserTurn, call_of
+from trace_bench.core.chat import make_call
 from trace_bench.core.checked import number
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Env, Suite, make_env
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import Boundary, Message, Task, Tool
+from trace_bench.core.types import Boundary, Task, Tool
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "string": (str,),
@@ -242,10 +243,7 @@ class Behind:
 
 def _call(env: Env, call: ToolCall) -> tuple[str, bool]:
     """(the answer, whether the episode ended)."""
-    function = {"name": call.name, "arguments": json.dumps(dict(call.arguments))}
-    raw = {"id": "call_0", "type": "function", "function": function}
-    message: Message = {"role": "assistant", "content": "", "tool_calls": [raw]}
-    step = env.step(message)
+    step = env.step(make_call(call.name, **call.arguments))
     for answer in step.messages:
         if answer.get("role") == "tool":
             return str(answer["content"]), step.done

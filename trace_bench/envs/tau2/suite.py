@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 from trace_bench.checklists.items import item_to_json
 from trace_bench.checklists.sources import call_item, finished, reply_item, tell_all_item
+from trace_bench.core.chat import call_json
 from trace_bench.core.checked import PLACE
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import HasChecklist, HasReference, RunContext, Typical
@@ -158,8 +158,7 @@ class Tau2Suite(HasReference, HasChecklist):
 
 
 def _call(call_id: str, name: str, arguments: Mapping[str, Any]) -> Message:
-    function = {"name": name, "arguments": json.dumps(arguments)}
-    call = {"id": call_id, "type": "function", "function": function}
+    call = call_json(call_id, name, arguments)
     return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 

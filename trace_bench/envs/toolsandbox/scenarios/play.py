@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from trace_bench.core.chat import call_json
 from trace_bench.core.types import Message, Step, Task
 from trace_bench.envs.toolsandbox.databases import KEYS, Snapshot
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
@@ -66,12 +67,8 @@ def assistant(action: dict[str, Any], index: int, shown: Callable[[str], str]) -
     which the agent knows a tool."""
     if "say" in action:
         return {"role": "assistant", "content": action["say"]}
-    call = {"name": shown(action["call"]), "arguments": json.dumps(action["arguments"])}
-    return {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [{"id": f"call_{index}", "type": "function", "function": call}],
-    }
+    call = call_json(f"call_{index}", shown(action["call"]), action["arguments"])
+    return {"role": "assistant", "content": "", "tool_calls": [call]}
 
 
 def play(env: ToolSandboxEnv, task: Task, turns: Turns, solver: Solver) -> Playback:
