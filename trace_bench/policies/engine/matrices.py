@@ -33,6 +33,12 @@ PAIRED = ("self_attn.q_proj", "self_attn.k_proj")
 BEFORE = {"qkv": "input_layernorm", "gate_up": "post_attention_layernorm"}
 """The norm that comes before a product."""
 
+_ONE_SUM = 128  # numbers in a row that both libraries add up in one go
+_FEW = 4  # fewer rows are added up in another order
+_QUICKER = 6144  # numbers in a result from which oneDNN is quicker
+_MANY = 128  # rows that a matrix is packed for
+_onednn = torch.ops.mkldnn._linear_pointwise.default
+
 Parts = Sequence[tuple[int, int, str | None]]
 """Runs of rows with the same adapter: first row, end row, adapter."""
 
@@ -112,10 +118,10 @@ class Merged:
     def __init__(self, source: Source) -> None:
         self._source = source
         self._linear = {n: m.weight.detach() for n, m in source.linear.items()}
-        self._packed: dict[str | None, list[dict[str, Tensor]]] = {None: self._pack(self._linear)}
+        self._packed: dict[str | None, list[dict[str, Product]]] = {None: self._pack(self._linear)}
         self._bias = [{n: source.bias(n, i) for n in FUSED} for i in range(len(source.layers))]
         model = source.model
-        self._head = (model.lm_head.weight * model.model.norm.weight).t()
+        self._head = Product((model.lm_head.weight * model.model.norm.weight).t())
 
     def add(self, adapter: Adapter) -> None:
         with torch.inference_mode():
@@ -128,7 +134,7 @@ class Merged:
         del self._packed[name]
 
     def logits(self, x: Tensor) -> Tensor:
-        return torch.mm(self._normed(x), self._head)
+        return self._head.times(self._normed(x))
 
     def product(
         self, name: str, layer: int, x: Tensor, parts: Parts, add: Tensor | None = None
@@ -142,9 +148,9 @@ class Merged:
     def _normed(self, x: Tensor) -> Tensor:
         return x * self._source.inverse(x)
 
-    def _pack(self, linear: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+    def _pack(self, linear: Mapping[str, Tensor]) -> list[dict[str, Product]]:
         return [
-            {name: self._folded(name, layer, linear) for name in FUSED}
+            {name: Product(self._folded(name, layer, linear)) for name in FUSED}
             for layer in range(len(self._source.layers))
         ]
 
@@ -154,19 +160,38 @@ class Merged:
         return (matrix if norm is None else matrix * norm).t()
 
 
+class Product:
+    """x @ matrix (+ add) in float32, by whichever of torch's two libraries is quicker: oneDNN takes
+    half of MKL's time for many rows. Only where both add up in the same order, so that a row's
+    numbers do not depend on how many rows there are. `matrix`: [in, out]."""
+
+    def __init__(self, matrix: Tensor) -> None:
+        self.width = matrix.shape[1]
+        self._matrix = matrix
+        self._packed: Tensor | None = None
+        if len(matrix) <= _ONE_SUM and torch.backends.mkldnn.is_available():
+            self._packed = torch.ops.mkldnn._reorder_linear_weight(matrix.t(), _MANY)
+
+    def times(self, x: Tensor, add: Tensor | None = None, out: Tensor | None = None) -> Tensor:
+        if self._packed is None or len(x) < _FEW or len(x) * self.width < _QUICKER:
+            if add is None:
+                return torch.mm(x, self._matrix, out=out)
+            return torch.addmm(add, x, self._matrix, out=out)
+        found: Tensor = _onednn(x, self._packed, None, "none", [], "")
+        if add is not None:
+            found.add_(add)
+        return found if out is None else out.copy_(found)
+
+
 def _by_parts(
-    x: Tensor, parts: Sequence[tuple[int, int, Tensor]], add: Tensor | None = None
+    x: Tensor, parts: Sequence[tuple[int, int, Product]], add: Tensor | None = None
 ) -> Tensor:
     """x @ w (+ add), each run of rows with its own w."""
     if len(parts) == 1:
-        w = parts[0][2]
-        return torch.mm(x, w) if add is None else torch.addmm(add, x, w)
-    out = x.new_empty(len(x), parts[0][2].shape[1])
+        return parts[0][2].times(x, add)
+    out = x.new_empty(len(x), parts[0][2].width)
     for a, b, w in parts:
-        if add is None:
-            torch.mm(x[a:b], w, out=out[a:b])
-        else:
-            torch.addmm(add[a:b], x[a:b], w, out=out[a:b])
+        w.times(x[a:b], None if add is None else add[a:b], out[a:b])
     return out
 
 
