@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,7 @@ def test_a_checklist_is_worked_off_step_by_step() -> None:
 def test_set_error_rates_are_met(correlated: bool) -> None:
     judge = ErringJudge(ProgramJudge(), Errors(0.2, 0.1, correlated), seed=3)
     met, unmet, together = 0, 0, 0
-    items = [ITEMS[0], *(call_item("other", {"n": n}, 10 + n) for n in range(4))]
+    items = [ITEMS[0], *(replace(call_item("other", {"n": n}), id=f"C{10 + n}") for n in range(4))]
     for n in range(1500):
         found = judge.satisfied(items, scene(calling("set_wifi", on=True), task=f"t{n}"))
         met += "C0" in found

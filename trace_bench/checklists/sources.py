@@ -20,11 +20,11 @@ Place = tuple[int, int]  # (turn, step)
 _SNIPPET = 400  # characters
 
 
-def call_item(name: str, arguments: Mapping[str, Any], number: int = 0) -> Item:
+def call_item(name: str, arguments: Mapping[str, Any]) -> Item:
     """That the agent calls a tool with these arguments and gets no error."""
     shown = json.dumps(dict(arguments), ensure_ascii=False)
     return Item(
-        id=f"C{number}",
+        id="C0",
         question=f"Does the agent call {name} with {shown}?",
         focus=CALLS,
         passes=f"A call of {name} has these arguments, and its result is no error: {shown}",
@@ -34,40 +34,34 @@ def call_item(name: str, arguments: Mapping[str, Any], number: int = 0) -> Item:
     )
 
 
-def tell_item(text: str, number: int = 0, likeness: float = 1.0) -> Item:
+def tell_item(text: str) -> Item:
     """That the agent tells the user something, in about these words."""
-    return Item(
-        id=f"C{number}",
-        question="Does the agent tell the user what the reference tells?",
-        focus=REPLY,
-        passes=f"The reply says the same as: {text}",
+    return _reply(
+        "Does the agent tell the user what the reference tells?",
+        {"tell": text, "likeness": 1.0},
+        f"The reply says the same as: {text}",
         failures=("a value in it differs",),
-        extra={"check": {"tell": text, "likeness": likeness}},
     )
 
 
-def tell_all_item(texts: Sequence[str], number: int = 0) -> Item:
+def tell_all_item(texts: Sequence[str]) -> Item:
     """That a reply contains each of the texts."""
-    return Item(
-        id=f"C{number}",
-        question="Does the agent tell the user all that the task asks for?",
-        focus=REPLY,
-        passes=f"The reply contains each of: {'; '.join(texts)}",
-        extra={"check": {"tell_all": list(texts)}},
+    return _reply(
+        "Does the agent tell the user all that the task asks for?",
+        {"tell_all": list(texts)},
+        f"The reply contains each of: {'; '.join(texts)}",
     )
 
 
-def reply_item(kind: str, number: int = 0) -> Item:
+def reply_item(kind: str) -> Item:
     """That the agent answers without a call: `kind` is ask, answer or silent (judges.py)."""
     question, required = _REPLIES[kind]
-    return Item(
-        id=f"C{number}",
-        question=question,
-        focus=REPLY,
-        passes=question.replace("Does the agent", "The agent does", 1).rstrip("?") + ".",
-        required=required,
-        extra={"check": {kind: True}},
-    )
+    passes = question.replace("Does the agent", "The agent does", 1).rstrip("?") + "."
+    return _reply(question, {kind: True}, passes, required=required)
+
+
+def _reply(question: str, check: Mapping[str, Any], passes: str, **more: Any) -> Item:
+    return Item("C0", question, REPLY, passes, extra={"check": check}, **more)
 
 
 _REPLIES: Mapping[str, tuple[str, bool]] = {
@@ -77,9 +71,7 @@ _REPLIES: Mapping[str, tuple[str, bool]] = {
 }
 
 
-def of_reference(
-    turns: Sequence[UserTurn], rewarded: Collection[Place] | None = None, likeness: float = 1.0
-) -> Checklist:
+def of_reference(turns: Sequence[UserTurn], rewarded: Collection[Place] | None = None) -> Checklist:
     """The checklist of a reference. `rewarded`: the steps that count; None: all of them. A turn in
     which nothing counts asks for a question or an answer, whichever the reference gives."""
     made = []
@@ -92,7 +84,7 @@ def of_reference(
                 if call is not None and not is_error(result):
                     items.append(_seen(call_item(call.name, call.arguments), number, place, call))
             if reply := step.reply:
-                item = reply_item("ask") if "?" in reply else tell_item(reply, likeness=likeness)
+                item = reply_item("ask") if "?" in reply else tell_item(reply)
                 items.append(_seen(item, number, place, reply))
         made.append(finished(items or [_fallback(turn)]))
     return Checklist(tuple(made))
