@@ -15,6 +15,7 @@ import json
 import pydoc
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,10 +25,11 @@ from trace_bench.core.alike import same_agents
 from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Stored
 from trace_bench.core.run_files import TASKS
-from trace_bench.core.store import read_json, read_lines, read_object, reason, shown
+from trace_bench.core.store import read_if_there, read_lines, reason, shown
 from trace_bench.core.text import visible
 from trace_bench.core.types import Message, Milestone, Trajectory
 
+CAPABILITIES = "capabilities.json"
 FILES = ("trajectories.jsonl", "evaluation_trajectories.jsonl")
 WIDTH = 100
 
@@ -99,8 +101,7 @@ def chosen(folder: Path, found: Sequence[Stored], filters: Filters) -> list[Stor
             sorted({"/".join(e.trajectory.task.split("/")[:-1]) for e in found}),
         )
     if (capability := filters.capability) is not None:
-        path = folder / TASKS
-        tags = read_object(path) if path.exists() else {}
+        tags = read_if_there(folder / TASKS)
         lacking = _lacking(folder, capability)
         names = {name for words in tags.values() for name in words}
         out = [
@@ -127,8 +128,7 @@ def _some(found: Sequence[Stored], option: str, there: Sequence[str]) -> None:
 
 def _lacking(folder: Path, capability: str) -> set[tuple[str, int]]:
     """Call and index of the analysed episodes that were labelled as lacking a capability."""
-    path = folder / "capabilities.json"
-    rows = read_object(path).get("labels", ()) if path.exists() else ()
+    rows = read_if_there(folder / CAPABILITIES).get("labels", ())
     return {(r["call"], r["index"]) for r in rows if r["labels"].get(capability) == "LACKING"}
 
 
@@ -183,10 +183,7 @@ def conversation(messages: Sequence[Message]) -> Iterator[str]:
 
 def labels_of(folder: Path, episode: Stored) -> dict[str, Any]:
     """Labels of this analysis episode in capabilities.json, if the run has any."""
-    path = folder / "capabilities.json"
-    if not path.exists():
-        return {}
-    for row in read_json(path).get("labels", ()):
+    for row in read_if_there(folder / CAPABILITIES).get("labels", ()):
         if (row.get("call"), row.get("index")) == (episode.call, episode.index):
             return dict(row["labels"])
     return {}
@@ -310,8 +307,6 @@ def _arguments(function: Mapping[str, Any]) -> str:
 
 
 def _block(speaker: str, text: str) -> Iterator[str]:
-    import textwrap
-
     indent = " " * 14
     lines = [part for line in text.splitlines() for part in textwrap.wrap(line, WIDTH - 14) or [""]]
     for i, line in enumerate(lines or [""]):

@@ -15,8 +15,7 @@ from reading import HOSTILE, played, poisoned, unpacked
 
 from trace_bench.report.__main__ import main
 from trace_bench.report.page import build
-from trace_bench.report.pairs import differences
-from trace_bench.report.runs import Found, find
+from trace_bench.report.runs import Runs, differences, find
 from trace_bench.results.two import chosen, compare_two
 
 
@@ -93,7 +92,7 @@ def test_runs_of_environments_with_other_code_are_not_paired(runs: Path) -> None
     other = replace(other, record=replace(other.record, settings=changed))
     [pair], _ = differences([one, other])
     assert "found" not in pair and "sha256 is none and 66df" in pair["why"]
-    heads = unpacked(build(Found((one, other), ()), 10**8).html, "index")["runs"]
+    heads = unpacked(build(Runs((one, other), ()), 10**8).html, "index")["runs"]
     assert [head["code"] for head in heads] == [{}, {"env.origin.sha256": "66df"}]
 
 

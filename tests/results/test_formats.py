@@ -15,7 +15,7 @@ from trace_bench.__main__ import main as start
 from trace_bench.core.decode import convert
 from trace_bench.core.types import Trajectory, to_json
 from trace_bench.results.__main__ import main
-from trace_bench.results.formats.episodes import Source
+from trace_bench.results.formats.episodes import FinishedRun
 from trace_bench.results.formats.inspect import _figures, _sample, read_arguments
 
 
@@ -161,7 +161,7 @@ def test_an_edited_run_is_refused(
 
 
 def _source(run: Path) -> Any:
-    return Source(run, json.loads((run / "summary.json").read_text()))
+    return FinishedRun(run, json.loads((run / "summary.json").read_text()))
 
 
 def _changed(played: Any, **changes: Any) -> Any:

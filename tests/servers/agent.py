@@ -16,7 +16,7 @@ from trace_bench.core.store import write_json
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.serve.__main__ import models_of
-from trace_bench.serve.app import App, Backend
+from trace_bench.serve.app import Answerer, App
 from trace_bench.serve.engine import Local, LocalEngine
 from trace_bench.serve.request import ServeSettings
 
@@ -24,13 +24,13 @@ from trace_bench.serve.request import ServeSettings
 @dataclass
 class Served:
     url: str
-    backend: Backend
+    backend: Answerer
     lines: list[str] = field(default_factory=list)  # the log
 
 
 @contextmanager
 def serving(
-    backend: Backend,
+    backend: Answerer,
     agent: AgentSpec,
     settings: ServeSettings | None = None,
     key: str | None = None,

@@ -185,6 +185,11 @@ def read_object(path: Path) -> dict[str, Any]:
     return value
 
 
+def read_if_there(path: Path) -> dict[str, Any]:
+    """The object in a JSON file as `read_object` gives it; {} where there is no such file."""
+    return read_object(path) if path.exists() else {}
+
+
 def read_bytes(path: Path) -> bytes:
     """The content of a file. Raises UserError for what is no plain file and might never end (a
     pipe, a device, also behind a symbolic link) and for what may not be read; FileNotFoundError."""

@@ -51,7 +51,7 @@ from trace_bench.play.steps import (
     with_guidance,
 )
 from trace_bench.play.suites import Suites
-from trace_bench.policies.routing.merge import Mixture, Sums
+from trace_bench.policies.routing.merge import MergedSums, Mixture
 from trace_bench.policies.routing.router import make_router
 
 MALFORMED = "ValueError: malformed tool call"
@@ -147,7 +147,7 @@ class _Playing:
         self.policy = policy
         self.router = make_router(batch.agent, policy) if batch.route is None else None
         self.turns = self.router if isinstance(self.router, RoutesTurns) else None
-        self.sums = Sums(policy, batch.agent)
+        self.sums = MergedSums(policy, batch.agent)
         self.live: dict[int, _Live] = {}
         self.done: dict[int, Trajectory] = {}
         self.outbox: list[TurnRequest] = []

@@ -58,7 +58,7 @@ class OpenAISettings:
 
 
 @dataclass
-class _Open:
+class _Conversation:
     """The state of an episode between its turns."""
 
     server: int
@@ -88,7 +88,7 @@ class OpenAIPolicy(RanksLabels):
         self._extra = dict(extra or {})
         self._client = Client(endpoint)
         self.servers = Servers(self._client, model)
-        self._open: dict[int, _Open] = {}
+        self._open: dict[int, _Conversation] = {}
         self._load = [0] * len(endpoint.urls)  # live episodes of each server
         self._silent: dict[int, float] = {}  # servers that do not answer -> since when
         self._under_way: dict[int, Future[Any]] = {}
@@ -179,8 +179,8 @@ class OpenAIPolicy(RanksLabels):
         episode.history += self.servers.readable(request.messages)
         self._send(request, episode, None if episode.tight else request.max_tokens)
 
-    def _begin(self, request: TurnRequest, server: int) -> _Open:
-        episode = _Open(server, request.adapter, request.tools)
+    def _begin(self, request: TurnRequest, server: int) -> _Conversation:
+        episode = _Conversation(server, request.adapter, request.tools)
         self._open[request.episode] = episode
         self._load[server] += 1
         return episode
@@ -196,7 +196,7 @@ class OpenAIPolicy(RanksLabels):
         finally:
             self.release(request.episode)
 
-    def _answer(self, request: TurnRequest, episode: _Open) -> dict[str, Any]:
+    def _answer(self, request: TurnRequest, episode: _Conversation) -> dict[str, Any]:
         """A server's answer, also where its context has no room for a whole turn."""
         for most in (request.max_tokens, None):
             try:
@@ -221,12 +221,14 @@ class OpenAIPolicy(RanksLabels):
 
         return min(range(len(self._load)), key=rank)
 
-    def _send(self, request: TurnRequest, episode: _Open, most: int | None) -> None:
+    def _send(self, request: TurnRequest, episode: _Conversation, most: int | None) -> None:
         future = self._client.start(CHAT, self._body(request, episode, most), episode.server)
         self._under_way[request.episode] = future
         future.add_done_callback(lambda f: self._ready.put((request, f)))
 
-    def _body(self, request: TurnRequest, episode: _Open, most: int | None) -> dict[str, Any]:
+    def _body(
+        self, request: TurnRequest, episode: _Conversation, most: int | None
+    ) -> dict[str, Any]:
         name = self.servers.name_of(episode.adapter)
         body = {**self._common(name, request.temperature, most), "messages": episode.history}
         body["seed"] = stable_seed("turn", request.seed, episode.turns) % 2**31
@@ -269,7 +271,7 @@ class OpenAIPolicy(RanksLabels):
             text = f"{type(error).__name__}: {error}"
             return TurnReply(request.episode, None, error=f"the server's answer: {text}")
 
-    def _loaded_again(self, request: TurnRequest, episode: _Open, error: LLMError) -> bool:
+    def _loaded_again(self, request: TurnRequest, episode: _Conversation, error: LLMError) -> bool:
         """Whether the request was sent again because the server had lost the adapter: it was
         restarted, or another program that shares it has unloaded the adapter."""
         if error.status != 404 or episode.adapter is None or episode.reloaded:
@@ -310,7 +312,7 @@ class OpenAIPolicy(RanksLabels):
     def _tokens(
         self,
         request: TurnRequest,
-        episode: _Open,
+        episode: _Conversation,
         reply: Mapping[str, Any],
         choice: Mapping[str, Any],
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:

@@ -17,7 +17,7 @@ from trace_bench.core.store import read_object
 from trace_bench.core.types import Message, Milestone, Score, Step, Task, Trajectory
 from trace_bench.envs.recorded.data import Record
 from trace_bench.record.folder import scenario_of
-from trace_bench.results.formats.episodes import Source
+from trace_bench.results.formats.episodes import FinishedRun
 
 
 def of_suite(suite: Suite, tasks: Sequence[Task]) -> Iterator[tuple[str, Record | None]]:
@@ -121,7 +121,7 @@ def of_run(folder: Path) -> Iterator[tuple[str, Record | None]]:
     call that could not be read."""
     summary = summary_of(folder)
     suite = "/".join(filter(None, (str(summary["env"]), str(summary["suite"]))))
-    for episode in Source(folder, summary).episodes():
+    for episode in FinishedRun(folder, summary).episodes():
         if episode.held_out or episode.purpose == "evaluation":
             continue
         identity = f"{summary['fingerprint']}/{episode.group}/{episode.index:05d}"

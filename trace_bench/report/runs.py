@@ -1,23 +1,29 @@
-"""Reads what the report shows of a run: its record, summary, settings, tasks and curves."""
+"""Reads what the report shows: of a run its record, summary, settings, tasks and curves; of two the
+difference, task by task, with the statistics of the tables."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import SUMMARY, TASKS
-from trace_bench.core.store import read_lines, read_object
+from trace_bench.core.store import read_if_there, read_lines, read_object
+from trace_bench.core.types import to_json
 from trace_bench.results import captions
-from trace_bench.results.places import run_folders
+from trace_bench.results.compare import Cell, difference, other_data, other_environment
+from trace_bench.results.places import find as records_in
 from trace_bench.results.records import Record, flat_settings
 from trace_bench.results.rules import DEFAULT, counted
 
 Row = Mapping[str, Any]
+MOST = 60
+"""Pairs of runs; with more, every run is compared with the first one only."""
 
 
 @dataclass(frozen=True)
@@ -33,29 +39,24 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Found:
+class Runs:
     """The runs, and a message for every folder that is none."""
 
     runs: tuple[Run, ...]
     skipped: tuple[str, ...]
 
 
-def find(places: Sequence[Path]) -> Found:
+def find(places: Sequence[Path]) -> Runs:
     """The finished runs at or below `places`, each once. UserError when there is none."""
-    runs: dict[str, Run] = {}
-    skipped: list[str] = []
     for place in places:
         if not place.is_dir():
             raise UserError(f"{place} is not a folder. Name folders of finished runs.")
-        for folder, record in run_folders(place, DEFAULT, skipped):
-            if record.fingerprint in runs:
-                skipped.append(f"{folder}: run {record.fingerprint} is there already")
-                continue
-            runs[record.fingerprint] = _run(folder, record)
-    if not runs:
-        shown = "; ".join(skipped[:3]) or "no folder with a config.yaml"
+    found = records_in(places, DEFAULT)
+    if not found.records:
+        shown = "; ".join(found.skipped[:3]) or "no folder with a config.yaml"
         raise UserError(f"no finished run in {', '.join(map(str, places))} ({shown}).")
-    return Found(tuple(_told_apart(list(runs.values()))), tuple(skipped))
+    runs = [_run(found.folders[record.fingerprint], record) for record in found.records]
+    return Runs(tuple(_told_apart(runs)), found.skipped)
 
 
 def _run(folder: Path, record: Record) -> Run:
@@ -84,8 +85,7 @@ def tasks(run: Run) -> dict[str, Any]:
     for line in lines:
         by_agent.setdefault(line.agent, []).append(line)
     ids = sorted({line.task for line in lines})
-    known = run.folder / TASKS
-    tags = read_object(known) if known.exists() else {}
+    tags = read_if_there(run.folder / TASKS)
     columns = {agent: _columns(counted(own, DEFAULT), ids) for agent, own in by_agent.items()}
     return {"ids": ids, "tags": [tags.get(i, []) for i in ids], "agents": columns}
 
@@ -109,8 +109,7 @@ def _mean(known: Sequence[float]) -> float | None:
 
 def capabilities(run: Run) -> dict[str, Any] | None:
     """What capabilities.json says, with its labels counted per capability; None without one."""
-    path = run.folder / "capabilities.json"
-    if not path.exists():
+    if not (path := run.folder / "capabilities.json").exists():
         return None
     found = read_object(path)
     labels: dict[str, dict[str, int]] = {}
@@ -138,3 +137,40 @@ def curves(run: Run) -> list[Row]:
     keep = ("rollouts", "adapter", "iteration", "reward", "success", "constant_share", "kl", "loss")
     rows = [r for r in read_lines(path) if r.get("phase") == "training"]
     return [{k: r.get(k) for k in keep} for r in rows]
+
+
+def differences(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], str]:
+    """[{left, right: indices of runs, differ: [[setting, left, right]], found: the paired
+    difference right - left with `dropped` tasks, or `why` there is none}] for every pair, and a
+    remark: with many runs, only pairs with the first one are compared."""
+    chosen = list(combinations(range(len(runs)), 2))
+    remark = ""
+    if len(chosen) > MOST:
+        chosen = [(0, i) for i in range(1, len(runs))]
+        remark = f"With more than {MOST} pairs, every run is compared with the first one only."
+    return [_pair(runs, left, right) for left, right in chosen], remark
+
+
+def _pair(runs: Sequence[Run], left: int, right: int) -> dict[str, Any]:
+    one, other = runs[left], runs[right]
+    keys = dict.fromkeys([*one.settings, *other.settings])
+    differ = [
+        [key, one.settings.get(key), other.settings.get(key)]
+        for key in keys
+        if one.settings.get(key) != other.settings.get(key)
+    ]
+    differ += map(list, other_data(one.record, other.record))
+    pair: dict[str, Any] = {"left": left, "right": right, "differ": differ}
+    if one.record.tasks != other.record.tasks:
+        return pair | {"why": "they were evaluated on different tasks"}
+    if code := other_environment(one.record, other.record):
+        why = "their environments have other code, so one task id may stand for two tasks"
+        return pair | {"why": f"{why} ({code})"}
+    scores = zip(one.record.success, other.record.success, strict=True)
+    both = sum(a is not None and b is not None for a, b in scores)
+    if not both:
+        return pair | {"why": "no task has a score in both"}
+    cells = [Cell(r.record.method, r.record.budget, (r.record,)) for r in (other, one)]
+    found = difference(*cells)
+    figures = {**to_json(found.interval), "p_value": found.p, "n": both}
+    return pair | {"found": {**figures, "dropped": len(one.record.success) - both}}

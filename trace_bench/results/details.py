@@ -104,8 +104,11 @@ def reliability(found: Mapping[tuple[str, int], Cell], caption: str) -> Table | 
         for convention in CONVENTIONS:
             row = [method, f"{budget}", convention]
             for k in range(1, planned + 1):
-                passes = [_trials(r, convention, planned) for r in cell.records]
-                values = [v for some in passes if (v := pass_hat(some, k)) is not None]
+                trials = (
+                    [(c, n if convention == "scored" else planned) for c, n in r.passes]
+                    for r in cell.records
+                )
+                values = [v for some in trials if (v := pass_hat(some, k)) is not None]
                 row.append(f"{mean(values):.3f}" if values else "")
             rows.append((*row, f"{lost} of {total}"))
     conventions = "; ".join(f"`{name}`: {what}" for name, what in CONVENTIONS.items())
@@ -146,11 +149,6 @@ def _only(cell: Cell, places: Sequence[int]) -> Cell:
     """The cell of some of its tasks."""
     some = (replace(r, success=tuple(r.success[i] for i in places)) for r in cell.records)
     return replace(cell, records=tuple(some))
-
-
-def _trials(record: Record, convention: str, planned: int) -> list[tuple[int, int]]:
-    """Successes and trials per task."""
-    return [(c, n if convention == "scored" else planned) for c, n in record.passes]
 
 
 def checklists(found: Mapping[tuple[str, int], Cell], caption: str) -> Table | None:

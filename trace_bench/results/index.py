@@ -25,7 +25,7 @@ from trace_bench.core import decode, limits, lines, run_files, store, types, yam
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.store import read_bytes, remove_leftovers, write_bytes
-from trace_bench.results import checks, records, rules, runs
+from trace_bench.results import checks, records, rules, runs, statistics
 from trace_bench.results.records import DAMAGE, Record, as_line, from_line
 
 FORMAT = 1
@@ -34,6 +34,7 @@ SETTLED_NS = 2_000_000_000
 clock, and its size and times stay the same: such a run is not indexed yet."""
 SOURCES = (
     types, lines, limits, decode, run_files, store, yaml_file, runs, rules, records, checks,
+    statistics,
 )  # fmt: skip
 """The code that makes records."""
 _HEAD = Limits(size=4096)

@@ -30,7 +30,7 @@ class Found:
 def find(places: Sequence[Path], rule: str | None = None, indexed: bool = False) -> Found:
     """Records of all run folders at or below `places`, and of record files (*.jsonl) named there.
     `rule` None is the default rule for folders, and for files the one that they were made by.
-    `indexed`: with an index in each of the folders, see `run_folders`.
+    `indexed`: with an index in each of the folders, see `_run_folders`.
 
     A folder that is unfinished, damaged or edited is skipped and named, and so is a run that was
     there before: two copies are not two seeds. UserError for a place that does not exist, and for a
@@ -58,12 +58,12 @@ def find(places: Sequence[Path], rule: str | None = None, indexed: bool = False)
             for record in _of_rule(read_records(place), rule, place):
                 take(record, place)
             continue
-        for folder, record in run_folders(place, rule or DEFAULT, skipped, notes):
+        for folder, record in _run_folders(place, rule or DEFAULT, skipped, notes):
             take(record, folder)
     return Found(tuple(found.values()), tuple(skipped), folders, tuple(notes or ()))
 
 
-def run_folders(
+def _run_folders(
     place: Path, rule: str, skipped: list[str], notes: list[str] | None = None
 ) -> Iterator[tuple[Path, Record]]:
     """Every finished run at or below a folder, with its record; the others are named in

@@ -59,10 +59,6 @@ class Prices:
             if role not in ROLES:
                 raise unknown("role", role, ROLES, f"tokens.{role}")
 
-    def of_tokens(self, role: str) -> TokenPrice | None:
-        found: TokenPrice | None = self.tokens.get(role)
-        return found
-
 
 def read_prices(path: Path) -> Prices:
     """The prices in a YAML file. Raises UserError for a file that holds anything else."""
@@ -100,7 +96,7 @@ def bill(record: Record, prices: Prices) -> Bill:
             parts[name] = total / 3600 * count * price
     for role, used in record.usage.items():
         prompt, completion = (used.get(name, 0) for name in TOKENS)
-        price_of = prices.of_tokens(role)
+        price_of: TokenPrice | None = prices.tokens.get(role)
         if price_of is not None:
             money = (prompt * price_of.prompt + completion * price_of.completion) / 1e6
             parts["tokens"] = parts.get("tokens", 0.0) + money

@@ -17,12 +17,13 @@ from trace_bench.core.decode import decode
 from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import ELSEWHERE, FLOORS, TASKS
-from trace_bench.core.store import fingerprint, read_bytes, read_object
+from trace_bench.core.store import fingerprint, read_bytes, read_if_there, read_object
 from trace_bench.core.types import Boundary, Purpose, charged
 from trace_bench.core.yaml_file import read_settings
 from trace_bench.results.checks import check
 from trace_bench.results.records import Record
 from trace_bench.results.rules import DEFAULT, counted, drops
+from trace_bench.results.statistics import mean, task_means
 
 # Settings in which runs of one table may differ without harm to the comparison.
 FREE = (
@@ -54,8 +55,12 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
     final = counted(lines["final"], rule)
     tasks = sorted({o.task for o in final})
     trials = int(config["evaluation"]["trials"])
+    marks = summary.get("marks", ())  # remarks that every table must show
+    # Only where an episode was lost do the reporting rules differ; the summary's figures of routing
+    # hold for the default rule only.
+    alike = rule == DEFAULT or b'"score":null' not in evaluation
     record = Record(
-        method=_label(summary),
+        method=f"{summary['method']} ({', '.join(marks)})" if marks else summary["method"],
         budget=summary["budget"],
         seed=summary["seed"],
         settings=settings,
@@ -70,7 +75,7 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         rule=rule,
         drops={**drops(lines["final"], rule), "rollouts_lost": _lost(ledger)},
         passes=_passes(final, tasks) if trials > 1 else [],
-        routing=summary["routing"] if rule == DEFAULT or not _ever_lost(evaluation) else None,
+        routing=summary["routing"] if alike else None,
         capabilities=tuple(summary["capabilities"] or ()),
         votes=_votes(folder),
         adapters=tuple(summary["adapters"]),
@@ -95,8 +100,7 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
 
 def _needs(folder: Path, tasks: Sequence[str]) -> tuple[int, ...]:
     """How many capabilities each task needs; () where that is not known of all."""
-    path = folder / TASKS
-    tags = read_object(path) if path.exists() else {}
+    tags = read_if_there(folder / TASKS)
     known = [tag for task in tasks if isinstance(tag := tags.get(task), list)]
     return tuple(map(len, known)) if len(known) == len(tasks) else ()
 
@@ -128,12 +132,6 @@ def _usage(summary: Mapping[str, Any]) -> dict[str, dict[str, int]]:
     return {role: {name: used.get(name, 0) for name in TOKENS} for role, used in found.items()}
 
 
-def _label(summary: Mapping[str, Any]) -> str:
-    """The method's name, with the remarks that every table must show."""
-    marks, method = summary.get("marks", ()), summary["method"]
-    return f"{method} ({', '.join(marks)})" if marks else method
-
-
 def _summary(folder: Path) -> Mapping[str, Any]:
     path = folder / "summary.json"
     if not path.exists():
@@ -151,12 +149,6 @@ def _config(folder: Path, summary: Mapping[str, Any]) -> Mapping[str, Any]:
     if fingerprint(identity) != summary["fingerprint"]:
         raise UserError(f"{folder}: config.yaml is not the one that the run was made with")
     return config
-
-
-def _ever_lost(evaluation: bytes) -> bool:
-    """Whether any held-out episode was lost. Only then do the reporting rules differ, and the
-    summary's routing figures hold for the default rule only."""
-    return b'"score":null' in evaluation
 
 
 def _checked_bytes(folder: Path, name: str, summary: Mapping[str, Any]) -> bytes:
@@ -201,11 +193,8 @@ def _by_agent(evaluation: bytes, agents: Sequence[str]) -> dict[str, list[Outcom
 
 
 def _per_task(outcomes: Iterable[Outcome], tasks: Sequence[str]) -> tuple[float | None, ...]:
-    values: dict[str, list[float]] = {}
-    for o in outcomes:
-        if not o.lost:
-            values.setdefault(o.task, []).append(o.success)
-    return tuple(sum(values[t]) / len(values[t]) if t in values else None for t in tasks)
+    scored = task_means((o.task, o.success) for o in outcomes if not o.lost)
+    return tuple(map(scored.get, tasks))
 
 
 def _passes(outcomes: Iterable[Outcome], tasks: Sequence[str]) -> list[list[int]]:
@@ -219,15 +208,12 @@ def _passes(outcomes: Iterable[Outcome], tasks: Sequence[str]) -> list[list[int]
 
 def _mean(outcomes: Sequence[Outcome], what: str) -> float:
     known = [getattr(o, what) for o in outcomes if not o.lost]
-    return sum(known) / len(known) if known else 0.0
+    return mean(known) if known else 0.0
 
 
 def _votes(folder: Path) -> dict[str, list[int]]:
     """Per capability: labelling runs that found it lacking by the thresholds, and all of them."""
-    path = folder / "capabilities.json"
-    if not path.exists():
-        return {}
-    candidates = read_object(path).get("candidates", ())
+    candidates = read_if_there(folder / "capabilities.json").get("candidates", ())
     return {c["name"]: [c["votes"], len(c["runs"])] for c in candidates}
 
 

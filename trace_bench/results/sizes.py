@@ -40,7 +40,7 @@ def make(found: Found) -> tuple[Table, Sizes, str]:
         raise UserError("`sizes` needs runs of at least two models. Name more runs.")
     _check(found.records)
     records = by_size(found.records)
-    sizes = {size: _cells(some) for size, some in records.items()}
+    sizes = {s: {m: cell for (m, _), cell in cells(some).items()} for s, some in records.items()}
     text = (
         "What a method brings over the agent that it began with, by the size of the base model, "
         "with 95 % intervals over tasks and seeds, differences paired by task; wall time of the "
@@ -104,10 +104,6 @@ def draw(sizes: Sizes, about: str, path: Path) -> list[Path]:
 def minutes(cell: Cell) -> float:
     """Wall time of the method, mean over seeds."""
     return mean([r.wall_s.get("method", 0.0) for r in cell.records]) / 60
-
-
-def _cells(records: Sequence[Record]) -> dict[str, Cell]:
-    return {method: cell for (method, _), cell in cells(records).items()}
 
 
 def _check(records: Sequence[Record]) -> None:

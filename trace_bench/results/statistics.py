@@ -7,11 +7,13 @@ trials of a task say less about an agent than two tasks do.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
+LEVEL = 0.95  # of every interval
 RESAMPLES = 10_000
 EXACT_PAIRS = 14  # 2^14 sign patterns take a few milliseconds
 
@@ -26,12 +28,9 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class PairedDifference:
+class PairedDifference(Interval):
     """Mean of `treated - control` over the same tasks, its interval and a two-sided p-value."""
 
-    value: float
-    low: float
-    high: float
     p_value: float
     n: int
     discordant: int  # tasks on which the two differ
@@ -50,20 +49,23 @@ def task_means(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
     return {task: mean(v) for task, v in values.items()}
 
 
-def bootstrap_interval(
-    values: Sequence[float], *, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
-) -> Interval:
+def bootstrap_interval(values: Sequence[float]) -> Interval:
     """Percentile bootstrap interval of the mean; one value per task.
 
     Raises ValueError for an empty sample: a mean of nothing is a mistake of the caller.
     """
     sample = _sample(values)
-    means = _bootstrap_means(sample, resamples, seed)
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    rng = np.random.default_rng(0)
+    block = max(1, 1_000_000 // sample.size)  # drawn in blocks so that memory stays small
+    means = [
+        sample[rng.integers(0, sample.size, size=(min(block, RESAMPLES - i), sample.size))].mean(1)
+        for i in range(0, RESAMPLES, block)
+    ]
+    low, high = np.quantile(np.concatenate(means), [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return Interval(float(sample.mean()), float(low), float(high))
 
 
-def wilson_interval(successes: float, n: int, *, level: float = 0.95) -> Interval:
+def wilson_interval(successes: float, n: int) -> Interval:
     """Wilson's score interval for a proportion; sound at 0 and n, where a bootstrap has no width.
 
     Source: E. B. Wilson, Probable inference, the law of succession, and statistical inference,
@@ -71,7 +73,7 @@ def wilson_interval(successes: float, n: int, *, level: float = 0.95) -> Interva
     """
     if n <= 0 or not 0 <= successes <= n:
         raise ValueError(f"successes must lie in 0..n with n > 0, got {successes} of {n}")
-    z = _normal_quantile((1 + level) / 2)
+    z = NormalDist().inv_cdf((1 + LEVEL) / 2)
     share = successes / n
     scale = 1 + z * z / n
     centre = (share + z * z / (2 * n)) / scale
@@ -91,9 +93,7 @@ FINEST_P = 1 / (RESAMPLES * 2 + 1)
 """The smallest Monte Carlo p-value of `permutation_p`: no sign flip reached the observed value."""
 
 
-def permutation_p(
-    differences: Sequence[float], *, resamples: int = RESAMPLES * 2, seed: int = 0
-) -> float:
+def permutation_p(differences: Sequence[float], *, resamples: int = RESAMPLES * 2) -> float:
     """Two-sided p-value of the paired sign-flip test of "mean difference is 0".
 
     Exact when all differences have one size (single-trial success: the sign test, McNemar's exact
@@ -114,7 +114,7 @@ def permutation_p(
         patterns = np.arange(2**changed.size)[:, None] >> np.arange(changed.size) & 1
         sums = (2 * patterns - 1) @ sizes
         return float((np.abs(sums) >= bound).mean())
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     hits = 0
     width, total = -(-changed.size // 8), float(sizes.sum())
     for start in range(0, resamples, 1000):
@@ -126,12 +126,7 @@ def permutation_p(
 
 
 def paired_difference(
-    treated: dict[str, float],
-    control: dict[str, float],
-    *,
-    level: float = 0.95,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
+    treated: Mapping[str, float], control: Mapping[str, float]
 ) -> PairedDifference:
     """Difference of two agents on the same tasks; the dictionaries map task ids to values.
 
@@ -142,14 +137,11 @@ def paired_difference(
         odd = sorted(treated.keys() ^ control.keys())
         raise ValueError(f"the agents were measured on different tasks, e.g. {odd[:3]}")
     sample = _sample([treated[task] - control[task] for task in control])
-    interval = bootstrap_interval(sample.tolist(), level=level, resamples=resamples, seed=seed)
+    values = sample.tolist()
+    changed = int((sample != 0).sum())
+    found = bootstrap_interval(values)
     return PairedDifference(
-        value=interval.value,
-        low=interval.low,
-        high=interval.high,
-        p_value=permutation_p(sample.tolist(), seed=seed),
-        n=int(sample.size),
-        discordant=int((sample != 0).sum()),
+        **vars(found), p_value=permutation_p(values), n=len(values), discordant=changed
     )
 
 
@@ -170,24 +162,7 @@ def _sample(values: Sequence[float]) -> np.ndarray:
     return sample
 
 
-def _bootstrap_means(sample: np.ndarray, resamples: int, seed: int) -> np.ndarray:
-    """Means of `resamples` resamples, drawn in blocks so that memory stays small."""
-    rng = np.random.default_rng(seed)
-    block = max(1, 1_000_000 // sample.size)
-    means = [
-        sample[rng.integers(0, sample.size, size=(min(block, resamples - i), sample.size))].mean(1)
-        for i in range(0, resamples, block)
-    ]
-    return np.concatenate(means)
-
-
 def _sign_test(positive: int, n: int) -> float:
     """Two-sided exact binomial test with share 1/2."""
     tail = sum(math.comb(n, k) for k in range(min(positive, n - positive) + 1))
     return min(1.0, 2 * tail / 2**n)
-
-
-def _normal_quantile(share: float) -> float:
-    from statistics import NormalDist
-
-    return NormalDist().inv_cdf(share)

@@ -18,7 +18,7 @@ import numpy as np
 from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import TASKS
-from trace_bench.core.store import read_lines, read_object
+from trace_bench.core.store import read_if_there, read_lines
 from trace_bench.results import choose
 from trace_bench.results.captions import began_with
 from trace_bench.results.compare import (
@@ -217,8 +217,10 @@ def _what_it_can_show(a: Side, b: Side) -> list[str]:
     trials = int(a.first.settings.get("evaluation.trials", 1))
     found = repeats_of([*a.records, *b.records])
     if found is ASSUMED and _same_base(a.first, b.first):
-        twins = [a.base.records[0], b.base.records[0]]
-        found = repeats_of([twins[0], _as(twins[1], twins[0])])
+        one, two = a.base.records[0], b.base.records[0]
+        own = one.method_settings
+        two = replace(two, settings=one.settings, method_settings=own, budget=one.budget)
+        found = repeats_of([one, two])
     seeds = min(len(a.records), len(b.records))
     return [can_show(len(a.first.success), seeds, trials, found)]
 
@@ -227,12 +229,6 @@ def _same_base(a: Record, b: Record) -> bool:
     """Whether both ran the same agent to begin with."""
     names = [k for k in {**a.settings, **b.settings} if k.startswith(("model.", "policy."))]
     return all(a.settings.get(name) == b.settings.get(name) for name in names)
-
-
-def _as(record: Record, other: Record) -> Record:
-    """The record as one of the other's settings."""
-    own = other.method_settings
-    return replace(record, settings=other.settings, method_settings=own, budget=other.budget)
 
 
 @dataclass(frozen=True)
@@ -279,7 +275,7 @@ def per_task(a: Side, b: Side, folders: Mapping[str, Path]) -> str:
         )
     outcomes = read_lines(folder / "evaluation.jsonl", Outcome)
     ids = sorted({o.task for o in outcomes if o.agent == "final"})
-    tags = read_object(folder / TASKS) if (folder / TASKS).exists() else {}
+    tags = read_if_there(folder / TASKS)
     needs = {task: words for task, words in tags.items() if isinstance(words, list)}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

@@ -24,7 +24,7 @@ from trace_bench.core.types import AgentSpec
 from trace_bench.serve.request import Model, ServeSettings
 
 if TYPE_CHECKING:
-    from trace_bench.serve.app import Backend
+    from trace_bench.serve.app import Answerer
 
 BASE = "base"
 _HELP = {
@@ -116,7 +116,7 @@ def models_of(agent: AgentSpec, name: str) -> dict[str, Model]:
     return {name: Model(routed=True), **others}
 
 
-def _local(given: argparse.Namespace, agent: AgentSpec, settings: ServeSettings) -> Backend:
+def _local(given: argparse.Namespace, agent: AgentSpec, settings: ServeSettings) -> Answerer:
     from trace_bench.policies.local import LocalPolicy
     from trace_bench.serve.engine import Local, LocalEngine
 
@@ -130,7 +130,7 @@ def _local(given: argparse.Namespace, agent: AgentSpec, settings: ServeSettings)
     return Local(LocalEngine(policy, agent, settings.tokens))
 
 
-def _forward(given: argparse.Namespace, agent: AgentSpec, settings: ServeSettings) -> Backend:
+def _forward(given: argparse.Namespace, agent: AgentSpec, settings: ServeSettings) -> Answerer:
     from trace_bench.llm.client import Endpoint, check_urls, read_key
     from trace_bench.serve.forward import Forward
 

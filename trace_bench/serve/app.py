@@ -23,7 +23,7 @@ Log = Callable[[str], None]
 GONE = 499  # in the log: the client has gone before its answer
 
 
-class Backend(Protocol):
+class Answerer(Protocol):
     """Answers a request whole, or as server-sent events; `note` gets facts for the log. Cancelling
     either frees what the request holds. Raises Refused."""
 
@@ -42,7 +42,7 @@ class App:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Answerer,
         models: Mapping[str, Model],
         settings: ServeSettings,
         key: str | None,
@@ -84,42 +84,38 @@ class App:
         return JSONResponse({"object": "list", "data": named})
 
     async def _chat(self, request: Request) -> Response:
-        line = _Line(self._log)
+        line, open_ = _Line(self._log), False
+        status: int | None = 500
         try:
             self._check_key(request)
             if self._open >= self._settings.requests:
                 raise Refused(
                     429, f"{self._open} requests are in flight, as many as allowed; try again"
                 )
-            self._open += 1
-        except Refused as error:
-            return line.refused(error)
-        try:
-            ask = parse(
-                await self._body(request), Limits(self._settings.body), self._settings.tokens
-            )
-            line.ask = ask
+            self._open, open_ = self._open + 1, True
+            body = await self._body(request)
+            line.ask = ask = parse(body, Limits(self._settings.body), self._settings.tokens)
             if (model := self._models.get(ask.model)) is None:
                 names = ", ".join(self._models)
                 text = f"the model {ask.model[:80]!r} does not exist; there are: {names}"
                 raise Refused(404, text, param="model", code="model_not_found")
             if ask.stream:
-                return await self._streamed(request, ask, model, line)
+                stream = await self._streamed(request, ask, model, line)
+                status = None
+                return stream
             answer = await _unless_gone(request, self._backend.whole(ask, model, line.note))
+            status = 200
+            return JSONResponse(answer)
         except Refused as error:
-            self._open -= 1
-            return line.refused(error)
+            status = error.status
+            return _refusal(error)
         except ClientDisconnect:
-            self._open -= 1
-            line.ended(GONE)
+            status = GONE
             return Response(status_code=GONE)
-        except BaseException:
-            self._open -= 1
-            line.ended(500)
-            raise
-        self._open -= 1
-        line.ended(200)
-        return JSONResponse(answer)
+        finally:
+            if status is not None:  # else the stream ends it
+                self._open -= open_
+                line.ended(status)
 
     async def _streamed(
         self, request: Request, ask: ChatRequest, model: Model, line: _Line
@@ -192,10 +188,6 @@ class _Line:
         self._log, self._start = log, time.monotonic()
         self.ask: ChatRequest | None = None
         self.note: dict[str, Any] = {}
-
-    def refused(self, error: Refused) -> Response:
-        self.ended(error.status)
-        return _refusal(error)
 
     def ended(self, status: int) -> None:
         text = f"chat {status} {time.monotonic() - self._start:.3f} s"

@@ -16,7 +16,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 @dataclass(frozen=True)
-class Answer:
+class Completion:
     """One answer. `prompt`, `completion`: tokens."""
 
     message: Message
@@ -25,7 +25,7 @@ class Answer:
     completion: int
 
 
-def answer_of(turn: Turn, before: int) -> Answer:
+def answer_of(turn: Turn, before: int) -> Completion:
     """The answer in a turn. `before`: tokens of the conversation before it. Calls get ids of their
     own: a conversation may hold others already."""
     message: Message = {**turn.reply, "content": turn.reply["content"].strip()}
@@ -33,7 +33,7 @@ def answer_of(turn: Turn, before: int) -> Answer:
     if message.get("tool_calls"):
         message["tool_calls"] = [{**c, "id": f"call_{uuid4().hex}"} for c in message["tool_calls"]]
         finish = "tool_calls"
-    return Answer(message, finish, before, len(turn.token_ids))
+    return Completion(message, finish, before, len(turn.token_ids))
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Shape:
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def whole(self, answer: Answer) -> dict[str, Any]:
+    def whole(self, answer: Completion) -> dict[str, Any]:
         choice = {"index": 0, "message": answer.message, "finish_reason": answer.finish}
         return {**self._head("chat.completion"), "choices": [choice], "usage": usage(answer)}
 
@@ -54,7 +54,7 @@ class Shape:
     def text(self, delta: str) -> bytes:
         return self._event({"content": delta})
 
-    def last(self, answer: Answer, with_usage: bool) -> list[bytes]:
+    def last(self, answer: Completion, with_usage: bool) -> list[bytes]:
         """Tool calls, the reason of the end, the usage if asked for, and the mark of the end."""
         calls: Sequence[Mapping[str, Any]] = answer.message.get("tool_calls", ())
         events = [self._event({"tool_calls": [{"index": i, **c}]}) for i, c in enumerate(calls)]
@@ -72,7 +72,7 @@ class Shape:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model}
 
 
-def usage(answer: Answer) -> dict[str, int]:
+def usage(answer: Completion) -> dict[str, int]:
     total = answer.prompt + answer.completion
     return {
         "prompt_tokens": answer.prompt,

@@ -24,9 +24,9 @@ from trace_bench.core.types import AgentSpec, Message
 from trace_bench.play.steps import with_guidance
 from trace_bench.policies.engine.guide import BadSchema, Guide
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.policies.routing.merge import Sums
+from trace_bench.policies.routing.merge import MergedSums
 from trace_bench.policies.routing.router import make_router
-from trace_bench.serve.completion import Answer, Shape, answer_of
+from trace_bench.serve.completion import Completion, Shape, answer_of
 from trace_bench.serve.request import (
     ChatRequest,
     Model,
@@ -37,7 +37,7 @@ from trace_bench.serve.request import (
     new_messages,
 )
 
-Event = str | Answer | Refused
+Event = str | Completion | Refused
 """What a client gets: all of the text so far, the whole answer, or the reason why there is none."""
 
 
@@ -63,7 +63,7 @@ class LocalEngine:
         self.broken = False
         self._policy, self._agent, self._most = policy, agent, most
         self._router = make_router(agent, policy)
-        self._sums = Sums(policy, agent)
+        self._sums = MergedSums(policy, agent)
         self._asked: queue.SimpleQueue[tuple[str, Ticket | None]] = queue.SimpleQueue()
         self._waiting: deque[Ticket] = deque()
         self._running: dict[int, Ticket] = {}
@@ -259,7 +259,7 @@ class LocalEngine:
 
 
 class Local:
-    """`app.Backend`: the engine of this process."""
+    """`app.Answerer`: the engine of this process."""
 
     def __init__(self, engine: LocalEngine) -> None:
         self._engine = engine
@@ -267,7 +267,7 @@ class Local:
     async def whole(self, ask: ChatRequest, model: Model, note: dict[str, Any]) -> dict[str, Any]:
         async with aclosing(self._ask(ask, model, note)) as events:
             async for event in events:
-                if isinstance(event, Answer):
+                if isinstance(event, Completion):
                     return Shape(ask.model).whole(event)
         raise AssertionError("the last event is an answer, or it raises")
 
@@ -277,14 +277,14 @@ class Local:
         shape, said, begun = Shape(ask.model), "", False
         async with aclosing(self._ask(ask, model, note)) as found:
             async for event in found:
-                text = event.message["content"] if isinstance(event, Answer) else event
+                text = event.message["content"] if isinstance(event, Completion) else event
                 if not begun:
                     yield shape.first()
                     begun = True
                 if len(text) > len(said):
                     yield shape.text(text[len(said) :])
                     said = text
-                if isinstance(event, Answer):
+                if isinstance(event, Completion):
                     for data in shape.last(event, ask.usage):
                         yield data
 
@@ -296,7 +296,7 @@ class Local:
 
     async def _ask(
         self, ask: ChatRequest, model: Model, note: dict[str, Any]
-    ) -> AsyncGenerator[str | Answer, None]:
+    ) -> AsyncGenerator[str | Completion, None]:
         """The engine's events for a request; the last one is the answer."""
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[Event] = asyncio.Queue()
@@ -314,7 +314,7 @@ class Local:
                 note["adapter"] = ticket.adapter
                 if isinstance(event, Refused):
                     raise event
-                if isinstance(event, Answer):
+                if isinstance(event, Completion):
                     note |= {"prompt": event.prompt, "completion": event.completion}
                 yield event
         finally:

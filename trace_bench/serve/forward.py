@@ -18,7 +18,7 @@ from trace_bench.core.types import AgentSpec, Message
 from trace_bench.llm.client import BODY, CONNECT, Endpoint, LLMError, Secret, decompressed
 from trace_bench.play.steps import with_guidance
 from trace_bench.policies.openai import CHAT, OpenAIPolicy
-from trace_bench.policies.routing.merge import Mixture, Sums
+from trace_bench.policies.routing.merge import MergedSums, Mixture
 from trace_bench.policies.routing.router import make_router
 from trace_bench.serve.completion import DONE, event
 from trace_bench.serve.request import ChatRequest, Model, Refused, choose
@@ -27,7 +27,7 @@ NAME = "model"  # the field of every answer that holds a name of the server behi
 
 
 class Forward:
-    """`app.Backend`. Loads the agent's adapters into the server; raises UserError if it does
+    """`app.Answerer`. Loads the agent's adapters into the server; raises UserError if it does
     not answer, does not have the model or does not use an adapter."""
 
     def __init__(self, endpoint: Endpoint, model: str, agent: AgentSpec, most: int) -> None:
@@ -35,7 +35,7 @@ class Forward:
         self._policy = OpenAIPolicy(endpoint, model, capacity=endpoint.concurrency, extra=None)
         self._router: Router = make_router(agent, self._policy)
         self._policy.load(agent)
-        self._sums = Sums(self._policy, agent)
+        self._sums = MergedSums(self._policy, agent)
         self._one = asyncio.Lock()  # of what loads adapters
         self._secret = Secret(endpoint.key)
         headers = {"Accept-Encoding": "identity"}

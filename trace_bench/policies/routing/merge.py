@@ -221,7 +221,7 @@ def compress(wanted: AdapterRef, like: AdapterRef, name: str) -> AdapterRef:
     return out
 
 
-class Sums:
+class MergedSums:
     """Makes the sums of `agent`'s adapters that a router chooses usable, each on its first use;
     `policy` runs them and has loaded the agent.
 

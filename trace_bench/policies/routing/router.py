@@ -24,7 +24,7 @@ first two may name the adapter that acts where none is chosen, in place of the b
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from trace_bench.core.errors import UserError, unknown
@@ -34,8 +34,6 @@ from trace_bench.policies.routing.classifier import ClassifierRouter, TurnRouter
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.retrieval import RetrievalRouter
 from trace_bench.policies.routing.zero_shot import BothRouter, ZeroShotRouter
-
-KINDS = ("fixed", "retrieval", "zero_shot", "both", "classifier", "turns", "sum")
 
 
 def make_router(agent: AgentSpec, model: object = None) -> Router:
@@ -50,29 +48,24 @@ def make_router(agent: AgentSpec, model: object = None) -> Router:
                 "router. Give it a router, or a route for every episode."
             )
         return FixedRouter(names[0] if names else None)
-    kind = description.get("kind")
-    if kind == "fixed":
-        return FixedRouter(_known(description["adapter"], names))
-    _known(description.get("otherwise"), names)
-    if kind == "retrieval":
-        _check_examples(description, names)
-        return RetrievalRouter(description)
-    if kind == "zero_shot":
-        _check_skills(description, names)
-        return ZeroShotRouter(description, model)
-    if kind == "both":
-        _check_examples(description["retrieval"], names)
-        _check_skills(description["zero_shot"], names)
-        return BothRouter(description, model)
-    if kind == "classifier":
-        _check_labels(description, names)
-        return ClassifierRouter(description, model)
-    if kind == "turns":
-        _check_labels(description, names)
-        return TurnRouter(description)
-    if kind == "sum":
-        return FixedRouter(_sum(description, names))
-    raise unknown("router", kind, KINDS, "agent.router.kind")
+    kind = str(description.get("kind"))
+    if kind not in KINDS:
+        raise unknown("router", kind, KINDS, "agent.router.kind")
+    for name in _named(description):
+        if name is not None and name not in names:
+            raise unknown("adapter", name, ["null (the base model)", *names], "agent.router")
+    return KINDS[kind](description, model)
+
+
+def _named(description: Mapping[str, Any]) -> Iterator[str | None]:
+    """Every adapter that a description names."""
+    yield from (description.get("adapter"), description.get("otherwise"))
+    yield from description.get("labels", ())
+    yield from (example[1] for example in description.get("examples", ()))
+    yield from (each[0] for key in ("skills", "parts") for each in description.get(key, ()))
+    for part in ("retrieval", "zero_shot"):  # of "both"
+        if part in description:
+            yield from _named(description[part])
 
 
 class FixedRouter(Router):
@@ -87,33 +80,23 @@ class FixedRouter(Router):
         return self.adapter
 
 
-def _sum(description: Mapping[str, Any], names: Sequence[str]) -> Mixture:
-    parts = tuple((str(_known(name, names)), float(w)) for name, w in description["parts"])
+def _sum(description: Mapping[str, Any], model: object) -> FixedRouter:
+    parts = tuple((str(name), float(w)) for name, w in description["parts"])
     density = None if description.get("density") is None else share(description, "density")
     if not parts or not all(math.isfinite(w) for _, w in parts) or density == 0:
         raise UserError(
             f"agent.router is the sum of {list(description['parts'])} with the density {density}; "
             "needed: at least one adapter with a finite weight, and a density above 0."
         )
-    return Mixture(parts, density)
+    return FixedRouter(Mixture(parts, density))
 
 
-def _check_examples(description: Mapping[str, Any], names: Sequence[str]) -> None:
-    for example in description["examples"]:
-        _known(example[1], names)
-
-
-def _check_labels(description: Mapping[str, Any], names: Sequence[str]) -> None:
-    for name in description["labels"]:
-        _known(name, names)
-
-
-def _check_skills(description: Mapping[str, Any], names: Sequence[str]) -> None:
-    for name, _ in description["skills"]:
-        _known(name, names)
-
-
-def _known(name: str | None, names: Sequence[str]) -> str | None:
-    if name is not None and name not in names:
-        raise unknown("adapter", name, ["null (the base model)", *names], "agent.router")
-    return name
+KINDS: Mapping[str, Callable[[Mapping[str, Any], object], Router]] = {
+    "fixed": lambda description, _: FixedRouter(description["adapter"]),
+    "retrieval": lambda description, _: RetrievalRouter(description),
+    "zero_shot": ZeroShotRouter,
+    "both": BothRouter,
+    "classifier": ClassifierRouter,
+    "turns": lambda description, _: TurnRouter(description),
+    "sum": _sum,
+}

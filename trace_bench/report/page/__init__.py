@@ -18,8 +18,8 @@ from typing import Any
 
 from trace_bench.core.alike import same_agents
 from trace_bench.core.errors import UserError
-from trace_bench.report import pairs, runs
-from trace_bench.report.runs import Found, Run
+from trace_bench.report import runs
+from trace_bench.report.runs import Run, Runs
 from trace_bench.report.talks import Talks
 from trace_bench.results.compare import environment_code
 
@@ -40,7 +40,7 @@ class Made:
     left_out: tuple[str, ...]
 
 
-def build(found: Found, limit: int, plotly: Path | None = None) -> Made:
+def build(found: Runs, limit: int, plotly: Path | None = None) -> Made:
     """The report of these runs, in at most about `limit` bytes if leaving out conversations of
     training can achieve that. The charts are drawn by the build of plotly.js in the file `plotly`,
     or by the one in the Python package. UserError without either."""
@@ -55,7 +55,7 @@ def build(found: Found, limit: int, plotly: Path | None = None) -> Made:
     left_out += _training(found.runs, talks, blocks, limit)
     for number, (run, own) in enumerate(zip(found.runs, talks, strict=True)):
         blocks[f"run-{number}"] = _json(_run(run, own))
-    compared, remark = pairs.differences(found.runs)
+    compared, remark = runs.differences(found.runs)
     index = {
         "runs": [_head(run) for run in found.runs],
         "pairs": compared,

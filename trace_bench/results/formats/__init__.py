@@ -17,9 +17,9 @@ from trace_bench.core.errors import unknown
 from trace_bench.core.store import read_object
 from trace_bench.results import card
 from trace_bench.results.formats import atif, hf, inspect
-from trace_bench.results.formats.episodes import Source
+from trace_bench.results.formats.episodes import FinishedRun
 
-WRITERS: Mapping[str, Callable[[Source, Path], None]] = {
+WRITERS: Mapping[str, Callable[[FinishedRun, Path], None]] = {
     "inspect": inspect.write,
     "atif": atif.write,
     "hf": hf.write,
@@ -35,5 +35,5 @@ def export(folder: Path, out: Path, kind: str) -> list[Path]:
     if kind == "card":
         return card.export(folder, out)
     with card.bundle(folder, out) as (building, _):
-        WRITERS[kind](Source(folder, read_object(folder / "summary.json")), building)
+        WRITERS[kind](FinishedRun(folder, read_object(folder / "summary.json")), building)
     return sorted(p for p in out.rglob("*") if p.is_file())

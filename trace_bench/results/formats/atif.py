@@ -14,13 +14,13 @@ from typing import Any
 from trace_bench.core.store import write_text
 from trace_bench.core.types import Message, Trajectory, Turn, to_json
 from trace_bench.core.version import VERSION
-from trace_bench.results.formats.episodes import Played, Source
+from trace_bench.results.formats.episodes import FinishedRun, Played
 from trace_bench.results.formats.inspect import read_arguments
 
 FORMAT = "ATIF-v1.8"
 
 
-def write(source: Source, out: Path) -> None:
+def write(source: FinishedRun, out: Path) -> None:
     """Writes one document an episode that has a message."""
     for played in source.episodes():
         if played.trajectory.messages:
@@ -29,7 +29,7 @@ def write(source: Source, out: Path) -> None:
             write_text(path, json.dumps(document(played, source)))
 
 
-def document(played: Played, source: Source) -> dict[str, Any]:
+def document(played: Played, source: FinishedRun) -> dict[str, Any]:
     """An episode as an ATIF document. What ATIF has no field for is in `extra`: the score, the
     task, the purpose, why it ended."""
     t, s = played.trajectory, source.summary

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.lines import Entry, Outcome, Stored
-from trace_bench.core.store import read_lines, read_object
+from trace_bench.core.run_files import TASKS
+from trace_bench.core.store import read_if_there, read_lines
 from trace_bench.core.types import Trajectory
 
 HELD_OUT = "evaluation/"
@@ -34,7 +35,7 @@ class Played:
 
 
 @dataclass(frozen=True)
-class Source:
+class FinishedRun:
     """A finished run's folder and its summary."""
 
     folder: Path
@@ -43,8 +44,7 @@ class Source:
     @cached_property
     def tags(self) -> Mapping[str, list[str]]:
         """What the held-out tasks need, where the suite says so."""
-        path = self.folder / "tasks.json"
-        return read_object(path) if path.exists() else {}
+        return read_if_there(self.folder / TASKS)
 
     @property
     def name(self) -> str:

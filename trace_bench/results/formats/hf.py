@@ -16,7 +16,7 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_text
-from trace_bench.results.formats.episodes import Played, Source
+from trace_bench.results.formats.episodes import FinishedRun, Played
 
 COLUMNS = {
     "task": "the task's id",
@@ -36,7 +36,7 @@ COLUMNS = {
 }
 
 
-def write(source: Source, out: Path) -> None:
+def write(source: FinishedRun, out: Path) -> None:
     """Writes the dataset. UserError without pyarrow."""
     try:
         import pyarrow as arrow
@@ -61,7 +61,7 @@ def write(source: Source, out: Path) -> None:
     write_text(out / "README.md", _card(source, {n: len(r) for n, r in parts.items() if r}))
 
 
-def _row(played: Played, source: Source) -> dict[str, Any]:
+def _row(played: Played, source: FinishedRun) -> dict[str, Any]:
     t = played.trajectory
     return {
         "task": t.task,
@@ -110,7 +110,7 @@ def _schema(arrow: Any) -> Any:
     return arrow.schema([(name, types.get(name, text)) for name in COLUMNS])
 
 
-def _session(played: Played, source: Source) -> Iterator[dict[str, Any]]:
+def _session(played: Played, source: FinishedRun) -> Iterator[dict[str, Any]]:
     t = played.trajectory
     name = f"{source.name}/{played.group}/{t.task}/{played.trial}/{played.attempt}"
     yield {"type": "session", "harness": "trace_bench", "id": name, "name": t.task}
@@ -118,7 +118,7 @@ def _session(played: Played, source: Source) -> Iterator[dict[str, Any]]:
         yield {"type": "message", "message": message}
 
 
-def _card(source: Source, sizes: Mapping[str, int]) -> str:
+def _card(source: FinishedRun, sizes: Mapping[str, int]) -> str:
     s = source.summary
     configs = "".join(
         f"- config_name: {name}\n  data_files: data/{name}.parquet\n" for name in sizes

@@ -18,14 +18,14 @@ from typing import Any
 from trace_bench.core.lines import Outcome
 from trace_bench.core.store import write_text
 from trace_bench.core.types import Message, Trajectory
-from trace_bench.results.formats.episodes import HELD_OUT, Played, Source
+from trace_bench.results.formats.episodes import HELD_OUT, FinishedRun, Played
 from trace_bench.results.statistics import mean, task_means
 
 VERSION = 2
 SCORES = ("success", "similarity")
 
 
-def write(source: Source, out: Path) -> None:
+def write(source: FinishedRun, out: Path) -> None:
     """Writes the logs."""
     made = datetime.fromtimestamp((source.folder / "summary.json").stat().st_mtime, UTC).isoformat()
     groups: dict[str, list[Played]] = {}
@@ -45,7 +45,7 @@ def write(source: Source, out: Path) -> None:
         write_text(out / f"{name}.json", json.dumps(log))
 
 
-def _last(found: Iterable[Played], source: Source) -> dict[tuple[str, int], dict[str, Any]]:
+def _last(found: Iterable[Played], source: FinishedRun) -> dict[tuple[str, int], dict[str, Any]]:
     """A sample per task and trial: the last attempt."""
     samples: dict[tuple[str, int], Played] = {}
     for played in found:
@@ -55,7 +55,9 @@ def _last(found: Iterable[Played], source: Source) -> dict[tuple[str, int], dict
     return {key: _sample(played, source) for key, played in samples.items()}
 
 
-def _log(source: Source, group: str, samples: list[dict[str, Any]], made: str) -> dict[str, Any]:
+def _log(
+    source: FinishedRun, group: str, samples: list[dict[str, Any]], made: str
+) -> dict[str, Any]:
     s = source.summary
     ids = list(dict.fromkeys(sample["id"] for sample in samples))
     epochs = max(sample["epoch"] for sample in samples)
@@ -101,7 +103,7 @@ def _figures(name: str, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _sample(played: Played, source: Source) -> dict[str, Any]:
+def _sample(played: Played, source: FinishedRun) -> dict[str, Any]:
     t = played.trajectory
     opening = t.turns[0].messages if t.turns else t.closing
     sample: dict[str, Any] = {
