@@ -10,17 +10,17 @@ from tempfile import TemporaryDirectory
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, fault_of, read
 from trace_bench.core.store import Lines, canonical, read_lines
+from trace_bench.core.types import Score
 from trace_bench.llm.structured import Unusable, read_block, read_json
 from trace_bench.policies.answers import read_message
 from trace_bench.policies.chat import parse_text
 from trace_bench.sandbox.protocol import (
-    Violation,
     decode,
     learn_tools,
-    score_from_json,
     step_from_json,
     task_from_json,
 )
@@ -56,20 +56,20 @@ DEEP = st.integers(1, 100_000).map(lambda n: b'{"a":' * n)
 @quick
 @given(BYTES | DEEP)
 def test_a_workers_line(line: bytes) -> None:
-    with contextlib.suppress(Violation):
+    with contextlib.suppress(Unreadable):
         assert fault_of(decode(line), Limits(2**24, 80)) is None
 
 
 @quick
 @given(STEP | VALUES)
 def test_a_workers_values(value: object) -> None:
-    with contextlib.suppress(Violation):
+    with contextlib.suppress(Unreadable):
         canonical(step_from_json(value, {}))
-    for reader in (score_from_json, lambda v: task_from_json(v, ("own",))):
-        with contextlib.suppress(Violation):
+    for reader in (lambda v: convert(v, Score), lambda v: task_from_json(v, ("own",))):
+        with contextlib.suppress(Unreadable):
             reader(value)
     if isinstance(value, dict):
-        with contextlib.suppress(Violation):
+        with contextlib.suppress(Unreadable):
             learn_tools({"step": value}, {})
 
 

@@ -65,7 +65,7 @@ def step_of(given: Any) -> Step:
     Unreadable."""
     if not isinstance(given, Step):
         raise Unreadable(f"expected a trace_bench.Step, got {type(given).__name__}")
-    data = dict(vars(given))
+    data = {f.name: getattr(given, f.name) for f in fields(Step)}
     for name in ("messages", "tools"):
         if fault := fault_of(data[name], MESSAGES):
             raise Unreadable(f"the {name} cannot be used: {fault}")

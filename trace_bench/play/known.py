@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import OnEpisode, Router, RoutesTurns
-from trace_bench.core.types import AgentSpec, Boundary, Task, Trajectory
+from trace_bench.core.types import AgentSpec, Task, Trajectory
 from trace_bench.play.rollouts import Batch, Choice, Player
-from trace_bench.play.steps import close, fault_of, make, readable, step_all, with_guidance
+from trace_bench.play.steps import close, make, step_all, with_guidance
 from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.router import make_router
 
@@ -96,10 +95,6 @@ def _some(
                 if isinstance(step, Exception):
                     found[i] = step
                     continue
-                if (fault := fault_of(step)) is not None:
-                    found[i] = EpisodeError(Boundary.ENVIRONMENT.value, fault)
-                    continue
-                step = readable(step)
                 found[i] = router.route(with_guidance(step.messages, agent.prompt), step.tools)
         finally:
             for env, _ in due:

@@ -13,6 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from trace_bench.core.decode import score_of
 from trace_bench.core.errors import EpisodeError, TraceBenchError, UserError
 from trace_bench.core.protocols import (
     Env,
@@ -41,10 +42,7 @@ from trace_bench.play.steps import (
     Faults,
     Way,
     close,
-    fault_of,
-    fault_of_score,
     make,
-    readable,
     step_all,
     step_one,
     way_of,
@@ -264,12 +262,10 @@ class _Playing:
         """Handles the result of a reset or step."""
         if isinstance(step, Exception):
             self._fail(episode, Boundary.ENVIRONMENT, step)
-        elif (fault := fault_of(step)) is not None:
-            self._fail(episode, Boundary.ENVIRONMENT, fault)
         elif episode.opened:
-            self._take(episode, readable(step))
+            self._take(episode, step)
         else:
-            self._open(episode, readable(step))
+            self._open(episode, step)
 
     def _open(self, episode: _Live, step: Step) -> None:
         """Starts the conversation: adds the guidance, sets the tools and chooses the adapter."""
@@ -349,12 +345,9 @@ class _Playing:
         """Ends an episode whose agent ran out of turns or context. That is not a failure of the
         infrastructure: the environment scores it as it stands, or else the score is 0."""
         try:
-            score = episode.env.score()
+            score = score_of(episode.env.score())
         except Exception as error:
             self._fail(episode, Boundary.ENVIRONMENT, error)
-            return
-        if (fault := fault_of_score(score)) is not None:
-            self._fail(episode, Boundary.ENVIRONMENT, fault)
             return
         self._finish(episode, stop, score)
 

@@ -24,7 +24,7 @@ from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import write_json
 from trace_bench.core.types import Message, Step, Task
 from trace_bench.llm.roles import Roles
-from trace_bench.play.steps import close, fault_of, make, readable, step_all
+from trace_bench.play.steps import close, make, step_all
 from trace_bench.play.suites import about_of, tasks_of
 from trace_bench.runner.beginning import beginning_of, check_beginning
 from trace_bench.runner.build import (
@@ -263,8 +263,8 @@ def _opened(suite: Suite, tasks: Sequence[Task]) -> Iterator[Step]:
     due = [(make(suite), task) for task in tasks]
     try:
         for step in step_all(suite, due):
-            if isinstance(step, Step) and fault_of(step) is None:
-                yield readable(step)
+            if isinstance(step, Step):
+                yield step
     finally:
         for env, _ in due:
             close(env)

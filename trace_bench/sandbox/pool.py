@@ -16,14 +16,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from trace_bench.core.decode import messages_of
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
+from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import Ask
 from trace_bench.sandbox.protocol import (
     PROTOCOL,
-    Violation,
     code_hash,
     learn_tools,
-    message_from_json,
 )
 from trace_bench.sandbox.transport import Lost, Transport, Worker
 
@@ -244,8 +244,8 @@ class Pool:
         if type(number) is not int or type(episode) is not int or episode not in batch.answers:
             raise Lost(f"it asked with the number {number!r} for the episode {episode!r}"[:200])
         try:
-            messages = [message_from_json(m) for m in message.get("messages", ())]
-        except (Violation, TypeError) as error:
+            messages = messages_of(message.get("messages", []))
+        except Unreadable as error:
             raise Lost(f"it broke the protocol: {error}") from error
         if not isinstance(schema := message.get("schema"), dict | None):
             raise Lost("it asked with a schema that is no object")
@@ -397,7 +397,7 @@ def _results(batch: _Batch, message: Mapping[str, Any]) -> list[Result]:
     try:
         for result in results:
             learn_tools(result, batch.worker.tools)
-    except Violation as error:
+    except Unreadable as error:
         raise Lost(f"it broke the protocol: {error}") from error
     return list(results)
 

@@ -7,7 +7,9 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+from trace_bench.core.decode import convert, messages_of
 from trace_bench.core.errors import EpisodeError, UserError
+from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import (
     ActsTogether,
     Env,
@@ -20,17 +22,10 @@ from trace_bench.core.protocols import (
     abilities,
 )
 from trace_bench.core.protocols.declared import Forwards, forwards, members
+from trace_bench.core.text import is_name
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, Task
 from trace_bench.sandbox.pool import Pool, PooledEpisode, Result
-from trace_bench.sandbox.protocol import (
-    Violation,
-    is_name,
-    message_from_json,
-    milestones_from_json,
-    score_from_json,
-    step_from_json,
-    task_from_json,
-)
+from trace_bench.sandbox.protocol import step_from_json, task_from_json
 
 T = TypeVar("T")
 
@@ -56,10 +51,8 @@ class SandboxedEnv(Env):
             raise result
         _raise_error(result)
         try:
-            return (
-                Score(0.0, False) if result["score"] is None else score_from_json(result["score"])
-            )
-        except (KeyError, Violation) as error:
+            return Score(0.0, False) if result["score"] is None else convert(result["score"], Score)
+        except (KeyError, Unreadable) as error:
             raise EpisodeError(Boundary.SANDBOX.value, f"no score came back: {error}") from error
 
     def close(self) -> None:
@@ -150,7 +143,7 @@ class _Remote(HasReference, HasMilestones, HasChecklist, Synthesizes, Synthesize
         answer = self._pool.query({"do": member, "given": given})
         try:
             return read(answer)
-        except (Violation, LookupError, TypeError, ValueError, AttributeError) as error:
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
             raise UserError(
                 f"the suite in the sandbox answered {member!r} with a value that cannot be "
                 f"read ({type(error).__name__}: {error}). Change `env`."
@@ -184,10 +177,10 @@ class _Remote(HasReference, HasMilestones, HasChecklist, Synthesizes, Synthesize
         return self._read("task", self._task, task_id)
 
     def reference(self, task: Task) -> Sequence[Message]:
-        return self._read("reference", lambda a: list(map(message_from_json, a)), task)
+        return self._read("reference", messages_of, task)
 
     def milestones(self, task: Task) -> Sequence[Milestone]:
-        return self._read("milestones", milestones_from_json, task)
+        return self._read("milestones", _milestones, task)
 
     def checklist(self, task: Task) -> Sequence[Sequence[Mapping[str, Any]]]:
         return self._read("checklist", lambda a: [[dict(i) for i in turn] for turn in a], task)
@@ -203,6 +196,10 @@ class _Remote(HasReference, HasMilestones, HasChecklist, Synthesizes, Synthesize
 
     def synthetic_in(self, domain: str, seed: int) -> Task:
         return self._read("synthetic_in", self._task, domain, seed)
+
+
+def _milestones(values: Any) -> Sequence[Milestone]:
+    return convert({"similarity": 0, "success": False, "milestones": values}, Score).milestones
 
 
 def _names(values: Any) -> tuple[str, ...]:
@@ -230,7 +227,7 @@ def _step(env: SandboxedEnv, result: Result) -> Step:
     worker = env.episode.worker
     try:
         return step_from_json(result.get("step"), worker.tools if worker else {})
-    except Violation as error:
+    except Unreadable as error:
         raise EpisodeError(Boundary.SANDBOX.value, f"no step came back: {error}") from error
 
 

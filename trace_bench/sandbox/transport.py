@@ -19,8 +19,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.limits import Unreadable
 from trace_bench.core.types import Tool
-from trace_bench.sandbox.protocol import MAX_LINE, Violation, decode, encode
+from trace_bench.sandbox.protocol import MAX_LINE, decode, encode
 
 TAIL = 2000  # characters of stderr that are kept
 CHUNK = 2**16
@@ -159,5 +160,5 @@ class Worker:
         self.buffer = rest
         try:
             return [decode(bytes(line)) for line in whole]
-        except Violation as error:
+        except Unreadable as error:
             raise Lost(f"it broke the protocol: {error}") from error

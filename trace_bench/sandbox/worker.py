@@ -35,6 +35,7 @@ from typing import Any
 
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.factory import load
+from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import RunContext, Suite, adopted, make_env
 from trace_bench.core.protocols.declared import members
 from trace_bench.core.text import described
@@ -43,7 +44,6 @@ from trace_bench.core.version import VERSION
 from trace_bench.sandbox.protocol import (
     MAX_LINE,
     PROTOCOL,
-    Violation,
     code_hash,
     decode,
     encode,
@@ -215,7 +215,7 @@ def main(arguments: Sequence[str]) -> int:
         worker.suite = _from_source(channel, start)
     try:
         worker.serve()
-    except Violation as error:
+    except Unreadable as error:
         print(f"the host broke the protocol: {error}", file=sys.stderr)
         return 1
     return 0

@@ -18,7 +18,7 @@ from trace_bench.methods.trace import logistic
 from trace_bench.methods.trace.settings import RoutingSettings
 from trace_bench.methods.trace.synthesis.draw import first_step
 from trace_bench.methods.trace.training import Job, Trained
-from trace_bench.play.steps import fault_of, with_guidance
+from trace_bench.play.steps import usable, with_guidance
 
 
 class Openings:
@@ -87,13 +87,10 @@ def steps(lab: Lab, tasks: Sequence[Task]) -> Iterator[Step]:
     generated code may fail at any time."""
     for task in tasks:
         try:
-            first = first_step(lab.suite_of(task), task)
+            first = usable(first_step(lab.suite_of(task), task))
         except Exception as error:
             if isinstance(error, UserError) and not isinstance(error, SourceError):
                 raise  # such as a sandbox that cannot be started
             lab.log(f"no example for the router from {task.id}: {type(error).__name__}: {error}")
-            continue
-        if (fault := fault_of(first)) is not None:
-            lab.log(f"no example for the router from {task.id}: {fault}")
             continue
         yield first
