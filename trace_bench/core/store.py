@@ -299,10 +299,14 @@ def read_lines(path: Path, kind: type[T]) -> list[T]: ...
 def read_lines(path: Path, kind: Any = dict) -> list[Any]:
     """All complete lines of a JSONL file, read-only (a torn last line is left out): values of the
     `kind`, or objects as they are. Raises UserError for a line that is none."""
-    if not path.exists():
-        return []
-    whole = read_bytes(path).split(b"\n")[:-1]
-    return [parse_line(line, path, n, kind) for n, line in enumerate(whole, start=1)]
+    return [*each_line(path, kind)]
+
+
+def each_line(path: Path, kind: type[T]) -> Iterator[T]:
+    """The same one by one, so that those before a damaged line can be used."""
+    whole = read_bytes(path).split(b"\n")[:-1] if path.exists() else []
+    for number, line in enumerate(whole, start=1):
+        yield parse_line(line, path, number, kind)
 
 
 def _write_all(file: IO[bytes], data: bytes) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.lines import Stored
-from trace_bench.core.store import read_lines
+from trace_bench.core.store import each_line
 from trace_bench.core.types import Message, Score, Trajectory, to_json
 
 CHUNK = 64
@@ -36,7 +36,7 @@ class Talks:
         if not path.exists():
             return
         self.parts.append([])
-        for line in read_lines(path, Stored):
+        for line in each_line(path, Stored):
             trajectory = line.trajectory
             if len(self.parts[-1]) == CHUNK:
                 self.parts.append([])
