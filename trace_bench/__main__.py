@@ -8,17 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trace_bench.core.errors import UserError
+from trace_bench.core.command import SAID, command
 
 if TYPE_CHECKING:
     from trace_bench.settings.schema import Settings
 
-INTERRUPTED = 130
-WRONG_INPUT = 2
 
-
-def _launch(argv: Sequence[str]) -> int:
-    """Imports what it needs itself: something should be on the screen before the slow imports."""
+@command("interrupted; the same command resumes the run")
+def main(argv: Sequence[str]) -> int:
+    """The program's exit code: 0 finished, 1 an agent without a score (or, in a dry run, something
+    missing), 2 wrong input (an error of one line), 130 interrupted."""
+    # It imports what it needs itself: something should be on the screen before the slow imports.
+    if "--version" in argv:
+        print(SAID)
+        return 0
     if {"-h", "--help"} & set(argv):
         from trace_bench.settings.compose import conf_dir, take
         from trace_bench.settings.help import text
@@ -41,22 +44,6 @@ def _job(settings: Settings) -> int:
     from trace_bench.runner.pipeline import run
 
     return run(settings)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """The program's exit code: 0 finished, 1 an agent without a score (or, in a dry run, something
-    missing), 2 wrong input (an error of one line), 130 interrupted."""
-    try:
-        return _launch(sys.argv[1:] if argv is None else argv)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return WRONG_INPUT
-    except BrokenPipeError:  # the reader of the output (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left at the exit
-        return 0
-    except KeyboardInterrupt:
-        print("interrupted; the same command resumes the run", file=sys.stderr)
-        return INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
+from trace_bench.core.command import command, told
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Suite
 from trace_bench.envs.check import Line, check
@@ -29,16 +30,10 @@ from trace_bench.settings.schema import Settings
 LIMIT = 16
 
 
+@command()
 def main(arguments: Sequence[str]) -> int:
     """The exit status: 0 when all checks pass, 1 when one fails, 2 for wrong input."""
-    if any(a in ("-h", "--help") for a in arguments):
-        print(__doc__)
-        return 0
-    try:
-        return _check(list(arguments))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return 0 if told(arguments, __doc__) else _check(list(arguments))
 
 
 def _check(arguments: list[str]) -> int:
@@ -82,4 +77,4 @@ def _apart(suite: Suite, settings: Settings) -> Line:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

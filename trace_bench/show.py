@@ -22,6 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.alike import same_agents
+from trace_bench.core.command import command
+from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Stored
 from trace_bench.core.run_files import TASKS
@@ -189,29 +191,19 @@ def labels_of(folder: Path, episode: Stored) -> dict[str, Any]:
     return {}
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+@command()
+def main(argv: Sequence[str]) -> int:
     given = _parser().parse_args(argv)
-    try:
-        text = visible(_asked(given))
-    except UserError as error:
-        print(visible(f"error: {error}"), file=sys.stderr)
-        return 2
-    try:
-        if sys.stdout.isatty() and text.count("\n") >= shutil.get_terminal_size().lines:
-            pydoc.pager(text)
-        else:
-            print(text)
-    except BrokenPipeError:  # the reader (head, less) has seen enough
-        sys.stderr.close()
+    text = visible(_asked(given))
+    if sys.stdout.isatty() and text.count("\n") >= shutil.get_terminal_size().lines:
+        pydoc.pager(text)
+    else:
+        print(text, flush=True)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "python -m trace_bench.show",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("show", __doc__)
     parser.add_argument("run", type=Path, help="a run's folder")
     parser.add_argument("task", nargs="?", help="a task's id or the end of it")
     parser.add_argument("number", nargs="?", help="which of its episodes")

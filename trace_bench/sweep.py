@@ -7,7 +7,6 @@ the command lines. Finished and failed runs are logged in <runs root>/sweeps/<na
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import itertools
 import signal
@@ -22,6 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.command import command
+from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.store import Lines
 from trace_bench.runner.folder import locate, stored_summary
@@ -126,8 +127,9 @@ def members(path: Path, extra: Sequence[str] = (), config_dir: Path | None = Non
     ]
 
 
+@command("interrupted; the same command goes on with what is left")
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser("python -m trace_bench.sweep", description=__doc__)
+    parser = parser_of("sweep", __doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--jobs", type=int, default=1, help="runs at once (default 1)")
     parser.add_argument("--retry", action="store_true", help="also run what failed before")
@@ -135,22 +137,15 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--runs-root", default="runs", help="where run folders lie (default runs)")
     parser.add_argument("--config-dir", type=Path, help="a folder with settings files of your own")
     given = parser.parse_args(arguments)
-    try:
-        if given.jobs < 1:
-            raise UserError(f"--jobs {given.jobs}; allowed: 1 or more.")
-        extra = () if given.runs_root == "runs" else (f"runs_root={given.runs_root}",)
-        runs = members(given.file, extra, given.config_dir)
-        if given.list:
-            print("\n".join(f"python -m trace_bench {m.name}" for m in runs))
-            return 0
-        record = Path(given.runs_root) / "sweeps" / f"{given.file.stem}.jsonl"
-        return sweep(record, runs, given.jobs, given.retry)
-    except KeyboardInterrupt:
-        print("interrupted; the same command goes on with what is left", file=sys.stderr)
-        return 130
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if given.jobs < 1:
+        raise UserError(f"--jobs {given.jobs}; allowed: 1 or more.")
+    extra = () if given.runs_root == "runs" else (f"runs_root={given.runs_root}",)
+    runs = members(given.file, extra, given.config_dir)
+    if given.list:
+        print("\n".join(f"python -m trace_bench {m.name}" for m in runs))
+        return 0
+    record = Path(given.runs_root) / "sweeps" / f"{given.file.stem}.jsonl"
+    return sweep(record, runs, given.jobs, given.retry)
 
 
 def sweep(path: Path, runs: Sequence[Member], jobs: int, retry: bool) -> int:
@@ -223,4 +218,4 @@ def _outcome(member: Member, code: int, error: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

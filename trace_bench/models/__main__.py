@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from trace_bench.core.command import command
+from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.models import Kept, check_name, listed, making, place, read_kept, taken
 from trace_bench.models.convert import HERMES, OWN, convert
@@ -111,28 +113,23 @@ def add(source: Path, name: str, template: str, cache: Path) -> Kept:
     return read_kept(cache, name)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@command()
+def main(arguments: Sequence[str]) -> int:
     """The command; returns its exit code."""
     given = _parser().parse_args(arguments)
     cache = place(given.cache)
-    try:
-        if given.command == "list":
-            _show(listed(cache), cache)
-        elif given.command == "get":
-            _ready(get(given.name, cache), given.cache)
-        else:
-            name = given.name or given.path.stem
-            _ready(add(given.path, name, given.template, cache), given.cache)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if given.command == "list":
+        _show(listed(cache), cache)
+    elif given.command == "get":
+        _ready(get(given.name, cache), given.cache)
+    else:
+        name = given.name or given.path.stem
+        _ready(add(given.path, name, given.template, cache), given.cache)
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m trace_bench.models", description="Makes language models ready for runs."
-    )
+    parser = parser_of("models", "Makes language models ready for runs.")
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument(
         "--cache", type=Path, help="the folder of all models, as the setting model.cache"

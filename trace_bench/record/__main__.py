@@ -21,6 +21,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.command import command, told
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Suite
 from trace_bench.envs.recorded.data import Record
@@ -37,16 +38,12 @@ from trace_bench.settings.schema import Settings
 COMMANDS = ("suite", "run", "annotate")
 
 
+@command()
 def main(arguments: Sequence[str]) -> int:
     """The exit status: 0, or 2 for wrong input."""
-    if not arguments or any(a in ("-h", "--help") for a in arguments):
-        print(__doc__)
+    if told(arguments or ["--help"], __doc__):
         return 0
-    try:
-        found = _carry_out(arguments[0], list(arguments[1:]))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    found = _carry_out(arguments[0], list(arguments[1:]))
     print(json.dumps(found, indent=2, ensure_ascii=False))
     return 0
 
@@ -178,4 +175,4 @@ def _number(arguments: list[str], key: str, default: int | None) -> int | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

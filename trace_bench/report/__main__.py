@@ -8,12 +8,12 @@ side, and any stored conversation. Several runs are compared by task.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from trace_bench.core.errors import UserError
+from trace_bench.core.command import command
+from trace_bench.core.command import parser as parser_of
 from trace_bench.core.store import write_text
 from trace_bench.core.text import visible
 from trace_bench.report.page import build
@@ -22,12 +22,9 @@ from trace_bench.report.runs import find
 LIMIT_MB = 60
 
 
+@command()
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        "python -m trace_bench.report",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("report", __doc__)
     parser.add_argument("places", nargs="+", metavar="RUN", type=Path)
     parser.add_argument("--out", type=Path, default=Path("report.html"), help="file to write")
     parser.add_argument(
@@ -44,15 +41,11 @@ def main(arguments: Sequence[str]) -> int:
         help="another build of plotly.js, such as plotly-basic.min.js (that of the Python package)",
     )
     given = parser.parse_args(arguments)
-    try:
-        found = find(given.places)
-        for text in found.skipped:
-            print(visible(f"skipped: {text}"), file=sys.stderr)
-        made = build(found, int(given.limit_mb * 1e6), given.plotly)
-        write_text(given.out, made.html)
-    except UserError as error:
-        print(visible(f"error: {error}"), file=sys.stderr)
-        return 2
+    found = find(given.places)
+    for text in found.skipped:
+        print(visible(f"skipped: {text}"), file=sys.stderr)
+    made = build(found, int(given.limit_mb * 1e6), given.plotly)
+    write_text(given.out, made.html)
     for text in made.left_out:
         print(visible(f"left out: {text}"), file=sys.stderr)
     print(f"{given.out} ({len(made.html) / 1e6:.1f} MB, {len(found.runs)} runs)")
@@ -60,4 +53,4 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -42,6 +42,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from trace_bench.core.command import command
+from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import remove_leftovers, write_text
 from trace_bench.core.text import visible
@@ -58,12 +60,9 @@ ONLY = {
 """Options that belong to some of the commands."""
 
 
+@command()
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        "python -m trace_bench.results",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("results", __doc__)
     more = ("over", "compare", "regrade", "export", "view")
     parser.add_argument("command", choices=[*make.COMMANDS, *more])
     parser.add_argument("places", nargs="*", metavar="PLACE|FILTER")
@@ -87,17 +86,13 @@ def main(arguments: Sequence[str]) -> int:
     if given.out is not None:
         remove_leftovers(given.out.parent.glob(f".{given.out.name}.*.tmp"))
         remove_leftovers(given.out.glob(".*.tmp"))
-    try:
-        if not 0 <= given.coverage <= 1:
-            raise UserError(f"--coverage {given.coverage} is no share; allowed: 0 to 1.")
-        if given.command == "compare":
-            return _compare(given)
-        if given.command == "view":
-            return _view(given)
-        written = _carry_out(given)
-    except UserError as error:
-        print(visible(f"error: {error}"), file=sys.stderr)
-        return 2
+    if not 0 <= given.coverage <= 1:
+        raise UserError(f"--coverage {given.coverage} is no share; allowed: 0 to 1.")
+    if given.command == "compare":
+        return _compare(given)
+    if given.command == "view":
+        return _view(given)
+    written = _carry_out(given)
     for path in written:
         print(path)
     return 0
@@ -196,4 +191,4 @@ def _print(what: str, lines: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

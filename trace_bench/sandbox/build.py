@@ -15,7 +15,6 @@ downloaded or run while the image is built.
 
 from __future__ import annotations
 
-import argparse
 import errno
 import json
 import re
@@ -28,6 +27,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.command import command
+from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import EngineError, UserError, unknown
 from trace_bench.sandbox.engine import asked, connect
 from trace_bench.sandbox.protocol import code_hash
@@ -49,32 +50,25 @@ def names() -> list[str]:
     return sorted(p.parent.name for p in containers().glob("*/Dockerfile"))
 
 
+@command()
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        "python -m trace_bench.sandbox.build",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("sandbox.build", __doc__)
     parser.add_argument("names", nargs="*", default=["base"])
     parser.add_argument("--base", default=DEFAULT_BASE)
     parser.add_argument("--tag", default="latest")
     parser.add_argument("--dry-run", action="store_true")
     given = parser.parse_args(arguments)
-    try:
+    for name in given.names:
+        if name not in names():
+            raise unknown("image", name, names(), "NAME")
+    if given.dry_run:
         for name in given.names:
-            if name not in names():
-                raise unknown("image", name, names(), "NAME")
-        if given.dry_run:
-            for name in given.names:
-                resolve(name)
-            return 0
-        client = connect()
-        base = base_image(client, given.base)
-        for name in given.names:
-            build(client, name, base, given.tag)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+            resolve(name)
+        return 0
+    client = connect()
+    base = base_image(client, given.base)
+    for name in given.names:
+        build(client, name, base, given.tag)
     return 0
 
 
@@ -222,4 +216,4 @@ def _last(text: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

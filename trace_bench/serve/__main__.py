@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING
 
 from trace_bench.core.beginning import read_beginning
 from trace_bench.core.checked import build
+from trace_bench.core.command import command
+from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AgentSpec
 from trace_bench.serve.request import Model, ServeSettings
@@ -36,21 +38,14 @@ _HELP = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+@command()
+def main(arguments: Sequence[str]) -> int:
     given = _parser().parse_args(arguments)
-    try:
-        return _serve(given)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return _serve(given)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        "python -m trace_bench.serve",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("serve", __doc__)
     parser.add_argument("run")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen at (%(default)s)")
     parser.add_argument("--port", type=int, default=8800, help="0: any that is free (%(default)s)")

@@ -11,12 +11,13 @@ medium takes about twenty minutes on two CPU cores, measuring it half a minute.
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from trace_bench.core.command import command
+from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_json, write_json, write_text
 from trace_bench.tiny import MODEL_FOLDER
@@ -60,33 +61,26 @@ def measured(folder: Path) -> None:
     print(show(measure(folder)))
 
 
+@command()
 def main(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(
-        "python -m trace_bench.tiny",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = parser_of("tiny", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     building = commands.add_parser("build")
     building.add_argument("--size", choices=list(SIZES), default=SHIPPED)
-    for command in (building, commands.add_parser("measure")):
-        command.add_argument("folder", nargs="?", type=Path, default=MODEL_FOLDER)
+    for each in (building, commands.add_parser("measure")):
+        each.add_argument("folder", nargs="?", type=Path, default=MODEL_FOLDER)
     given = parser.parse_args(arguments)
-    try:
-        if given.command == "measure":
-            measured(given.folder)
-        elif given.folder.resolve() == MODEL_FOLDER.resolve() and given.size != SHIPPED:
-            raise UserError(
-                f"--size {given.size} into {MODEL_FOLDER}; the package's own model is {SHIPPED}. "
-                "Name another folder."
-            )
-        else:
-            build(given.folder, given.size)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if given.command == "measure":
+        measured(given.folder)
+    elif given.folder.resolve() == MODEL_FOLDER.resolve() and given.size != SHIPPED:
+        raise UserError(
+            f"--size {given.size} into {MODEL_FOLDER}; the package's own model is {SHIPPED}. "
+            "Name another folder."
+        )
+    else:
+        build(given.folder, given.size)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -1,0 +1,75 @@
+"""How each command of the package reads its arguments and ends."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.text import visible
+from trace_bench.core.version import VERSION
+
+if TYPE_CHECKING:
+    import argparse
+
+WRONG_INPUT = 2
+INTERRUPTED = 130
+SAID = f"trace_bench {VERSION}"
+
+Main = Callable[[Sequence[str]], int]
+
+
+def command(interrupted: str | None = None) -> Callable[[Main], Callable[..., int]]:
+    """Makes a function of the command line's words a program that returns its exit code: that of
+    the function, or 2 after the one line of a UserError. `interrupted`: what Ctrl-C prints, with
+    the exit code 130 (None: Ctrl-C is not handled). A reader of the output that has seen enough
+    (head, less) ends it with 0."""
+
+    def decorate(main: Main) -> Callable[..., int]:
+        @functools.wraps(main)
+        def ended(arguments: Sequence[str] | None = None) -> int:
+            try:
+                return main(sys.argv[1:] if arguments is None else arguments)
+            except UserError as error:
+                print(visible(f"error: {error}"), file=sys.stderr)
+                return WRONG_INPUT
+            except BrokenPipeError:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left
+                return 0
+            except KeyboardInterrupt:
+                if interrupted is None:
+                    raise
+                print(interrupted, file=sys.stderr)
+                return INTERRUPTED
+
+        return ended
+
+    return decorate
+
+
+def parser(name: str, about: str | None) -> argparse.ArgumentParser:
+    """The parser of `python -m trace_bench.<name>`, described by its module's docstring."""
+    import argparse
+
+    made = argparse.ArgumentParser(
+        f"python -m trace_bench.{name}",
+        description=about,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("--version", action="version", version=SAID)
+    return made
+
+
+def told(arguments: Sequence[str], about: str | None) -> bool:
+    """Prints the help or the version if a command whose words are settings is asked for it;
+    returns whether it was."""
+    if {"-h", "--help"} & set(arguments):
+        print(about)
+    elif "--version" in arguments:
+        print(SAID)
+    else:
+        return False
+    return True
