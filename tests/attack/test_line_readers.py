@@ -37,6 +37,7 @@ from trace_bench.runner.evaluate import Evaluator
 from trace_bench.runner.lab import Listeners, RunLab
 from trace_bench.runner.ledger import Ledger, read_ledger
 from trace_bench.runner.progress import Progress
+from trace_bench.settings.compose import compose
 from trace_bench.trackers.jsonl import Metrics, Silent
 from trace_bench.trainers.verl.arrivals import Arrivals, StepFiles
 
@@ -56,6 +57,7 @@ OBJECTS = st.dictionaries(st.sampled_from(FIELDS), FIELD | TRAJECTORY, min_size=
 EPISODES = st.fixed_dictionaries(
     {"call": st.sampled_from(TEXTS), "index": NUMBERS, "trajectory": TRAJECTORY}
 )
+SETTINGS = compose([])
 LINES = st.lists(
     (OBJECTS | EPISODES).map(lambda value: json.dumps(value).encode()) | BYTES | DEEP, max_size=4
 )
@@ -74,10 +76,7 @@ def lab(folder: Path) -> None:
 def evaluator(folder: Path) -> None:
     player = Player(IdlePolicy(), Suites(ToySuite()), 4, 8)
     kept = folder / "evaluation_trajectories.jsonl"
-    Evaluator(
-        folder / "evaluation.jsonl", player, seed=0, temperature=0.0, retries=0,
-        progress=Progress(9), trajectories=kept,
-    )  # fmt: skip
+    Evaluator(folder / "evaluation.jsonl", player, SETTINGS, Progress(9), trajectories=kept)
 
 
 def roles(folder: Path) -> None:

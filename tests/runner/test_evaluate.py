@@ -20,6 +20,7 @@ from trace_bench.runner import report
 from trace_bench.runner.evaluate import Evaluator
 from trace_bench.runner.outcomes import EvaluationPlan, Known, only, routing
 from trace_bench.runner.progress import Progress
+from trace_bench.settings.compose import compose
 
 
 def outcomes(agent: str, adapter: str | None, similarities: list[float | None]) -> list[Outcome]:
@@ -95,12 +96,10 @@ def make(folder: Path, policy: Policy, suite: ToySuite, known: Known | None = No
     return Evaluator(
         folder / "evaluation.jsonl",
         Player(policy, Suites(suite), max_turns=8, max_tokens=8),
-        seed=0,
-        temperature=0.0,
-        retries=1,
-        progress=Progress(0, stream=io.StringIO()),
-        known=known,
-        trajectories=folder / "kept.jsonl",
+        compose(["max_lost=1"]),
+        Progress(0, stream=io.StringIO()),
+        known,
+        folder / "kept.jsonl",
     )
 
 

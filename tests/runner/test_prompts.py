@@ -88,6 +88,8 @@ def test_what_cannot_be_known_is_left_to_the_run(model: Path) -> None:
 class Asked(ReferencePolicy):
     """Can be asked beforehand, and keeps what it was asked."""
 
+    at_servers = True
+
     def try_turn(self, request: TurnRequest) -> str:
         self.request = request
         return "asked"

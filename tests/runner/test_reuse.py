@@ -17,8 +17,9 @@ from trace_bench.core.types import AdapterRef, AgentSpec, Message
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy, ScriptedPolicy, call_message, text_message
-from trace_bench.runner.evaluation import Evaluation, Wanted
+from trace_bench.runner.evaluation import Evaluation
 from trace_bench.runner.progress import Clock, Progress
+from trace_bench.settings.compose import compose
 
 TASKS = 12
 ADAPTERS = (AdapterRef("a@1", "a"), AdapterRef("b@1", "b"))
@@ -104,15 +105,14 @@ class AskingWordySuite(WordyEnvSuite, AskingSuite):
 
 
 def evaluation(folder: Path, policy: ScriptedPolicy, suite: ToySuite) -> Evaluation:
-    wanted = Wanted(
-        seed=1, tasks=tuple(suite.tasks("test")), dev_split="dev", trials=2, retries=1,
-        temperature=1.0, points=(10, 20, 30),
-    )  # fmt: skip
+    settings = compose(["seed=1", "evaluation.trials=2", "policy.eval_temperature=1"])
     folder.mkdir(parents=True, exist_ok=True)
     return Evaluation(
         folder,
         Player(policy, Suites(suite)),
-        wanted,
+        settings,
+        suite.tasks("test"),
+        (10, 20, 30),
         progress=Progress(0, stream=io.StringIO()),
         clock=Clock(folder / "timing.json"),
     )

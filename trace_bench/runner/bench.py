@@ -36,7 +36,6 @@ from trace_bench.runner.build import (
     models_in_roles,
     run_context,
 )
-from trace_bench.runner.evaluation import Wanted
 from trace_bench.runner.folder import Place
 from trace_bench.runner.plan import (
     check_needs,
@@ -65,6 +64,7 @@ class Bench:
     method: Method
     plan: MethodPlan
     train: Sequence[Task]
+    held_out: Sequence[Task]
     policy: Policy
     log: Log
 
@@ -112,8 +112,21 @@ def build_bench(
             f"policy={parts['policy'].label} has capacity={policy.capacity!r}; allowed: a whole "
             "number from 1 (how many live episodes it takes). Change `policy`."
         )
+    held_out = tasks_of(suite, settings.evaluation.split)[: settings.evaluation.limit]
     return Bench(
-        settings, parts, place, context, suite, roles, trainer, method, plan, train, policy, log
+        settings=settings,
+        parts=parts,
+        place=place,
+        context=context,
+        suite=suite,
+        roles=roles,
+        trainer=trainer,
+        method=method,
+        plan=plan,
+        train=train,
+        held_out=held_out,
+        policy=policy,
+        log=log,
     )
 
 
@@ -129,7 +142,7 @@ def check_built(bench: Bench, new: bool) -> None:
 
 def _check_turns(bench: Bench) -> None:
     """Logs what is found out before the first episode about its prompt and its first turn."""
-    tasks, policy = wanted(bench).tasks, bench.settings.policy
+    tasks, policy = bench.held_out, bench.settings.policy
     found = (
         check_prompts(bench.policy, bench.suite, tasks),
         try_turn(
@@ -142,22 +155,6 @@ def _check_turns(bench: Bench) -> None:
     )
     for line in filter(None, found):
         bench.log(line)
-
-
-def wanted(bench: Bench) -> Wanted:
-    """What is evaluated, and how."""
-    settings, evaluation = bench.settings, bench.settings.evaluation
-    return Wanted(
-        seed=settings.seed,
-        tasks=tuple(tasks_of(bench.suite, evaluation.split))[: evaluation.limit],
-        dev_split=settings.env.dev_split,
-        trials=evaluation.trials,
-        temperature=settings.policy.eval_temperature,
-        retries=evaluation.retries,
-        points=tuple(checkpoints(settings, bench.plan)),
-        routing=evaluation.routing,
-        max_lost=settings.max_lost,
-    )
 
 
 def acting_model(bench: Bench) -> str:
@@ -179,20 +176,20 @@ def write_tags(bench: Bench) -> None:
     if keys and not path.exists():
         write_json(
             path,
-            {t.id: [str(w) for k in keys for w in t.data.get(k, ())] for t in wanted(bench).tasks},
+            {t.id: [str(w) for k in keys for w in t.data.get(k, ())] for t in bench.held_out},
         )
 
 
 def header(bench: Bench) -> list[str]:
     """Method, environment, agent, budget and folder of a run, and what is known to add nothing."""
-    settings, parts, held_out = bench.settings, bench.parts, wanted(bench)
-    suite, policy = bench.suite, settings.policy
+    settings, parts, suite = bench.settings, bench.parts, bench.suite
+    policy, count = settings.policy, settings.evaluation.trials
     trained = f", trainer={parts['trainer'].label}" if bench.plan.trains else ""
-    trials = f", {held_out.trials} trials each" if held_out.trials > 1 else ""
+    trials = f", {count} trials each" if count > 1 else ""
     learned = f"{len(bench.train)} training tasks, " if bench.plan.learns else ""
     lines = [
         f"method={parts['method'].label} on {suite.name}/{suite.variant}: {learned}"
-        f"{len(held_out.tasks)} held-out tasks ({settings.evaluation.split}{trials}), "
+        f"{len(bench.held_out)} held-out tasks ({settings.evaluation.split}{trials}), "
         f"protocol {settings.protocol}",
         f"agent: {acting_model(bench)}, policy={parts['policy'].label}{trained}",
         *([f"begins with: {settings.agent}"] if settings.agent else []),
@@ -200,9 +197,9 @@ def header(bench: Bench) -> list[str]:
         f"folder: {bench.place.folder}",
     ]
     greedy = policy.eval_temperature == 0 and bench.policy.repeatable
-    if greedy and held_out.trials > 1 and not suite.asks_user():
+    if greedy and count > 1 and not suite.asks_user():
         lines.append(
-            f"note: evaluation.trials={held_out.trials} with policy.eval_temperature=0 runs the "
+            f"note: evaluation.trials={count} with policy.eval_temperature=0 runs the "
             "same episodes again: this policy repeats itself"
         )
     return lines

@@ -31,33 +31,27 @@ from trace_bench.runner.outcomes import (
     outcome_of,
 )
 from trace_bench.runner.progress import Progress
+from trace_bench.settings.schema import Settings
 
 
 class Evaluator:
     """Runs agents on held-out tasks and writes the outcomes to `path`, and on request the
     trajectories to `trajectories`. An episode that the infrastructure lost is run again, up to
-    `retries` times, and once more by every later start."""
+    `evaluation.retries` times, and once more by every later start."""
 
     def __init__(
         self,
         path: Path,
         player: Player,
-        *,
-        seed: int,
-        temperature: float,
-        retries: int,
+        settings: Settings,
         progress: Progress,
         known: Known | None = None,
         trajectories: Path | None = None,
-        max_lost: float = 1.0,
     ) -> None:
-        """`max_lost`: the share of an agent's episodes that may be lost."""
         self.path = path
         self._player = player
-        self._seed = seed
-        self._temperature = temperature
-        self._retries = retries
-        self._max_lost = max_lost
+        self._settings = settings
+        self._retries = settings.evaluation.retries
         self._progress = progress
         self._known = known or Known()
         self._lines = Lines(path, Outcome)
@@ -107,7 +101,7 @@ class Evaluator:
         if policy is None:
             causes = [f"{o.error} ({o.task})" for o in outcomes if o.lost]
             what = f"evaluation of {label}"
-            check(what, causes, len(outcomes), self._max_lost, self._player.faults)
+            check(what, causes, len(outcomes), self._settings.max_lost, self._player.faults)
         if self._reuses(job):
             for i, outcome in enumerate(outcomes):
                 place = (job.call(outcome.attempt), i)
@@ -223,12 +217,15 @@ class Evaluator:
             score = trajectory.score
             self._progress.episode(None if score is None else score.similarity, charged=False)
 
-        seeds = [stable_seed(self._seed, "evaluation", t.id, trial) for t, trial in episodes]
+        seeds = [
+            stable_seed(self._settings.seed, "evaluation", t.id, trial) for t, trial in episodes
+        ]
         tasks = tuple(task for task, _ in episodes)
         route = None
         if choices is not None:
             route = _names([choices[i % len(job.plan.tasks)] for i in which])
-        batch = Batch(job.agent, tasks, tuple(seeds), self._temperature, route)
+        temperature = self._settings.policy.eval_temperature
+        batch = Batch(job.agent, tasks, tuple(seeds), temperature, route)
         play_missing(job.player, batch, there, ended)
 
     def _keep(self, place: Place, trajectory: Trajectory) -> None:

@@ -7,7 +7,6 @@ They are not charged to the budget and not visible to the method.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,28 +29,7 @@ from trace_bench.runner.outcomes import (
     score,
 )
 from trace_bench.runner.progress import Clock, Progress
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """What is evaluated, and how.
-
-    tasks: the held-out ones; each is run `trials` times. dev_split: the development tasks, for
-    the curve (at the rollout counts `points`, ascending) and the router. routing: whether every
-    adapter is evaluated alone, on both, to compare the router with the best choice for each task.
-    retries: of an episode that the infrastructure lost. max_lost: the share of an agent's episodes
-    that may be lost.
-    """
-
-    seed: int
-    tasks: tuple[Task, ...]
-    dev_split: str
-    trials: int = 1
-    temperature: float = 0.0
-    retries: int = 0
-    points: tuple[int, ...] = ()
-    routing: bool = True
-    max_lost: float = 0.5
+from trace_bench.settings.schema import Settings
 
 
 class Evaluation:
@@ -63,15 +41,24 @@ class Evaluation:
     """
 
     def __init__(
-        self, folder: Path, player: Player, wanted: Wanted, *, progress: Progress, clock: Clock
+        self,
+        folder: Path,
+        player: Player,
+        settings: Settings,
+        tasks: Sequence[Task],
+        points: Sequence[int],
+        *,
+        progress: Progress,
+        clock: Clock,
     ) -> None:
+        """`tasks`: the held-out ones. `points`: the rollout counts of the curve, ascending."""
         self.outcomes: dict[str, list[Outcome]] = {}
         self.points: list[dict[str, Any]] = []
         self.routed: Routing | None = None
         self.validated: Routing | None = None
-        self._player, self._wanted = player, wanted
+        self._player, self._settings, self._due = player, settings, tuple(points)
         self._progress, self._clock = progress, clock
-        self._plan = EvaluationPlan(wanted.tasks, wanted.trials)
+        self._plan = EvaluationPlan(tuple(tasks), settings.evaluation.trials)
         self._known = Known()
         self._held_out = self._evaluator(
             folder / "evaluation.jsonl", folder / "evaluation_trajectories.jsonl"
@@ -97,7 +84,7 @@ class Evaluation:
         """Evaluates the agent, trained with `spent` rollouts, on the development tasks if a point
         of the curve lies before `until`. So no point shows an agent that spent more rollouts."""
         reached = {p["checkpoint"] for p in self.points}
-        due = [c for c in self._wanted.points if c not in reached and c < until]
+        due = [c for c in self._due if c not in reached and c < until]
         if not due:
             return
         outcomes = self._curve.evaluate(f"checkpoint {due[-1]}", agent, self._dev_plan())
@@ -112,9 +99,9 @@ class Evaluation:
             self._trained("final", base, agent, keep=True)
 
     def adapters(self, base: AgentSpec, agent: AgentSpec) -> None:
-        """With `Wanted.routing`, evaluates every adapter alone on every held-out task, if the agent
-        has a choice; and the model without any, if the router may choose that."""
-        if not self._wanted.routing or not agent.adapters:
+        """With `evaluation.routing`, evaluates every adapter alone on every held-out task, if the
+        agent has a choice; and the model without any, if the router may choose that."""
+        if not self._settings.evaluation.routing or not agent.adapters:
             return
         if len(agent.adapters) == 1 and agent.router is None:
             return
@@ -131,12 +118,11 @@ class Evaluation:
     def router(self, base: AgentSpec, agent: AgentSpec) -> None:
         """Compares the router with the oracle on the development tasks, whose results may still be
         used for decisions."""
-        if agent.router is None or not self._wanted.routing:
+        if agent.router is None or not self._settings.evaluation.routing:
             return
-        if self._wanted.dev_split not in splits_of(self._player.suites.target):
-            self._progress.log(
-                f"there is no split {self._wanted.dev_split}, so the router is not measured on it"
-            )
+        split = self._settings.env.dev_split
+        if split not in splits_of(self._player.suites.target):
+            self._progress.log(f"there is no split {split}, so the router is not measured on it")
             return
         plan = self._dev_plan()
         with self._clock.phase("evaluation of routing"):
@@ -194,17 +180,10 @@ class Evaluation:
             self.outcomes[label] = self._held_out.evaluate(label, agent, self._plan, keep=keep)
 
     def _dev_plan(self) -> EvaluationPlan:
-        return EvaluationPlan(tuple(tasks_of(self._player.suites.target, self._wanted.dev_split)))
+        split = self._settings.env.dev_split
+        return EvaluationPlan(tuple(tasks_of(self._player.suites.target, split)))
 
     def _evaluator(self, path: Path, trajectories: Path | None = None) -> Evaluator:
         return Evaluator(
-            path,
-            self._player,
-            seed=self._wanted.seed,
-            temperature=self._wanted.temperature,
-            retries=self._wanted.retries,
-            progress=self._progress,
-            known=self._known,
-            trajectories=trajectories,
-            max_lost=self._wanted.max_lost,
+            path, self._player, self._settings, self._progress, self._known, trajectories
         )

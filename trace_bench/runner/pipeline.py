@@ -35,7 +35,6 @@ from trace_bench.runner.bench import (
     build_bench,
     check_built,
     header,
-    wanted,
     write_tags,
     yardsticks,
 )
@@ -52,9 +51,10 @@ from trace_bench.runner.folder import (
 )
 from trace_bench.runner.lab import Listeners, Models, RunLab
 from trace_bench.runner.ledger import Ledger
+from trace_bench.runner.plan import checkpoints
 from trace_bench.runner.progress import TIMING, Clock, Progress
 from trace_bench.runner.report import hand_over
-from trace_bench.runner.summary import Finished, facts_of, summarize
+from trace_bench.runner.summary import Finished, summarize
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import Settings
@@ -184,7 +184,15 @@ def _execute(
         settings.policy.max_tokens,
         Faults(folder / FAULTS),
     )
-    evaluation = Evaluation(folder, player, wanted(bench), progress=progress, clock=clock)
+    evaluation = Evaluation(
+        folder,
+        player,
+        settings,
+        bench.held_out,
+        checkpoints(settings, bench.plan),
+        progress=progress,
+        clock=clock,
+    )
     stack.enter_context(closing(evaluation))
     metrics = Metrics(folder / "metrics.jsonl", tracker, bench.log)
     known = KnownCalls() if yardsticks(bench) else None
@@ -200,25 +208,16 @@ def _execute(
     clock.add("total", time.monotonic() - started)
     rollouts = lab.ledger.by_purpose()
     rollouts["evaluation"] = evaluation.count
-    suite, about, borrowed = facts_of(bench.suite, settings.evaluation.split)
     finished = Finished(
         agent=agent,
-        outcomes=evaluation.outcomes,
-        routed=evaluation.routed,
-        validated=evaluation.validated,
         rollouts=rollouts,
         yardsticks=trained,
-        curve=evaluation.points,
         seconds=clock.seconds,
-        about=about,
-        suite=suite,
-        borrowed=borrowed,
         llm=_costs(run, lab),
         health=_health(run, lab),
         before=None if beginning is None else beginning.runs,
-        known_bad=frozenset(t.id for t in wanted(bench).tasks if t.data.get("known_bad")),
     )
-    summary = summarize(settings, bench.parts, bench.place, bench.plan, finished)
+    summary = summarize(bench, evaluation, finished)
     write_json(folder / SUMMARY, summary)
     lab.conclude(summary)
     if summary["complete"]:

@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.beginning import Runs, totals
-from trace_bench.core.protocols import MethodPlan, Suite
+from trace_bench.core.protocols import Suite
 from trace_bench.core.run_files import FLOORS, HASHED
 from trace_bench.core.store import file_hash, read_json
 from trace_bench.core.types import AgentSpec, to_json
 from trace_bench.llm.roles import IN_EPISODES
 from trace_bench.play.suites import about_of, name_of
 from trace_bench.results.captions import SHOWN
+from trace_bench.runner.bench import Bench
+from trace_bench.runner.evaluation import Evaluation
 from trace_bench.runner.folder import Place
 from trace_bench.runner.outcomes import Outcome, Routing, Row, difference, row, score
 from trace_bench.settings.identity import model_path, suite_identity, weights_count
@@ -41,49 +43,38 @@ ROW_NAMES = {"idle": "idle floor", "random": "random floor", "reference": "refer
 
 @dataclass(frozen=True)
 class Finished:
-    """The results of a run. `outcomes`: by agent; `rollouts`: episodes by purpose; `yardsticks`:
-    title and rollouts by purpose of each; `seconds`: wall time by phase; `suite`, `about`: the
-    suite of the held-out tasks, `name/variant` as it calls itself, and its own facts; `borrowed`:
-    see `borrowed.facts_of`; `llm`: requests to models, and malformed tool
-    calls; `health`: what was lost or cut off. `before`: the runs that made the agent
-    which the run began with; None for the bare model. `known_bad`: held-out tasks whose scoring is
-    known to be wrong, by their data."""
+    """What a run has come to beside its evaluation. `rollouts`: episodes by purpose; `yardsticks`:
+    title and rollouts by purpose of each; `seconds`: wall time by phase; `llm`: requests to models,
+    and malformed tool calls; `health`: what was lost or cut off; `before`: the runs that made the
+    agent which the run began with, None for the bare model."""
 
     agent: AgentSpec
-    outcomes: Mapping[str, Sequence[Outcome]]
-    routed: Routing | None
-    validated: Routing | None
     rollouts: Mapping[str, int]
     yardsticks: Mapping[str, Mapping[str, Any]]
-    curve: Sequence[Mapping[str, Any]]
     seconds: Mapping[str, float]
-    about: Mapping[str, Any]
-    suite: str
     llm: Mapping[str, Any]
     health: Mapping[str, Any]
-    borrowed: Mapping[str, Any] | None = None
     before: Runs | None = None
-    known_bad: frozenset[str] = frozenset()
 
 
-def summarize(
-    settings: Settings, parts: Mapping[str, Part], place: Place, plan: MethodPlan, run: Finished
-) -> dict[str, Any]:
+def summarize(bench: Bench, evaluation: Evaluation, run: Finished) -> dict[str, Any]:
     """The summary for the closing table and later comparisons, as JSON-safe data."""
-    final, base = run.outcomes["final"], run.outcomes["base"]
-    method = parts["method"].label
-    unscored = _unscored(run)
+    settings, parts, place, plan = bench.settings, bench.parts, bench.place, bench.plan
+    suite, about, borrowed = facts_of(bench.suite, settings.evaluation.split)
+    final, base = evaluation.outcomes["final"], evaluation.outcomes["base"]
+    routed, validated = evaluation.routed, evaluation.validated
+    unscored = _unscored(evaluation.outcomes)
     return {
         "complete": not unscored,
         "unscored": unscored,
-        "method": method,
+        "method": parts["method"].label,
         "learns": plan.learns,
         "marks": list(plan.marks),
         "env": parts["env"].label,
         "suite": settings.env.suite or "",
-        **({} if settings.env.suite and not run.borrowed else {"suite_name": run.suite}),
-        "suite_data": dict(run.about),
-        "borrowed": None if run.borrowed is None else dict(run.borrowed),
+        **({} if settings.env.suite and not borrowed else {"suite_name": suite}),
+        "suite_data": about,
+        "borrowed": borrowed,
         "models": _models(settings),
         "split": settings.evaluation.split,
         "train_split": settings.env.train_split,
@@ -103,13 +94,13 @@ def summarize(
         "score": score(final),
         "base_score": score(base),
         "difference": difference(final, base),
-        **_without_known_bad(run),
-        "table": [to_json(row) for row in _rows(method, plan, run)],
-        "routing": None if run.routed is None else _routing_figures(run.routed),
-        "routing_dev": None if run.validated is None else _routing_figures(run.validated),
+        **_without_known_bad(bench, final, base),
+        "table": [to_json(row) for row in _rows(bench, evaluation, run)],
+        "routing": None if routed is None else _routing_figures(routed),
+        "routing_dev": None if validated is None else _routing_figures(validated),
         "llm": dict(run.llm),
         "health": dict(run.health),
-        "curve": list(run.curve),
+        "curve": list(evaluation.points),
         "curve_caveat": plan.caveat,
         "capabilities": selected_capabilities(place.folder),
         "adapters": [adapter.name for adapter in run.agent.adapters],
@@ -131,20 +122,20 @@ def _beginning(settings: Settings, place: Place, run: Finished) -> dict[str, Any
     return {**own, **totals(run.before, settings.accounting)}
 
 
-def _without_known_bad(run: Finished) -> dict[str, Any]:
-    """The scores once more without the tasks whose scoring is known to be wrong; {} if there are
-    none, or nothing else."""
-    rest = {
-        name: [o for o in run.outcomes[name] if o.task not in run.known_bad]
-        for name in ("base", "final")
-    }
-    if not run.known_bad or not rest["base"]:
+def _without_known_bad(
+    bench: Bench, final: Sequence[Outcome], base: Sequence[Outcome]
+) -> dict[str, Any]:
+    """The scores once more without the tasks whose scoring is known to be wrong, by their data; {}
+    if there are none, or nothing else."""
+    bad = {t.id for t in bench.held_out if t.data.get("known_bad")}
+    final, base = ([o for o in found if o.task not in bad] for found in (final, base))
+    if not bad or not base:
         return {}
     figures = {
-        "tasks": sorted(run.known_bad),
-        "score": score(rest["final"]),
-        "base_score": score(rest["base"]),
-        "difference": difference(rest["final"], rest["base"]),
+        "tasks": sorted(bad),
+        "score": score(final),
+        "base_score": score(base),
+        "difference": difference(final, base),
     }
     return {"without_known_bad": figures}
 
@@ -160,18 +151,19 @@ def _parameters(settings: Settings, parts: Mapping[str, Part]) -> int | None:
     return None if parts["policy"].declared.scripted else weights_count(model_path(settings, parts))
 
 
-def _unscored(run: Finished) -> list[str]:
+def _unscored(outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
     """The agents of which every held-out episode was lost. The scripted bounds may lack a score."""
-    agents = {name: found for name, found in run.outcomes.items() if name not in FLOORS}
+    agents = {name: found for name, found in outcomes.items() if name not in FLOORS}
     return [name for name, found in agents.items() if all(o.lost for o in found)]
 
 
-def _rows(method: str, plan: MethodPlan, run: Finished) -> list[Row]:
+def _rows(bench: Bench, evaluation: Evaluation, run: Finished) -> list[Row]:
     """The closing table: base and method first, then what bounds them."""
-    base, outcomes, routed = run.outcomes["base"], run.outcomes, run.routed
+    outcomes, routed = evaluation.outcomes, evaluation.routed
+    base = outcomes["base"]
     rows = [row("base", base, None)]
-    if not _unchanged(plan, run):
-        rows.append(row(method, outcomes["final"], base))
+    if bench.plan.learns or run.agent.version != base[0].version:
+        rows.append(row(bench.parts["method"].label, outcomes["final"], base))
     if routed is not None:
         rows.append(row("oracle route", routed.oracle, base))
         rows.append(row(f"only {routed.single}", routed.single_outcomes, base))
@@ -180,11 +172,6 @@ def _rows(method: str, plan: MethodPlan, run: Finished) -> list[Row]:
     there = [name for name in ROW_NAMES if name in outcomes]
     rows += [row(ROW_NAMES[name], outcomes[name], base) for name in there]
     return [row for row in rows if row is not None]
-
-
-def _unchanged(plan: MethodPlan, run: Finished) -> bool:
-    """Whether the method returns the base agent unchanged."""
-    return not plan.learns and run.agent.version == run.outcomes["base"][0].version
 
 
 def _routing_figures(routed: Routing) -> dict[str, Any]:
