@@ -42,7 +42,7 @@ def test_prompt_then_weights_stands_beside_runs_of_the_same_total() -> None:
     after = began(record("grpo", [1, 1, 1], budget=336), GEPA)
     found = by_total([*plain, after])
     check_comparable(found)
-    assert [(r.method, r.budget, r.total) for r in found] == [
+    assert [(r.label, r.budget, r.total) for r in found] == [
         ("base", 640, 600), ("grpo", 640, 600), ("gepa > grpo", 640, 600),
     ]  # fmt: skip
     caption = captions.describe(found)
@@ -55,7 +55,7 @@ def test_prompt_then_weights_stands_beside_runs_of_the_same_total() -> None:
 def test_runs_from_one_cold_start_keep_their_names() -> None:
     records = [began(record(m, [1, 0, 1]), SFT) for m in ("base", "grpo", "trace")]
     found = by_total(records)
-    assert [(r.method, r.budget) for r in found] == [(m, 640) for m in ("base", "grpo", "trace")]
+    assert [(r.label, r.budget) for r in found] == [(m, 640) for m in ("base", "grpo", "trace")]
     text = captions.describe(found)
     assert "All runs began with the agent of sft (0 rollouts and 1024 demonstrations" in text
 

@@ -50,7 +50,7 @@ def chosen(records: Sequence[Record], *filters: str) -> tuple[Record, ...]:
 
 def test_filters_choose_by_method_number_and_any_setting() -> None:
     dev = other(record("grpo", [1, 0, 0], seed=1, budget=320), evaluation__split="dev")
-    paper = replace(TRACE, method="trace (paper's count)", fingerprint="p")
+    paper = replace(TRACE, marks=("paper's count",), fingerprint="p")
     runs = (BASE, GRPO, TRACE, dev, paper)
     assert chosen(runs, "method=grpo,base") == (BASE, GRPO, dev)
     assert chosen(runs, "method=trace") == (TRACE, paper)
@@ -137,7 +137,7 @@ def test_runs_of_one_method_with_other_settings_are_rows_of_their_own() -> None:
     two = variant(TRACE, "two", max_capabilities=2)
     long = variant(TRACE, "long", max_capabilities=4, hints="w" * 100)
     (group,) = groups_of([two, TRACE, *more, GRPO, long])
-    names = [r.method for r in group.records]
+    names = [r.label for r in group.records]
     assert names[:5] == ["trace, hints not set, max_capabilities 2", *["trace"] * 3, "grpo"]
     assert names[5].startswith("trace, settings ")
     assert "trace without further words is that with hints not set, max_capabilities 4." in (
@@ -152,11 +152,11 @@ def test_settings_across_which_runs_stand_together_are_named() -> None:
     base = other(BASE, trainer__order="shuffled")
     assert len(groups_of([base, plain, first])) == 2
     (group,) = groups_of(with_own([base, plain, first], keys))
-    names = [r.method for r in group.records]
+    names = [r.label for r in group.records]
     assert names == ["base", "grpo, trainer.order shuffled", "grpo, trainer.order prioritized"]
     more = replace(plain, seed=1, fingerprint="1")
     (group,) = groups_of(with_own([base, plain, first, more], keys))
-    names = [r.method for r in group.records]
+    names = [r.label for r in group.records]
     assert names == ["base", "grpo", "grpo, trainer.order prioritized", "grpo"]
     with pytest.raises(UserError, match=r"unknown setting 'order'.*trainer.order.*--across"):
         with_own([base, plain], ["order"])
@@ -222,7 +222,7 @@ def test_the_held_out_tasks_decide_what_stands_together_not_the_training_tasks()
     runs.append(replace(other(GRPO, env__train_tasks=16), seed=1))
     idle = replace(BASE, rollouts={"evaluation": 9})  # it has looked at no training task
     (group,) = groups_of([idle, replace(recorded(idle, "i"), seed=1), *runs[1:]])
-    assert [r.method for r in group.records] == [
+    assert [r.label for r in group.records] == [
         "base", "base", "grpo, trained on toolsandbox/embedded", "cm2", "cm2", "grpo",
         "grpo, env.tools replay", "grpo, data phone, 2",
         "grpo, trained on toolsandbox/embedded, env.train_tasks 16",
@@ -233,7 +233,7 @@ def test_the_held_out_tasks_decide_what_stands_together_not_the_training_tasks()
     assert group.remarks[2].endswith("embedded without further words: env.train_tasks not set.")
     assert chosen(runs, "training.env.tools=replay") == (runs[5],)
     (alone,) = groups_of(cm2)  # all of one source: nothing to say
-    assert [r.method for r in alone.records] == ["cm2", "cm2"] and alone.remarks == ()
+    assert [r.label for r in alone.records] == ["cm2", "cm2"] and alone.remarks == ()
 
 
 def test_tables_of_one_source_refuse_another() -> None:
@@ -263,12 +263,12 @@ def test_runs_of_two_suites_share_a_table_if_their_held_out_tasks_are_the_same(
     assert borrowed.source["training.suite"] == "recorded/phone" and not real.source
     assert borrowed.source["training.env.folder"] == str(phone)
     (group,) = groups_of([real, replace(borrowed, seed=1)])
-    assert [r.method for r in group.records] == ["base", "base"]
+    assert [r.label for r in group.records] == ["base", "base"]
     trained = [
         replace(r, method=m, rollouts={"training": 8}) for r, m in ((real, "grpo"), (borrowed, "x"))
     ]
     (group,) = groups_of(trained)
-    assert {r.method.partition(",")[0] for r in group.records} == {"grpo", "x"}
+    assert {r.label.partition(",")[0] for r in group.records} == {"grpo", "x"}
     a, b = sides_of([Found(tuple(trained), ())])
     assert "training.suite: toolsandbox/embedded | recorded/phone" in compare_two(a, b)
     scrambled = {**real.settings, "env.augmentation": "scrambled_names"}

@@ -61,7 +61,7 @@ def find(places: Sequence[Path]) -> Runs:
 
 def _run(folder: Path, record: Record) -> Run:
     name = f"{captions.name(record)}, budget {record.budget}, seed {record.seed}"
-    own = {"method": record.method, "budget": record.budget, "seed": record.seed}
+    own = {"method": record.label, "budget": record.budget, "seed": record.seed}
     if began := captions.began_with(record):
         own["begins with"] = began
     settings = {**own, **flat_settings(record)}
@@ -170,7 +170,7 @@ def _pair(runs: Sequence[Run], left: int, right: int) -> dict[str, Any]:
     both = sum(a is not None and b is not None for a, b in scores)
     if not both:
         return pair | {"why": "no task has a score in both"}
-    cells = [Cell(r.record.method, r.record.budget, (r.record,)) for r in (other, one)]
+    cells = [Cell(r.record.label, r.record.budget, (r.record,)) for r in (other, one)]
     found = difference(*cells)
     figures = {**to_json(found.interval), "p_value": found.p, "n": both}
     return pair | {"found": {**figures, "dropped": len(one.record.success) - both}}

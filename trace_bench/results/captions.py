@@ -150,7 +150,7 @@ def by_total(records: Sequence[Record]) -> tuple[Record, ...]:
             )
     alike = _alike(records)
     return tuple(
-        replace(r, method=r.method if alike else name(r), budget=r.budget + (r.before or 0))
+        replace(r.named(r.label if alike else name(r)), budget=r.budget + (r.before or 0))
         for r in records
     )
 
@@ -158,7 +158,7 @@ def by_total(records: Sequence[Record]) -> tuple[Record, ...]:
 def name(record: Record) -> str:
     """The method after those that made the agent with which it began."""
     runs = record.beginning["runs"] if record.beginning else ()
-    return " > ".join([*(str(run["method"]) for run in runs), record.method])
+    return " > ".join([*(str(run["method"]) for run in runs), record.label])
 
 
 def began_with(record: Record) -> str:

@@ -26,7 +26,7 @@ BY_KIND = ("lost", "rollouts_lost", "limits")
 def check(record: Record) -> None:
     """Raises ValueError that names the field of a record which cannot stand in a table."""
     json.dumps(vars(record), ensure_ascii=False, allow_nan=False).encode()  # UTF-8, no NaN
-    _names("method", [record.method])
+    _names("method", [record.method, record.label])
     _names("tasks and fingerprint", [record.tasks, record.fingerprint])
     _counts("budget, seed and tokens", [record.budget, record.tokens], [record.seed])
     _counts("parameters", [] if record.parameters is None else [record.parameters])

@@ -108,8 +108,8 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _method(record: Record) -> tuple[str, ...]:
-    """With and without the remarks in brackets (see `runs`)."""
-    return record.method, record.method.partition(" (")[0]
+    """With and without its marks."""
+    return record.label, record.method
 
 
 def _env(record: Record) -> tuple[str, ...]:

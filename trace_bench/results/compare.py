@@ -29,10 +29,10 @@ def check_comparable(records: Sequence[Record], free: Sequence[str] = ()) -> Non
     seen: dict[tuple[object, ...], str] = {}
     for record in records:
         where = tuple(_setting(record, name) for name in free)
-        own = (record.method, record.budget, record.seed, *where)
+        own = (record.label, record.budget, record.seed, *where)
         if seen.setdefault(own, record.fingerprint) != record.fingerprint:
             raise UserError(
-                f"runs {seen[own]} and {record.fingerprint} are both method={record.method} "
+                f"runs {seen[own]} and {record.fingerprint} are both method={record.label} "
                 f"budget={record.budget} seed={record.seed}, with other settings of the method. "
                 "Name one of them, or compare the two: `python -m trace_bench.results compare RUN "
                 "RUN`."
@@ -156,14 +156,14 @@ def cells(records: Sequence[Record]) -> dict[tuple[str, int], Cell]:
     """The cells by (method, budget), methods in table order, budgets ascending."""
     groups: dict[tuple[str, int], list[Record]] = {}
     for record in records:
-        groups.setdefault((record.method, record.budget), []).append(record)
+        groups.setdefault((record.label, record.budget), []).append(record)
     keys = sorted(groups, key=lambda k: (style().place(k[0]), k[1]))
     return {key: Cell(*key, tuple(sorted(groups[key], key=lambda r: r.seed))) for key in keys}
 
 
 def base_of(cell: Cell) -> Cell:
     """The base agent as the cell's own runs evaluated it."""
-    own = (replace(r, method=style().control, success=r.base, passes=[]) for r in cell.records)
+    own = (replace(r.named(style().control), success=r.base, passes=[]) for r in cell.records)
     return Cell(style().control, cell.budget, tuple(own))
 
 

@@ -28,7 +28,7 @@ def routing(records: Sequence[Record], caption: str) -> Table | None:
         return None
     groups: dict[tuple[str, int], list[Record]] = {}
     for record in routed:
-        groups.setdefault((record.method, record.budget), []).append(record)
+        groups.setdefault((record.label, record.budget), []).append(record)
     rows = []
     for (method, budget), members in sorted(groups.items()):
         figures = [r.routing for r in members if r.routing is not None]
@@ -64,7 +64,7 @@ def routing(records: Sequence[Record], caption: str) -> Table | None:
 def selection(records: Sequence[Record], caption: str) -> Table | None:
     """How often each capability was selected over the runs of a budget, and how well the labelling
     runs of a run agreed about it."""
-    chosen = [r for r in records if r.method == style().focus]
+    chosen = [r for r in records if r.label == style().focus]
     if not chosen:
         return None
     budgets = sorted({r.budget for r in chosen})
@@ -273,5 +273,5 @@ def _ranked(
 
 
 def _methods(records: Sequence[Record]) -> dict[str, list[Record]]:
-    names = sorted({r.method for r in records}, key=style().place)
-    return {name: [r for r in records if r.method == name] for name in names}
+    names = sorted({r.label for r in records}, key=style().place)
+    return {name: [r for r in records if r.label == name] for name in names}

@@ -90,7 +90,7 @@ def _group(
     plain = [_without(r, free) for r in kept]
     named, remarks = _variants(plain)
     named, more = _by_source(plain, named)
-    rows = tuple(replace(r, method=n.method) for r, n in zip(kept, named, strict=True))
+    rows = tuple(r.named(n.label) for r, n in zip(kept, named, strict=True))
     return Group(name, rows, values, (*remarks, *more), tuple(left_out))
 
 
@@ -113,10 +113,10 @@ def _without_repeats(members: Sequence[Record]) -> tuple[list[Record], list[str]
     first: dict[tuple[object, ...], Record] = {}
     left_out = []
     for r in members:
-        same = first.setdefault((r.method, _own(r), _source(r), r.budget, r.seed), r)
+        same = first.setdefault((r.label, _own(r), _source(r), r.budget, r.seed), r)
         if same is not r:
             left_out.append(
-                f"run {r.fingerprint} repeats run {same.fingerprint} ({r.method}, budget "
+                f"run {r.fingerprint} repeats run {same.fingerprint} ({r.label}, budget "
                 f"{r.budget}, seed {r.seed}); they differ in nothing that changes a result"
             )
     return list(first.values()), left_out
@@ -128,7 +128,7 @@ def _variants(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
     so."""
     settings: dict[str, dict[str, list[Record]]] = {}
     for r in members:
-        settings.setdefault(r.method, {}).setdefault(_own(r), []).append(r)
+        settings.setdefault(r.label, {}).setdefault(_own(r), []).append(r)
     names: dict[tuple[str, str], str] = {}
     remarks = []
     for method, found in settings.items():
@@ -146,7 +146,7 @@ def _variants(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
             names[method, own] = f"{method}, {short}"
             if short != text:
                 remarks.append(f"{names[method, own]}: {text}.")
-    named = [replace(r, method=names.get((r.method, _own(r)), r.method)) for r in members]
+    named = [r.named(names.get((r.label, _own(r)), r.label)) for r in members]
     return named, remarks
 
 
@@ -204,7 +204,7 @@ def _by_source(
             remarks.append(f"{texts[source]}: {text}.")
     shown = [texts.get(_source(r), "") for r in records]
     rows = zip(named, shown, strict=True)
-    return [replace(r, method=f"{r.method}, {t}" if t else r.method) for r, t in rows], [
+    return [r.named(f"{r.label}, {t}" if t else r.label) for r, t in rows], [
         text for text in remarks if text
     ]
 
@@ -246,7 +246,7 @@ def overview(groups: Sequence[Group]) -> Table:
     """One row a group: its folder, its runs, and where its settings differ from the largest's."""
     rows = []
     for group in groups:
-        methods = dict.fromkeys(r.method for r in group.records)
+        methods = dict.fromkeys(r.label for r in group.records)
         budgets = sorted({r.budget for r in group.records})
         rows.append(
             (

@@ -48,7 +48,7 @@ def collect(found: Found, out: Path) -> list[Path]:
     """One line a record, in a fixed order."""
     ordered = sorted(
         found.records,
-        key=lambda r: (r.method, training_tasks(r), r.budget, r.seed, str(r.method_settings)),
+        key=lambda r: (r.label, training_tasks(r), r.budget, r.seed, str(r.method_settings)),
     )
     write_text(out, "".join(map(as_line, ordered)))
     return [out]
@@ -120,7 +120,7 @@ def make_map(found: Found, out: Path) -> list[Path]:
         raise UserError("the map needs runs with env.train_tasks set; all have null.")
     budgets = {r.budget for r in sized}
     level = [r for r in found.records if not training_tasks(r) and r.budget in budgets]
-    level = [r for r in level if r.method in style().level]
+    level = [r for r in level if r.label in style().level]
     if rest := len(found.records) - len(sized) - len(level):
         print(f"left out: {rest} runs without env.train_tasks or of other budgets", file=sys.stderr)
     check_same_settings([*sized, *level], AXIS)

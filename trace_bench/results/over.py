@@ -147,13 +147,13 @@ def training_tasks_figure(
     figure, (row,) = drawing.panels(1, len(budgets), size, sharey=True)
     sizes = sorted({training_tasks(r) for r in records})
     levels = cells(flat)
-    looks = style().looks([*(r.method for r in records), *(m for m, _ in levels)])
+    looks = style().looks([*(r.label for r in records), *(m for m, _ in levels)])
     for n, (axes, budget) in enumerate(zip(row, budgets, strict=True)):
         for order, method in enumerate(dict.fromkeys(m for m, b in levels if b == budget)):
             drawing.level(axes, looks[method], levels[method, budget].interval(), order)
-        methods = sorted({r.method for r in records}, key=style().place)
+        methods = sorted({r.label for r in records}, key=style().place)
         for order, method in enumerate(methods):
-            own = [r for r in records if r.method == method and r.budget == budget]
+            own = [r for r in records if r.label == method and r.budget == budget]
             by = {n: [r for r in own if training_tasks(r) == n] for n in sizes}
             shift = apart(order, len(methods))
             found = [(n, cell) for n, r in by.items() for cell in cells(r).values()]

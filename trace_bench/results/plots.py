@@ -150,13 +150,13 @@ def learning_curves(records: Sequence[Record], path: Path) -> list[Path]:
         return []
     budget = max(r.budget for r in trained)
     trained = [r for r in trained if r.budget == budget]
-    methods = sorted({r.method for r in trained}, key=style().place)
+    methods = sorted({r.label for r in trained}, key=style().place)
     looks = style().looks(methods)
     figure, grid = panels(
         2, len(methods), (max(2.3 * len(methods), 4.2), 4.4), sharex="col", sharey=True
     )
     for column, method in zip(grid.T, methods, strict=True):
-        curves = [p for r in trained if r.method == method for p in _per_adapter(r)]
+        curves = [p for r in trained if r.label == method for p in _per_adapter(r)]
         for axes, value in zip(column, (2, 4), strict=True):
             curve(axes, *_bundle([[(p[0], p[value]) for p in c] for c in curves]),
                   looks[method].colour)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ DAMAGE = (
 """What reading raises where a file holds something else than a run has written."""
 TRAINING = ("env.train_split", "env.train_tasks", "env.dev_split")
 """Settings that choose the tasks which a method has."""
-_LISTS = ("success", "base", "capabilities", "adapters", "needs")
+_LISTS = ("success", "base", "capabilities", "adapters", "needs", "marks")
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class Record:
     """One run. `success[i]` is the mean over trials of the i-th held-out task in the order of task
     ids, None where every trial was lost; `tasks` is the hash of these ids."""
 
-    method: str
+    method: str  # its name
     budget: int
     seed: int
     settings: Mapping[str, Any]  # all that comparable runs share, flat, and TRAINING
@@ -75,7 +75,19 @@ class Record:
     )  # if the training tasks are another suite's than the held-out ones, what they depend on:
     # `training.suite`, its facts (training.*) and its settings (training.env.*, ...)
     parameters: int | None = None  # of the base model, where the run says so
+    marks: tuple[str, ...] = ()  # what every table must say about the method
+    row: str = ""  # what tells its row from others of its method; only in a table, in no file
     format: int = FORMAT
+
+    @property
+    def label(self) -> str:
+        """The name of its row in a table."""
+        marked = f"{self.method} ({', '.join(self.marks)})" if self.marks else self.method
+        return self.row or marked
+
+    def named(self, row: str) -> Record:
+        """The record with this name of its row."""
+        return self if row == self.label else replace(self, row=row)
 
     @property
     def suite_name(self) -> str:
@@ -157,6 +169,9 @@ def read_records(path: Path) -> list[Record]:
 def from_line(line: Mapping[str, Any]) -> Record:
     """The record that a line holds. Raises one of `DAMAGE` if it holds none."""
     values: dict[str, Any] = {k: tuple(v) if k in _LISTS else v for k, v in line.items()}
+    method, bracket, marks = str(values["method"]).partition(" (")
+    if bracket and "marks" not in values:  # as in records from before they were apart
+        values |= {"method": method, "marks": (marks.removesuffix(")"),)}
     record = Record(**values)
     check(record)
     return record
@@ -165,6 +180,7 @@ def from_line(line: Mapping[str, Any]) -> Record:
 def as_line(record: Record) -> str:
     """A record as a line of a record file; whole successes as integers, to keep it small."""
     line = dict(vars(record))
+    del line["row"]
     for name in (
         "about",
         "beginning",
@@ -174,6 +190,7 @@ def as_line(record: Record) -> str:
         "source",
         "per_item",
         "parameters",
+        "marks",
     ):
         if not line[name]:
             del line[name]  # as in records from before there were any

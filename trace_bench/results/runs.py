@@ -60,7 +60,8 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
     # hold for the default rule only.
     alike = rule == DEFAULT or b'"score":null' not in evaluation
     record = Record(
-        method=f"{summary['method']} ({', '.join(marks)})" if marks else summary["method"],
+        method=summary["method"],
+        marks=tuple(marks),
         budget=summary["budget"],
         seed=summary["seed"],
         settings=settings,

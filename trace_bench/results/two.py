@@ -54,7 +54,7 @@ class Side:
 
     @cached_property
     def cell(self) -> Cell:
-        return Cell(self.first.method, self.first.budget, self.records)
+        return Cell(self.first.label, self.first.budget, self.records)
 
     @cached_property
     def base(self) -> Cell:
@@ -62,7 +62,7 @@ class Side:
 
     def settings(self) -> dict[str, Any]:
         seeds = ", ".join(str(r.seed) for r in self.records)
-        own = {"method": self.first.method, "budget": self.first.budget, "seed": seeds}
+        own = {"method": self.first.label, "budget": self.first.budget, "seed": seeds}
         own["training.suite"] = self.first.trained_on.get("training.suite", "none")
         own["begins with"] = began_with(self.first) or "the bare model"
         return {**own, "rule": self.first.rule, **flat_settings(self.first)}
@@ -99,7 +99,7 @@ def _sides(records: Sequence[Record]) -> list[Side]:
     for r in records:
         settings = json.dumps(flat_settings(r), sort_keys=True)
         about = json.dumps(r.about, sort_keys=True)
-        alike = (r.method, r.budget, r.rule, r.tasks, began_with(r), settings, about)
+        alike = (r.label, r.budget, r.rule, r.tasks, began_with(r), settings, about)
         some = groups.setdefault(alike, [])
         free = next((side for side in some if all(o.seed != r.seed for o in side)), None)
         if free is None:
@@ -113,7 +113,7 @@ def _sides(records: Sequence[Record]) -> list[Side]:
 def _named(side: Side) -> str:
     r = side.first
     return (
-        f"{r.method} budget={r.budget} ({many(len(side.records), 'seed')}, "
+        f"{r.label} budget={r.budget} ({many(len(side.records), 'seed')}, "
         f"{r.suite_name}, run {r.fingerprint})"
     )
 
@@ -164,7 +164,7 @@ def _settings(a: Side, b: Side) -> list[str]:
     differ = [f"  {k}: {one[k]} | {two[k]}" for k in both if one[k] != two[k]]
     differ += _alone_in("A", [key for key in one if key not in two])
     differ += _alone_in("B", [key for key in two if key not in one])
-    head = f"run A {a.name} ({a.first.method}) and run B {b.name} ({b.first.method})"
+    head = f"run A {a.name} ({a.first.label}) and run B {b.name} ({b.first.label})"
     if not differ:
         return [f"{head} have the same settings."]
     return [f"{head} differ in (A | B):", *differ]
@@ -183,8 +183,8 @@ def _alone_in(side: str, keys: Sequence[str]) -> list[str]:
 
 def _table(a: Side, b: Side) -> Table:
     rows = [
-        _row(f"A: {a.first.method}", a.cell, difference(a.cell, a.base)),
-        _row(f"B: {b.first.method}", b.cell, difference(b.cell, b.base)),
+        _row(f"A: {a.first.label}", a.cell, difference(a.cell, a.base)),
+        _row(f"B: {b.first.label}", b.cell, difference(b.cell, b.base)),
         _row("base of A", a.base, None),
         _row("base of B", b.base, None),
     ]

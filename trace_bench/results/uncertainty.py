@@ -118,7 +118,7 @@ def repeats_of(records: Sequence[Record]) -> Repeats:
     groups: dict[str, list[Record]] = {}
     for r in records:
         apart = [sorted(s.items(), key=str) for s in (r.settings, r.source)]
-        key = str((r.method, r.budget, apart, r.method_settings))
+        key = str((r.label, r.budget, apart, r.method_settings))
         groups.setdefault(key, []).append(r)
     found = [_between_seeds(some) for some in groups.values() if len(some) > 1]
     found = [each for each in found if each[0]]
