@@ -18,7 +18,7 @@ from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
 from trace_bench.runner import outcomes as figures_of
 from trace_bench.runner import report
 from trace_bench.runner.evaluate import Evaluator
-from trace_bench.runner.outcomes import EvaluationPlan, Known, only, routing
+from trace_bench.runner.outcomes import EvaluationPlan, KnownOutcomes, only, routing
 from trace_bench.runner.progress import Progress
 from trace_bench.settings.compose import compose
 
@@ -92,7 +92,9 @@ def test_lost_episodes_are_shown_and_never_scored() -> None:
     assert "(1 lost)" in report.table([vars(row)], "title")
 
 
-def make(folder: Path, policy: Policy, suite: ToySuite, known: Known | None = None) -> Evaluator:
+def make(
+    folder: Path, policy: Policy, suite: ToySuite, known: KnownOutcomes | None = None
+) -> Evaluator:
     return Evaluator(
         folder / "evaluation.jsonl",
         Player(policy, Suites(suite), max_turns=8, max_tokens=8),

@@ -35,14 +35,14 @@ COUNTED = {
 
 
 def test_rollouts_and_evaluation_are_counted_alike() -> None:
-    one, two = health.Episodes(), health.Episodes()
+    one, two = health.EpisodeCounts(), health.EpisodeCounts()
     one.played(PLAYED)
     two.evaluated(outcome_of("base", 0, t, 0) for t in PLAYED)
     assert one.data() == two.data() == COUNTED
 
 
 def test_training_is_summed_over_its_iterations() -> None:
-    found = health.Training()
+    found = health.TrainingCounts()
     found.log({"phase": "prompt", "steps": 5})
     nothing = {"groups": None, "constant": None, "steps": None, "apart": None, "alarms": 0}
     assert vars(found) == nothing
@@ -59,7 +59,7 @@ def test_training_is_summed_over_its_iterations() -> None:
 
 
 def test_the_lines_say_what_there_is() -> None:
-    still = health.Episodes(episodes=8).data()
+    still = health.EpisodeCounts(episodes=8).data()
     training = {"groups": 7, "constant": 4, "steps": 2}
     assert report.health_lines(
         {"method": COUNTED, "evaluation": still, **training, "equal_trials": 3}
@@ -74,7 +74,7 @@ def test_the_lines_say_what_there_is() -> None:
 
 
 def test_a_sampler_that_is_not_the_trained_policy_is_in_the_lines() -> None:
-    still = health.Episodes(episodes=8).data()
+    still = health.EpisodeCounts(episodes=8).data()
     training = {"groups": None, "constant": None, "steps": 2, "apart": 0.125, "alarms": 3}
     found = {"method": still, "evaluation": still, **training, "equal_trials": None}
     assert report.health_lines(found)[0].endswith(

@@ -26,8 +26,8 @@ from trace_bench.policies.routing.merge import Mixture
 from trace_bench.runner.losses import check
 from trace_bench.runner.outcomes import (
     EvaluationPlan,
-    Known,
-    Place,
+    KnownOutcomes,
+    Spot,
     outcome_of,
 )
 from trace_bench.runner.progress import Progress
@@ -45,7 +45,7 @@ class Evaluator:
         player: Player,
         settings: Settings,
         progress: Progress,
-        known: Known | None = None,
+        known: KnownOutcomes | None = None,
         trajectories: Path | None = None,
     ) -> None:
         self.path = path
@@ -53,7 +53,7 @@ class Evaluator:
         self._settings = settings
         self._retries = settings.evaluation.retries
         self._progress = progress
-        self._known = known or Known()
+        self._known = known or KnownOutcomes()
         self._lines = Lines(path, Outcome)
         self._found: dict[str, dict[tuple[str, int], Outcome]] = {}
         for outcome in self._lines.existing:
@@ -81,7 +81,7 @@ class Evaluator:
         compared on the same random draws. `keep`: also store the trajectories. With a `policy`
         other than the run's, every episode is run and none is copied. Raises UserError if too many
         of the agent's episodes are lost."""
-        job = _Job(label, agent, plan, self._player, keep)
+        job = _OneAgent(label, agent, plan, self._player, keep)
         if policy is not None:
             job = replace(job, player=replace(self._player, policy=policy))
         found = self._found.setdefault(label, {})
@@ -131,17 +131,17 @@ class Evaluator:
         if self._kept is not None:
             self._kept.close()
 
-    def _reuses(self, job: _Job) -> bool:
+    def _reuses(self, job: _OneAgent) -> bool:
         """Whether outcomes of other agents may be copied: only with the run's own policy, and only
         if episodes are repeatable."""
         return job.player is self._player and job.player.repeats
 
     def _shared(
-        self, job: _Job, choices: Sequence[Choice | Exception]
-    ) -> dict[int, tuple[Outcome, Place | None]]:
+        self, job: _OneAgent, choices: Sequence[Choice | Exception]
+    ) -> dict[int, tuple[Outcome, Spot | None]]:
         """Outcomes of other agents that act as this one would, by index in the plan. Independent of
         how many of this agent's own are on disk, so that the set of episodes to run is too."""
-        shared: dict[int, tuple[Outcome, Place | None]] = {}
+        shared: dict[int, tuple[Outcome, Spot | None]] = {}
         for i, (task, trial) in enumerate(job.plan.episodes):
             choice = choices[i % len(job.plan.tasks)]
             if isinstance(choice, Mixture | Exception):
@@ -151,7 +151,7 @@ class Evaluator:
                 shared[i] = known
         return shared
 
-    def _copy(self, job: _Job, shared: Mapping[int, tuple[Outcome, Place | None]]) -> None:
+    def _copy(self, job: _OneAgent, shared: Mapping[int, tuple[Outcome, Spot | None]]) -> None:
         """Records earlier outcomes of other agents as this agent's."""
         found, trajectories = self._found[job.label], self._stored(job, shared)
         for i, (outcome, place) in shared.items():
@@ -162,7 +162,7 @@ class Evaluator:
                 version = job.agent.version
                 self._write(replace(outcome, agent=job.label, version=version, attempt=0))
 
-    def _untold(self, job: _Job) -> set[int]:
+    def _untold(self, job: _OneAgent) -> set[int]:
         """The plan's episodes that have a score and whose trajectory, which should be kept, is
         gone. Only where the same episode can be run again."""
         if not job.keep or self._kept is None or not job.player.repeats:
@@ -178,8 +178,8 @@ class Evaluator:
         }
 
     def _stored(
-        self, job: _Job, shared: Mapping[int, tuple[Outcome, Place | None]]
-    ) -> dict[Place, Trajectory]:
+        self, job: _OneAgent, shared: Mapping[int, tuple[Outcome, Spot | None]]
+    ) -> dict[Spot, Trajectory]:
         """The stored trajectories of these outcomes."""
         if self._kept is None or not (job.keep and shared):
             return {}
@@ -189,7 +189,7 @@ class Evaluator:
 
     def _play(
         self,
-        job: _Job,
+        job: _OneAgent,
         which: Sequence[int],
         attempt: int,
         choices: Sequence[Choice | Exception] | None = None,
@@ -228,7 +228,7 @@ class Evaluator:
         batch = Batch(job.agent, tasks, tuple(seeds), temperature, route)
         play_missing(job.player, batch, there, ended)
 
-    def _keep(self, place: Place, trajectory: Trajectory) -> None:
+    def _keep(self, place: Spot, trajectory: Trajectory) -> None:
         if self._kept is not None:
             self._kept.append(Stored(*place, trajectory))
             self._kept_places.add(place)
@@ -243,7 +243,7 @@ class Evaluator:
 
 
 @dataclass(frozen=True)
-class _Job:
+class _OneAgent:
     """One agent's evaluation."""
 
     label: str
@@ -263,7 +263,7 @@ def _names(choices: Sequence[Choice | Exception]) -> tuple[str | None, ...] | No
     return names if len(names) == len(choices) else None
 
 
-def _places(lines: Lines[Stored] | None) -> set[Place]:
+def _places(lines: Lines[Stored] | None) -> set[Spot]:
     if lines is None:
         return set()
     keys = {(line.call, line.index) for line in lines.existing}

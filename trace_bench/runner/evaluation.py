@@ -19,7 +19,7 @@ from trace_bench.runner import health
 from trace_bench.runner.evaluate import Evaluator
 from trace_bench.runner.outcomes import (
     EvaluationPlan,
-    Known,
+    KnownOutcomes,
     Outcome,
     Routing,
     acts_alike,
@@ -59,7 +59,7 @@ class Evaluation:
         self._player, self._settings, self._due = player, settings, tuple(points)
         self._progress, self._clock = progress, clock
         self._plan = EvaluationPlan(tuple(tasks), settings.evaluation.trials)
-        self._known = Known()
+        self._known = KnownOutcomes()
         self._held_out = self._evaluator(
             folder / "evaluation.jsonl", folder / "evaluation_trajectories.jsonl"
         )
@@ -159,11 +159,11 @@ class Evaluation:
         """Checklist items in the scores of all agents on the held-out tasks."""
         return sum(o.items for o in self._held_out.everything())
 
-    def health(self) -> health.Episodes:
+    def health(self) -> health.EpisodeCounts:
         """The episodes of all agents on the held-out tasks, those of an unchanged agent once. The
         scripted bounds' are left out."""
         agents = [o for o in self._held_out.everything() if o.agent not in FLOORS]
-        found = health.Episodes()
+        found = health.EpisodeCounts()
         found.evaluated({(o.version, o.task, o.trial): o for o in agents}.values())
         return found
 

@@ -16,7 +16,7 @@ from trace_bench.runner.outcomes import Outcome
 
 
 @dataclass
-class Episodes:
+class EpisodeCounts:
     """Counts of episodes: how many, lost ones by boundary, those cut off by the context and by the
     limit of turns; of turns: how many, and those with a tool call that cannot be read; and of the
     checklist items in the scores."""
@@ -61,7 +61,7 @@ PHASES = ("training", "fine-tuning")
 
 
 @dataclass
-class Training:
+class TrainingCounts:
     """Sums over the metrics of training iterations: groups of rollouts, those of them without an
     advantage, optimizer steps. None: no trainer has reported it. `apart`: the largest of the
     iterations' mean differences between sampler and trainer, in log-probability; `alarms`: the

@@ -117,7 +117,7 @@ class RunLab:
         self._heard: list[Hear] = []
         self.spent = 0  # by the calls made so far
         self.seconds: dict[str, float] = {}  # wall time in rollouts, by purpose
-        self.episodes, self.training = health.Episodes(), health.Training()
+        self.episodes, self.training = health.EpisodeCounts(), health.TrainingCounts()
 
     def budget_left(self) -> int:
         """Rollouts of the budget that are left after the calls so far."""

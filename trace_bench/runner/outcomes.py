@@ -30,20 +30,20 @@ class EvaluationPlan:
         return [(task.id, trial) for task, trial in self.episodes]
 
 
-Place = tuple[str, int]
+Spot = tuple[str, int]
 """(call, index) of a kept trajectory."""
 
 _Act = tuple[str, str, AdapterRef | None, str, int]
 
 
 @dataclass
-class Known:
+class KnownOutcomes:
     """The run's evaluated episodes, by everything that an episode depends on: model, prompt, the
     adapter that acts, task and trial. Shared by evaluators with the same temperature and limits."""
 
-    _found: dict[_Act, tuple[Outcome, Place | None]] = field(default_factory=dict)
+    _found: dict[_Act, tuple[Outcome, Spot | None]] = field(default_factory=dict)
 
-    def add(self, agent: AgentSpec, outcome: Outcome, place: Place | None) -> None:
+    def add(self, agent: AgentSpec, outcome: Outcome, place: Spot | None) -> None:
         """Adds an outcome. `place`: where its trajectory is stored; None if it is not."""
         act = _act(agent, outcome.adapter, outcome.task, outcome.trial)
         if act is not None and not outcome.lost:
@@ -51,7 +51,7 @@ class Known:
 
     def find(
         self, agent: AgentSpec, adapter: str | None, task: str, trial: int
-    ) -> tuple[Outcome, Place | None] | None:
+    ) -> tuple[Outcome, Spot | None] | None:
         act = _act(agent, adapter, task, trial)
         return None if act is None else self._found.get(act)
 
@@ -152,7 +152,7 @@ def _total(outcomes: Sequence[Outcome]) -> tuple[float, float]:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """One agent's figures on the held-out tasks; `difference`: to the base agent, paired."""
 
     name: str
@@ -187,13 +187,13 @@ def score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def row(name: str, outcomes: Sequence[Outcome], base: Sequence[Outcome] | None) -> Row | None:
+def row(name: str, outcomes: Sequence[Outcome], base: Sequence[Outcome] | None) -> TableRow | None:
     """The table row of an agent; None if none of its episodes has a score."""
     figures = score(outcomes)
     if figures["n"] == 0:
         return None
     low, high = figures["interval"]
-    return Row(
+    return TableRow(
         name=name,
         success=figures["success"],
         low=low,

@@ -21,7 +21,7 @@ from trace_bench.results.captions import SHOWN
 from trace_bench.runner.bench import Bench
 from trace_bench.runner.evaluation import Evaluation
 from trace_bench.runner.folder import Place
-from trace_bench.runner.outcomes import Outcome, Routing, Row, difference, row, score
+from trace_bench.runner.outcomes import Outcome, Routing, TableRow, difference, row, score
 from trace_bench.settings.identity import model_path, suite_identity, weights_count
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import Settings
@@ -157,7 +157,7 @@ def _unscored(outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
     return [name for name, found in agents.items() if all(o.lost for o in found)]
 
 
-def _rows(bench: Bench, evaluation: Evaluation, run: Finished) -> list[Row]:
+def _rows(bench: Bench, evaluation: Evaluation, run: Finished) -> list[TableRow]:
     """The closing table: base and method first, then what bounds them."""
     outcomes, routed = evaluation.outcomes, evaluation.routed
     base = outcomes["base"]

@@ -45,7 +45,7 @@ Result = dict[str, Any] | EpisodeError
 
 
 @dataclass
-class _Batch:
+class _Calls:
     """The calls that one worker has been sent and has not answered."""
 
     worker: Worker
@@ -185,7 +185,7 @@ class Pool:
         worker: Worker,
         places: list[int],
         calls: Sequence[tuple[PooledEpisode, dict[str, Any]]],
-    ) -> _Batch:
+    ) -> _Calls:
         worker.calls += 1
         deadline = time.monotonic() + self._deadline
         message = {
@@ -198,13 +198,13 @@ class Pool:
         episodes = [calls[place][0] for place in places]
         answers = {episode.number: episode.answers for episode in episodes}
         most = MOST_ASKS * sum(1 + len(episode.history) for episode in episodes)
-        return _Batch(worker, places, worker.calls, deadline, answers, most)
+        return _Calls(worker, places, worker.calls, deadline, answers, most)
 
-    def _wait(self, batches: Sequence[_Batch]) -> list[tuple[_Batch, list[Result] | Lost]]:
+    def _wait(self, batches: Sequence[_Calls]) -> list[tuple[_Calls, list[Result] | Lost]]:
         """The answers of all batches, in order of arrival; Lost for a worker that fails."""
-        done: list[tuple[_Batch, list[Result] | Lost]] = []
+        done: list[tuple[_Calls, list[Result] | Lost]] = []
         waiting = list(batches)
-        answers: list[tuple[_Batch, int, Future[str]]] = []
+        answers: list[tuple[_Calls, int, Future[str]]] = []
         with selectors.DefaultSelector() as selector:
             for batch in waiting:
                 for fd in batch.worker.transport.filenos():
@@ -221,7 +221,7 @@ class Pool:
         return done
 
     def _progress(
-        self, batch: _Batch, ready: bool, answers: list[tuple[_Batch, int, Future[str]]]
+        self, batch: _Calls, ready: bool, answers: list[tuple[_Calls, int, Future[str]]]
     ) -> list[Result] | Lost | None:
         """The results of a batch; None while it is running."""
         try:
@@ -237,7 +237,7 @@ class Pool:
             return Lost(f"no answer within {self._deadline:g} s")
         return None
 
-    def _question(self, batch: _Batch, message: dict[str, Any]) -> tuple[_Batch, int, Future[str]]:
+    def _question(self, batch: _Calls, message: dict[str, Any]) -> tuple[_Calls, int, Future[str]]:
         role, number, episode = (message.get(key) for key in ("role", "ask", "episode"))
         if self._ask is None or not isinstance(role, str):
             raise Lost(f"it asked for {role!r}, which no model or program plays here")
@@ -262,7 +262,7 @@ class Pool:
         batch.asking += 1
         return batch, number, known[question]
 
-    def _answer(self, batch: _Batch, answers: list[tuple[_Batch, int, Future[str]]]) -> None:
+    def _answer(self, batch: _Calls, answers: list[tuple[_Calls, int, Future[str]]]) -> None:
         """Sends the answers that are ready. The worker's clock stands still while a question is
         open, and then goes on; it does not start anew."""
         for entry in [a for a in answers if a[0] is batch and a[2].done()]:
@@ -388,7 +388,7 @@ def _remember(made: tuple[PooledEpisode, dict[str, Any]], result: Result) -> Non
         episode.history.append(call)
 
 
-def _results(batch: _Batch, message: Mapping[str, Any]) -> list[Result]:
+def _results(batch: _Calls, message: Mapping[str, Any]) -> list[Result]:
     results = message.get("results")
     if message.get("id") != batch.number or not isinstance(results, list):
         raise Lost(f"it answered {str(message)[:100]!r} where batch {batch.number} was due")
@@ -406,7 +406,7 @@ def _failed(answer: Future[str]) -> bool:
     return answer.done() and answer.exception() is not None
 
 
-def _pause(waiting: Sequence[_Batch]) -> float:
+def _pause(waiting: Sequence[_Calls]) -> float:
     """Seconds until the next deadline; a short time while the host is answering."""
     if any(batch.asking for batch in waiting):
         return 0.005

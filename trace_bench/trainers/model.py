@@ -5,8 +5,8 @@ The model is the Hugging Face module itself, of any architecture; only attention
 (through transformers' own registry), so that a batch is one flat row of distinct tokens.
 
 Memory: attention keeps nothing that grows with the square of the tokens but one mask for all
-layers, and none where paths are long or mostly a row's own (`tree.Rows`). What all layers keep for
-the backward pass grows with the tokens; it is measured once, so that batches can be divided
+layers, and none where paths are long or mostly a row's own (`tree.TreeRows`). What all layers keep
+for the backward pass grows with the tokens; it is measured once, so that batches can be divided
 (`parts`). A single sequence that needs more than there is has its layers computed again in the
 backward pass.
 """
@@ -35,7 +35,7 @@ ATTENTION = "trace_bench_tree"
 
 
 @dataclass
-class _Rows:
+class _TorchRows:
     queries: Tensor  # [rows * width]
     keys: Tensor  # [rows * length]
     count: int
@@ -46,7 +46,7 @@ class _Rows:
 class _Attention:
     """A tree's attention on the model's device; `calls` counts the layers that used it."""
 
-    rows: list[_Rows]
+    rows: list[_TorchRows]
     home: Tensor
     calls: int = 0
 
@@ -123,7 +123,7 @@ class Learner:
         at = self.device
         attention = _Attention(
             [
-                _Rows(
+                _TorchRows(
                     torch.from_numpy(r.queries.reshape(-1)).to(at),
                     torch.from_numpy(r.keys.reshape(-1)).to(at),
                     len(r.keys),
@@ -208,7 +208,7 @@ def _attend(
 
 
 def _attend_rows(
-    q: Tensor, kv: Tensor, rows: _Rows, heads: int, size: int, scaling: float | None
+    q: Tensor, kv: Tensor, rows: _TorchRows, heads: int, size: int, scaling: float | None
 ) -> Tensor:
     """Flat queries [nodes, H D], keys with values [nodes, 2 Hkv D] -> [rows * width, H D].
 

@@ -30,7 +30,7 @@ class Tokens:
 
 
 @dataclass(frozen=True)
-class Rows:
+class TreeRows:
     """Attention of some trajectories: each row's own nodes attend to the row's whole path.
 
     queries [rows, width], keys [rows, length]: node numbers, 0 where padded; allowed
@@ -52,7 +52,7 @@ class Tree:
 
     ids: np.ndarray
     positions: np.ndarray
-    rows: tuple[Rows, ...]
+    rows: tuple[TreeRows, ...]
     home: np.ndarray
     nodes_at: np.ndarray
     line: np.ndarray
@@ -123,7 +123,7 @@ def _paths(inputs: Sequence[np.ndarray]) -> tuple[list[np.ndarray], list[int]]:
 
 def _rows(
     paths: Sequence[np.ndarray], starts: Sequence[int], nodes: int
-) -> tuple[tuple[Rows, ...], np.ndarray]:
+) -> tuple[tuple[TreeRows, ...], np.ndarray]:
     """Attention rows, in buckets of similar shape."""
     masked: dict[int, tuple[int, int]] = {}  # (queries, keys) of each row
     causal: dict[int, tuple[int, int]] = {}
@@ -134,7 +134,7 @@ def _rows(
         elif own:
             masked[i] = own, length
     home = np.zeros(nodes, np.int64)
-    out: list[Rows] = []
+    out: list[TreeRows] = []
     offset = 0
     for bucket in _buckets(masked) + _buckets(causal):
         first = [0 if i in causal else starts[i] for i in bucket]
@@ -166,7 +166,7 @@ def _buckets(shapes: Mapping[int, tuple[int, int]]) -> list[list[int]]:
 
 def _row(
     paths: Sequence[np.ndarray], bucket: Sequence[int], first: Sequence[int], masked: bool
-) -> Rows:
+) -> TreeRows:
     """The rows of a bucket; each one's queries are its path from `first` on."""
     width = max(len(paths[i]) - f for i, f in zip(bucket, first, strict=True))
     length = max(len(paths[i]) for i in bucket)
@@ -178,7 +178,7 @@ def _row(
         queries[r, :own] = paths[i][f:]
         keys[r, : len(paths[i])] = paths[i]
         last[r, :own] = np.arange(f, len(paths[i]))
-    return Rows(queries, keys, np.arange(length) <= last[:, :, None] if masked else None)
+    return TreeRows(queries, keys, np.arange(length) <= last[:, :, None] if masked else None)
 
 
 @dataclass(frozen=True)

@@ -79,7 +79,7 @@ class Gepa(Method):
             stop_callbacks=lambda state: (
                 adapter.fatal is not None or lab.budget_left() < settings.iteration
             ),
-            logger=_Silent(),
+            logger=_Unheard(),
             cache_evaluation=False,
             raise_on_exception=True,
             display_progress_bar=False,
@@ -124,7 +124,7 @@ class _Plain:
         self.propose_new_texts = adapter.propose_new_texts
 
 
-class _Silent:
+class _Unheard:
     """gepa logs every step to the screen; what matters goes to gepa.json and the metrics."""
 
     def log(self, message: str) -> Any:
