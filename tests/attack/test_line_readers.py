@@ -119,7 +119,7 @@ READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
         (lambda f: read_ledger(f / "ledger.jsonl"), "ledger.jsonl"),
         (lambda f: Ledger(f / "ledger.jsonl", 9), "ledger.jsonl"),
     ],
-    "runner/lab.py": [(lab, "trajectories.jsonl"), (lab, "ledger.jsonl")],
+    "runner/episodes.py": [(lab, "trajectories.jsonl"), (lab, "ledger.jsonl")],
     "core/alike.py": [(same_agents, "evaluation.jsonl")],
     "runner/evaluate.py": [
         (evaluator, "evaluation.jsonl"),

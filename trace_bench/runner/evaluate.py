@@ -15,19 +15,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trace_bench.core.lines import Outcome, Stored
+from trace_bench.core.lines import Outcome
 from trace_bench.core.protocols import Policy
-from trace_bench.core.store import Lines, read_lines, stable_seed
+from trace_bench.core.store import Lines, stable_seed
 from trace_bench.core.types import AgentSpec, Trajectory
 from trace_bench.play.known import choices as choices_of
 from trace_bench.play.known import play_missing
 from trace_bench.play.rollouts import Batch, Choice, Player
 from trace_bench.policies.routing.merge import Mixture
-from trace_bench.runner.losses import check
+from trace_bench.runner.episodes import EpisodeFile, Spot, check
 from trace_bench.runner.outcomes import (
     EvaluationPlan,
     KnownOutcomes,
-    Spot,
     outcome_of,
 )
 from trace_bench.runner.progress import Progress
@@ -65,8 +64,7 @@ class Evaluator:
             for key, outcome in found.items()
             if outcome.lost
         }
-        self._kept = Lines(trajectories, Stored) if trajectories is not None else None
-        self._kept_places = _places(self._kept)
+        self._kept = EpisodeFile(trajectories, held=False)
 
     def evaluate(
         self,
@@ -105,7 +103,7 @@ class Evaluator:
         if self._reuses(job):
             for i, outcome in enumerate(outcomes):
                 place = (job.call(outcome.attempt), i)
-                self._known.add(agent, outcome, place if place in self._kept_places else None)
+                self._known.add(agent, outcome, place if place in self._kept else None)
         return outcomes
 
     def copy(self, label: str, source: Sequence[Outcome]) -> list[Outcome]:
@@ -128,8 +126,7 @@ class Evaluator:
 
     def close(self) -> None:
         self._lines.close()
-        if self._kept is not None:
-            self._kept.close()
+        self._kept.close()
 
     def _reuses(self, job: _OneAgent) -> bool:
         """Whether outcomes of other agents may be copied: only with the run's own policy, and only
@@ -147,17 +144,19 @@ class Evaluator:
             if isinstance(choice, Mixture | Exception):
                 continue
             known = self._known.find(job.agent, choice, task.id, trial)
-            if known is not None and (not job.keep or known[1] in self._kept_places):
+            if known is not None and (not job.keep or known[1] in self._kept):
                 shared[i] = known
         return shared
 
     def _copy(self, job: _OneAgent, shared: Mapping[int, tuple[Outcome, Spot | None]]) -> None:
         """Records earlier outcomes of other agents as this agent's."""
-        found, trajectories = self._found[job.label], self._stored(job, shared)
+        found = self._found[job.label]
+        spots = [spot for _, spot in shared.values() if spot is not None]
+        trajectories = self._kept.read(spots if job.keep else ())
         for i, (outcome, place) in shared.items():
-            if place in trajectories and (job.call(), i) not in self._kept_places:
+            if place in trajectories:
                 trajectory = replace(trajectories[place], agent=job.agent.version)
-                self._keep((job.call(), i), trajectory)
+                self._kept.add(job.call(), i, trajectory)
             if job.plan.keys[i] not in found:
                 version = job.agent.version
                 self._write(replace(outcome, agent=job.label, version=version, attempt=0))
@@ -165,7 +164,7 @@ class Evaluator:
     def _untold(self, job: _OneAgent) -> set[int]:
         """The plan's episodes that have a score and whose trajectory, which should be kept, is
         gone. Only where the same episode can be run again."""
-        if not job.keep or self._kept is None or not job.player.repeats:
+        if not (job.keep and self._kept.keeps and job.player.repeats):
             return set()
         found = self._found[job.label]
         return {
@@ -174,18 +173,8 @@ class Evaluator:
             if key in found
             and not found[key].lost
             and found[key].attempt == 0
-            and (job.call(), i) not in self._kept_places
+            and (job.call(), i) not in self._kept
         }
-
-    def _stored(
-        self, job: _OneAgent, shared: Mapping[int, tuple[Outcome, Spot | None]]
-    ) -> dict[Spot, Trajectory]:
-        """The stored trajectories of these outcomes."""
-        if self._kept is None or not (job.keep and shared):
-            return {}
-        wanted = [place for _, place in shared.values() if place is not None]
-        found = {(x.call, x.index): x.trajectory for x in read_lines(self._kept.path, Stored)}
-        return {place: found[place] for place in wanted}
 
     def _play(
         self,
@@ -208,8 +197,8 @@ class Evaluator:
         self._progress.phase(f"evaluation of {job.label}", total=len(episodes) - len(there))
 
         def ended(index: int, trajectory: Trajectory) -> None:
-            if job.keep and (call, which[index]) not in self._kept_places:
-                self._keep((call, which[index]), trajectory)
+            if job.keep:
+                self._kept.add(call, which[index], trajectory)
             if which[index] in untold:
                 return
             trial = episodes[index][1]
@@ -227,11 +216,6 @@ class Evaluator:
         temperature = self._settings.policy.eval_temperature
         batch = Batch(job.agent, tasks, tuple(seeds), temperature, route)
         play_missing(job.player, batch, there, ended)
-
-    def _keep(self, place: Spot, trajectory: Trajectory) -> None:
-        if self._kept is not None:
-            self._kept.append(Stored(*place, trajectory))
-            self._kept_places.add(place)
 
     def _write(self, outcome: Outcome) -> None:
         self._lines.append(outcome)
@@ -261,11 +245,3 @@ def _names(choices: Sequence[Choice | Exception]) -> tuple[str | None, ...] | No
     """The choices as a route; None if one is not an adapter's name."""
     names = tuple(c for c in choices if c is None or isinstance(c, str))
     return names if len(names) == len(choices) else None
-
-
-def _places(lines: Lines[Stored] | None) -> set[Spot]:
-    if lines is None:
-        return set()
-    keys = {(line.call, line.index) for line in lines.existing}
-    lines.existing.clear()
-    return keys

@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trace_bench.core.errors import BudgetExceeded, UserError
-from trace_bench.core.lines import Stored
 from trace_bench.core.protocols import (
     Hear,
     PlayElsewhere,
@@ -35,7 +34,7 @@ from trace_bench.core.protocols import (
     Trainer,
 )
 from trace_bench.core.run_files import OWN
-from trace_bench.core.store import Lines, stable_seed, write_json, write_text
+from trace_bench.core.store import stable_seed, write_json, write_text
 from trace_bench.core.types import (
     AgentSpec,
     Message,
@@ -49,8 +48,8 @@ from trace_bench.play.known import KnownCalls, play_missing
 from trace_bench.play.rollouts import Batch, Player
 from trace_bench.play.suites import generated_key
 from trace_bench.runner import health
+from trace_bench.runner.episodes import AGAIN, NOT_AGAIN, EpisodeFile, check, counts, too_many
 from trace_bench.runner.ledger import Ledger, entry
-from trace_bench.runner.losses import AGAIN, NOT_AGAIN, check, counts, too_many
 from trace_bench.runner.progress import Aside, Progress
 
 T = TypeVar("T")
@@ -110,8 +109,7 @@ class RunLab:
         self._known = known
         self._max_lost = max_lost
         self._sources: dict[str, Source] = {}
-        self._trajectories = Lines(folder / "trajectories.jsonl", Stored)
-        self._stored = _by_call(self._trajectories)
+        self._trajectories = EpisodeFile(folder / "trajectories.jsonl")
         self._latest: tuple[int, AgentSpec] | None = None
         self._calls: set[str] = set()
         self._heard: list[Hear] = []
@@ -303,7 +301,7 @@ class RunLab:
         last: as long as they are there, a start that was cut off is repeated by the next one."""
         if not _goes_back(by):
             return
-        stored = self._stored.get(call, {})
+        stored = self._trajectories.of(call)
         lost = [
             i for i, t in stored.items() if i < len(batch) and counts(batch.tasks[i], t.failure)
         ]
@@ -313,9 +311,7 @@ class RunLab:
         if isinstance(by, TakesBack):
             by.take_back([i for i in range(len(batch)) if i in gone or i not in stored])
         self.ledger.take_back(call, lost)
-        self._trajectories.drop(lambda line: line.call == call and line.index in gone)
-        for index in lost:
-            del stored[index]
+        self._trajectories.take_back(call, lost)
         self.log(f"{call}: {len(lost)} lost episodes are run again")
 
     def _check_lost(
@@ -328,7 +324,7 @@ class RunLab:
 
     def _answered(self, call: str, batch: Batch, purpose: Purpose) -> dict[int, Trajectory]:
         """The call's episodes that are on disk, in the order in which they ended."""
-        there = self._stored.pop(call, {})
+        there = self._trajectories.take(call)
         for i, trajectory in there.items():
             self._check_same(call, i, trajectory, batch)
             # Its ledger line is missing if the run was killed between the two writes.
@@ -348,7 +344,7 @@ class RunLab:
 
         def ended(index: int, trajectory: Trajectory) -> None:
             # The trajectory is written first, so every ledger line has its trajectory.
-            self._trajectories.append(Stored(call, index, trajectory))
+            self._trajectories.add(call, index, trajectory)
             self.ledger.record(entry(call, index, purpose, trajectory))
             there[index] = trajectory
             self._show(trajectory, purpose)
@@ -405,12 +401,3 @@ def _goes_back(by: PlayElsewhere | None) -> bool:
 def _cause(trajectory: Trajectory) -> str:
     failure = trajectory.failure
     return "" if failure is None else f"{failure.boundary}: {failure.error} ({trajectory.task})"
-
-
-def _by_call(lines: Lines[Stored]) -> dict[str, dict[int, Trajectory]]:
-    """Stored trajectories by call and index; each call is dropped once answered."""
-    stored: dict[str, dict[int, Trajectory]] = {}
-    for line in lines.existing:
-        stored.setdefault(line.call, {})[line.index] = line.trajectory
-    lines.existing.clear()
-    return stored

@@ -12,6 +12,7 @@ from typing import Any
 from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.types import AdapterRef, AgentSpec, Task, Trajectory
 from trace_bench.results.statistics import paired_difference, share_interval, task_means
+from trace_bench.runner.episodes import Spot
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,6 @@ class EvaluationPlan:
     def keys(self) -> list[tuple[str, int]]:
         return [(task.id, trial) for task, trial in self.episodes]
 
-
-Spot = tuple[str, int]
-"""(call, index) of a kept trajectory."""
 
 _Act = tuple[str, str, AdapterRef | None, str, int]
 
