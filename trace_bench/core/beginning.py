@@ -15,13 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.agent_file import placed, read_agent
-from trace_bench.core.decode import convert
+from trace_bench.core.decode import convert, shaped
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import AGENT, BEGINNING, CONFIG, SUMMARY
 from trace_bench.core.store import fingerprint, read_object
 from trace_bench.core.types import (
     AdapterRef,
     AgentSpec,
+    Amount,
+    Name,
     charged,
     to_json,
 )
@@ -34,11 +36,24 @@ Runs = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
+class EarlierRun:
+    """What is kept of a run that made an agent; `rollouts` by purpose, None where unknown."""
+
+    method: Name
+    env: str
+    seed: Amount
+    budget: Amount
+    fingerprint: Name
+    rollouts: Mapping[Name, Amount] | None
+    demonstrations: Amount
+    marks: tuple[Name, ...] = ()
+
+
+@dataclass(frozen=True)
 class Beginning:
     """`agent`: as stored, with each adapter's name holding a hash of its files. `runs`: those that
-    made it, the first one first, each {method, env, seed, budget, fingerprint, rollouts: by
-    purpose, demonstrations}; `rollouts` is None where nothing says what was spent. `weights`: the
-    hash of the base model's weights, None if unknown."""
+    made it, the first one first, each with the fields of `EarlierRun`. `weights`: the hash of the
+    base model's weights, None if unknown."""
 
     agent: AgentSpec
     runs: Runs
@@ -76,8 +91,7 @@ def read_beginning(given: str) -> Beginning:
         else:
             agent = _named(_plain(read_agent(path)))
             found = Beginning(agent, _runs(path.parent), _weights(path.parent))
-        for run in found.runs:
-            _check(run)
+        shaped(found.runs, EarlierRun, "runs")
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise UserError(
             f"agent={given}: {path} or the summary beside it is damaged "
@@ -211,11 +225,3 @@ def _weights(folder: Path) -> str | None:
         return None
     found = read_settings(folder / CONFIG)["model"].get("sha256")
     return None if found is None else str(found)
-
-
-def _check(run: Mapping[str, Any]) -> None:
-    """Raises ValueError for counts that no run can have."""
-    counts = [run["demonstrations"], run["seed"], run["budget"]]
-    counts += [] if run["rollouts"] is None else run["rollouts"].values()
-    if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in counts):
-        raise ValueError(f"{run} is not what a run has spent")

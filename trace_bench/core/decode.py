@@ -91,7 +91,7 @@ def score_of(given: Any) -> Score:
 
 def messages_of(data: Any) -> list[Message]:
     """Messages of any role, as plain data. Raises Unreadable."""
-    _shaped(data, _Message, "messages")
+    shaped(data, _Message, "messages")
     return [dict(message) for message in data]
 
 
@@ -125,14 +125,15 @@ class _Said(_Message):
     content: str
 
 
-def _shaped(data: Any, kind: type, name: str) -> None:
-    """Raises Unreadable unless the data are a list of what has the kind's fields."""
+def shaped(data: Any, kind: Any, name: str) -> None:
+    """Raises Unreadable unless the data, called `name`, are a list of objects that have the kind's
+    fields, whatever else is in them."""
     import msgspec
 
     try:
-        msgspec.convert(data, tuple[kind, ...])  # type: ignore[valid-type]
+        msgspec.convert(data, tuple[kind, ...])
     except msgspec.ValidationError as error:
-        _refuse(error, tuple[kind, ...], data, name)  # type: ignore[valid-type]
+        _refuse(error, tuple[kind, ...], data, name)
 
 
 def _whole(value: T, plain: Callable[[], Any]) -> T:
@@ -144,8 +145,8 @@ def _whole(value: T, plain: Callable[[], Any]) -> T:
     elif isinstance(found, Trajectory):
         found = _trajectory(found, plain)
     elif isinstance(found, Step):
-        _shaped(found.messages, _Said, "messages")
-        _shaped(found.tools, _Called, "tools")
+        shaped(found.messages, _Said, "messages")
+        shaped(found.tools, _Called, "tools")
         if found.stop is StopReason.ERROR and found.score is not None:
             raise Unreadable("a step that stops with an error has no score")
     return found  # type: ignore[no-any-return]
@@ -153,8 +154,8 @@ def _whole(value: T, plain: Callable[[], Any]) -> T:
 
 def _trajectory(played: Trajectory, plain: Callable[[], Any]) -> Trajectory:
     said = [message for turn in played.turns for message in (*turn.messages, turn.reply)]
-    _shaped([*said, *played.closing], _Message, "messages")
-    _shaped(played.tools, _Called, "tools")
+    shaped([*said, *played.closing], _Message, "messages")
+    shaped(played.tools, _Called, "tools")
     score = played.score
     if score is None or score.milestones or score.minefields:
         return played

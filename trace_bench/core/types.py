@@ -33,6 +33,9 @@ Tool = dict[str, Any]
 JSON = dict[str, Any]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=0, lt=2**31)]
+Name = Annotated[str, Meta(max_length=200)]  # that stands in a table
+Amount = Annotated[int, Meta(ge=0, le=2**53)]  # of anything that is counted
+Figure = Annotated[float, Meta(ge=-(2**53), le=2**53)]
 MOST = Meta(max_length=1000)  # parts of one score
 Seed = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 

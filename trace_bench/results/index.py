@@ -21,19 +21,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core import decode, limits, lines, run_files, store, types, yaml_file
+from trace_bench.core import beginning, decode, limits, lines, run_files, store, types, yaml_file
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.store import read_bytes, remove_leftovers, write_bytes
-from trace_bench.results import checks, records, rules, runs, statistics
-from trace_bench.results.records import DAMAGE, Record, as_line, from_line
+from trace_bench.results import records, rules, runs, statistics
+from trace_bench.results.records import DAMAGE, Record, as_line, record_of
 
 FORMAT = 1
 SETTLED_NS = 2_000_000_000
 """A file that was changed later than so long ago may change once more within one tick of its
 clock, and its size and times stay the same: such a run is not indexed yet."""
 SOURCES = (
-    types, lines, limits, decode, run_files, store, yaml_file, runs, rules, records, checks,
+    types, lines, limits, decode, beginning, run_files, store, yaml_file, runs, rules, records,
     statistics,
 )  # fmt: skip
 """The code that makes records."""
@@ -60,7 +60,7 @@ class Index:
         entry, line = self._stored.get(name, ({}, b""))
         if before is not None and entry.get("stamp") == before:
             try:
-                found = from_line(entry["record"])
+                found = record_of(entry["record"])
                 self._kept[name] = line
                 return found
             except DAMAGE as error:

@@ -4,15 +4,19 @@ from a file of such records that is small enough to commit."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+from trace_bench.core.beginning import EarlierRun
+from trace_bench.core.decode import convert, shaped, shown
 from trace_bench.core.errors import UserError
+from trace_bench.core.limits import Unreadable
+from trace_bench.core.run_files import PER_ITEM
 from trace_bench.core.store import read_lines
-from trace_bench.core.types import charged
-from trace_bench.results.checks import check
+from trace_bench.core.types import CHARGED, Amount, Figure, Meta, Name, Share, charged
+from trace_bench.results.rules import RULES
 
 FORMAT = 1
 DAMAGE = (
@@ -21,7 +25,13 @@ DAMAGE = (
 """What reading raises where a file holds something else than a run has written."""
 TRAINING = ("env.train_split", "env.train_tasks", "env.dev_split")
 """Settings that choose the tasks which a method has."""
-_LISTS = ("success", "base", "capabilities", "adapters", "needs", "marks")
+CAPTION = ("env.name", "env.suite", "evaluation.split", "protocol")
+"""Settings that stand in captions."""
+BY_KIND = ("lost", "rollouts_lost", "limits")
+"""The drops that are counts by kind."""
+FREE_TEXT = ("settings", "method_settings", "source", "versions", "about", "curve")
+"""The fields whose texts stand in no table."""
+Trials = Annotated[int, Meta(ge=0, le=10**6)]
 
 
 @dataclass(frozen=True)
@@ -29,54 +39,49 @@ class Record:
     """One run. `success[i]` is the mean over trials of the i-th held-out task in the order of task
     ids, None where every trial was lost; `tasks` is the hash of these ids."""
 
-    method: str  # its name
-    budget: int
-    seed: int
-    settings: Mapping[str, Any]  # all that comparable runs share, flat, and TRAINING
+    method: Name  # its name
+    budget: Amount
+    seed: Annotated[int, Meta(ge=0)]
+    settings: Mapping[Name, Any]  # all that comparable runs share, flat, and TRAINING
     method_settings: Mapping[str, Any]
-    rollouts: Mapping[str, int]  # by purpose
-    tasks: str
-    success: tuple[float | None, ...]
-    base: tuple[float | None, ...]  # the same of the base agent
-    similarity: float
-    tokens: int  # of all charged rollouts
+    rollouts: Mapping[Name, Amount]  # by purpose
+    tasks: Name
+    success: tuple[Share | None, ...]
+    base: tuple[Share | None, ...]  # the same of the base agent
+    similarity: Figure
+    tokens: Amount  # of all charged rollouts
     rule: str = "retry"  # the reporting rule, see rules.py
-    drops: Mapping[str, Any] = field(default_factory=dict)  # what the rule left out, see rules.py
-    passes: Sequence[Sequence[int]] = field(
-        default_factory=list
-    )  # with several trials: [successes, scored] per task
+    drops: Mapping[str, Any] = field(default_factory=dict)
+    """What the rule left out, see rules.py."""
+    passes: Sequence[Sequence[Trials]] = field(default_factory=list)
+    """With several trials: [successes, scored] per task."""
     routing: Mapping[str, Any] | None = None
-    capabilities: tuple[str, ...] = ()
-    votes: Mapping[str, Sequence[int]] = field(default_factory=dict)  # [for, labelling runs]
-    adapters: tuple[str, ...] = ()
-    curve: Sequence[Mapping[str, Any]] = field(
-        default_factory=list
-    )  # checkpoints on the development split
-    training: Sequence[Sequence[Any]] = field(
-        default_factory=list
-    )  # [rollouts, adapter, reward, zero, constant groups]
-    floors: Mapping[str, float] = field(default_factory=dict)
-    wall_s: Mapping[str, float] = field(default_factory=dict)
+    capabilities: tuple[Name, ...] = ()
+    votes: Mapping[Name, Sequence[Trials]] = field(default_factory=dict)  # [for, labelling runs]
+    adapters: tuple[Name, ...] = ()
+    curve: Sequence[Mapping[str, Any]] = field(default_factory=list)
+    """Checkpoints on the development split."""
+    training: Sequence[Sequence[Any]] = field(default_factory=list)
+    """[rollouts, adapter, reward, zero, constant groups]."""
+    floors: Mapping[Name, Figure] = field(default_factory=dict)
+    wall_s: Mapping[Name, Figure] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
     git: Mapping[str, Any] | None = None
-    fingerprint: str = ""
+    fingerprint: Name = ""
     about: Mapping[str, Any] = field(default_factory=dict)  # the suite's own facts
     beginning: Mapping[str, Any] | None = None  # what the run began with, as in summary.json
-    usage: Mapping[str, Mapping[str, int]] = field(
-        default_factory=dict
-    )  # tokens of models at servers, by role: {prompt_tokens, completion_tokens}
-    needs: tuple[int, ...] = ()  # how many capabilities each task needs, where its suite says so
-    per_item: Mapping[str, Mapping[str, float]] = field(
-        default_factory=dict
-    )  # of each checklist item, by role: {requests, prompt_tokens, completion_tokens}
-    suite: str = ""  # `name/variant` as the suite calls itself, where the settings do not name it
-    source: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # if the training tasks are another suite's than the held-out ones, what they depend on:
-    # `training.suite`, its facts (training.*) and its settings (training.env.*, ...)
-    parameters: int | None = None  # of the base model, where the run says so
-    marks: tuple[str, ...] = ()  # what every table must say about the method
-    row: str = ""  # what tells its row from others of its method; only in a table, in no file
+    usage: Mapping[Name, Mapping[str, Amount]] = field(default_factory=dict)
+    """Tokens of models at servers, by role: {prompt_tokens, completion_tokens}."""
+    needs: tuple[Amount, ...] = ()  # how many capabilities each task needs, where its suite says so
+    per_item: Mapping[Name, Mapping[str, Figure]] = field(default_factory=dict)
+    """Of each checklist item, by role: {requests, prompt_tokens, completion_tokens}."""
+    suite: Name = ""  # `name/variant` as the suite calls itself, where the settings do not name it
+    source: Mapping[Name, Any] = field(default_factory=dict)
+    """If the training tasks are another suite's than the held-out ones, what they depend on:
+    `training.suite`, its facts (training.*) and its settings (training.env.*, ...)."""
+    parameters: Amount | None = None  # of the base model, where the run says so
+    marks: tuple[Name, ...] = ()  # what every table must say about the method
+    row: Name = ""  # what tells its row from others of its method; only in a table, in no file
     format: int = FORMAT
 
     @property
@@ -160,26 +165,103 @@ def read_records(path: Path) -> list[Record]:
                 f"{FORMAT}."
             )
         try:
-            out.append(from_line(line))
+            out.append(record_of(line))
         except DAMAGE as error:
             raise UserError(f"{path}, line {number} is not a record ({error}).") from error
     return out
 
 
-def from_line(line: Mapping[str, Any]) -> Record:
-    """The record that a line holds. Raises one of `DAMAGE` if it holds none."""
-    values: dict[str, Any] = {k: tuple(v) if k in _LISTS else v for k, v in line.items()}
-    method, bracket, marks = str(values["method"]).partition(" (")
-    if bracket and "marks" not in values:  # as in records from before they were apart
-        values |= {"method": method, "marks": (marks.removesuffix(")"),)}
-    record = Record(**values)
-    check(record)
+def record_of(data: Mapping[str, Any]) -> Record:
+    """The record that plain data hold. Strangers may have made the folders and files that it comes
+    from; behind this check no table or figure needs to look again. Raises one of `DAMAGE`."""
+    method, bracket, marks = str(data.get("method")).partition(" (")
+    if bracket and "marks" not in data:  # as in records from before they were apart
+        data = {**data, "method": method, "marks": [marks.removesuffix(")")]}
+    record = convert(data, Record)
+    json.dumps(data, ensure_ascii=False, allow_nan=False).encode()  # UTF-8, no NaN
+    shaped(record.training, _Point, "training")
+    shaped([record.drops], dict[str, Amount | dict[Name, Amount]], "drops")
+    for name, kind in (("beginning", _Beginning), ("routing", _Routing), ("git", _Commit)):
+        if (value := data.get(name)) is not None:
+            shaped([value], kind, name)
+    own, tasks = record.settings, len(record.success)
+    captions = [own.get(n) for n in CAPTION if n != "env.suite" or own.get(n) is not None]
+    free = [[*data.get(name, ())] for name in FREE_TEXT]
+    names: list[Any] = [
+        *_texts([v for k, v in data.items() if k not in FREE_TEXT]),
+        *_texts(free),
+        *captions,
+        record.label,
+    ]
+    names += [record.source.get("training.suite")] if record.source else []
+    pairs = [*record.votes.values(), *record.passes]
+    counts = [own.get("evaluation.trials", 1), own.get("env.train_tasks") or 0]
+    counts += [record.method_settings.get("max_capabilities", 0)]
+    for name in names:
+        if not (isinstance(name, str) and name.isprintable() and len(name) <= 200):
+            raise Unreadable(f"{shown(name)} is no short printable text")
+    for what, fine in (
+        ("rule", record.rule in RULES),
+        ("accounting", own.get("accounting", "strict") in CHARGED),
+        ("base", len(record.base) == tasks),
+        ("success", any(v is not None for v in record.success)),
+        ("needs", len(record.needs) in (0, tasks)),
+        ("passes", len(record.passes) in (0, tasks)),
+        ("passes or votes", all(len(p) == 2 and p[0] <= p[1] for p in pairs)),
+        ("training", all(p[2] is None or p[4] is not None for p in record.training)),
+        ("drops", all(k in BY_KIND for k, v in record.drops.items() if isinstance(v, Mapping))),
+        ("per_item", all(cost.keys() == set(PER_ITEM) for cost in record.per_item.values())),
+        ("a count in the settings", all(type(n) is int and 0 <= n <= 2**53 for n in counts)),
+    ):
+        if not fine:
+            raise Unreadable(f"`{what}` does not agree with the rest of it")
     return record
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts in plain data, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for part in value:
+            yield from _texts(part)
+        if isinstance(value, Mapping):
+            yield from _texts(list(value.values()))
+
+
+@dataclass(frozen=True)
+class _Beginning:
+    sha256: Name
+    demonstrations: Amount
+    rollouts: Amount | None
+    runs: tuple[EarlierRun, ...]
+
+
+@dataclass(frozen=True)
+class _Success:
+    success: Figure | None
+
+
+@dataclass(frozen=True)
+class _Routing:
+    agreement: Figure
+    agreement_decisive: Figure | None
+    oracle_score: _Success
+    single_score: _Success
+
+
+@dataclass(frozen=True)
+class _Commit:
+    commit: Name
+    changed: Any
+
+
+_Point = tuple[Amount, Name, Figure | None, Figure | None, Figure | None]
 
 
 def as_line(record: Record) -> str:
     """A record as a line of a record file; whole successes as integers, to keep it small."""
-    line = dict(vars(record))
+    line = {f.name: getattr(record, f.name) for f in fields(record)}
     del line["row"]
     for name in (
         "about",

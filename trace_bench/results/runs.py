@@ -20,8 +20,7 @@ from trace_bench.core.run_files import ELSEWHERE, FLOORS, TASKS
 from trace_bench.core.store import fingerprint, read_bytes, read_if_there, read_object
 from trace_bench.core.types import Boundary, Purpose, charged
 from trace_bench.core.yaml_file import read_settings
-from trace_bench.results.checks import check
-from trace_bench.results.records import Record
+from trace_bench.results.records import Record, record_of
 from trace_bench.results.rules import DEFAULT, counted, drops
 from trace_bench.results.statistics import mean, task_means
 
@@ -59,44 +58,43 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
     # Only where an episode was lost do the reporting rules differ; the summary's figures of routing
     # hold for the default rule only.
     alike = rule == DEFAULT or b'"score":null' not in evaluation
-    record = Record(
-        method=summary["method"],
-        marks=tuple(marks),
-        budget=summary["budget"],
-        seed=summary["seed"],
-        settings=settings,
-        source=source,
-        method_settings={k: v for k, v in config["method"].items() if k != "name"},
-        rollouts=summary["rollouts"],
-        tasks=hashlib.sha256("\n".join(tasks).encode()).hexdigest()[:16],
-        success=_per_task(final, tasks),
-        base=_per_task(counted(lines["base"], rule), tasks),
-        similarity=_mean(final, "similarity"),
-        tokens=sum(map(int, _TOKENS.findall(ledger))),
-        rule=rule,
-        drops={**drops(lines["final"], rule), "rollouts_lost": _lost(ledger)},
-        passes=_passes(final, tasks) if trials > 1 else [],
-        routing=summary["routing"] if alike else None,
-        capabilities=tuple(summary["capabilities"] or ()),
-        votes=_votes(folder),
-        adapters=tuple(summary["adapters"]),
-        curve=summary["curve"],
-        training=_training(folder),
-        floors={n: _mean(counted(lines[n], rule), "success") for n in FLOORS if lines[n]},
-        wall_s=summary["wall_s"],
-        versions=summary["versions"],
-        git=summary["git"],
-        fingerprint=summary["fingerprint"],
-        about=summary.get("suite_data", {}),
-        beginning=summary.get("beginning"),
-        usage=_usage(summary),
-        needs=_needs(folder, tasks),
-        per_item=summary.get("llm", {}).get("per_item", {}),
-        suite=summary.get("suite_name", ""),
-        parameters=summary.get("parameters"),
-    )
-    check(record)
-    return record
+    data = {
+        "method": summary["method"],
+        "marks": tuple(marks),
+        "budget": summary["budget"],
+        "seed": summary["seed"],
+        "settings": settings,
+        "source": source,
+        "method_settings": {k: v for k, v in config["method"].items() if k != "name"},
+        "rollouts": summary["rollouts"],
+        "tasks": hashlib.sha256("\n".join(tasks).encode()).hexdigest()[:16],
+        "success": _per_task(final, tasks),
+        "base": _per_task(counted(lines["base"], rule), tasks),
+        "similarity": _mean(final, "similarity"),
+        "tokens": sum(map(int, _TOKENS.findall(ledger))),
+        "rule": rule,
+        "drops": {**drops(lines["final"], rule), "rollouts_lost": _lost(ledger)},
+        "passes": _passes(final, tasks) if trials > 1 else [],
+        "routing": summary["routing"] if alike else None,
+        "capabilities": tuple(summary["capabilities"] or ()),
+        "votes": _votes(folder),
+        "adapters": tuple(summary["adapters"]),
+        "curve": summary["curve"],
+        "training": _training(folder),
+        "floors": {n: _mean(counted(lines[n], rule), "success") for n in FLOORS if lines[n]},
+        "wall_s": summary["wall_s"],
+        "versions": summary["versions"],
+        "git": summary["git"],
+        "fingerprint": summary["fingerprint"],
+        "about": summary.get("suite_data", {}),
+        "beginning": summary.get("beginning"),
+        "usage": _usage(summary),
+        "needs": _needs(folder, tasks),
+        "per_item": summary.get("llm", {}).get("per_item", {}),
+        "suite": summary.get("suite_name", ""),
+        "parameters": summary.get("parameters"),
+    }
+    return record_of(data)
 
 
 def _needs(folder: Path, tasks: Sequence[str]) -> tuple[int, ...]:
