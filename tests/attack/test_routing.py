@@ -7,11 +7,8 @@ from typing import Any, cast
 
 from trace_bench.core.protocols import Lab
 from trace_bench.core.types import AdapterRef, AgentSpec
-from trace_bench.methods.trace.classifier import Openings
-from trace_bench.methods.trace.routing import describe
-from trace_bench.methods.trace.settings import RoutingSettings
+from trace_bench.methods.trace.routing import Retrieval, Seen
 from trace_bench.methods.trace.training import Trained
-from trace_bench.methods.trace.turns import Conversations
 from trace_bench.sandbox.choose import Sandbox, generated_suite
 
 SOURCE = """
@@ -50,11 +47,9 @@ def test_a_module_that_fails_later_costs_only_its_examples() -> None:
     tasks = [suite.synthetic("", seed) for seed in range(6)]
     job = SimpleNamespace(name="late", tasks=tasks)
     trained = Trained(cast(Any, job), AdapterRef("late@1", "path", "late"), 1, 1)
-    settings = RoutingSettings(route="retrieval")
-    learned = Openings(lab, AgentSpec("m"), settings), Conversations(lab, settings)
-    router = describe(lab, [trained], [], {"late": "It comes late."}, learned, settings)
+    analysis = cast(Any, SimpleNamespace(known=lambda names: []))
+    router = Retrieval().router([trained], Seen(lab, AgentSpec("m"), analysis))
     suite.close()
-    assert router is not None
     assert [text for text, *_ in router["examples"]] == ["request 0", "request 5"]
     places = [f"generated/late-1/{n}" for n in range(1, 5)]
     assert [place for place, line in zip(places, logged, strict=True) if place in line] == places

@@ -17,7 +17,7 @@ from trace_bench.envs.domains.env import DomainEnv
 from trace_bench.envs.domains.tasks import TABLES
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.envs.toolsandbox.tools.augment import catalog
-from trace_bench.methods.trace.synthesis.draw import self_test
+from trace_bench.methods.making import self_test
 from trace_bench.sandbox.choose import Sandbox, untrusted_suite
 
 SUITE = EmbeddedSuite()

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pages import EXAMPLES, PAGES, ROOT, TOP, blocks, lay_out
 
-from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY
+from trace_bench.methods.looking.capabilities import VOCABULARY
 
 PROGRAM = """
 import sys

@@ -11,9 +11,8 @@ from trace_lab import BASE, MemoryLab
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import Purpose
 from trace_bench.llm.client import LLMError
-from trace_bench.methods.trace.analysis import analyst
-from trace_bench.methods.trace.analysis.vocabulary import Capability
-from trace_bench.methods.trace.settings import AnalysisSettings
+from trace_bench.methods.looking import analyst
+from trace_bench.methods.looking.capabilities import AnalysisSettings, Capability
 
 
 class AnsweringLab(MemoryLab):

@@ -9,7 +9,7 @@ from named import method
 from trace_lab import BASE, MemoryLab
 
 from trace_bench.core.types import AgentSpec, Purpose
-from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY
+from trace_bench.methods.looking.capabilities import VOCABULARY
 from trace_bench.play.steps import with_guidance
 from trace_bench.tiny.demos import GUIDANCE
 

@@ -23,8 +23,8 @@ from trace_bench.core.types import (
 )
 from trace_bench.llm.client import LLMError
 from trace_bench.methods.gepa import Gepa
-from trace_bench.methods.gepa.adapter import Adapter, conversation, feedback
-from trace_bench.methods.gepa.advice import (
+from trace_bench.methods.gepa.adapter import Adapter, GepaSettings, conversation, feedback
+from trace_bench.methods.gepa.reflectors import (
     CONDITION,
     ERROR,
     GAVE_UP,
@@ -34,10 +34,10 @@ from trace_bench.methods.gepa.advice import (
     POOL,
     SEVERAL,
     VALUES,
+    ProgramReflector,
+    symptoms,
 )
-from trace_bench.methods.gepa.reflector import ProgramReflector, symptoms
-from trace_bench.methods.gepa.settings import GepaSettings
-from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY
+from trace_bench.methods.looking.capabilities import VOCABULARY
 
 ADVICE = {c.advice: c.name for c in VOCABULARY if c.advice}
 HABITS = {"recovers_from_errors": 0.9, "completes_all_parts": 0.9}

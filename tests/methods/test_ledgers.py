@@ -36,7 +36,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "trace": {**QUICK["trace"], "keep_runs": 4, "minimum_training": 32},
     "trace, gate": {
         **QUICK["trace"], "keep_runs": 4, "minimum_training": 32, "max_capabilities": 2,
-        "route": "gate", "gate_share": 0.22, "gate_rate": 0.1,
+        "route": {"name": "gate", "share": 0.22, "rate": 0.1},
     },
 }  # fmt: skip
 QUICKEST = ("rft", "trace")  # a method of each kind; all of them are slow together

@@ -90,7 +90,7 @@ def test_free_phases_are_planned_as_they_are_counted() -> None:
     [
         ("trace", 159, "method=trace, which needs at least 160 rollouts: analysis 32"),
         ("select", 127, "method=trace, which needs at least 128 rollouts: analysis 32"),
-        ("single_capability", 159, "method=single_capability, which needs at least 160"),
+        ("single_capability", 159, "method=trace, which needs at least 160"),
         ("prompt_only", 31, "at least 32 analysis rollouts"),
         ("gepa", 63, "method=gepa, which needs at least 64"),
     ],

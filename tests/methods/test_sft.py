@@ -16,8 +16,7 @@ from trace_bench.methods.sft import Sft
 from trace_bench.methods.sft.data import own
 from trace_bench.methods.sft.formats import read
 from trace_bench.methods.sft.formats.adp import conversation
-from trace_bench.methods.sft.settings import SftSettings
-from trace_bench.methods.sft.tokens import demonstrations, tokens_of
+from trace_bench.methods.sft.method import SftSettings, demonstrations, tokens_of
 from trace_bench.methods.tuning import Tuning
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.local import load_model

@@ -20,7 +20,7 @@ from trace_bench.methods.sft import Sft
 from trace_bench.methods.sft.data import World, others
 from trace_bench.methods.sft.formats import read
 from trace_bench.methods.sft.formats.found import Found
-from trace_bench.methods.sft.settings import SftSettings
+from trace_bench.methods.sft.method import SftSettings
 from trace_bench.results.__main__ import main
 from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.trainers.local import LocalTrainer

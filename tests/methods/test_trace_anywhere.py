@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from named import method
 from toy import ToyEnv, ToySuite
-from trace_lab import BASE, MemoryLab
+from trace_lab import BASE, MemoryLab, States
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
@@ -34,14 +35,11 @@ from trace_bench.core.types import (
     Turn,
 )
 from trace_bench.envs.check import check
-from trace_bench.methods.prompt_only import PromptOnly
-from trace_bench.methods.single_capability import SingleCapability
+from trace_bench.methods.looking.capabilities import Label
+from trace_bench.methods.looking.labels import label
+from trace_bench.methods.prompt_only import PromptOnly, PromptOnlySettings
 from trace_bench.methods.trace import Trace
-from trace_bench.methods.trace.analysis.label import label
-from trace_bench.methods.trace.analysis.vocabulary import Label
 from trace_bench.methods.trace.settings import (
-    PromptOnlySettings,
-    SingleCapabilitySettings,
     TraceSettings,
 )
 from trace_bench.methods.untargeted import Untargeted, UntargetedSettings
@@ -232,10 +230,9 @@ def test_the_check_compares_milestones_with_the_score() -> None:
 
 def test_its_router_knows_the_tasks_that_it_was_trained_on() -> None:
     suite = ToySuite()
-    for settings in ({}, {"route": "retrieval", "route_threshold": 0.1}):
-        made: Any = {"synthesis": "select", **settings}
-        agent, lab = fit(Trace(TraceSettings(**made)), suite)
-        router = make_router(agent, lab)
+    for route in ("classifier", {"name": "retrieval", "threshold": 0.1}):
+        agent, lab = fit(method("trace", synthesis="select", route=route), suite)
+        router = make_router(agent, States(lab))
         (job,) = lab.trainer.jobs
         step = suite.make().reset(job.tasks[0])
         assert router.route(step.messages, step.tools) == agent.adapters[0].name
@@ -265,7 +262,7 @@ def test_a_capability_that_the_generator_does_not_know_is_named_and_not_trained(
 def test_the_other_methods_of_this_kind_work_there_too() -> None:
     prompted, _ = fit(PromptOnly(PromptOnlySettings()), ToySuite())
     assert prompted.prompt == "Do every part of the request."
-    one, _ = fit(SingleCapability(SingleCapabilitySettings(synthesis="select")), ToySuite())
+    one, _ = fit(method("single_capability", synthesis="select"), ToySuite())
     assert [a.capability for a in one.adapters] == [PARTS]
     broad, lab = fit(Untargeted(UntargetedSettings(synthetic_tasks=8)), Making())
     assert len(broad.adapters) == 1 and len(lab.trainer.jobs[0].tasks) == 16
@@ -282,7 +279,7 @@ def test_the_other_methods_of_this_kind_work_there_too() -> None:
         ),
         (PromptOnly(PromptOnlySettings()), Bare(), "toy/bare has neither"),
         (Untargeted(UntargetedSettings()), ToySuite(), "no generator"),
-        (SingleCapability(SingleCapabilitySettings()), ToySuite(), "no generator"),
+        (method("single_capability"), ToySuite(), "no generator"),
     ],
     ids=["no generator", "no references", "prompt_only", "untargeted", "single_capability"],
 )

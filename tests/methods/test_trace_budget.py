@@ -7,10 +7,11 @@ import dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from trace_lab import ScriptedTrainer
 
 from trace_bench.core.checked import build
 from trace_bench.core.errors import UserError
-from trace_bench.methods.trace import budget as b
+from trace_bench.methods.trace.budget import Budget
 from trace_bench.methods.trace.settings import TraceSettings
 
 DEFAULTS = TraceSettings()
@@ -32,11 +33,11 @@ def test_every_setting_has_a_default_and_survives_the_edge() -> None:
         ({"runs": True}, ["whole number"]),
         ({"calibration_group_size": 1}, ["from 2"]),
         ({"keep_runs": 11}, ["keep_runs=11", "1 to 10"]),
-        ({"route_failures": 1}, ["true or false"]),
+        ({"route": {"name": "gate", "warm": 1}}, ["true or false", "method.route.warm"]),
         ({"adapters": "many"}, ["many", "per_capability, joint", "method.adapters"]),
         ({"band_low": 0.7}, ["band_low", "band_high"]),
         ({"synthesis": "steal"}, ["steal", "generate, select", "method.synthesis"]),
-        ({"route_threshold": -0.1}, ["0 to 1", "method.route_threshold"]),
+        ({"route": {"name": "both", "threshold": -1}}, ["0 to 1", "method.route.threshold"]),
         ({"analysis_temperature": 2.5}, ["0 to 2", "method.analysis_temperature"]),
     ],
 )
@@ -46,23 +47,26 @@ def test_bad_settings_are_named(values: dict, says: list[str]) -> None:
     assert all(part in str(error.value) for part in says), str(error.value)
 
 
+TRAINER = ScriptedTrainer()
+
+
 def test_the_smallest_budget_says_which_phase_needs_how_much() -> None:
-    need = b.minimum(DEFAULTS)
+    need = Budget(DEFAULTS, 0).least
     assert need == 32 + 4 * 8 + 96
-    b.check_budget(need, DEFAULTS)
+    Budget(DEFAULTS, need).check(TRAINER)
     with pytest.raises(UserError) as error:
-        b.check_budget(need - 1, DEFAULTS)
+        Budget(DEFAULTS, need - 1).check(TRAINER)
     for part in ("budget=159", "at least 160", "analysis 32", "calibration 32", "training 96"):
         assert part in str(error.value)
 
 
 def test_without_calibration_the_smallest_budget_has_none() -> None:
     select = TraceSettings(synthesis="select")
-    assert b.minimum(select) == 32 + 96
+    assert Budget(select, 127).least == 32 + 96
     with pytest.raises(UserError, match="at least 128 rollouts") as error:
-        b.check_budget(127, select)
+        Budget(select, 127).check(TRAINER)
     assert "calibration" not in str(error.value)
-    assert b.affordable(300, select) == 3
+    assert Budget(select, 400).capabilities(300) == 3
 
 
 @pytest.mark.parametrize(
@@ -78,42 +82,32 @@ def test_without_calibration_the_smallest_budget_has_none() -> None:
     ],
 )
 def test_analysis_rollouts(budget: int, n_train: int, want: int) -> None:
-    assert b.analysis_rollouts(budget, DEFAULTS, n_train) == want
+    assert Budget(DEFAULTS, budget).looking(n_train) == want
 
 
 @given(st.integers(64, 20000), st.integers(1, 3000), st.integers(1, 10))
 def test_free_phases_leave_the_whole_budget_to_training(
-    budget: int, n_train: int, selected: int
+    total: int, n_train: int, selected: int
 ) -> None:
-    least = DEFAULTS.minimum_training
-    if budget < least:
+    least, budget = DEFAULTS.minimum_training, Budget(DEFAULTS, total, free=True)
+    if total < least:
         with pytest.raises(UserError, match=f"at least {least} rollouts"):
-            b.check_budget(budget, DEFAULTS, free=True)
+            budget.check(TRAINER)
         return
-    b.check_budget(budget, DEFAULTS, free=True)
-    assert b.analysis_rollouts(budget, DEFAULTS, n_train, free=True) >= DEFAULTS.analysis_minimum
-    n = min(selected, b.affordable(budget, DEFAULTS, free=True))
-    assert n == min(selected, DEFAULTS.max_capabilities, budget // least)
-    pool = b.calibration_pool(budget, budget, n, DEFAULTS, free=True)
-    assert pool >= n * DEFAULTS.calibration_round
+    budget.check(TRAINER)
+    assert budget.looking(n_train) >= DEFAULTS.analysis_minimum
+    assert budget.after_looking(n_train) == total
+    n = min(selected, budget.capabilities(total))
+    assert n == min(selected, DEFAULTS.max_capabilities, total // least)
+    assert budget.calibration(total, n) >= n * DEFAULTS.calibration_round
 
 
 @given(st.integers(160, 20000), st.integers(1, 3000), st.integers(1, 10))
-def test_phases_fit_into_the_budget(budget: int, n_train: int, selected: int) -> None:
-    analysis = b.analysis_rollouts(budget, DEFAULTS, n_train)
-    left = budget - analysis
-    n = min(selected, b.affordable(left, DEFAULTS))
+def test_phases_fit_into_the_budget(total: int, n_train: int, selected: int) -> None:
+    budget = Budget(DEFAULTS, total)
+    left = budget.after_looking(n_train)
+    n = min(selected, budget.capabilities(left))
     assert n >= 1
-    pool = b.calibration_pool(budget, left, n, DEFAULTS)
+    pool = budget.calibration(left, n)
     assert pool >= n * DEFAULTS.calibration_round
     assert left - pool >= n * DEFAULTS.minimum_training
-
-
-@given(st.integers(0, 5000), st.integers(1, 9))
-def test_shares_spend_everything(left: int, jobs: int) -> None:
-    spent = 0
-    for n in range(jobs):
-        share = b.next_share(left - spent, jobs - n)
-        assert share >= 0
-        spent += share
-    assert spent == left

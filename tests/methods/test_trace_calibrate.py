@@ -10,9 +10,9 @@ from trace_lab import BASE, MemoryLab
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.types import Purpose
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite
+from trace_bench.methods.making import Mix, draw, generator, self_test
+from trace_bench.methods.trace import calibrate as c
 from trace_bench.methods.trace.settings import SynthesisSettings
-from trace_bench.methods.trace.synthesis import calibrate as c
-from trace_bench.methods.trace.synthesis.draw import Mix, draw, generator, self_test
 
 DEFAULTS = SynthesisSettings()
 WIN, LOSE, PART = (1.0, True), (0.0, False), (0.6, False)

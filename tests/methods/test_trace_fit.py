@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from trace_lab import BASE, MemoryLab, ScriptedTrainer
+from named import method
+from trace_lab import BASE, MemoryLab, ScriptedTrainer, States
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AgentSpec, Purpose, to_json
@@ -24,7 +25,7 @@ HIDDEN = ("requires", "shape", "kinds")
 
 def fit(budget: int = 1280, habits: dict | None = None, **settings) -> tuple[AgentSpec, MemoryLab]:
     lab = MemoryLab(HABITS if habits is None else habits, budget, seed=7)
-    agent = Trace(TraceSettings(**settings)).fit(BASE, lab.suite.tasks("train"), lab)  # type: ignore[arg-type]
+    agent = method("trace", **settings).fit(BASE, lab.suite.tasks("train"), lab)
     return agent, lab
 
 
@@ -95,7 +96,7 @@ def test_checkpoints_grow_by_one_adapter(fitted) -> None:
     assert lab.checkpoints[-1] == agent
     assert len({a.version for a in lab.checkpoints}) == 3
     for a in lab.checkpoints:
-        make_router(a, lab)  # knows all its adapters
+        make_router(a, States(lab))  # knows all its adapters
 
 
 def test_retrieval_sends_new_tasks_to_their_adapter() -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from models import save_adapter
+from named import method
 from playing import play
 from sandboxes import in_process as suite
 from trace_lab import BASE, MemoryLab, ScriptedTrainer
@@ -27,8 +28,6 @@ from trace_bench.core.types import (
     Turn,
     to_json,
 )
-from trace_bench.methods.trace import Trace
-from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.precision import DType
 from trace_bench.policies.routing.merge import Mixture
@@ -218,10 +217,10 @@ def gated(
 ) -> tuple[AgentSpec, GateLab]:
     lab = GateLab(HABITS, budget, seed=7, trainer=Adapting(refs, dtype))
     lab.policy, lab.off = policy, off
-    small = {"synthetic_tasks": 8, "max_capabilities": 2, "gate_rate": 0.05, **settings}
-    method = Trace(TraceSettings(route="gate", **small))
+    route = {"name": "gate", "rate": 0.05, **settings}
+    made = method("trace", synthetic_tasks=8, max_capabilities=2, route=route)
     base = replace(BASE, model=MODEL)
-    return method.fit(base, lab.suite.tasks("train"), lab), lab  # type: ignore[arg-type]
+    return made.fit(base, lab.suite.tasks("train"), lab), lab
 
 
 @pytest.mark.parametrize("budget", [300, 437])
@@ -267,22 +266,22 @@ def test_with_rounded_products_the_samplers_rounding_does_not_move_the_gate(
 
 
 def test_a_gate_without_rollouts_is_played_as_it_starts(policy: LocalPolicy, refs: Any) -> None:
-    warm, lab = gated(policy, refs, 300, gate_share=0.0)
+    warm, lab = gated(policy, refs, 300, share=0.0)
     assert not lab.gates and lab.left == 0
     assert warm.router is not None and warm.router["soft"] and any(warm.router["bias"])
-    cold, _ = gated(policy, refs, 300, gate_share=0.0, gate_warm=False)
+    cold, _ = gated(policy, refs, 300, share=0.0, warm=False)
     assert cold.router is not None and not any(cold.router["bias"])
     assert cold.router["labels"][-1] is None and len(cold.router["weights"][0]) == 128
 
 
 def test_a_share_that_pays_for_no_iteration_is_refused(refs: Any) -> None:
     run = PlannedRun(budget=300, tasks=64, trainer=LocalTrainer(TrainerSettings()))
-    with pytest.raises(UserError, match=r"gate_share=0\.02.*is 6 rollouts.*at least 16"):
-        Trace(TraceSettings(route="gate", gate_share=0.02)).plan(run)
+    with pytest.raises(UserError, match=r"route\.share=0\.02.*is 6 rollouts.*at least 16"):
+        method("trace", route={"name": "gate", "share": 0.02}).plan(run)
     with pytest.raises(UserError, match=r"leaves 60 for the adapters, which need at least 160"):
-        Trace(TraceSettings(route="gate", gate_share=0.8)).plan(run)
-    plan = Trace(TraceSettings(route="gate")).plan(run)
+        method("trace", route={"name": "gate", "share": 0.8}).plan(run)
+    plan = method("trace", route="gate").plan(run)
     assert {n.protocol.__name__ for n in plan.needs} >= {"ShowsState", "FineTunes"}
     assert plan.phases[-1].name == "training of the gate" and plan.phases[-1].rollouts == 45
-    joint = Trace(TraceSettings(route="gate", adapters="joint")).plan(run)
+    joint = method("joint", route="gate").plan(run)
     assert [p.name for p in joint.phases][-1] == "training"

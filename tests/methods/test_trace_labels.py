@@ -26,10 +26,10 @@ from trace_bench.core.types import (
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.pools import Words
-from trace_bench.methods.trace.analysis import label as labelling
-from trace_bench.methods.trace.analysis.case import facts_of, parts
-from trace_bench.methods.trace.analysis.evidence import Conversation, read
-from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY, Label
+from trace_bench.methods.looking import labels as labelling
+from trace_bench.methods.looking.capabilities import VOCABULARY, Label
+from trace_bench.methods.looking.case import facts_of, parts
+from trace_bench.methods.looking.evidence import Conversation, read
 
 NA, PRESENT, LACKING = Label.NA, Label.PRESENT, Label.LACKING
 HIDDEN = ("requires", "shape", "kinds")

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from named import method
 from trace_lab import BASE, MemoryLab, act_out
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import PlannedRun, RoutesTurns
 from trace_bench.core.types import AdapterRef, AgentSpec, Message, Purpose
-from trace_bench.methods.trace import Trace
-from trace_bench.methods.trace.logistic import fit
+from trace_bench.methods.trace.learned import fit
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.classifier import ClassifierRouter, blend
@@ -44,7 +44,7 @@ def fitted(
     lab.policy = policy
     small = {"synthetic_tasks": 32, **settings}
     tasks = lab.suite.tasks("train")
-    return Trace(TraceSettings(**small)).fit(base, tasks, lab), lab  # type: ignore[arg-type]
+    return method("trace", **small).fit(base, tasks, lab), lab
 
 
 @pytest.fixture(scope="module")
@@ -107,12 +107,12 @@ def test_the_classifier_sends_new_tasks_to_their_adapter(classified: Any, policy
 
 def test_soft_and_the_merges_describe_what_they_play(policy: LocalPolicy) -> None:
     small: Any = {"synthetic_tasks": 8}
-    soft, _ = fitted(policy, 300, route="soft", route_others=0.2, **small)
+    soft, _ = fitted(policy, 300, route={"name": "soft", "others": 0.2}, **small)
     assert soft.router is not None and soft.router["soft"] and soft.router["others"] == 0.2
     name = soft.adapters[0].name
-    linear, _ = fitted(policy, 300, route="linear", route_weight=0.6, **small)
+    linear, _ = fitted(policy, 300, route={"name": "linear", "weight": 0.6}, **small)
     assert linear.router == {"kind": "sum", "parts": [[name, 0.6]]}
-    ties, _ = fitted(policy, 300, route="ties", route_density=0.3, **small)
+    ties, _ = fitted(policy, 300, route={"name": "ties", "density": 0.3}, **small)
     assert ties.router == {"kind": "sum", "parts": [[name, 1.0]], "density": 0.3}
 
 
@@ -156,9 +156,9 @@ def test_the_ledger_is_an_own_count(policy: LocalPolicy, budget: int, route: str
 
 def test_a_policy_without_states_is_refused_before_anything_is_played() -> None:
     run = PlannedRun(budget=640, tasks=64, trainer=MemoryLab(HABITS, 0).trainer)
-    needs = Trace(TraceSettings(route="classifier")).plan(run).needs
+    needs = method("trace", route="classifier").plan(run).needs
     assert any(n.group == "policy" and n.protocol.__name__ == "ShowsState" for n in needs)
-    joint = Trace(TraceSettings(route="classifier", adapters="joint")).plan(run).needs
+    joint = method("joint", route="classifier").plan(run).needs
     assert not any(n.group == "policy" for n in joint), "one adapter needs no router"
 
 
@@ -192,14 +192,16 @@ def test_where_no_adapter_counts_the_one_of_the_beginning_plays() -> None:
 def test_ties_does_not_merge_updates_that_hold_the_agents_own() -> None:
     lab = MemoryLab(HABITS, 640, seed=7)
     with pytest.raises(UserError, match=r"method\.route=ties merges .* 'sft@0001'"):
-        Trace(TraceSettings(route="ties")).fit(BEGUN, lab.suite.tasks("train"), lab)  # type: ignore[arg-type]
+        method("trace", route="ties").fit(BEGUN, lab.suite.tasks("train"), lab)
     assert lab.left == 640, "nothing was played"
 
 
 def test_settings_out_of_range_are_refused() -> None:
     from trace_bench.core.checked import build
 
-    with pytest.raises(UserError, match=r"route_others.*1\.5"):
-        build(TraceSettings, {"route_others": 1.5}, "method")
-    with pytest.raises(UserError, match="route"):
+    with pytest.raises(UserError, match=r"route\.others.*1\.5"):
+        build(TraceSettings, {"route": {"others": 1.5}}, "method")
+    with pytest.raises(UserError, match=r"unknown value 'nearest'.*classifier, soft"):
         build(TraceSettings, {"route": "nearest"}, "method")
+    with pytest.raises(UserError, match=r"`method.route.others` is a setting of .*gate"):
+        build(TraceSettings, {"route": {"name": "ties", "others": 0.1}}, "method")

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
-from trace_bench.methods.trace.analysis.select import (
+from trace_bench.methods.looking.capabilities import (
+    VOCABULARY,
+    AnalysisSettings,
     Counts,
+    Label,
     Labelled,
     Verdict,
     as_json,
@@ -17,8 +20,6 @@ from trace_bench.methods.trace.analysis.select import (
     table,
     votes_for,
 )
-from trace_bench.methods.trace.analysis.vocabulary import BY_NAME, Label
-from trace_bench.methods.trace.settings import AnalysisSettings
 
 NA, PRESENT, LACKING = Label.NA, Label.PRESENT, Label.LACKING
 NAME = "disambiguates"
@@ -40,7 +41,8 @@ def choose(
 ) -> list[Verdict]:
     """As the analysis selects from a program's labels."""
     runs = resamples(labelled, settings.runs, seed)
-    return select(runs, [BY_NAME[name] for name in names], settings, settings.keep_runs)
+    by_name = {c.name: c for c in VOCABULARY}
+    return select(runs, [by_name[name] for name in names], settings, settings.keep_runs)
 
 
 def test_counts_and_rates_by_hand() -> None:

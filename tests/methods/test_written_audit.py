@@ -23,15 +23,15 @@ from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Tool
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.llm.client import Endpoint
 from trace_bench.llm.roles import Role, Roles
+from trace_bench.methods.looking.capabilities import Capability
+from trace_bench.methods.making import seeded
 from trace_bench.methods.trace import Trace
-from trace_bench.methods.trace.analysis.vocabulary import Capability
+from trace_bench.methods.trace.budget import Budget
+from trace_bench.methods.trace.generate import audit
+from trace_bench.methods.trace.generate.audit import Accepted, Episode, of_rollouts
+from trace_bench.methods.trace.generate.generation import Generation, Wanted
+from trace_bench.methods.trace.generate.leaks import Leaks
 from trace_bench.methods.trace.settings import SynthesisSettings, TraceSettings
-from trace_bench.methods.trace.synthesis.draw import seeded
-from trace_bench.methods.trace.synthesis.generate import audit
-from trace_bench.methods.trace.synthesis.generate.audit import Accepted
-from trace_bench.methods.trace.synthesis.generate.generation import Generation, Wanted
-from trace_bench.methods.trace.synthesis.generate.leaks import Leaks
-from trace_bench.methods.trace.synthesis.generate.replay import Episode, of_rollouts
 from trace_bench.methods.trace.training import Job, Trained, assemble, train
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
@@ -134,8 +134,9 @@ def test_floors_are_measured_on_the_tasks_of_training() -> None:
 def keeping(*names: str) -> tuple[list[Trained], MemoryLab]:
     """Two jobs, of which those named are kept."""
     lab = MemoryLab({}, budget=40)
-    tasks = tuple(lab.suite.tasks("train")[:4])
-    work = [Job(name, tasks) for name in ("one", "two")]
+    tasks = lab.suite.tasks("train")
+    work = [Job("one", tuple(tasks[:4])), Job("two", tuple(tasks[4:8]))]
+    kept = [job.tasks for job in work if job.name in names]
 
     def whole(done: Sequence[Trained]) -> AgentSpec:
         assert done, "an agent of no adapters is the base agent"
@@ -145,10 +146,10 @@ def keeping(*names: str) -> tuple[list[Trained], MemoryLab]:
         lab,  # type: ignore[arg-type]
         BASE,
         work,
-        TraceSettings(),
+        Budget(TraceSettings(), 40),
         whole,
         lambda done: None,
-        lambda job: job.name in names,
+        lambda tasks: tasks in kept,
     )
     return done, lab
 

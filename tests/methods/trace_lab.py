@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import BudgetExceeded
-from trace_bench.core.protocols import Hear, State, Trainer, TrainingJob
+from trace_bench.core.protocols import Hear, ShowsState, State, Trainer, TrainingJob
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import (
     AdapterRef,
@@ -36,6 +36,7 @@ from trace_bench.envs.toolsandbox.scenarios.pools import Words
 from trace_bench.envs.toolsandbox.scenarios.shapes import shapes
 from trace_bench.envs.toolsandbox.scenarios.solver import Solver
 from trace_bench.policies.local import LocalPolicy
+from trace_bench.policies.scripted import IdlePolicy
 
 SHAPES = {shape.name: shape for shape in shapes()}
 BASE = AgentSpec(model="scripted")
@@ -183,3 +184,14 @@ class MemoryLab:
 
     def write(self, name: str, value: Any) -> None:
         self.files[name] = json.loads(json.dumps(value, allow_nan=False))
+
+
+class States(IdlePolicy, ShowsState):
+    """The states of a lab's policy, for a router."""
+
+    def __init__(self, lab: MemoryLab) -> None:
+        super().__init__()
+        self._lab = lab
+
+    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State:
+        return self._lab.prompt_state(messages, tools)

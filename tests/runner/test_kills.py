@@ -44,12 +44,12 @@ TRAINED = (
     "evaluation.limit=2", "policy.max_turns=4", "policy.max_tokens=32", "env.train_tasks=4",
 )  # fmt: skip
 GATED = (
-    "method=trace", "method.route=gate", "budget=120", "method.gate_share=0.2", "checkpoints=[]",
+    "method=trace", "method.route=gate", "budget=120", "method.route.share=0.2", "checkpoints=[]",
     "trainer.groups=2", "trainer.group_size=4", "method.analysis_minimum=16", "method.runs=1",
     "method.keep_runs=1", "method.minimum_runs=1", "method.coverage=0", "method.gap=0",
     "method.minimum_support=0", "method.max_capabilities=2", "method.calibration_groups=1",
     "method.calibration_group_size=4", "method.calibration_rounds=1", "method.minimum_training=16",
-    "method.synthetic_tasks=8", "method.gate_warm=false", "method.gate_rate=0.1",
+    "method.synthetic_tasks=8", "method.route.warm=false", "method.route.rate=0.1",
     "evaluation.limit=2", "evaluation.routing=false", "evaluation.yardsticks=false",
     "policy.max_turns=6", "policy.max_tokens=48", "env.train_tasks=16",
 )  # fmt: skip

@@ -11,7 +11,7 @@ import verl_job as jobs
 
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec, Task
-from trace_bench.methods.trace.synthesis.draw import Mix, draw
+from trace_bench.methods.making import Mix, draw
 from trace_bench.results.statistics import paired_difference
 
 pytestmark = pytest.mark.verl

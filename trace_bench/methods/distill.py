@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
@@ -25,10 +24,9 @@ from trace_bench.core.protocols import (
 )
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
+from trace_bench.methods.looking.analysis import Analysis, Report, planned
+from trace_bench.methods.prompt_only import PromptOnlySettings
 from trace_bench.methods.rft import in_turn, successes, tune
-from trace_bench.methods.trace.analysis.phase import Analysis
-from trace_bench.methods.trace.plan import label_needs, label_questions
-from trace_bench.methods.trace.settings import PromptOnlySettings
 from trace_bench.methods.tuning import HERE, PAGE, TuningSettings, tuner
 from trace_bench.play.steps import without_guidance
 
@@ -64,16 +62,10 @@ class Distill(Method):
         """The base agent with one adapter and the prompt that it came with; the base agent itself
         when nothing passes the thresholds, or nothing succeeded."""
         tuner(lab)
-        budget, report = lab.budget_left(), dict[str, Any]()
-
-        def write(**parts: Any) -> None:
-            report.update(parts)
-            lab.write("capabilities.json", report)
-
+        budget, write = lab.budget_left(), Report(lab)
         analysis = Analysis(lab, self.settings, write)
         analysis.play(base, tasks, self.settings.analysis(budget))
-        chosen = [v.capability for v in analysis.choose(()) if v.selected and not v.control]
-        lines = [c.advice or c.description for c in chosen[: self.settings.max_capabilities]]
+        lines = analysis.advice()
         write(outcome={"prompt": lines, "unspent": 0 if lines else lab.budget_left()})
         if not lines:
             left = lab.budget_left()
@@ -101,14 +93,14 @@ class Distill(Method):
                 "(method.analysis_minimum, method.analysis_share), and rollouts with its prompt "
                 "come after it. Raise `budget`."
             )
-        return MethodPlan(
-            phases=(Phase("analysis", looks), Phase("training", run.budget - looks, most=True)),
-            needs=(*label_needs(run), Need("trainer", FineTunes, PAGE, HERE)),
+        tuning = MethodPlan(
+            phases=(Phase("training", run.budget - looks, most=True),),
+            needs=(Need("trainer", FineTunes, PAGE, HERE),),
             adapters=1,
-            questions=label_questions(self.settings, run, looks),
             trains=True,
             caveat="its phases are shares of the whole budget",
         )
+        return planned(self.settings, run, looks).then(tuning)
 
 
 def plain(played: Sequence[Trajectory], base: AgentSpec, advised: str) -> list[Trajectory]:

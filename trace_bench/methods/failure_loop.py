@@ -26,11 +26,9 @@ from trace_bench.core.protocols import (
 )
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
-from trace_bench.methods.trace.analysis.phase import Analysis
-from trace_bench.methods.trace.plan import GENERATOR, label_needs, refuse_analyst
-from trace_bench.methods.trace.settings import AnalysisSettings
-from trace_bench.methods.trace.synthesis.draw import Mix, draw, generator
-from trace_bench.methods.trace.training import interleave
+from trace_bench.methods.looking.analysis import Analysis, planned, refuse_analyst
+from trace_bench.methods.looking.capabilities import AnalysisSettings
+from trace_bench.methods.making import GENERATOR, Mix, draw, generator, interleave
 
 GOES_ON = Need(
     "trainer",
@@ -133,13 +131,11 @@ class FailureLoop(Method):
                 "(method.analysis_minimum), and training. Raise `budget`, or lower `method.rounds`."
             )
         run.trainer.plan_training(least, "round1", ())
-        return MethodPlan(
-            phases=(
-                Phase("analysis", looks),
-                Phase("training", run.budget - looks, most=True),
-            ),
-            needs=(*label_needs(run), GENERATOR, *([GOES_ON] if self.settings.rounds > 1 else [])),
+        training = MethodPlan(
+            phases=(Phase("training", run.budget - looks, most=True),),
+            needs=(GENERATOR, *([GOES_ON] if self.settings.rounds > 1 else [])),
             adapters=self.settings.rounds,
             trains=True,
             caveat="its rounds are shares of the whole budget",
         )
+        return planned(self.settings, run, looks).then(training)

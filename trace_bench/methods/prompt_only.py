@@ -9,35 +9,36 @@ most `method.max_capabilities` of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
+from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun
+from trace_bench.core.protocols import Lab, Method, MethodPlan, PlannedRun
 from trace_bench.core.types import AgentSpec, Task
-from trace_bench.methods.trace.analysis.phase import Analysis
-from trace_bench.methods.trace.plan import CAVEAT, label_needs, label_questions
-from trace_bench.methods.trace.settings import PromptOnlySettings
+from trace_bench.methods.looking.analysis import Analysis, Report, planned
+from trace_bench.methods.looking.capabilities import AnalysisSettings
+
+
+@dataclass(frozen=True)
+class PromptOnlySettings(AnalysisSettings):
+    """`method.*` of `method=prompt_only`: the analysis, with the whole budget."""
+
+    max_capabilities: int = field(default=8, metadata=number(1))
+    """Most lines of advice in the prompt (the paper's curve has 1 to 16)."""
 
 
 class PromptOnly(Method):
-    """`protocols.Method`. Settings: those of TRACE's analysis."""
+    """Settings: those of TRACE's analysis."""
 
     def __init__(self, settings: PromptOnlySettings) -> None:
         self.settings = settings
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with a guidance section; itself when nothing passes the thresholds."""
-        report: dict[str, Any] = {}
-
-        def write(**parts: Any) -> None:
-            report.update(parts)
-            lab.write("capabilities.json", report)
-
+        write = Report(lab)
         analysis = Analysis(lab, self.settings, write)
         analysis.play(base, tasks, lab.budget_left())
-        chosen = [v.capability for v in analysis.choose(()) if v.selected and not v.control]
-        lines = [c.advice or c.description for c in chosen[: self.settings.max_capabilities]]
+        lines = analysis.advice()
         write(outcome={"prompt": lines, "unspent": lab.budget_left()})
         if not lines:
             lab.log("no capability above the thresholds: the base agent is returned")
@@ -53,9 +54,5 @@ class PromptOnly(Method):
                 f"budget={run.budget} is too small for method=prompt_only, which needs at "
                 f"least {least} analysis rollouts (method.analysis_minimum). Raise `budget`."
             )
-        return MethodPlan(
-            phases=(Phase("analysis", run.budget),),
-            needs=label_needs(run),
-            questions=label_questions(self.settings, run, run.budget),
-            caveat=CAVEAT,
-        )
+        looking = planned(self.settings, run, run.budget)
+        return replace(looking, caveat="its phases are shares of the whole budget")

@@ -7,22 +7,23 @@ the trainer's rank, by singular values (`policies.routing.merge`)."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
+from trace_bench.core.checked import number
 from trace_bench.core.protocols import (
     ContinuesAdapters,
     Lab,
+    Method,
     MethodPlan,
     Need,
-    Phase,
     PlannedRun,
     TrainingJob,
-    Yardstick,
 )
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.trace.method import Trace
-from trace_bench.methods.trace.settings import TraceFinishSettings
+from trace_bench.methods.trace.routing import Linear
+from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.policies.routing.merge import Mixture, around, compress, merge
 from trace_bench.trainers.record import start_of
 
@@ -30,53 +31,65 @@ NAME = "finish"
 GOES_ON = Need("trainer", ContinuesAdapters, "docs/trainers.md")
 
 
-class TraceFinish(Trace):
-    """`protocols.Method`."""
+@dataclass(frozen=True)
+class TraceFinishSettings(TraceSettings):
+    """`method.*` of `method=trace_finish`: TRACE's, and what comes after it."""
 
-    title = "trace_finish"
+    route: Linear = field(default_factory=Linear)  # type: ignore[assignment]
+    """No other: until the last part begins, all adapters act as the sum that it starts from."""
+    finish_share: float = field(default=0.25, metadata=number(0, 1))
+    """Part of the budget for GRPO on the target's training tasks (ours)."""
+
+
+class TraceFinish(Method):
+    """Two methods, one after the other."""
 
     def __init__(self, settings: TraceFinishSettings) -> None:
-        super().__init__(replace(settings, route_weight=settings.merge_weight))
-        self.finish = settings
+        self.settings, self.trace = settings, Trace(settings)
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with one adapter, used for every task. When TRACE finds nothing to train,
         GRPO starts from the base agent, with all that is left."""
-        reserve = int(self.finish.finish_share * lab.budget_left())
-        found = self.fit_leaving(reserve, base, tasks, lab)
+        found = self.trace.fit(base, tasks, lab, later=self.last(lab.budget_left()))
+        start = self.start(base, found)
+        if start != base:
+            lab.checkpoint(start)
         job = TrainingJob(
             name=NAME,
-            agent=base,
+            agent=start,
             tasks=tasks,
             rollouts=lab.budget_left(),
             seed=stable_seed(lab.seed, "trace_finish", "train"),
             reward=self.settings.reward,
         )
+        return lab.trainer.train(job, lab)
+
+    def last(self, budget: int) -> int:
+        """Rollouts of the budget for GRPO."""
+        return int(self.settings.finish_share * budget)
+
+    def start(self, base: AgentSpec, found: AgentSpec) -> AgentSpec:
+        """The base agent with the sum of the adapters that TRACE has found."""
         new = [a for a in found.adapters if a not in base.adapters]
         if not new:
-            return lab.trainer.train(job, lab)
-        weights = tuple((a.name, self.finish.merge_weight) for a in new)
+            return base
+        weights = tuple((a.name, self.settings.route.weight) for a in new)
         if (own := start_of(base)) is not None:
             weights = (*weights, (own.name, around(w for _, w in weights)))
         merged = compress(merge(Mixture(weights), (*base.adapters, *new)), new[0], "merged")
-        start = replace(base, version="merged", adapters=(merged,))
-        lab.checkpoint(start)
-        return lab.trainer.train(replace(job, agent=start), lab)
+        return replace(base, version="merged", adapters=(merged,))
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        reserve = int(self.finish.finish_share * run.budget)
-        run.trainer.plan_training(reserve, NAME, ())
-        plan = super().plan(replace(run, budget=run.budget - reserve))
-        training = plan.phases[-1]
-        phases = (*plan.phases[:-1], Phase("training", training.rollouts + reserve, most=True))
+        """TRACE's with a part of the budget, and one more training."""
+        last = self.last(run.budget)
+        run.trainer.plan_training(last, NAME, ())
+        plan = self.trace.plan(replace(run, budget=run.budget - last))
+        *before, training = plan.phases
         return replace(
             plan,
-            phases=phases,
+            phases=(*before, replace(training, rollouts=training.rollouts + last)),
             adapters=plan.adapters + 1,
             needs=(*plan.needs, GOES_ON),
             routed=False,
+            yardsticks=(),
         )
-
-    def yardsticks(self) -> tuple[Yardstick, ...]:
-        """None: `method=joint` is a method of its own."""
-        return ()

@@ -36,16 +36,16 @@ from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods import awm
 from trace_bench.methods.grpo import one_training, train_once
-from trace_bench.methods.trace.synthesis.draw import (
+from trace_bench.methods.making import (
     FULL,
     IDLE,
     Mix,
     draw,
     generator,
+    interleave,
     play,
     seeded,
 )
-from trace_bench.methods.trace.training import interleave
 
 SUITE, IMAGE = "awm", "awm"
 SOURCE = """

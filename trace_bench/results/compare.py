@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from trace_bench.core.errors import UserError
-from trace_bench.results.records import TRAINING, Record
+from trace_bench.results.records import TRAINING, Record, own_settings
 from trace_bench.results.statistics import Interval, permutation_p, wilson_interval
 from trace_bench.results.style import style
 from trace_bench.results.uncertainty import Uncertainty, uncertainty
@@ -94,7 +94,7 @@ def other_data(one: Record, other: Record) -> list[tuple[str, Any, Any]]:
 
 def _setting(record: Record, name: str) -> object:
     own = name.removeprefix("method.")
-    return record.method_settings.get(own) if own != name else record.settings.get(name)
+    return own_settings(record).get(own) if own != name else record.settings.get(name)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 from trace_bench.core.errors import unknown
 from trace_bench.results.compare import shared
-from trace_bench.results.records import Record
+from trace_bench.results.records import Record, own_settings
 from trace_bench.results.table import Table
 
 _LONGEST = 60
@@ -160,16 +160,20 @@ def _digest(key: str) -> str:
 
 
 def _own(record: Record) -> str:
-    return json.dumps(record.method_settings, sort_keys=True, default=str)
+    return json.dumps(own_settings(record), sort_keys=True, default=str)
 
 
 def _differing(records: Sequence[Record]) -> list[str]:
-    keys = sorted({key for r in records for key in r.method_settings})
-    return [k for k in keys if len({str(r.method_settings.get(k)) for r in records}) > 1]
+    """The settings in which they differ; of those that only some choices have, where two runs that
+    have them do."""
+    own = [own_settings(r) for r in records]
+    keys = sorted({key for settings in own for key in settings})
+    values = {k: {str(s.get(k)) for s in own if k in s or "." not in k} for k in keys}
+    return [k for k in keys if len(values[k]) > 1]
 
 
 def _shown(record: Record, keys: Sequence[str]) -> str:
-    own = record.method_settings
+    own = own_settings(record)
     values = [" ".join(str(own.get(k, "not set")).split())[:_LONGEST] for k in keys]
     return ", ".join(f"{k} {v}" for k, v in zip(keys, values, strict=True))
 

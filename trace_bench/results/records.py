@@ -151,8 +151,49 @@ def flat_settings(record: Record) -> dict[str, Any]:
     return {
         **record.source,
         **record.settings,
-        **{f"method.{k}": v for k, v in record.method_settings.items()},
+        **{f"method.{k}": v for k, v in own_settings(record).items()},
     }
+
+
+_ONE, _SUM = ("retrieval", "both"), ("classifier", "soft", "turn", "gate")
+_EARLIER: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "route_share": ("share", ("zero_shot", "both")),
+    "route_examples": ("examples", (*_ONE, "classifier", "soft", "gate")),
+    "route_tools": ("tools", _ONE),
+    "route_top_k": ("top_k", _ONE),
+    "route_threshold": ("threshold", _ONE),
+    "route_others": ("others", _SUM),
+    "route_l2": ("l2", _SUM),
+    "route_weight": ("weight", ("linear",)),
+    "route_density": ("density", ("ties",)),
+    "gate_share": ("share", ("gate",)),
+    "gate_rate": ("rate", ("gate",)),
+    "gate_warm": ("warm", ("gate",)),
+    "merge_weight": ("weight", ("linear",)),
+}
+"""Settings of `method.route` as older runs have them, all beside each other: the name within the
+route, and the routes that have it."""
+_GONE: Mapping[str, Any] = {
+    **{"split": "equal", "trunk_share": 0.0, "target_share": 0.0, "pair_share": 0.0},
+    **{"order_by": "delta", "gate": "global", "gate_lock": "prefill", "route_failures": True},
+}
+"""What older runs have as a setting, and the value that all runs have by now."""
+
+
+def own_settings(record: Record) -> dict[str, Any]:
+    """The method's settings, the same in runs of all ages where they mean the same. What is chosen
+    by a name and has settings of its own is that name and keys such as "route.others"."""
+    out: dict[str, Any] = {}
+    for key, value in record.method_settings.items():
+        if isinstance(value, Mapping) and "name" in value:
+            out |= {key if k == "name" else f"{key}.{k}": v for k, v in value.items()}
+        elif key in _EARLIER:
+            name, routes = _EARLIER[key]
+            if record.method_settings.get("route") in routes:
+                out[f"route.{name}"] = value
+        elif key not in _GONE or value != _GONE[key]:
+            out[key] = value
+    return out
 
 
 def read_records(path: Path) -> list[Record]:

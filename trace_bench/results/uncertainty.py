@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trace_bench.results.records import Record
+from trace_bench.results.records import Record, own_settings
 from trace_bench.results.statistics import mean
 
 LEVEL, POWER = 0.05, 0.8
@@ -118,7 +118,7 @@ def repeats_of(records: Sequence[Record]) -> Repeats:
     groups: dict[str, list[Record]] = {}
     for r in records:
         apart = [sorted(s.items(), key=str) for s in (r.settings, r.source)]
-        key = str((r.label, r.budget, apart, r.method_settings))
+        key = str((r.label, r.budget, apart, own_settings(r)))
         groups.setdefault(key, []).append(r)
     found = [_between_seeds(some) for some in groups.values() if len(some) > 1]
     found = [each for each in found if each[0]]

@@ -59,12 +59,12 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "gepa": "trace_bench.methods.gepa:Gepa",
             "sft": "trace_bench.methods.sft:Sft",
             "trace": "trace_bench.methods.trace:Trace",
-            "joint": "trace_bench.methods.joint:Joint",
+            "joint": "trace_bench.methods.trace:Trace",
             "failure_loop": "trace_bench.methods.failure_loop:FailureLoop",
             "rft": "trace_bench.methods.rft:Rft",
             "distill": "trace_bench.methods.distill:Distill",
             "trace_finish": "trace_bench.methods.trace_finish:TraceFinish",
-            "single_capability": "trace_bench.methods.single_capability:SingleCapability",
+            "single_capability": "trace_bench.methods.trace:Trace",
             "prompt_only": "trace_bench.methods.prompt_only:PromptOnly",
             "untargeted": "trace_bench.methods.untargeted:Untargeted",
         },
@@ -92,6 +92,11 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
     }
 )
 """group -> name -> "module:attribute". A suite's name is `env.name/env.suite`."""
+
+PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType(
+    {"method": {"joint": {"adapters": "joint"}, "single_capability": {"max_capabilities": 1}}}
+)
+"""group -> name -> settings that the name stands for: both are TRACE."""
 
 ENTRY_POINTS: Mapping[str, str] = MappingProxyType(
     {
@@ -165,6 +170,7 @@ def find(group: str, chosen: PartSettings, variant: str | None = None) -> Part:
         factory.adopted(factory.target, KINDS[group])
     known = factory.known()  # a null for a setting that this part lacks counts as not given
     given = {k: v for k, v in chosen.options.items() if v is not None or k in known}
+    given = _preset(group, chosen, given)
     try:
         options = factory.settings(given, group)
     except UserError as error:
@@ -172,6 +178,18 @@ def find(group: str, chosen: PartSettings, variant: str | None = None) -> Part:
     own = factory.text in OWN[group].values() and (factory.importable or not factory.finished)
     origin = None if own else origin_of(factory, distribution)
     return Part(group, chosen.name, factory, MappingProxyType(options), origin)
+
+
+def _preset(group: str, chosen: PartSettings, given: dict[str, Any]) -> dict[str, Any]:
+    """The given settings and those that the name stands for, of which no other is allowed."""
+    fixed = {} if chosen.factory is not None else PRESETS.get(group, {}).get(chosen.name, {})
+    for key, value in fixed.items():
+        if given.get(key, value) != value:
+            raise UserError(
+                f"{group}.{key}={given[key]} is not allowed with {group}={chosen.name}, which "
+                f"stands for {group}.{key}={value}. Change `{group}` or leave `{group}.{key}` out."
+            )
+    return {**given, **fixed}
 
 
 def _with_choice(error: UserError, group: str, chosen: PartSettings) -> UserError:

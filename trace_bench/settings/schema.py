@@ -196,7 +196,21 @@ PARTS: Mapping[str, type[PartSettings]] = {
 """The groups that choose a part."""
 
 
-MOVED: Mapping[str, str] = {}
+MOVED: Mapping[str, str] = {
+    "method.route_share": "method.route.share",
+    "method.route_examples": "method.route.examples",
+    "method.route_tools": "method.route.tools",
+    "method.route_top_k": "method.route.top_k",
+    "method.route_threshold": "method.route.threshold",
+    "method.route_others": "method.route.others",
+    "method.route_l2": "method.route.l2",
+    "method.route_weight": "method.route.weight",
+    "method.route_density": "method.route.density",
+    "method.gate_share": "method.route.share",
+    "method.gate_rate": "method.route.rate",
+    "method.gate_warm": "method.route.warm",
+    "method.merge_weight": "method.route.weight",
+}
 """Settings that have another name now: the old whole name, and the new one."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -196,6 +197,23 @@ class MethodPlan:
     caveat: str | None = None
     marks: tuple[str, ...] = ()
     yardsticks: tuple[Yardstick, ...] = ()
+
+    def then(self, after: MethodPlan) -> MethodPlan:
+        """This, and then `after`: what both do, need, train, ask and mark."""
+        asked = Counter(self.questions) + Counter(after.questions)
+        return MethodPlan(
+            phases=(*self.phases, *after.phases),
+            needs=tuple(dict.fromkeys((*self.needs, *after.needs))),
+            adapters=self.adapters + after.adapters,
+            questions=dict(asked),
+            routed=self.routed or after.routed,
+            learns=self.learns or after.learns,
+            trains=self.trains or after.trains,
+            demonstrations=self.demonstrations + after.demonstrations,
+            caveat=self.caveat or after.caveat,
+            marks=(*self.marks, *after.marks),
+            yardsticks=(*self.yardsticks, *after.yardsticks),
+        )
 
 
 OnEpisode = Callable[[int, Trajectory], None]

@@ -22,10 +22,8 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
-from trace_bench.methods.gepa.adapter import COMPONENT, Adapter, Reflector
-from trace_bench.methods.gepa.reflector import ProgramReflector
-from trace_bench.methods.gepa.settings import GepaSettings
-from trace_bench.methods.gepa.writer import ROLE, ModelReflector
+from trace_bench.methods.gepa.adapter import COMPONENT, Adapter, GepaSettings, Reflector
+from trace_bench.methods.gepa.reflectors import ROLE, ModelReflector, ProgramReflector
 
 
 class Gepa(Method):

@@ -1,5 +1,4 @@
-"""GRPO of a gate over TRACE's adapters, on the target's training tasks (the current paper's step
-4).
+"""Step 7: GRPO of a gate over the adapters, on the target's training tasks (the current paper's).
 
 The gate starts as the classifier that was learned from synthetic openings (warm start: it costs no
 rollout), or at zero, which weighs all adapters alike. Base model and adapters are frozen; only the
@@ -19,12 +18,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import FineTunes, Lab, State, Trainer
+from trace_bench.core.protocols import FineTunes, Lab, MethodPlan, Need, Phase, State
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
-from trace_bench.methods.trace import budget as budgets
-from trace_bench.methods.trace.settings import TraceSettings
-from trace_bench.methods.trace.training import JOINT
+from trace_bench.methods.trace.budget import Budget
+from trace_bench.methods.trace.routing import Gate as GateRoute
 from trace_bench.trainers.course import make_schedule, task_of_group
 from trace_bench.trainers.record import (
     check_finite,
@@ -44,28 +42,27 @@ if TYPE_CHECKING:
 NAME = "gate"
 
 
-def reserve(budget: int, settings: TraceSettings) -> int:
-    """Rollouts of the budget that are kept for the gate."""
-    if settings.route != NAME or settings.adapters == JOINT:
-        return 0
-    return int(settings.gate_share * budget)
+TUNING = Need(
+    "trainer",
+    FineTunes,
+    "docs/routing.md",
+    "With method.route.share=0 the gate stays as it starts.",
+)
 
 
-def check(budget: int, settings: TraceSettings, trainer: Trainer, free: bool) -> None:
-    """Raises UserError if the gate's part of the budget pays for no iteration, or leaves too little
-    for the adapters. `free`: the budget pays for training only."""
-    kept = reserve(budget, settings)
-    if not kept or not isinstance(trainer, FineTunes):
-        return
-    least = min(2, trainer.settings.groups) * trainer.settings.group_size
-    rest = budgets.minimum(settings, free)
-    if kept < least or budget - kept < rest:
-        raise UserError(
-            f"method.gate_share={settings.gate_share} of budget={budget} is {kept} rollouts for "
-            f"the gate, which needs at least {least}, and leaves {budget - kept} for the "
-            f"adapters, which need at least {rest}. Raise `budget` or change "
-            "`method.gate_share`; with 0 the gate stays as it starts."
-        )
+def planned(budget: Budget) -> MethodPlan:
+    if not budget.gate:
+        return MethodPlan()
+    phase = Phase("training of the gate", budget.gate, most=True)
+    return MethodPlan(phases=(phase,), needs=(TUNING,))
+
+
+def train(lab: Lab, agent: AgentSpec, tasks: Sequence[Task], budget: Budget) -> AgentSpec:
+    """The agent with its gate trained, with all that is left of the budget."""
+    route = budget.settings.route
+    assert isinstance(route, GateRoute)
+    rollouts = budget.unspent(lab)
+    return GateTraining(lab, agent, tasks, rollouts, route, budget.settings.reward).run()
 
 
 @dataclass
@@ -98,14 +95,16 @@ class GateTraining:
         agent: AgentSpec,
         tasks: Sequence[Task],
         rollouts: int,
-        settings: TraceSettings,
+        route: GateRoute,
+        reward: str,
     ) -> None:
         if not isinstance(lab.trainer, FineTunes):
             raise UserError(
                 "method.route=gate trains its gate in this process, which this trainer cannot. "
-                "Change `trainer` to local, or set method.gate_share=0."
+                "Change `trainer` to local, or set method.route.share=0."
             )
-        self.lab, self.base, self.tasks, self.settings = lab, agent, tasks, settings
+        self.lab, self.base, self.tasks = lab, agent, tasks
+        self.route, self.reward = route, reward
         self.trainer = lab.trainer
         self.recipe = lab.trainer.settings
         self.schedule = make_schedule(rollouts, self.recipe, NAME)
@@ -120,11 +119,11 @@ class GateTraining:
         from trace_bench.trainers.gates import Gate, Gated
 
         assert self.base.router is not None
-        gate = Gate(self.base.router, self.settings.route_others)
+        gate = Gate(self.base.router, self.route.others)
         adapters = [next(a for a in self.base.adapters if a.name == n) for n in gate.adapters]
         like = self.trainer.learner(self.base.model)
         model = Gated(self.base.model, adapters, str(like.device), like.dtype, like.memory)
-        optimizer = torch.optim.AdamW(gate.parameters, lr=self.settings.gate_rate, weight_decay=0.0)
+        optimizer = torch.optim.AdamW(gate.parameters, lr=self.route.rate, weight_decay=0.0)
         agent = self.agent(gate, 0)
         first = 0
         for iteration, groups in enumerate(self.schedule.groups):
@@ -163,7 +162,7 @@ class GateTraining:
 
         from trace_bench.trainers.grpo import group_advantages
 
-        reward = self.settings.reward
+        reward = self.reward
         rewards = torch.tensor([reward_of(t, reward) for t in played], dtype=torch.float64)
         group = torch.arange(len(played)) // self.recipe.group_size
         found = group_advantages(rewards, group, normalize_std=self.recipe.normalize_std)
@@ -184,7 +183,7 @@ class GateTraining:
             "iteration": iteration,
             "spent": self.recipe.group_size * sum(self.schedule.groups[: iteration + 1]),
             **of_rollouts(played, reward, found),
-            "learning_rate": self.settings.gate_rate,
+            "learning_rate": self.route.rate,
             "steps": update.steps,
             "loss": update.loss / update.steps if update.steps else None,
             "grad_norm": update.grad_norm / update.steps if update.steps else None,

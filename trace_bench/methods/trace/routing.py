@@ -1,171 +1,302 @@
-"""Routing: which adapter acts, decided once per conversation before the first turn (step 4).
+"""Step 6: which adapter acts. Each route is a class with its settings; its `describe` makes the
+router as plain JSON, which the policies turn into one (`policies.routing`).
 
-Classifier (the default, by the rule of results/protocol.md): a logistic regression on the base
-model's hidden state, learned from the openings of the adapters' own tasks, chooses one adapter, and
-the others' updates are added with a share; soft weighs all of them by its probabilities. Retrieval:
-the first message and the tools at hand are compared with those of each adapter's own tasks (label:
-the adapter), of training tasks that the base agent solved (label: base model), and of training
-tasks that failed for lack of a capability (label: its adapter). Contrast cases are no examples for
-the base model: an adapter is trained on them too and solves them, so all they would do is draw
-tasks away from it. Zero-shot: the base model is asked for the letter of one of the adapters'
-descriptions, or of "none of these". Both: it is asked about those that retrieval finds. Turn: a
-linear classifier on words chooses anew at every turn, learned from training rollouts. Linear and
-ties use one merge of all adapters always: yardsticks for what a choice brings. The description
-made here is plain JSON; the policies turn it into a router.
+The published router asks the base model for a letter (zero_shot). It needs a model that follows an
+instruction it has never seen; the tiny agent, which knows only tool conversations, cannot. The
+default is the classifier, by the rule of results/protocol.md. Linear and ties use one merge of all
+adapters always: yardsticks for what a choice brings.
 
-The published router is the zero-shot one. It needs a model that follows an instruction it has never
-seen; the tiny agent, which knows only tool conversations, cannot.
-
-Two yardsticks tell how much routing costs. The oracle route takes for each task the adapter that
-does best on it; it needs every adapter's score on every task, so evaluation runs it, without
-charge. "One adapter on all synthetic environments" needs no router, but its training is not free:
-it is this method with `adapters=joint`, a run and a ledger of its own.
+Two more tell how much routing costs. The oracle route takes for each task the adapter that does
+best on it; it needs every adapter's score on every task, so evaluation runs it, without charge. One
+adapter on all environments (method=joint) needs no router, but its training is not free: it is a
+run and a ledger of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab
+from trace_bench.core.protocols import Lab, MethodPlan, Need, RanksLabels, ShowsState
 from trace_bench.core.types import AgentSpec
-from trace_bench.methods.trace.classifier import Openings, steps
-from trace_bench.methods.trace.settings import RoutingSettings
-from trace_bench.methods.trace.synthesis.draw import read_opening
-from trace_bench.methods.trace.training import JOINT, Trained
-from trace_bench.methods.trace.turns import Conversations
+from trace_bench.methods.looking.analysis import Analysis
+from trace_bench.methods.making import read_opening
+from trace_bench.methods.trace.learned import Conversations, Openings, first_steps
 from trace_bench.policies.routing.classifier import LOCK
 from trace_bench.policies.routing.merge import around
 from trace_bench.policies.routing.zero_shot import VERSION
 from trace_bench.trainers.record import start_of
 
+if TYPE_CHECKING:
+    from trace_bench.methods.trace.training import Trained
+
 Example = tuple[str, str | None, tuple[str, ...]]  # text, adapter (None: base model), tools
+
+LETTERS = Need(
+    "policy", RanksLabels, "docs/methods.md", "With method.route=retrieval no model is asked."
+)
+STATES = Need(
+    "policy", ShowsState, "docs/routing.md", "With method.route=retrieval no hidden state is read."
+)
+
+
+class Seen:
+    """What a router may be made from: the analysis; openings of the adapters' own tasks, and their
+    training rollouts. `otherwise`: the base agent's adapter, from which the others were trained on,
+    and which acts where none is chosen."""
+
+    def __init__(self, lab: Lab, base: AgentSpec, analysis: Analysis) -> None:
+        own = start_of(base)
+        self.lab, self.analysis = lab, analysis
+        self.otherwise = None if own is None else own.name
+        self.openings = Openings(lab, base)
+        self.conversations = Conversations(lab)
 
 
 @dataclass(frozen=True)
-class Known:
-    """A training task of the analysis: its first message and tools, whether the base agent solved
-    it in most of its rollouts, and which capability its failures lacked (the first in training
-    order), if any."""
+class Route:
+    """A way to choose. `asks`: whether every episode first asks the base model; `trained`: part of
+    the budget for GRPO of the router."""
 
-    text: str
-    tools: tuple[str, ...]
-    solved: bool
-    lacking: str | None
+    needs: ClassVar[tuple[Need, ...]] = ()
+    asks: ClassVar[bool] = False
+    trained: ClassVar[float] = 0.0
 
+    def describe(self, trained: Sequence[Trained], seen: Seen) -> dict[str, Any]:
+        """The router as JSON, without `otherwise`."""
+        raise NotImplementedError
 
-def check_base(base: AgentSpec, settings: RoutingSettings) -> None:
-    """Raises UserError for TIES on an agent with an adapter: it merges updates of the bare model
-    by sign and size, and each adapter's update would hold the agent's own."""
-    if settings.route == "ties" and (own := start_of(base)) is not None:
-        raise UserError(
-            f"method.route=ties merges updates of the bare model, and here each of them would hold "
-            f"{own.name!r} of the agent that the run begins with. Set `method.route` to another "
-            "route, such as linear, or take `agent` away."
-        )
+    def listening(self, seen: Seen) -> AbstractContextManager[None]:
+        """While the adapters are trained."""
+        return nullcontext()
 
+    def check_base(self, base: AgentSpec) -> None:
+        """Raises UserError for a base agent that it cannot begin with."""
 
-def describe(
-    lab: Lab,
-    trained: Sequence[Trained],
-    known: Sequence[Known],
-    skills: Mapping[str, str],
-    learned: tuple[Openings, Conversations],
-    settings: RoutingSettings,
-    otherwise: str | None = None,
-) -> dict[str, Any] | None:
-    """The router as JSON, or None when one adapter serves all tasks. `skills`: what each capability
-    is, in words; `learned`: from openings of the adapters' own tasks, for the classifier, and from
-    their training rollouts, for the choice at every turn; `otherwise`: the base agent's adapter,
-    from which the others were trained on, and which acts where none is chosen."""
-    if any(t.job.name == JOINT for t in trained):
-        return None
-    openings, conversations = learned
-    instead = {} if otherwise is None else {"otherwise": otherwise}
-    if settings.route == "turn":
-        return {**conversations.router(trained), **instead}
-    if settings.route in ("linear", "ties"):
-        return {**_merged([t.adapter.name for t in trained], settings, otherwise), **instead}
-    if settings.route in ("classifier", "soft", "gate"):
-        gate, soft = settings.route == "gate", settings.route != "classifier"
-        chosen = openings.classifier(trained, settings.gate_warm or not gate)
-        lock = {"lock": LOCK} if gate else {}
-        more = {"others": settings.route_others, "soft": soft, **lock}
-        return {"kind": "classifier", **chosen, **more, **instead}
-    offered = [[t.adapter.name, skills[t.job.name]] for t in trained]
-    zero_shot: dict[str, Any] = {"kind": "zero_shot", "skills": offered, "prompt": VERSION}
-    if settings.route_share:
-        zero_shot["share"] = settings.route_share
-    if settings.route == "zero_shot":
-        return {**zero_shot, **instead}
-    retrieval = _retrieval(lab, trained, known, settings, otherwise)
-    if settings.route == "both":
-        return {"kind": "both", "retrieval": retrieval, "zero_shot": zero_shot, **instead}
-    return {**retrieval, **instead}
+    def planned(self) -> MethodPlan:
+        return MethodPlan(needs=self.needs, routed=self.asks)
+
+    def router(self, trained: Sequence[Trained], seen: Seen) -> dict[str, Any]:
+        """The router as JSON."""
+        instead = {} if seen.otherwise is None else {"otherwise": seen.otherwise}
+        return {**self.describe(trained, seen), **instead}
 
 
-def _merged(
-    names: Sequence[str], settings: RoutingSettings, otherwise: str | None
-) -> dict[str, Any]:
-    """One merge of all adapters for every task, which needs no choice."""
-    if settings.route == "ties":
-        parts = [[name, 1.0] for name in names]
-        return {"kind": "sum", "parts": parts, "density": settings.route_density}
-    parts = [[name, settings.route_weight] for name in names]
-    if otherwise is not None:
-        parts.append([otherwise, around([settings.route_weight] * len(names))])
-    return {"kind": "sum", "parts": parts}
+# -- routes that choose one adapter ---------------------------------------------------------------
 
 
-def _retrieval(
-    lab: Lab,
-    trained: Sequence[Trained],
-    known: Sequence[Known],
-    settings: RoutingSettings,
-    otherwise: str | None,
-) -> dict[str, Any]:
-    adapters = {t.job.name: t.adapter.name for t in trained}
-    examples: list[Example] = []
-    for t in trained:
-        examples += _own(lab, t, settings)
-    solved = [k for k in known if k.solved][: settings.route_examples]
-    examples += [(k.text, otherwise, k.tools) for k in solved]
-    if settings.route_failures:
-        examples += _failures(adapters, known, settings.route_examples)
-    examples = _unique(examples)
-    tools = sorted({name for _, _, at_hand in examples for name in at_hand})
-    place = {name: i for i, name in enumerate(tools)}
-    return {
-        "kind": "retrieval",
-        "examples": [[text, name, [place[t] for t in ts]] for text, name, ts in examples],
-        "tools": tools,
-        "tools_weight": settings.route_tools,
-        "top_k": settings.route_top_k,
-        "threshold": settings.route_threshold,
-    }
+@dataclass(frozen=True)
+class Retrieval(Route):
+    """One adapter or the base model, by likeness to stored conversations: the first message and the
+    tools at hand are compared with those of each adapter's own tasks (label: the adapter), of
+    training tasks that the base agent solved (label: base model), and of training tasks that failed
+    for lack of a capability (label: its adapter). Contrast cases are no examples for the base
+    model: an adapter is trained on them too and solves them, so all they would do is draw tasks
+    away from it."""
+
+    name: Literal["retrieval"] = "retrieval"
+    examples: int = field(default=256, metadata=number(1))
+    """Most examples per label and source (ours; on the development split 32 name a needed
+    capability for 38 of 76 tasks, 128 for 42, 256 for 50)."""
+    tools: float = field(default=0.7, metadata=number(0, 1))
+    """Weight of the tools at hand in the similarity; 0 compares first messages only, as published.
+    That a tool is missing shows in the tools alone: of those 76 tasks 65 go to a needed adapter at
+    0.7, 62 at 0.5, 57 at 0 (ours)."""
+    top_k: int = field(default=5, metadata=number(1))
+    """Neighbours (published retrieval variant)."""
+    threshold: float = field(default=0.35, metadata=number(0, 1))
+    """Smallest cosine of a neighbour (published 0.5, for embeddings; ours is for word counts, whose
+    cosines are smaller: at 0.5 the base model gets 27 of those 76 tasks, at 0.35 it gets 9)."""
+
+    def describe(self, trained: Sequence[Trained], seen: Seen) -> dict[str, Any]:
+        examples: list[Example] = []
+        for t in trained:
+            examples += _own(seen.lab, t, self.examples)
+        known = seen.analysis.known([t.job.name for t in trained])
+        solved = [k for k in known if k.solved][: self.examples]
+        examples += [(k.text, seen.otherwise, k.tools) for k in solved]
+        for t in trained:
+            lacking = [k for k in known if not k.solved and k.lacking == t.job.name]
+            examples += [(k.text, t.adapter.name, k.tools) for k in lacking[: self.examples]]
+        examples = list(dict.fromkeys(e for e in examples if e[0].strip()))
+        tools = sorted({name for _, _, at_hand in examples for name in at_hand})
+        place = {name: i for i, name in enumerate(tools)}
+        return {
+            "kind": "retrieval",
+            "examples": [[text, name, [place[t] for t in ts]] for text, name, ts in examples],
+            "tools": tools,
+            "tools_weight": self.tools,
+            "top_k": self.top_k,
+            "threshold": self.threshold,
+        }
 
 
-def _own(lab: Lab, trained: Trained, settings: RoutingSettings) -> list[Example]:
+def _own(lab: Lab, trained: Trained, most: int) -> list[Example]:
     """Openings of the tasks that one adapter was trained on, without contrast cases."""
     tasks = [t for t in trained.job.tasks if not t.data.get("contrast", False)]
-    examples: list[Example] = []
-    for first in steps(lab, tasks[: settings.route_examples]):
-        text, tools = read_opening(first)
-        examples.append((text, trained.adapter.name, tools))
-    return examples
+    read = [read_opening(first) for first in first_steps(lab, tasks[:most])]
+    return [(text, trained.adapter.name, tools) for text, tools in read]
 
 
-def _failures(adapters: Mapping[str, str], known: Sequence[Known], most: int) -> list[Example]:
-    """Openings of training tasks whose failures lacked a trained capability."""
-    out: list[Example] = []
-    for name, adapter in adapters.items():
-        lacking = [k for k in known if not k.solved and k.lacking == name]
-        out += [(k.text, adapter, k.tools) for k in lacking[:most]]
-    return out
+@dataclass(frozen=True)
+class ZeroShot(Route):
+    """The base model is asked for the letter of one of the adapters' descriptions, or of "none of
+    these" (published)."""
+
+    needs = (LETTERS,)
+    asks = True
+
+    name: Literal["zero_shot"] = "zero_shot"
+    share: float = field(default=0.0, metadata=number(0, 1))
+    """Use the weighted sum of the fewest adapters that have this share of the probability (a
+    published variant); 0 uses the likeliest alone (published as final)."""
+
+    def describe(self, trained: Sequence[Trained], seen: Seen) -> dict[str, Any]:
+        return _asked(trained, seen, self.share)
 
 
-def _unique(examples: Sequence[Example]) -> list[Example]:
-    """Without repetitions and empty texts, in order."""
-    return list(dict.fromkeys(e for e in examples if e[0].strip()))
+@dataclass(frozen=True)
+class Both(Retrieval):
+    """The base model is asked about those that retrieval finds (published)."""
+
+    needs = (LETTERS,)
+    asks = True
+
+    name: Literal["both"] = "both"  # type: ignore[assignment]
+    share: float = field(default=0.0, metadata=number(0, 1))
+    """As with zero_shot."""
+
+    def describe(self, trained: Sequence[Trained], seen: Seen) -> dict[str, Any]:
+        found, asked = super().describe(trained, seen), _asked(trained, seen, self.share)
+        return {"kind": "both", "retrieval": found, "zero_shot": asked}
+
+
+def _asked(trained: Sequence[Trained], seen: Seen, share: float) -> dict[str, Any]:
+    skills = {c.name: c.description for c in seen.analysis.candidates}
+    offered = [[t.adapter.name, skills[t.job.name]] for t in trained]
+    more = {"share": share} if share else {}
+    return {"kind": "zero_shot", "skills": offered, "prompt": VERSION, **more}
+
+
+# -- routes that add adapters up ------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Classifier(Route):
+    """A logistic regression on the base model's hidden state, learned from the openings of the
+    adapters' own tasks, chooses one adapter, to which the others are added with a share (ours)."""
+
+    needs = (STATES,)
+    soft: ClassVar[bool] = False
+
+    name: Literal["classifier"] = "classifier"
+    examples: int = field(default=256, metadata=number(1))
+    """Most examples per label and source (ours)."""
+    others: float = field(default=0.35, metadata=number(0, 1))
+    """A weight g becomes g + others (1 - g), so that the other adapters' updates count beside the
+    chosen one (ours)."""
+    l2: float = field(default=1e-3, metadata=number(0))
+    """L2 penalty of the logistic regression (ours)."""
+
+    def describe(self, trained: Sequence[Trained], seen: Seen) -> dict[str, Any]:
+        chosen = seen.openings.classifier(trained, self.examples, self.l2)
+        return {"kind": "classifier", **chosen, "others": self.others, "soft": self.soft}
+
+
+@dataclass(frozen=True)
+class Soft(Classifier):
+    """The same classifier, whose probabilities are weights of all adapters (ours)."""
+
+    soft = True
+    name: Literal["soft"] = "soft"  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class Gate(Classifier):
+    """A soft classifier that is then trained with GRPO on the target's training tasks (the current
+    paper's)."""
+
+    soft = True
+
+    name: Literal["gate"] = "gate"  # type: ignore[assignment]
+    share: float = field(default=0.15, metadata=number(0, 1))
+    """Part of the budget for GRPO of the gate; with 0 it stays as it starts (ours)."""
+    rate: float = field(default=1e-3, metadata=number(0))
+    """Learning rate of its GRPO, constant (published)."""
+    warm: bool = True
+    """Start from the classifier (published: a warm start on prompts and capabilities), or else at
+    zero, which weighs all adapters alike (published as the gate's initialization)."""
+
+    @property
+    def trained(self) -> float:  # type: ignore[override]
+        return self.share
+
+    def describe(self, trained: Sequence[Trained], seen: Seen) -> dict[str, Any]:
+        chosen = seen.openings.classifier(trained, self.examples, self.l2, self.warm)
+        more = {"others": self.others, "soft": True, "lock": LOCK}
+        return {"kind": "classifier", **chosen, **more}
+
+
+@dataclass(frozen=True)
+class Turn(Route):
+    """A linear classifier on words chooses anew at every turn, by what the conversation shows so
+    far, learned from training rollouts (ours)."""
+
+    name: Literal["turn"] = "turn"
+    others: float = field(default=0.35, metadata=number(0, 1))
+    """As with the classifier."""
+    l2: float = field(default=1e-3, metadata=number(0))
+    """As with the classifier."""
+
+    def describe(self, trained: Sequence[Trained], seen: Seen) -> dict[str, Any]:
+        chosen = seen.conversations.classifier(trained, self.l2)
+        return {"kind": "turns", **chosen, "others": self.others}
+
+    def listening(self, seen: Seen) -> AbstractContextManager[None]:
+        return seen.lab.listening(seen.conversations.hear)
+
+
+@dataclass(frozen=True)
+class Linear(Route):
+    """The sum of all adapters, for every task."""
+
+    name: Literal["linear"] = "linear"
+    weight: float = field(default=0.5, metadata=number(0))
+    """Of every adapter's update (ours: half of each, without a router, was as good as a router on
+    the development split in an early trial)."""
+
+    def describe(self, trained: Sequence[Trained], seen: Seen) -> dict[str, Any]:
+        parts: list[list[Any]] = [[t.adapter.name, self.weight] for t in trained]
+        if seen.otherwise is not None:
+            parts.append([seen.otherwise, around([self.weight] * len(trained))])
+        return {"kind": "sum", "parts": parts}
+
+
+@dataclass(frozen=True)
+class Ties(Route):
+    """A TIES merge of all adapters, for every task (arXiv 2306.01708)."""
+
+    name: Literal["ties"] = "ties"
+    density: float = field(default=0.2, metadata=number(0.001, 1))
+    """The share of each update's values that is kept (published for TIES)."""
+
+    def describe(self, trained: Sequence[Trained], seen: Seen) -> dict[str, Any]:
+        parts = [[t.adapter.name, 1.0] for t in trained]
+        return {"kind": "sum", "parts": parts, "density": self.density}
+
+    def check_base(self, base: AgentSpec) -> None:
+        """TIES merges updates of the bare model by sign and size, and each adapter's update would
+        hold the agent's own."""
+        if (own := start_of(base)) is not None:
+            raise UserError(
+                "method.route=ties merges updates of the bare model, and here each of them would "
+                f"hold {own.name!r} of the agent that the run begins with. Set `method.route` to "
+                "another route, such as linear, or take `agent` away."
+            )
+
+
+AnyRoute = Classifier | Soft | Turn | Gate | Retrieval | ZeroShot | Both | Linear | Ties

@@ -1,4 +1,4 @@
-"""One adapter per capability, or one for all (method, step 3). The maths is the trainer's.
+"""Step 5: one adapter per capability, or one for all. The maths is the trainer's.
 
 What is left of the budget is handed out job by job: what one job leaves unspent (a group that does
 not fit any more, early stopping) goes to those after it.
@@ -9,17 +9,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, zip_longest
-from typing import Final
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab, TrainingJob
+from trace_bench.core.protocols import Lab, MethodPlan, Phase, TrainingJob
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Task
-from trace_bench.methods.trace.budget import next_share
-from trace_bench.methods.trace.settings import TraceSettings
-
-JOINT: Final = "joint"
+from trace_bench.methods.making import interleave
+from trace_bench.methods.trace.budget import Budget
+from trace_bench.methods.trace.settings import JOINT, TraceSettings
 
 
 @dataclass(frozen=True)
@@ -37,38 +34,47 @@ class Trained:
     share: int
     spent: int
 
+    def as_json(self) -> dict[str, object]:
+        return {
+            "name": self.job.name,
+            "adapter": self.adapter.name,
+            "tasks": len(self.job.tasks),
+            "share": self.share,
+            "spent": self.spent,
+        }
+
+
+def planned(budget: Budget, left: int) -> MethodPlan:
+    """With `left` rollouts after the analysis."""
+    most = 1 if budget.settings.joint else budget.capabilities(left)
+    phase = Phase("training", budget.training(left), most=True)
+    return MethodPlan(phases=(phase,), adapters=most, trains=True)
+
 
 def jobs(made: Mapping[str, tuple[Task, ...]], settings: TraceSettings) -> list[Job]:
     """The training jobs of each capability's tasks, in training order."""
-    if settings.adapters == JOINT:
+    if settings.joint:
         return [Job(JOINT, interleave(list(made.values())))]
     return [Job(name, tasks) for name, tasks in made.items()]
-
-
-def interleave(lists: Sequence[Sequence[Task]]) -> tuple[Task, ...]:
-    """Round-robin, so that every prefix holds all capabilities alike."""
-    return tuple(t for t in chain.from_iterable(zip_longest(*lists)) if t is not None)
 
 
 def train(
     lab: Lab,
     base: AgentSpec,
     work: Sequence[Job],
-    settings: TraceSettings,
+    budget: Budget,
     whole: Callable[[Sequence[Trained]], AgentSpec],
     after: Callable[[Sequence[Trained]], None],
-    keep: Callable[[Job], bool] = lambda job: True,
-    reserve: int = 0,
+    keeps: Callable[[Sequence[Task]], bool] = lambda tasks: True,
 ) -> list[Trained]:
-    """Trains every job from the base agent. `whole` puts an agent together from
-    what is there; `after` is called with what is there after each job. A job that trained nothing
-    is left out, and what was trained is thrown away unless `keep` then says that it may be used.
-    `reserve`: rollouts that are left for later."""
+    """Trains every job from the base agent. `whole` puts an agent together from what is there;
+    `after` is called with what is there after each job. A job that trained nothing is left out, and
+    what was trained is thrown away unless `keeps` then says that it may be used."""
     done: list[Trained] = []
     for n, job in enumerate(work):
-        share = next_share(lab.budget_left() - reserve, len(work) - n)
-        made = _train_one(lab, base, job, share, settings, lambda t: whole([*done, t]))
-        if made is not None and keep(job):
+        share = budget.left(lab) // (len(work) - n)
+        made = _train_one(lab, base, job, share, budget.settings, lambda t: whole([*done, t]))
+        if made is not None and keeps(job.tasks):
             done.append(made)
         elif made is not None:
             lab.checkpoint(whole(done) if done else base)

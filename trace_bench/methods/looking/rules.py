@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from trace_bench.methods.trace.analysis.case import (
+from trace_bench.methods.looking.capabilities import Label
+from trace_bench.methods.looking.case import (
     Case,
     chosen_record,
     feeds,
@@ -18,7 +19,7 @@ from trace_bench.methods.trace.analysis.case import (
     parts,
     right_call,
 )
-from trace_bench.methods.trace.analysis.evidence import (
+from trace_bench.methods.looking.evidence import (
     Conversation,
     Text,
     as_number,
@@ -29,7 +30,6 @@ from trace_bench.methods.trace.analysis.evidence import (
     records,
     same,
 )
-from trace_bench.methods.trace.analysis.vocabulary import Label
 
 NA, PRESENT, LACKING = Label.NA, Label.PRESENT, Label.LACKING
 HIT = 1.0 - 1e-6

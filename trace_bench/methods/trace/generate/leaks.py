@@ -12,7 +12,7 @@ from typing import Any
 
 from trace_bench.core.protocols import Suite
 from trace_bench.core.types import Task
-from trace_bench.methods.trace.synthesis.draw import opening
+from trace_bench.methods.making import opening
 
 SHINGLE = 6  # words in a row that count as the same wording
 _WORD = re.compile(r"[a-z0-9']+")

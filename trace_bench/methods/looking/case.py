@@ -10,7 +10,7 @@ from typing import Any
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import HasMilestones, HasReference, Suite, make_env
 from trace_bench.core.types import Message, Milestone, StopReason, Task
-from trace_bench.methods.trace.analysis.evidence import (
+from trace_bench.methods.looking.evidence import (
     Call,
     Conversation,
     as_number,

@@ -21,21 +21,15 @@ from trace_bench.core.protocols import Lab, Suite
 from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Tool, Trajectory
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.structured import read_block
-from trace_bench.methods.trace.analysis.vocabulary import Capability
+from trace_bench.methods.looking.capabilities import Capability
+from trace_bench.methods.making import opening, seeded, self_test
+from trace_bench.methods.trace import calibrate
+from trace_bench.methods.trace.generate import audit
+from trace_bench.methods.trace.generate.audit import Accepted, Episode, of_rollouts
+from trace_bench.methods.trace.generate.checks import TOO_CLOSE, Seeds, examine, violations
+from trace_bench.methods.trace.generate.leaks import Leaks, quoted, texts_of
+from trace_bench.methods.trace.generate.questions import GENERATOR, again, objection, request
 from trace_bench.methods.trace.settings import SynthesisSettings
-from trace_bench.methods.trace.synthesis import calibrate
-from trace_bench.methods.trace.synthesis.draw import opening, seeded, self_test
-from trace_bench.methods.trace.synthesis.generate import audit
-from trace_bench.methods.trace.synthesis.generate.accept import TOO_CLOSE, examine
-from trace_bench.methods.trace.synthesis.generate.audit import Accepted
-from trace_bench.methods.trace.synthesis.generate.judge import objection
-from trace_bench.methods.trace.synthesis.generate.leaks import Leaks, quoted, texts_of
-from trace_bench.methods.trace.synthesis.generate.prompt import again, request
-from trace_bench.methods.trace.synthesis.generate.replay import Episode, of_rollouts
-from trace_bench.methods.trace.synthesis.generate.restrictions import violations
-from trace_bench.methods.trace.synthesis.generate.seeds import Seeds
-
-ROLE = "generator"
 
 
 @dataclass
@@ -79,7 +73,7 @@ class Generation:
         """Training tasks for a capability, or None when no attempt was accepted. For each of the
         `waiting` capabilities that come after it one round of calibration is left."""
         name = wanted.capability.name
-        limit = self.lab.prompt_limit(ROLE)
+        limit = self.lab.prompt_limit(GENERATOR)
         assert limit is not None, "no model plays the generator"
         first = request(wanted.capability, self.tools, wanted.examples, limit, self.settings)
         talk: list[Message] = first
@@ -107,10 +101,10 @@ class Generation:
         """The attempt's code; False when the model's answer cannot be used. Raises UserError when
         the model is out of reach: no capability is given up for that."""
         try:
-            attempt.code = self.lab.ask(ROLE, call, talk, read_block)
+            attempt.code = self.lab.ask(GENERATOR, call, talk, read_block)
         except LLMError as error:
             if error.outage:
-                self.lab.retract(ROLE, f"{call}/")
+                self.lab.retract(GENERATOR, f"{call}/")
                 raise UserError(
                     f"the generator does not answer: {error}. The same command goes on from here; "
                     "or change `llm.generator`."

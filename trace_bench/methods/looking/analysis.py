@@ -1,28 +1,81 @@
 """Analysis: run the training tasks, label what happened, find the capabilities that are missing.
 
-Step 1 of the method; `prompt_only` stops after it. The labels come from the role `analyst`: the
-program of this project (label.py), or a language model (analyst.py).
+The labels come from the role `analyst`: the program of this project (labels.py), or a language
+model (analyst.py).
 """
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab
+from trace_bench.core.protocols import (
+    HasMilestones,
+    HasReference,
+    Lab,
+    MethodPlan,
+    Need,
+    Phase,
+    PlannedRun,
+)
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Tool, Trajectory
-from trace_bench.methods.trace.analysis import analyst, select
-from trace_bench.methods.trace.analysis.case import Facts, check_labels, facts_of
-from trace_bench.methods.trace.analysis.label import label
-from trace_bench.methods.trace.analysis.select import Labelled, Verdict
-from trace_bench.methods.trace.analysis.vocabulary import VOCABULARY, Capability, Label
-from trace_bench.methods.trace.routing import Known
-from trace_bench.methods.trace.settings import AnalysisSettings
+from trace_bench.methods.looking import analyst, capabilities
+from trace_bench.methods.looking.capabilities import (
+    VOCABULARY,
+    AnalysisSettings,
+    Capability,
+    Label,
+    Labelled,
+    Verdict,
+)
+from trace_bench.methods.looking.case import Facts, check_labels, facts_of
+from trace_bench.methods.looking.labels import label
 
 CALL = "analysis"  # the name of the analysis call
+LABELS = Need(
+    "env",
+    HasReference,
+    "docs/environments.md",
+    "With llm.analyst.by=endpoint a model labels the episodes instead.",
+    HasMilestones,
+)
+
+
+def planned(
+    settings: AnalysisSettings, run: PlannedRun, episodes: int, phase: str = CALL
+) -> MethodPlan:
+    """An analysis of so many episodes: its phase, what it needs of the suite, and the most
+    questions to the analyst."""
+    phases = (Phase(phase, episodes),)
+    if analyst.ROLE not in run.models:
+        return MethodPlan(phases=phases, needs=(LABELS,))
+    asked = 1 + settings.runs * math.ceil(episodes / analyst.BATCH)
+    return MethodPlan(phases=phases, questions={analyst.ROLE: asked})
+
+
+def refuse_analyst(run: PlannedRun, instead: str) -> None:
+    """Raises UserError where a model is the analyst and the suite's generator makes the tasks."""
+    if analyst.ROLE in run.models:
+        raise UserError(
+            "llm.analyst.by=endpoint finds capabilities that this project's generator has no tasks "
+            f"for. {instead}"
+        )
+
+
+class Report:
+    """capabilities.json: a file of the run's folder that is written part by part."""
+
+    def __init__(self, lab: Lab) -> None:
+        self._lab, self._parts = lab, dict[str, Any]()
+
+    def __call__(self, **parts: Any) -> None:
+        self._parts |= parts
+        self._lab.write("capabilities.json", self._parts)
 
 
 @dataclass(frozen=True)
@@ -34,6 +87,18 @@ class Episode:
     trajectory: Trajectory
     passed: bool
     labels: dict[str, Label] | None
+
+
+@dataclass(frozen=True)
+class Known:
+    """A training task of the analysis: its first message and tools, whether the base agent solved
+    it in most of its rollouts, and which capability its failures lacked (the first in training
+    order), if any."""
+
+    text: str
+    tools: tuple[str, ...]
+    solved: bool
+    lacking: str | None
 
 
 @dataclass
@@ -81,7 +146,7 @@ class Analysis:
         self.candidates = [
             c for c in VOCABULARY if any(r.labels[c.name] is not Label.NA for r in rows)
         ]
-        self.runs = select.resamples(rows, self.settings.runs, self.lab.seed)
+        self.runs = capabilities.resamples(rows, self.settings.runs, self.lab.seed)
         self.keep = self.settings.keep_runs
 
     def _of_tasks(self, tasks: Sequence[Task]) -> dict[str, Facts]:
@@ -160,7 +225,7 @@ class Analysis:
     def choose(self, trainable: Collection[str] | None) -> list[Verdict]:
         """Verdicts on every candidate. `trainable`: those that environments can be made for, which
         only the report needs to know; None: for all that are no controls."""
-        verdicts = select.select(self.runs, self.candidates, self.settings, self.keep)
+        verdicts = capabilities.select(self.runs, self.candidates, self.settings, self.keep)
         self.write(
             thresholds={
                 "coverage": self.settings.coverage,
@@ -171,15 +236,21 @@ class Analysis:
             },
             candidates=[
                 {
-                    **select.as_json(v),
+                    **capabilities.as_json(v),
                     "trainable": not v.control if trainable is None else v.name in trainable,
                     "examples": self._examples(v.name),
                 }
                 for v in verdicts
             ],
         )
-        self.lab.log(select.table(verdicts, self.settings, self.keep, len(self.runs)))
+        self.lab.log(capabilities.table(verdicts, self.settings, self.keep, len(self.runs)))
         return verdicts
+
+    def advice(self) -> list[str]:
+        """A line for each selected capability, at most `max_capabilities`: its advice, or its
+        description where a model named it."""
+        chosen = [v.capability for v in self.choose(()) if v.selected and not v.control]
+        return [c.advice or c.description for c in chosen[: self.settings.max_capabilities]]
 
     def _examples(self, name: str) -> list[str]:
         """Up to four task ids that show the capability, those that lack it first."""

@@ -20,8 +20,7 @@ from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Task, Trajectory
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.structured import Unusable, read_json
-from trace_bench.methods.trace.analysis.vocabulary import Capability, Label
-from trace_bench.methods.trace.settings import AnalysisSettings
+from trace_bench.methods.looking.capabilities import AnalysisSettings, Capability, Label
 from trace_bench.methods.transcript import compact
 
 ROLE = "analyst"

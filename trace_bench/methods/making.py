@@ -1,4 +1,5 @@
-"""Synthetic tasks of a capability, self-tested before use (method, step 2).
+"""Making: synthetic tasks of a capability, self-tested before use (step 4 of TRACE; other methods
+make them too).
 
 The suite brings the generator (`Synthesizes`): the target's own world, tool schemas and
 conversation, with a reward for the capability only. This module draws seeds from it, keeps the
@@ -12,9 +13,10 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain, zip_longest
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import HasReference, Suite, Synthesizes, make_env
+from trace_bench.core.protocols import HasReference, Need, Suite, Synthesizes, make_env
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Score, Step, Task
 
@@ -23,6 +25,15 @@ IDLE: Message = {"role": "assistant", "content": ""}
 MAX_STEPS = 200  # ends the self-test of an environment that never says done
 MAX_LEVEL = 3
 LOOKED_AT = 200  # tasks without a contrast case among them: the generator makes none
+
+
+GENERATOR = Need(
+    "env",
+    Synthesizes,
+    "docs/environments.md",
+    "With method.synthesis=select the training tasks are trained on instead; with "
+    "llm.generator.by=endpoint a model writes environments.",
+)
 
 
 @dataclass(frozen=True)
@@ -41,26 +52,6 @@ class Drawn:
 
     tasks: tuple[Task, ...]
     refused: int
-
-
-class Drawer:
-    """The training tasks of a method and of its yardstick, which asks for the same: what was drawn
-    from a suite is kept as long as the suite is the same."""
-
-    def __init__(self) -> None:
-        self._suite: Suite | None = None
-        self._drawn: dict[tuple[str, int, Mix, int], tuple[Task, ...]] = {}
-
-    def tasks(
-        self, suite: Suite, capability: str, count: int, mix: Mix, seed: int
-    ) -> tuple[Task, ...]:
-        """As `draw` with the label "train"."""
-        if suite is not self._suite:
-            self._suite, self._drawn = suite, {}
-        key = (capability, count, mix, seed)
-        if key not in self._drawn:
-            self._drawn[key] = draw(suite, capability, count, mix, seed, "train").tasks
-        return self._drawn[key]
 
 
 def generator(suite: Suite) -> Synthesizes:
@@ -192,3 +183,8 @@ def first_step(suite: Suite, task: Task) -> Step:
         return env.reset(task)
     finally:
         env.close()
+
+
+def interleave(lists: Sequence[Sequence[Task]]) -> tuple[Task, ...]:
+    """Round-robin, so that every prefix holds all capabilities alike."""
+    return tuple(t for t in chain.from_iterable(zip_longest(*lists)) if t is not None)

@@ -1,18 +1,137 @@
-"""Capability selection: coverage, error rates and contrastive gap over N runs (method, step 1).
+"""Capabilities: the words for them, and which of them an agent lacks.
 
-Pure arithmetic on labels. With the labelling program every run looks at its own bootstrap resample
-of the trajectories; with a language model every run has labels of its own.
+The vocabulary is what discovery proposes candidates from without a model. Nothing in it names a
+tool or a benchmark. Controls are skills that nearly every episode uses or that do not decide
+success: a sound selection leaves them out, and a report shows that it did.
+
+The selection is pure arithmetic on labels (method, step 1): coverage, error rates and contrastive
+gap over N runs. With the labelling program every run looks at its own bootstrap resample of the
+trajectories; with a language model every run has labels of its own.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 
+from trace_bench.core.checked import number
+from trace_bench.core.errors import UserError
 from trace_bench.core.store import stable_seed
-from trace_bench.methods.trace.analysis.vocabulary import Capability, Label
-from trace_bench.methods.trace.settings import AnalysisSettings
+
+
+@dataclass(frozen=True)
+class AnalysisSettings:
+    """Analysis rollouts, labels, and the selection of capabilities."""
+
+    analysis_minimum: int = field(default=32, metadata=number(1))
+    """Fewest analysis rollouts (ours: below some 30 the rates of rare causes mean nothing)."""
+    analysis_temperature: float = field(default=1.0, metadata=number(0, 2))
+    """Sampling temperature of the analysis (published range 0.7 to 1.0)."""
+    runs: int = field(default=10, metadata=number(1))
+    """N, labelling runs (published). A program's labels never vary, so each of our runs sees its
+    own bootstrap resample of the trajectories: it varies by what happened to be sampled."""
+    keep_runs: int = field(default=8, metadata=number(1))
+    """K, runs that must select a capability (published)."""
+    coverage: float = field(default=0.05, metadata=number(0, 1))
+    """rho, lowest share of failed trajectories that lack the capability (published 0.10). With
+    many small causes, each behind some 7 % of the failures, 0.10 drops most of what can be
+    learned; 0.05 keeps a cause that is seen in about every twentieth failure, and `minimum_support`
+    and K of N still keep chance findings out."""
+    gap: float = field(default=0.20, metadata=number(0, 1))
+    """delta, lowest contrastive gap of the error rates (published)."""
+    minimum_runs: int = field(default=5, metadata=number(1))
+    """Fewest labelling runs that a selection is made from, when a model's answers cannot be used in
+    others; K scales with what is left (ours)."""
+    minimum_support: int = field(default=5, metadata=number(0))
+    """Fewest labelled (not NA) trajectories of a run (ours: in the release, three labelled
+    trajectories can make a gap of 1)."""
+    max_capabilities: int = field(default=10, metadata=number(1))
+    """Most capabilities that are trained (published: discovery proposes at most 10)."""
+
+    def __post_init__(self) -> None:
+        if self.keep_runs > self.runs:
+            raise UserError(
+                f"method.keep_runs={self.keep_runs} is more than method.runs={self.runs}; "
+                f"allowed: 1 to {self.runs}. Change `method.keep_runs`."
+            )
+
+
+class Label(StrEnum):
+    """What one trajectory says about one capability. When unsure: PRESENT (published rule)."""
+
+    NA = "NA"  # the situation that needs the capability did not come up
+    PRESENT = "PRESENT"
+    LACKING = "LACKING"
+
+
+@dataclass(frozen=True)
+class Capability:
+    """A candidate, in words that a person (or a routing prompt) can use."""
+
+    name: str
+    description: str
+    advice: str = ""  # the same as one line of guidance to an agent; none for controls
+    control: bool = False
+
+
+VOCABULARY: tuple[Capability, ...] = (
+    Capability(
+        "recovers_from_errors",
+        "When a tool call fails for a reason that can be put right, puts it right and repeats "
+        "the call instead of giving up.",
+        "When a tool fails, fix the cause and retry.",
+    ),
+    Capability(
+        "checks_preconditions",
+        "Looks at the state of things before changing them, and acts only if the condition holds.",
+        "Check every condition before you act.",
+    ),
+    Capability(
+        "asks_when_information_is_missing",
+        "Asks the user for what the request leaves out instead of making it up.",
+        "Ask when something is missing.",
+    ),
+    Capability(
+        "disambiguates",
+        "When several records match, finds out which one is meant before acting on it.",
+        "Ask which one is meant when several match.",
+    ),
+    Capability(
+        "completes_all_parts",
+        "Does every part of a request and every follow-up, not only the first.",
+        "Do every part of the request.",
+    ),
+    Capability(
+        "takes_exact_arguments_from_results",
+        "Copies identifiers and numbers exactly from earlier tool results into later calls.",
+        "Copy ids and numbers exactly from results.",
+    ),
+    Capability(
+        "converts_values",
+        "Turns the user's wording into the form a tool expects: formats, units, dates.",
+        "Convert values to what the tool needs.",
+    ),
+    Capability(
+        "declines_when_impossible",
+        "Says so when the tools at hand cannot do what is asked, instead of trying something else.",
+        "Decline when a tool is missing.",
+    ),
+    Capability(
+        "tells_the_user",
+        "Ends with a message that gives the user the result that was asked for.",
+        "Tell the user what came out.",
+    ),
+    Capability("uses_tools_at_all", "Calls a tool when the task needs one.", control=True),
+    Capability(
+        "well_formed_tool_calls",
+        "Writes tool calls that can be read and that name existing tools.",
+        control=True,
+    ),
+    Capability("closes_conversation", "Ends its work with a message to the user.", control=True),
+    Capability("stays_within_turn_limit", "Finishes before the turns run out.", control=True),
+)
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,22 @@
-"""What the generator is asked. VERSION is written into every run, since other words give other
-environments."""
+"""What the generator of environments is asked, and the judge: a second model that reads what it
+wrote. VERSION is written into every run, since other words give other environments."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import Lab
 from trace_bench.core.types import Message, Tool, Trajectory
-from trace_bench.methods.trace.analysis.vocabulary import Capability
+from trace_bench.llm.client import LLMError
+from trace_bench.llm.structured import read_json
+from trace_bench.methods.looking.capabilities import Capability
+from trace_bench.methods.trace.generate.checks import MODULES
 from trace_bench.methods.trace.settings import SynthesisSettings
-from trace_bench.methods.trace.synthesis.generate.restrictions import MODULES
 from trace_bench.methods.transcript import compact
 
+GENERATOR = "generator"  # its role
 VERSION = "2"
 EXAMPLES = 3
 
@@ -91,3 +96,42 @@ def again(first: Sequence[Message], code: str, problems: Sequence[str]) -> list[
             "content": f"This module was not accepted:\n{listed}\nWrite the whole module again.",
         },
     ]
+
+
+# -- the judge --------------------------------------------------------------------------------
+
+JUDGE = "judge"
+JUDGED = """\
+You read a training environment for an agent that works with tools. Its tasks should be impossible
+to solve fully without one capability, and should ask for little else. Say whether that is so.
+Answer with one JSON object and nothing else: {"fits": true or false, "why": "one sentence"}"""
+VERDICT = {
+    "type": "object",
+    "required": ["fits", "why"],
+    "properties": {"fits": {"type": "boolean"}, "why": {"type": "string", "maxLength": 1000}},
+}
+
+
+def objection(lab: Lab, capability: Capability, name: str, code: str) -> str | None:
+    """Why the environment does not fit; None when it does, or the judge's answer cannot be
+    used. Raises UserError when the judge is out of reach: the same command then asks again."""
+    limit = lab.prompt_limit(JUDGE)
+    if limit is None:
+        return None
+    text = f"Capability: {capability.description}\n\n```python\n{code[: limit - len(JUDGED)]}```"
+    messages: list[Message] = [
+        {"role": "system", "content": JUDGED},
+        {"role": "user", "content": text},
+    ]
+    try:
+        verdict = lab.ask(JUDGE, name, messages, lambda answer: read_json(answer, VERDICT), VERDICT)
+    except LLMError as error:
+        if error.outage:
+            lab.retract(JUDGE, f"{name}/")
+            raise UserError(
+                f"the judge does not answer: {error}. The same command goes on from here; or "
+                "change `llm.judge`."
+            ) from error
+        lab.log(f"{name} is not judged: {error}")
+        return None
+    return None if verdict["fits"] else str(verdict["why"])

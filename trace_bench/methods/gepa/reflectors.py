@@ -1,0 +1,195 @@
+"""What writes GEPA's prompts: a program in the place of the reflecting LLM, or a language model.
+
+Both read what an LLM would be shown, conversations with their feedback, and nothing else: neither a
+task's reference nor what the task was made to test. The program differs from an LLM in that it
+finds symptoms by simple patterns and can only write lines from a fixed pool (`POOL`), which holds
+lines that help, lines that do nothing and lines that harm. They are general advice to an agent that
+works with tools, right or not for this one; each has the symptoms in a failed conversation that
+would make a reader think of it. Which lines an agent understands is for the rollouts to find out.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trace_bench.core.protocols import Lab
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import Message
+from trace_bench.llm.structured import Unusable, read_block
+
+Record = Mapping[str, Any]  # {"Conversation": str, "Feedback": str, "Score": float}
+
+
+def symptoms(conversation: str) -> frozenset[str]:
+    """What a reader would notice in one conversation, as `methods.transcript` writes it."""
+    lines = conversation.splitlines()
+    heard = [text for kind, text in map(_split, lines) if kind == "user"]
+    said = [text for kind, text in map(_split, lines) if kind == "agent"]
+    called = any(kind == "call" for kind, _ in map(_split, lines))
+    results = [text for kind, text in map(_split, lines) if kind == "result"]
+    request = " ".join(heard).lower()
+    failed = [i for i, r in enumerate(results) if re.match(r"\w*Error: ", r)]
+    found = {
+        ERROR: bool(failed),
+        GAVE_UP: bool(failed) and failed[-1] == len(results) - 1,
+        NO_CALL: not called,
+        NO_QUESTION: not any("?" in text for text in said),
+        SEVERAL: any(r.count("}, {") for r in results),
+        PARTS: len(heard) > 1 or bool(re.search(r"\b(and|then|also)\b", request)),
+        CONDITION: bool(re.search(r"\b(if|unless|in case|only when)\b", request)),
+        VALUES: bool(re.search(r"\d", request)),
+        UNTOLD: bool(said) and len(said[-1].split()) < 4,
+        ANY: True,
+    }
+    return frozenset(name for name, there in found.items() if there)
+
+
+def _split(line: str) -> tuple[str, str]:
+    kind, _, text = line.partition(": ")
+    return kind, text
+
+
+class ProgramReflector:
+    """Proposes the next prompt: one line more, one line less, or one line exchanged.
+
+    Deterministic: the draw follows from the seed, the prompt and the conversations shown."""
+
+    def __init__(self, lines: int, seed: int) -> None:
+        self.lines, self.seed = lines, seed
+
+    def __call__(self, prompt: str, records: Sequence[Record]) -> str:
+        """A prompt other than `prompt`. `records` are the minibatch's conversations."""
+        shown = [str(r["Conversation"]) for r in records]
+        rng = random.Random(stable_seed(self.seed, "reflect", prompt, *shown))
+        now = prompt.splitlines()
+        failed = [r for r in records if float(r["Score"]) < 1.0] or list(records)
+        noticed = [symptoms(str(r["Conversation"])) for r in failed]
+        weights = {
+            a.line: 1 + 3 * sum(len(a.symptoms & seen - {ANY}) for seen in noticed)
+            for a in POOL
+            if a.line not in now
+        }
+        new = rng.choices(list(weights), list(weights.values()))[0]
+        move = rng.random()
+        if now and (len(now) >= self.lines or move < 0.2):
+            now[rng.randrange(len(now))] = new
+        elif now and move < 0.3:
+            del now[rng.randrange(len(now))]
+        else:
+            now.append(new)
+        return "\n".join(now)
+
+
+# -- what the program writes from -------------------------------------------------------------
+
+ERROR = "a tool failed"
+GAVE_UP = "the agent gave up after a failure"
+NO_CALL = "no tool was called"
+NO_QUESTION = "the user was asked nothing"
+SEVERAL = "a search found several records"
+PARTS = "the request has several parts"
+CONDITION = "the request has a condition"
+VALUES = "the request has numbers or units"
+UNTOLD = "the last message says little"
+ANY = "anything"
+
+
+@dataclass(frozen=True)
+class Advice:
+    """A line of guidance and the symptoms that speak for it."""
+
+    line: str
+    symptoms: frozenset[str]
+
+
+def _advice(line: str, *symptoms: str) -> Advice:
+    return Advice(line, frozenset(symptoms))
+
+
+POOL = (
+    _advice("When a tool fails, fix the cause and retry.", ERROR, GAVE_UP),
+    _advice("Try every tool twice.", ERROR),
+    _advice("Report errors to the user at once.", ERROR),
+    _advice("Check every condition before you act.", CONDITION),
+    _advice("Look at the settings before anything else.", CONDITION, ERROR),
+    _advice("Ask when something is missing.", NO_QUESTION, VALUES),
+    _advice("Ask which one is meant when several match.", NO_QUESTION, SEVERAL),
+    _advice("Confirm with the user before you change anything.", NO_QUESTION),
+    _advice("Never ask the user anything.", ANY),
+    _advice("Do every part of the request.", PARTS),
+    _advice("Make a plan before you start.", PARTS, CONDITION),
+    _advice("Work through the request one sentence at a time.", PARTS),
+    _advice("Convert values to what the tool needs.", VALUES),
+    _advice("Copy numbers exactly as the user wrote them.", VALUES),
+    _advice("Use the full name of a unit.", VALUES),
+    _advice("Decline when a tool is missing.", NO_CALL, ERROR, NO_QUESTION),
+    _advice("Always call at least one tool.", NO_CALL),
+    _advice("Use as few tools as possible.", ANY),
+    _advice("Use the ids that a search gives you.", SEVERAL, ERROR),
+    _advice("Take the first match of a search.", SEVERAL),
+    _advice("Tell the user what came out.", UNTOLD),
+    _advice("Repeat the request in your answer.", UNTOLD),
+    _advice("Be polite.", ANY),
+    _advice("Be brief.", ANY),
+    _advice("Answer in English.", ANY),
+    _advice("Think step by step.", ANY),
+    _advice("Double-check your work.", ANY),
+    _advice("Use simple words.", ANY),
+)
+
+
+# -- a language model -------------------------------------------------------------------------
+
+ROLE = "reflector"
+MOST = 300  # characters of a line
+RULES = """\
+You improve the instructions of an agent that works with tools. You see its present instructions and
+some of its conversations with what came of them. Find out what it does wrong and write better
+instructions: general rules for any such task, nothing about these tasks alone, at most {lines}
+lines of one sentence each.
+Answer with all the new instructions in one block between ``` lines."""
+
+
+class ModelReflector:
+    """Implements `gepa.adapter.Reflector`. Questions are named by their order, so that a resumed
+    run is given the same answers."""
+
+    def __init__(self, lab: Lab, lines: int) -> None:
+        self._lab, self._lines = lab, lines
+        self._asked = 0
+
+    def __call__(self, prompt: str, records: Sequence[Mapping[str, Any]]) -> str:
+        """The next prompt, one instruction a line. Raises LLMError when none can be used."""
+        self._asked += 1
+        return self._lab.ask(
+            ROLE, f"proposal/{self._asked:04d}", self._question(prompt, records), self._read
+        )
+
+    def retract(self) -> None:
+        """Forgets the last answer, so that the same command asks again."""
+        self._lab.retract(ROLE, f"proposal/{self._asked:04d}/")
+
+    def _question(self, prompt: str, records: Sequence[Mapping[str, Any]]) -> list[Message]:
+        limit = self._lab.prompt_limit(ROLE)
+        assert limit is not None, "no model plays the reflector"
+        rules = RULES.format(lines=self._lines)
+        now = prompt or "(none)"
+        each = max(200, (limit - len(rules) - len(now)) // max(1, len(records)) - 100)
+        shown = "\n\n".join(f"-- {r['Feedback']}\n{str(r['Conversation'])[:each]}" for r in records)
+        return [
+            {"role": "system", "content": rules},
+            {"role": "user", "content": f"Present instructions:\n{now}\n\n{shown}"},
+        ]
+
+    def _read(self, answer: str) -> str:
+        lines = [line.strip(" -*\t") for line in read_block(answer).splitlines()]
+        lines = [line for line in lines if line]
+        if not lines or len(lines) > self._lines:
+            raise Unusable(f"it has {len(lines)} lines; allowed: 1 to {self._lines}.")
+        if long := [line for line in lines if len(line) > MOST]:
+            raise Unusable(f"a line has {len(long[0])} characters; allowed: {MOST}.")
+        return "\n".join(lines)

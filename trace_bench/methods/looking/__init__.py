@@ -1,0 +1,8 @@
+"""Looking: what an agent does in its training tasks, and which capabilities it lacks (steps 1 and
+2 of TRACE; other methods stop here or look again).
+
+    analysis.py      run the tasks, have the episodes labelled, choose: `Analysis`
+    capabilities.py  the vocabulary, and the selection from labels
+    labels.py        the labelling program; rules.py: its rules; case.py, evidence.py: what they see
+    analyst.py       a language model in its place
+"""

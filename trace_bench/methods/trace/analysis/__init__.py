@@ -1,1 +1,0 @@
-"""TRACE, step 1: which capabilities the agent lacks."""

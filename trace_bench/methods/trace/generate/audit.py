@@ -1,0 +1,242 @@
+"""What an accepted environment must still hold to when it is trained on, and after that. Nothing
+here is charged, since no agent acts: what agents did is replayed, and floors are measured.
+
+Replayed in another process and another order, an environment that counts its episodes, or keeps
+anything else from one to the next, rewards them otherwise. Floors are what agents earn that cannot
+have earned it: one that does nothing, one that only talks, one that calls tools at random.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from trace_bench.core.errors import EpisodeError, SourceError
+from trace_bench.core.protocols import HasReference, Suite, make_env
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import Message, Score, Task, Trajectory
+from trace_bench.methods.making import IDLE, MAX_STEPS, first_step, opening
+from trace_bench.methods.trace.settings import SynthesisSettings
+from trace_bench.policies.scripted import call_message, plausible, text_message
+
+
+@dataclass(frozen=True)
+class Episode:
+    """What an agent did in a task (its messages, in order), and what it earned."""
+
+    task: Task
+    actions: tuple[Message, ...]
+    score: Score
+
+
+def of_rollouts(tasks: Sequence[Task], played: Sequence[Trajectory]) -> list[Episode]:
+    """The rollouts of these tasks, without those that the infrastructure lost."""
+    return [
+        # A malformed call never reaches the environment.
+        Episode(task, tuple(turn.reply for turn in t.turns if turn.malformed is None), t.score)
+        for task, t in zip(tasks, played, strict=True)
+        if t.score is not None and t.failure is None
+    ]
+
+
+def difference(suite: Suite, episodes: Sequence[Episode]) -> str | None:
+    """The first episode, from the last one back, that earns something else in `suite`, in words;
+    None when all earn the same. EpisodeError when the environment fails."""
+    for episode in reversed(episodes):
+        again, first = _earned(suite, episode), episode.score
+        if (again.similarity, again.success) != (first.similarity, first.success):
+            return (
+                f"{episode.task.id} is rewarded otherwise in another process: the same messages of "
+                f"the agent earned {first.similarity:g}, and now {again.similarity:g}. Nothing may "
+                "be kept from one episode to the next."
+            )
+    return None
+
+
+def _earned(suite: Suite, episode: Episode) -> Score:
+    env = make_env(suite)
+    try:
+        step = env.reset(episode.task)
+        for action in episode.actions:
+            if step.done:
+                break
+            step = env.step(action)
+        if step.done and step.score is not None:
+            return step.score
+        return env.score()
+    finally:
+        env.close()
+
+
+# -- floors -----------------------------------------------------------------------------------
+
+CALLS = 4  # random tool calls of the random agent, as in policies/scripted.py
+WORDS = 8  # of the request, that the talking agent says
+Script = Callable[[Suite, Task], tuple[Sequence[Message], Message]]
+"""The first messages of an agent, and the one that it sends from then on."""
+
+
+@dataclass(frozen=True)
+class Floor:
+    """One such agent. `episodes`: those that ended, of `tasks`; the others earned nothing."""
+
+    agent: str
+    limit: float
+    tasks: int
+    episodes: tuple[Episode, ...]
+
+    @property
+    def earned(self) -> float:
+        """On average over the tasks."""
+        return sum(e.score.similarity for e in self.episodes) / self.tasks
+
+
+def measure(suite: Suite, tasks: Sequence[Task], settings: SynthesisSettings) -> list[Floor]:
+    """The floors on these tasks. EpisodeError when the environment fails."""
+    agents: tuple[tuple[str, float, Script], ...] = (
+        ("does nothing", settings.idle_limit, lambda suite, task: ((), IDLE)),
+        ("only talks", settings.idle_limit, _talk),
+        ("calls tools at random", settings.random_limit, _random_calls),
+    )
+    floors = []
+    for agent, limit, script in agents:
+        played = [_played(suite, task, *script(suite, task)) for task in tasks]
+        ended = tuple(e for e in played if e is not None)
+        floors.append(Floor(agent, limit, len(tasks), ended))
+    return floors
+
+
+def too_high(floors: Sequence[Floor]) -> list[str]:
+    """The floors above their limits, in words."""
+    return [
+        f"an agent that {f.agent} earns {f.earned:.2f} on average; allowed: {f.limit:g}."
+        for f in floors
+        if f.earned > f.limit
+    ]
+
+
+def _played(suite: Suite, task: Task, replies: Sequence[Message], then: Message) -> Episode | None:
+    """None for an episode that never ends."""
+    actions: list[Message] = []
+    env = make_env(suite)
+    try:
+        step = env.reset(task)
+        while not step.done and len(actions) < MAX_STEPS:
+            actions.append(replies[len(actions)] if len(actions) < len(replies) else then)
+            step = env.step(actions[-1])
+    finally:
+        env.close()
+    return None if step.score is None else Episode(task, tuple(actions), step.score)
+
+
+def _talk(suite: Suite, task: Task) -> tuple[Sequence[Message], Message]:
+    """That it is done, or words of the request: a module may know one sentence, not all."""
+    rng = random.Random(stable_seed("talking agent", task.id))
+    words = opening(suite, task)[0].split()
+    if not words or rng.random() < 0.5:
+        return (), text_message("That is done.")
+    return (), text_message(" ".join(rng.sample(words, min(WORDS, len(words)))))
+
+
+def _random_calls(suite: Suite, task: Task) -> tuple[Sequence[Message], Message]:
+    tools = first_step(suite, task).tools
+    rng = random.Random(stable_seed("random agent", task.id))
+    out: list[Message] = []
+    for n in range(CALLS if tools else 0):
+        function = rng.choice(tools)["function"]
+        arguments = plausible(function.get("parameters") or {}, rng)
+        out.append(call_message(function["name"], arguments, f"call_{n}"))
+    return out, IDLE
+
+
+# -- the audit --------------------------------------------------------------------------------
+
+SAMPLE = 32  # training tasks of the floors, and episodes of training that are replayed
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """An environment that is trained on. `name`: of its suite; `calibration`: the episodes of the
+    agent that is to be trained; `acting`: ids of the tasks whose reference calls tools."""
+
+    capability: str
+    name: str
+    code: str
+    tasks: tuple[Task, ...]
+    calibration: tuple[Episode, ...]
+    acting: frozenset[str]
+
+
+def before_training(made: Accepted, fresh: Suite, settings: SynthesisSettings) -> list[str]:
+    """What is wrong before training. `fresh`: the module in a process that has run nothing."""
+    if other := difference(fresh, made.calibration):
+        return [other]
+    earned = by_talk(made, made.calibration)
+    if earned > settings.idle_limit:
+        return [
+            f"calls of tools are needed, and messages without any earned the agent {earned:.2f} on "
+            f"average; allowed: {settings.idle_limit:g}."
+        ]
+    return too_high(measure(fresh, _sample(made), settings))
+
+
+def after_training(
+    made: Accepted,
+    trained: Suite,
+    fresh: Suite,
+    heard: Sequence[Episode],
+    settings: SynthesisSettings,
+) -> str | None:
+    """Why what was trained cannot be used; None when all is well. `trained`: the module in the
+    processes that training used; `heard`: training's episodes, in order."""
+    try:
+        step = -(-len(heard) // SAMPLE) or 1
+        if other := difference(fresh, [*heard[::step], *heard[-1:]]):
+            return other
+        for suite in (trained, fresh):
+            if high := too_high(measure(suite, _sample(made), settings)):
+                return high[0]
+    except (EpisodeError, SourceError) as error:
+        return f"the module failed: {error}"
+    return jump(made, heard, settings)
+
+
+def jump(made: Accepted, heard: Sequence[Episode], settings: SynthesisSettings) -> str | None:
+    """The reward of the second half of training against calibration's: it may not have risen, by
+    more than what an idle agent may earn, in episodes without a call of a tool."""
+    late = heard[len(heard) // 2 :]
+    before, after = by_talk(made, made.calibration), by_talk(made, late)
+    if after - before <= settings.idle_limit:
+        return None
+    return (
+        f"the reward was {_mean(made.calibration):.2f} in calibration and {_mean(late):.2f} in "
+        f"training, with {after - before:.2f} more of it from episodes without the calls of tools "
+        f"that the tasks need; allowed: {settings.idle_limit:g}."
+    )
+
+
+def acting(suite: Suite, tasks: Sequence[Task]) -> frozenset[str]:
+    """The ids of the tasks whose reference calls tools."""
+    if not isinstance(suite, HasReference):
+        return frozenset()
+    return frozenset(
+        task.id for task in tasks if any(m.get("tool_calls") for m in suite.reference(task))
+    )
+
+
+def by_talk(made: Accepted, episodes: Sequence[Episode]) -> float:
+    """The part of the mean reward that was earned without a call of a tool, over the tasks that
+    need one."""
+    needing = [e for e in episodes if e.task.id in made.acting]
+    talk = [e for e in needing if not any(a.get("tool_calls") for a in e.actions)]
+    return sum(e.score.similarity for e in talk) / max(len(needing), 1)
+
+
+def _mean(episodes: Sequence[Episode]) -> float:
+    return sum(e.score.similarity for e in episodes) / max(len(episodes), 1)
+
+
+def _sample(made: Accepted) -> list[Task]:
+    rng = random.Random(stable_seed("floors", made.name))
+    return rng.sample(made.tasks, min(SAMPLE, len(made.tasks)))

@@ -1,0 +1,242 @@
+"""What a written environment must pass before any rollout is spent on it, first by reading it, then
+by running it; and the seeds that it is run with.
+
+The sandbox is what protects from a module; the restrictions are about what an environment is: its
+own code, the same at every hour and in every process, and no wrapper around the benchmark.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from trace_bench.core.errors import EngineError, EpisodeError, UserError
+from trace_bench.core.protocols import HasReference, Suite, make_env
+from trace_bench.core.store import stable_seed
+from trace_bench.core.types import Task, Tool, to_json
+from trace_bench.envs.check import first_fault
+from trace_bench.methods.making import opening, seeded
+from trace_bench.methods.trace.generate import audit
+from trace_bench.methods.trace.generate.leaks import Leaks, texts_of
+from trace_bench.methods.trace.settings import SynthesisSettings
+
+MODULES = frozenset(
+    (
+        *("__future__", "collections", "copy", "dataclasses", "datetime", "enum", "functools"),
+        *(
+            "itertools",
+            "json",
+            "math",
+            "random",
+            "re",
+            "string",
+            "typing",
+            "trace_bench.core.types",
+        ),
+    )
+)
+NAMES = frozenset(
+    (
+        *("open", "exec", "eval", "compile", "__import__", "globals", "locals", "vars"),
+        *("input", "breakpoint", "memoryview"),
+    )
+)
+CLOCKS = frozenset(("now", "today", "utcnow", "SystemRandom"))
+DEFINED = ("make_task", "reference", "Env")
+LONGEST = 60_000  # characters
+
+
+def violations(code: str) -> list[str]:
+    """What is wrong, each in words for the author; [] when all is well. Never raises."""
+    if len(code) > LONGEST:
+        return [f"the module has {len(code)} characters; allowed: {LONGEST}."]
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return [f"the module is not Python: {error}."]
+    out = list(dict.fromkeys(_faults(tree)))
+    there = {getattr(node, "name", "") for node in tree.body}
+    there |= {t.id for n in tree.body if isinstance(n, ast.Assign) for t in _targets(n)}
+    out += [f"`{name}` is not defined at the top of the module." for name in DEFINED
+            if name not in there]  # fmt: skip
+    return out
+
+
+def _targets(node: ast.Assign) -> list[ast.Name]:
+    return [t for t in node.targets if isinstance(t, ast.Name)]
+
+
+def _faults(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        for module in _imported(node):
+            if module not in MODULES and module.partition(".")[0] not in MODULES:
+                allowed = ", ".join(sorted(MODULES))
+                yield f"line {node.lineno}: import of {module}; allowed: {allowed}."  # type: ignore[attr-defined]
+        if isinstance(node, ast.Name) and node.id in NAMES:
+            yield f"line {node.lineno}: {node.id} may not be used."
+        if isinstance(node, ast.Attribute):
+            if node.attr.startswith("__") and node.attr != "__init__":
+                yield f"line {node.lineno}: .{node.attr} may not be used."
+            if node.attr in CLOCKS:
+                yield f"line {node.lineno}: .{node.attr} is not the same at every hour."
+
+
+def _imported(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or "."] if not node.level else ["." * node.level]
+    return []
+
+
+# -- the seeds of its tasks -------------------------------------------------------------------
+
+RANGE = 2**31
+CHECKED = 16  # tasks that the checks look at
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """The seeds that a written environment is run with: of the checks, of calibration and of
+    training, disjoint parts of one random sequence, so that a module cannot tell from its seed what
+    it is run for. Each in 0 ... 2^31 - 1, and no seed twice. `training` holds twice the tasks that
+    are wanted, since some may be refused."""
+
+    checks: tuple[int, ...]
+    calibration: tuple[int, ...]
+    training: tuple[int, ...]
+
+    @classmethod
+    def of(cls, run: int, name: str, code: str, settings: SynthesisSettings) -> Seeds:
+        """The seeds of a module in the run with the seed `run`. Its text is part of what they are
+        drawn from: no module can know its own, nor those of its next version."""
+        drawn = _drawn(run, name, code)
+
+        def take(count: int) -> tuple[int, ...]:
+            return tuple(islice(drawn, count))
+
+        return cls(
+            take(CHECKED), take(settings.calibration_groups), take(2 * settings.synthetic_tasks)
+        )
+
+
+def _drawn(run: int, name: str, code: str) -> Iterator[int]:
+    """All different."""
+    seen: set[int] = set()
+    number = 0
+    while True:
+        seed = stable_seed(run, "trace", "written", name, code, number) % RANGE
+        number += 1
+        if seed not in seen:
+            seen.add(seed)
+            yield seed
+
+
+# -- by running it ----------------------------------------------------------------------------
+
+CONFORMING = 6  # of them, those that go through all of envs/check.py
+# It must not say which words: the author would learn what is held out.
+TOO_CLOSE = (
+    "a wording, name or number is too close to tasks that you must not know. Make up your own."
+)
+
+
+def examine(
+    suite: Suite,
+    twin: Suite,
+    seeds: Sequence[int],
+    tools: Mapping[str, Tool],
+    leaks: Leaks,
+    settings: SynthesisSettings,
+) -> list[str]:
+    """What is wrong, in words for the author, of the first check that fails; [] when all is well.
+
+    `twin`: the same module in another process, which must give the same. `seeds`: of the tasks that
+    are looked at."""
+    try:
+        tasks = [seeded(suite, seed) for seed in seeds]
+        return (
+            _variety(suite, tasks)
+            or _tools(suite, tasks, tools)
+            or _leaks(suite, tasks, leaks)
+            or _conformance(suite, tasks[:CONFORMING])
+            or _twin(suite, twin, tasks[:CONFORMING])
+            or _floors(suite, twin, tasks, settings)
+        )
+    except EngineError:
+        raise
+    except (UserError, EpisodeError) as error:
+        return [f"the module failed: {error}"]
+
+
+def _variety(suite: Suite, tasks: Sequence[Task]) -> list[str]:
+    openings = {opening(suite, task)[0] for task in tasks}
+    if len(openings) < len(tasks) // 2:
+        return [f"{len(tasks)} seeds give only {len(openings)} different first messages."]
+    return []
+
+
+def _tools(suite: Suite, tasks: Sequence[Task], tools: Mapping[str, Tool]) -> list[str]:
+    """The target's own schemas, and nothing else."""
+    for task in tasks:
+        env = make_env(suite)
+        try:
+            for tool in env.reset(task).tools:
+                name = tool["function"]["name"]
+                if name not in tools:
+                    return [f"there is no tool {name!r}; allowed: {', '.join(sorted(tools))}."]
+                if to_json(tool) != to_json(tools[name]):
+                    return [f"the schema of {name!r} is not the target's; use TOOLS[{name!r}]."]
+        finally:
+            env.close()
+    return []
+
+
+def _leaks(suite: Suite, tasks: Sequence[Task], leaks: Leaks) -> list[str]:
+    for task in tasks:
+        if leaks.found([*texts_of(task), opening(suite, task)[0]]):
+            return [TOO_CLOSE]
+    return []
+
+
+def _conformance(suite: Suite, tasks: Sequence[Task]) -> list[str]:
+    fault = first_fault(suite, tasks)
+    return [] if fault is None else [fault]
+
+
+def _twin(suite: Suite, twin: Suite, tasks: Sequence[Task]) -> list[str]:
+    """Another process gives the same tasks, messages and rewards."""
+    for task in tasks:
+        other = seeded(twin, task.seed)
+        if to_json(other.data) != to_json(task.data):
+            return [f"make_task({task.seed}) gives other data in another process."]
+        if _played(suite, task) != _played(twin, task):
+            return [f"{task.id} is played otherwise in another process."]
+    return []
+
+
+def _played(suite: Suite, task: Task) -> str:
+    env = make_env(suite)
+    try:
+        steps = [env.reset(task)]
+        for action in suite.reference(task) if isinstance(suite, HasReference) else ():
+            if steps[-1].done:
+                break
+            steps.append(env.step(action))
+        return json.dumps(to_json(steps))
+    finally:
+        env.close()
+
+
+def _floors(
+    suite: Suite, twin: Suite, tasks: Sequence[Task], settings: SynthesisSettings
+) -> list[str]:
+    """The floors, and the same episodes in another process, the last one first."""
+    measured = audit.measure(suite, tasks, settings)
+    if high := audit.too_high(measured):
+        return high
+    other = audit.difference(twin, [episode for floor in measured for episode in floor.episodes])
+    return [] if other is None else [other]

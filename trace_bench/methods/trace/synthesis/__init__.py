@@ -1,1 +1,0 @@
-"""TRACE, step 2: training environments for them."""

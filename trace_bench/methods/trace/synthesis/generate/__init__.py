@@ -1,1 +1,0 @@
-"""Environments that a language model writes (generation.py), and what they must pass first."""

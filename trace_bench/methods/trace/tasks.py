@@ -1,0 +1,224 @@
+"""Step 4: training tasks for the chosen capabilities, from one of three sources: the suite's
+generator, with a calibration on the base agent; a language model, which writes environments; or the
+training tasks themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import Lab, MethodPlan, Phase, PlannedRun, Suite
+from trace_bench.core.types import AgentSpec, Task
+from trace_bench.methods.looking.analysis import Analysis, Report, refuse_analyst
+from trace_bench.methods.looking.capabilities import Verdict
+from trace_bench.methods.making import GENERATOR, Mix, draw, generator
+from trace_bench.methods.trace import calibrate
+from trace_bench.methods.trace.budget import Budget
+from trace_bench.methods.trace.generate import questions
+from trace_bench.methods.trace.generate.generation import Generation, Wanted
+from trace_bench.methods.trace.generate.leaks import held_out
+from trace_bench.methods.trace.settings import TraceSettings
+
+Made = Mapping[str, tuple[Task, ...]]
+"""The training tasks of each capability, in training order."""
+SELECTED = "environments selected from training tasks"
+
+
+class Drawer:
+    """The training tasks of a method and of its yardstick, which asks for the same: what was drawn
+    from a suite is kept as long as the suite is the same."""
+
+    def __init__(self) -> None:
+        self._suite: Suite | None = None
+        self._drawn: dict[tuple[str, int, Mix, int], tuple[Task, ...]] = {}
+
+    def tasks(
+        self, suite: Suite, capability: str, count: int, mix: Mix, seed: int
+    ) -> tuple[Task, ...]:
+        """As `making.draw` with the label "train"."""
+        if suite is not self._suite:
+            self._suite, self._drawn = suite, {}
+        key = (capability, count, mix, seed)
+        if key not in self._drawn:
+            self._drawn[key] = draw(suite, capability, count, mix, seed, "train").tasks
+        return self._drawn[key]
+
+
+@dataclass
+class Source:
+    """Where the tasks of one fit come from. `looks`: how the analysis is called in the plan;
+    `nothing`: why the base agent is returned when there are no tasks."""
+
+    lab: Lab
+    base: AgentSpec
+    training: Sequence[Task]  # the target's
+    settings: TraceSettings
+    budget: Budget
+    analysis: Analysis
+    write: Report
+    drawer: Drawer
+
+    looks: ClassVar[str] = "analysis"
+    nothing: ClassVar[str]
+
+    @classmethod
+    def planned(cls, run: PlannedRun, budget: Budget, left: int) -> MethodPlan:
+        """What it does with `left` rollouts after the analysis, needs and asks. UserError for
+        settings and roles that do not fit together."""
+        raise NotImplementedError
+
+    @property
+    def trainable(self) -> Collection[str] | None:
+        """The capabilities that it can make tasks for; None: all that are no controls."""
+        return None
+
+    def make(self, chosen: Sequence[Verdict]) -> Made:
+        """The tasks of those of the chosen capabilities that it has tasks for."""
+        raise NotImplementedError
+
+    def listening(self) -> AbstractContextManager[None]:
+        """While adapters are trained on its tasks."""
+        return nullcontext()
+
+    def keeps(self, tasks: Sequence[Task]) -> bool:
+        """Whether what was trained on these tasks may be used."""
+        return True
+
+
+def source_of(settings: TraceSettings, written: bool) -> type[Source]:
+    """`written`: a model plays the role of the generator."""
+    if settings.synthesis == "select":
+        return Selected
+    return Written if written else Drawn
+
+
+class Drawn(Source):
+    """From the suite's generator."""
+
+    nothing = "the base agent already has what was selected: it is returned"
+
+    @classmethod
+    def planned(cls, run: PlannedRun, budget: Budget, left: int) -> MethodPlan:
+        refuse_analyst(
+            run,
+            "Set llm.generator.by=endpoint too, llm.analyst.by=program, or "
+            "method.synthesis=select.",
+        )
+        return MethodPlan(phases=_calibration(budget, left), needs=(GENERATOR,))
+
+    @property
+    def trainable(self) -> Collection[str]:
+        return tuple(generator(self.lab.suite).capabilities())
+
+    def make(self, chosen: Sequence[Verdict]) -> Made:
+        """Of every capability that is worth training, as calibrated."""
+        settings, lab = self.settings, self.lab
+        names = [v.name for v in chosen]
+        pool = self.budget.calibration(self.budget.left(lab), len(names))
+        results = calibrate.calibrate(lab, self.base, names, settings, pool)
+        self.write(calibration=[calibrate.as_json(c) for c in results])
+        lab.log(calibrate.table(results))
+        mixes, count = calibrate.kept(results), settings.synthetic_tasks
+        return {
+            name: self.drawer.tasks(lab.suite, name, count, mix, lab.seed)
+            for name, mix in mixes.items()
+        }
+
+
+class Written(Source):
+    """By a language model, for the capabilities where it could."""
+
+    nothing = "no environment was accepted: the base agent is returned"
+    generation: Generation
+
+    @classmethod
+    def planned(cls, run: PlannedRun, budget: Budget, left: int) -> MethodPlan:
+        settings = budget.settings
+        if not settings.calibration_rounds:
+            raise UserError(
+                "method.calibration_rounds=0, but an environment that a model wrote "
+                "(llm.generator) is accepted by what its calibration measures. Raise "
+                "`method.calibration_rounds` to 1 or more."
+            )
+        attempts = budget.capabilities(left) * settings.generator_rounds
+        roles = (questions.GENERATOR, questions.JUDGE)
+        asked = {role: attempts for role in roles if role in run.models}
+        return MethodPlan(phases=_calibration(budget, left), questions=asked)
+
+    def make(self, chosen: Sequence[Verdict]) -> Made:
+        lab, settings = self.lab, self.settings
+        pool = self.budget.calibration(self.budget.left(lab), len(chosen))
+        tools, leaks = self.analysis.tools(), held_out(lab.suite, self.training)
+        self.generation = Generation(lab, self.base, settings, tools, leaks, pool)
+        self.write(generator={"prompt": questions.VERSION})
+        made: dict[str, tuple[Task, ...]] = {}
+        for n, v in enumerate(chosen, start=1):
+            examples = [e.trajectory for e in self.analysis.lacking(v.name)]
+            wanted = Wanted(v.capability, examples)
+            if (tasks := self.generation.make(wanted, len(chosen) - n)) is not None:
+                made[v.name] = tasks
+        self._write_dropped()
+        return made
+
+    def listening(self) -> AbstractContextManager[None]:
+        return self.lab.listening(self.generation.hear)
+
+    def keeps(self, tasks: Sequence[Task]) -> bool:
+        if self.generation.fault(tasks) is None:
+            return True
+        self._write_dropped()
+        return False
+
+    def _write_dropped(self) -> None:
+        listed = self.generation.dropped.items()
+        self.write(dropped=[{"name": name, "reason": why} for name, why in listed])
+
+
+class Selected(Source):
+    """The training tasks whose failures lack a capability, for suites that can make no tasks of
+    their own.
+
+    No calibration is run: the analysis has run these very tasks with the base agent, and its
+    numbers are what is written down of them. Nothing is dropped for them, since a task that is
+    taken here has failed at least once."""
+
+    looks = "analysis, which calibrates too"
+    nothing = "no failure lacks what is selected: the base agent is returned"
+
+    @classmethod
+    def planned(cls, run: PlannedRun, budget: Budget, left: int) -> MethodPlan:
+        return MethodPlan(marks=(SELECTED,))
+
+    def make(self, chosen: Sequence[Verdict]) -> Made:
+        """In the order of the analysis. A task that lacks several capabilities belongs to each of
+        them. A capability that no failure lacks by the majority of the labelling runs is left
+        out."""
+        made: dict[str, tuple[Task, ...]] = {}
+        for v in chosen:
+            lacking = {e.task.id: e.task for e in self.analysis.lacking(v.name)}
+            if lacking:
+                made[v.name] = tuple(lacking.values())
+        self.write(calibration=[self._measured(name, tasks) for name, tasks in made.items()])
+        for name, tasks in made.items():
+            self.lab.log(f"{name}: {len(tasks)} training tasks whose failures lack it")
+        return made
+
+    def _measured(self, name: str, tasks: Sequence[Task]) -> dict[str, Any]:
+        """What the analysis measured on the tasks of a capability, JSON-safe."""
+        numbers = calibrate.of_groups(
+            [self.analysis.episodes_of(task) for task in tasks], self.settings
+        )
+        listed = [task.id for task in tasks]
+        return {"name": name, "outcome": SELECTED, "tasks": listed, **vars(numbers)}
+
+
+def _calibration(budget: Budget, left: int) -> tuple[Phase, ...]:
+    if not budget.settings.calibration_round:
+        return ()
+    most = budget.capabilities(left)
+    pool = budget.calibration(left, most)
+    return (Phase(f"calibration (up to {most} environments)", pool, most=True),)
