@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,9 +20,14 @@ from toy import ToySuite
 
 import trace_bench
 from trace_bench import show, sweep
+from trace_bench.core.agent_file import read_agent
 from trace_bench.core.alike import same_agents
+from trace_bench.core.decode import decode
 from trace_bench.core.errors import UserError
-from trace_bench.core.store import write_json
+from trace_bench.core.limits import Limits, Unreadable
+from trace_bench.core.lines import Stored
+from trace_bench.core.store import Lines, write_json
+from trace_bench.core.types import Purpose, Score, StopReason, Trajectory, Turn
 from trace_bench.envs.recorded.data import META
 from trace_bench.llm.roles import Roles
 from trace_bench.play.rollouts import Player
@@ -35,7 +41,8 @@ from trace_bench.results.records import read_records
 from trace_bench.runner.api import Result
 from trace_bench.runner.evaluate import Evaluator
 from trace_bench.runner.lab import Listeners, RunLab
-from trace_bench.runner.ledger import Ledger, read_ledger
+from trace_bench.runner.ledger import Ledger, entry, read_ledger
+from trace_bench.runner.outcomes import outcome_of
 from trace_bench.runner.progress import Progress
 from trace_bench.settings.compose import compose
 from trace_bench.trackers.jsonl import Metrics, Silent
@@ -189,3 +196,98 @@ def test_lines_are_values_or_a_typed_error(read: Callable[[Path], Any], name: st
                 read(Path(made))
 
     check()
+
+
+PLAYED = Trajectory(
+    task="train/0",
+    seed=7,
+    agent="base",
+    tools=({"type": "function", "function": {"name": "f"}},),
+    turns=(Turn(({"role": "user", "content": "hi"},), {"role": "assistant"}, (1,), (2,), (-0.5,)),),
+    closing=(),
+    stop=StopReason.DONE,
+    score=Score(1.0, True),
+)
+LINE = {
+    "trajectories.jsonl": Stored("train/0", 0, PLAYED),
+    "ledger.jsonl": entry("train/0", 0, Purpose.TRAINING, PLAYED),
+    "evaluation.jsonl": outcome_of("base", 0, PLAYED, 0),
+}
+LAB, EVALUATOR = (lab, "trajectories.jsonl"), (evaluator, "evaluation.jsonl")
+LEDGER = (lambda folder: read_ledger(folder / "ledger.jsonl"), "ledger.jsonl")
+BAD: dict[str, tuple[Any, str, str, str]] = {
+    "a success that is a text": (LAB, '"success":true', '"success":"no"', "score.success` is 'no'"),
+    "a token that is a text": (LAB, "[2]", '["x"]', "`trajectory.turns[0].token_ids[0]` is 'x'"),
+    "a similarity of 1.5": (LAB, ":1.0", ":1.5", "is 1.5; allowed: float <= 1.0"),
+    "a similarity that is none": (LAB, ":1.0", ":NaN", "NaN is not JSON"),
+    "a similarity without end": (LAB, ":1.0", ":1e999", "1e999 is too large"),
+    "an index below zero": (LAB, '"index":0', '"index":-1', "`index` is -1; allowed: int >= 0"),
+    "another stop": (LAB, '"done"', '"end"', "is 'end'; allowed: done, turn_limit, context_limit"),
+    "another role": (LAB, '"user"', '"boss"', "is 'boss'; allowed: system, user, assistant, tool"),
+    "a call that is gone": (LAB, '"call":"train/0",', "", "`call` is missing"),
+    "a million lists": (LAB, '"details":{}', '"details":' + "[" * 10**6, "nested more than 100"),
+    "a ledger's success": (LEDGER, '"success":true', '"success":"no"', "`success` is 'no'"),
+    "a ledger's similarity": (LEDGER, ":1.0", ":NaN", "NaN is not JSON"),
+    "a ledger's purpose": (LEDGER, '"training"', '"fun"', "is 'fun'; allowed: analysis, calibr"),
+    "a ledger's index": (LEDGER, '"index":0', '"index":-1', "`index` is -1"),
+    "an outcome's success": (EVALUATOR, '"success":true', '"success":1', "`score.success` is 1"),
+    "an outcome's similarity": (EVALUATOR, ":1.0", ":1.5", "`score.similarity` is 1.5"),
+    "an outcome's trial": (EVALUATOR, '"trial":0', '"trial":-1', "`trial` is -1"),
+}
+
+
+@pytest.mark.parametrize(("where", "good", "bad", "why"), BAD.values(), ids=BAD)
+def test_a_bad_value_is_named(
+    where: tuple[Callable[[Path], object], str], good: str, bad: str, why: str, tmp_path: Path
+) -> None:
+    """With its file, line and key, what was given and what is allowed, in one line."""
+    read, name = where
+    with Lines(tmp_path / name, dict) as lines:
+        lines.append(LINE[name])
+    read(tmp_path)
+    text = (tmp_path / name).read_text()
+    assert good in text
+    (tmp_path / name).write_text(text.replace(good, bad, 1))
+    with pytest.raises(UserError) as caught:
+        read(tmp_path)
+    said = str(caught.value)
+    assert f"{name}, line 1 is corrupt" in said and why in said
+    assert "\n" not in said and len(said) < 700
+
+
+def test_a_line_has_a_longest_length(tmp_path: Path) -> None:
+    with pytest.raises(Unreadable, match="longer than 100 bytes"):
+        decode(b'{"text": "' + b"x" * 100 + b'"}', dict, Limits(100))
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ({"model": 5}, "`model` is 5; allowed: str"),
+        ({"model": "m", "adapter": []}, "`adapter` is no key here; allowed: model, version"),
+        ({"model": "m", "adapters": [{"name": "a"}]}, "`adapters[0].path` is missing"),
+    ],
+)
+def test_a_bad_agent_is_named(given: dict[str, Any], why: str, tmp_path: Path) -> None:
+    write_json(tmp_path / "agent.json", given)
+    with pytest.raises(UserError, match=re.escape(why)):
+        read_agent(tmp_path / "agent.json")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "why"),
+    [
+        ("budget", -1, "`budget` is -1; allowed: int >= 0"),
+        ("similarity", "1", "`similarity` is '1'; allowed: float"),
+        ("success", [1.5], "`success[0]` is 1.5; allowed: float <= 1.0"),
+        ("votes", {"a": [3, 2]}, "`passes or votes` does not agree"),
+        ("method", "a\x1b[2J", "is no short printable text"),
+        ("colour", "red", "`colour` is no key here"),
+    ],
+)
+def test_a_bad_record_is_named(key: str, value: Any, why: str, tmp_path: Path) -> None:
+    line = (ROOT / "results/records/protocol.jsonl").read_text().splitlines()[0]
+    (tmp_path / "records.jsonl").write_text(json.dumps({**json.loads(line), key: value}) + "\n")
+    with pytest.raises(UserError, match=r"records\.jsonl, line 1 is not a record") as caught:
+        read_records(tmp_path / "records.jsonl")
+    assert why in str(caught.value)
