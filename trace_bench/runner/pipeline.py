@@ -7,6 +7,7 @@ of a finished one. A run that fails before its first episode leaves no folder be
 from __future__ import annotations
 
 import gc
+import os
 import shutil
 import sys
 import time
@@ -14,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from trace_bench.core.errors import BudgetExceeded, UserError
 from trace_bench.core.lines import Outcome
@@ -22,7 +23,6 @@ from trace_bench.core.protocols import HasReference, Method, Tracker, Yardstick
 from trace_bench.core.run_files import AGENT, FAULTS, LOWER, SUMMARY, UPPER
 from trace_bench.core.store import read_lines, write_json
 from trace_bench.core.types import CHARGED, AgentSpec, Task
-from trace_bench.llm.roles import cost_per_item
 from trace_bench.play.known import KnownCalls
 from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults
@@ -138,8 +138,8 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
             claim(place, settings)
         for line in header(bench):
             log(line)
-        stream: TextIO = sys.stderr if verbose else _Nowhere()  # type: ignore[assignment]
-        progress = Progress(settings.budget, stream=stream)
+        nowhere = stack.enter_context(Path(os.devnull).open("w"))
+        progress = Progress(settings.budget, stream=sys.stderr if verbose else nowhere)
         summary = _execute(bench, tracker, stack, progress, resumed)
     return Done(place.folder, summary, stored=False)
 
@@ -206,18 +206,14 @@ def _execute(
     agent = _phases(run, lab, base)
     trained = {y.name: _yardstick(run, y, base) for y in yardsticks(bench)}
     clock.add("total", time.monotonic() - started)
-    rollouts = lab.ledger.by_purpose()
-    rollouts["evaluation"] = evaluation.count
     finished = Finished(
         agent=agent,
-        rollouts=rollouts,
+        before=None if beginning is None else beginning.runs,
         yardsticks=trained,
         seconds=clock.seconds,
-        llm=_costs(run, lab),
-        health=_health(run, lab),
-        before=None if beginning is None else beginning.runs,
+        tracker=metrics.failure,
     )
-    summary = summarize(bench, evaluation, finished)
+    summary = summarize(bench, evaluation, lab, finished)
     write_json(folder / SUMMARY, summary)
     lab.conclude(summary)
     if summary["complete"]:
@@ -310,32 +306,6 @@ def _apart(player: Player) -> Player:
     return replace(player, suites=Suites(player.suites.target))
 
 
-def _costs(run: _InProgress, lab: RunLab) -> dict[str, Any]:
-    """Requests to models by role, how often the agent's tool calls could not be read, and how many
-    checklist items were judged."""
-    usage: dict[str, Any] = dict(run.bench.roles.usage())
-    if counts := run.player.policy.usage():
-        usage["policy"] = counts
-    turns = {"method": lab.episodes.turns, "evaluation": run.evaluation.turns}
-    bad = {"method": lab.episodes.malformed, "evaluation": run.evaluation.malformed}
-    items = {"method": lab.episodes.items, "evaluation": run.evaluation.items}
-    shares = cost_per_item(usage, sum(items.values()))
-    return {"usage": usage, "turns": turns, "malformed": bad, "items": items, "per_item": shares}
-
-
-def _health(run: _InProgress, lab: RunLab) -> dict[str, Any]:
-    """The summary's `health`."""
-    evaluation = run.evaluation
-    outcomes = evaluation.outcomes
-    return {
-        "method": lab.episodes.data(),
-        "evaluation": evaluation.health().data(),
-        **vars(lab.training),
-        "tracker": run.metrics.failure,
-        "equal_trials": health.equal_trials([*outcomes["final"]]),
-    }
-
-
 def _reported_again(
     settings: Settings,
     parts: Mapping[str, Part],
@@ -376,19 +346,6 @@ def _larger(settings: Settings, summary: Mapping[str, Any]) -> str | None:
 
 def _silence(text: str) -> None:
     """Discards a log line."""
-
-
-class _Nowhere:
-    """A stream that discards its input."""
-
-    def write(self, text: str) -> int:
-        return len(text)
-
-    def flush(self) -> None:
-        """Nothing."""
-
-    def isatty(self) -> bool:
-        return False
 
 
 _OBJECTS, _YOUNG, _OLD = 20_000, 10, 50

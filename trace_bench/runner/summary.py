@@ -15,12 +15,14 @@ from trace_bench.core.protocols import Suite
 from trace_bench.core.run_files import FLOORS, HASHED
 from trace_bench.core.store import file_hash, read_json
 from trace_bench.core.types import AgentSpec, to_json
-from trace_bench.llm.roles import IN_EPISODES
+from trace_bench.llm.roles import IN_EPISODES, cost_per_item
 from trace_bench.play.suites import about_of, name_of
 from trace_bench.results.captions import SHOWN
 from trace_bench.runner.bench import Bench
 from trace_bench.runner.evaluation import Evaluation
 from trace_bench.runner.folder import Place
+from trace_bench.runner.health import equal_trials
+from trace_bench.runner.lab import RunLab
 from trace_bench.runner.outcomes import Outcome, Routing, TableRow, difference, row, score
 from trace_bench.settings.identity import model_path, suite_identity, weights_count
 from trace_bench.settings.registry import Part
@@ -43,21 +45,18 @@ ROW_NAMES = {"idle": "idle floor", "random": "random floor", "reference": "refer
 
 @dataclass(frozen=True)
 class Finished:
-    """What a run has come to beside its evaluation. `rollouts`: episodes by purpose; `yardsticks`:
-    title and rollouts by purpose of each; `seconds`: wall time by phase; `llm`: requests to models,
-    and malformed tool calls; `health`: what was lost or cut off; `before`: the runs that made the
-    agent which the run began with, None for the bare model."""
+    """What a run has come to beside its evaluation and its lab. `before`: the runs that made the
+    agent which the run began with, None for the bare model; `yardsticks`: title and rollouts by
+    purpose of each; `seconds`: wall time by phase; `tracker`: its failure."""
 
     agent: AgentSpec
-    rollouts: Mapping[str, int]
+    before: Runs | None
     yardsticks: Mapping[str, Mapping[str, Any]]
     seconds: Mapping[str, float]
-    llm: Mapping[str, Any]
-    health: Mapping[str, Any]
-    before: Runs | None = None
+    tracker: str | None
 
 
-def summarize(bench: Bench, evaluation: Evaluation, run: Finished) -> dict[str, Any]:
+def summarize(bench: Bench, evaluation: Evaluation, lab: RunLab, run: Finished) -> dict[str, Any]:
     """The summary for the closing table and later comparisons, as JSON-safe data."""
     settings, parts, place, plan = bench.settings, bench.parts, bench.place, bench.plan
     suite, about, borrowed = facts_of(bench.suite, settings.evaluation.split)
@@ -87,7 +86,7 @@ def summarize(bench: Bench, evaluation: Evaluation, run: Finished) -> dict[str, 
         "experiment": settings.experiment,
         "seed": settings.seed,
         "budget": settings.budget,
-        "rollouts": dict(run.rollouts),
+        "rollouts": {**lab.ledger.by_purpose(), "evaluation": evaluation.count},
         "demonstrations": plan.demonstrations,
         "beginning": _beginning(settings, place, run),
         "yardsticks": {name: dict(found) for name, found in run.yardsticks.items()},
@@ -98,8 +97,8 @@ def summarize(bench: Bench, evaluation: Evaluation, run: Finished) -> dict[str, 
         "table": [to_json(row) for row in _rows(bench, evaluation, run)],
         "routing": None if routed is None else _routing_figures(routed),
         "routing_dev": None if validated is None else _routing_figures(validated),
-        "llm": dict(run.llm),
-        "health": dict(run.health),
+        "llm": _costs(bench, evaluation, lab),
+        "health": _health(evaluation, lab, run),
         "curve": list(evaluation.points),
         "curve_caveat": plan.caveat,
         "capabilities": selected_capabilities(place.folder),
@@ -120,6 +119,30 @@ def _beginning(settings: Settings, place: Place, run: Finished) -> dict[str, Any
         return None
     own = {"sha256": place.identity["beginning"]["sha256"], "runs": list(run.before)}
     return {**own, **totals(run.before, settings.accounting)}
+
+
+def _costs(bench: Bench, evaluation: Evaluation, lab: RunLab) -> dict[str, Any]:
+    """Requests to models by role, how often the agent's tool calls could not be read, and how many
+    checklist items were judged."""
+    usage: dict[str, Any] = dict(bench.roles.usage())
+    if counts := bench.policy.usage():
+        usage["policy"] = counts
+    turns = {"method": lab.episodes.turns, "evaluation": evaluation.turns}
+    bad = {"method": lab.episodes.malformed, "evaluation": evaluation.malformed}
+    items = {"method": lab.episodes.items, "evaluation": evaluation.items}
+    shares = cost_per_item(usage, sum(items.values()))
+    return {"usage": usage, "turns": turns, "malformed": bad, "items": items, "per_item": shares}
+
+
+def _health(evaluation: Evaluation, lab: RunLab, run: Finished) -> dict[str, Any]:
+    """What was lost or cut off."""
+    return {
+        "method": lab.episodes.data(),
+        "evaluation": evaluation.health().data(),
+        **vars(lab.training),
+        "tracker": run.tracker,
+        "equal_trials": equal_trials([*evaluation.outcomes["final"]]),
+    }
 
 
 def _without_known_bad(
