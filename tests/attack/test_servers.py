@@ -22,6 +22,7 @@ from trace_bench.core.types import AgentSpec, Boundary, StopReason
 from trace_bench.llm.client import Client, Endpoint, LLMError
 from trace_bench.llm.roles import Role, Roles
 from trace_bench.policies.openai import OpenAIPolicy
+from trace_bench.settings.schema import RoleSettings
 
 BODY = {"model": "m", "messages": []}
 HUGE = 10**400
@@ -204,9 +205,7 @@ def test_a_failing_server_is_a_failure_of_the_policy_or_the_user(
         policy = OpenAIPolicy(endpoint, "m", capacity=2, extra=None)
         (lost,) = play(policy, world, AgentSpec("m"), world.tasks("train")[:1], [0])
         policy.close()
-        role = Role(
-            endpoint, model="m", temperature=0.0, seed=0, max_tokens=64, context=1000, tries=1
-        )
+        role = Role(endpoint, RoleSettings(model="m", seed=0, max_tokens=64, context=1000, tries=1))
         roles = Roles({"user": role}, tmp_path / "llm.jsonl")
         with pytest.raises(EpisodeError) as caught:
             roles.ask("user", [{"role": "user", "content": "Hello?"}])

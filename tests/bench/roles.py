@@ -56,6 +56,7 @@ from trace_bench.record.annotate import question_of, read_annotation
 from trace_bench.record.annotate import schema_of as annotation_schema
 from trace_bench.serve.engine import Local, LocalEngine
 from trace_bench.serve.request import ServeSettings
+from trace_bench.settings.schema import RoleSettings
 
 PLACES, CONTEXT = 10, 4096  # conversations at once, tokens of one
 SHOWN = 2048  # tokens of a question and its answer, for roles that shorten what they show
@@ -313,8 +314,10 @@ def main(arguments: Sequence[str]) -> int:
                 begin = time.monotonic()
                 role = Role(
                     Endpoint((url,), retries=0, deadline=900.0, concurrency=PLACES),
-                    model="base", temperature=0.0, seed=0, max_tokens=ANSWERS[name],
-                    context=SHOWN, tries=1, schema=schema,
+                    RoleSettings(
+                        model="base", seed=0, max_tokens=ANSWERS[name], context=SHOWN, tries=1,
+                        schema=schema,
+                    ),
                 )  # fmt: skip
                 # A file for each question: their names are equal.
                 labs = [

@@ -39,6 +39,7 @@ from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import Message
 from trace_bench.llm.client import Endpoint
 from trace_bench.llm.roles import Role, Roles
+from trace_bench.settings.schema import RoleSettings
 
 USER: Message = {"role": "user", "content": "Turn wifi on and text Ann."}
 
@@ -131,7 +132,8 @@ def test_set_error_rates_are_met(correlated: bool) -> None:
 
 def judged(server: Server, path: Path) -> ModelJudge:
     endpoint = Endpoint((server.url,), retries=0, pause=0.01)
-    role = Role(endpoint, model="j", temperature=0.0, seed=1, max_tokens=500, context=8000, tries=2)
+    how = RoleSettings(model="j", temperature=0.0, seed=1, max_tokens=500, context=8000, tries=2)
+    role = Role(endpoint, how)
     return ModelJudge(Roles({"judge": role}, path / "llm.jsonl").ask)
 
 

@@ -29,7 +29,7 @@ from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.suite import sandboxed
 from trace_bench.sandbox.transport import ProcessTransport
 from trace_bench.settings.registry import find
-from trace_bench.settings.schema import EnvSettings, PartSettings
+from trace_bench.settings.schema import EnvSettings, PartSettings, RoleSettings
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,8 @@ def test_the_real_environment_behind_has_set_errors() -> None:
 
 def roles(server: Server, path: Path) -> Roles:
     endpoint = Endpoint((server.url,), retries=0, pause=0.01)
-    role = Role(endpoint, model="s", temperature=0.5, seed=1, max_tokens=500, context=8000, tries=2)
+    how = RoleSettings(model="s", temperature=0.5, seed=1, max_tokens=500, context=8000, tries=2)
+    role = Role(endpoint, how)
     return Roles({"simulator": role}, path / "llm.jsonl")
 
 

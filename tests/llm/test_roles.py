@@ -23,16 +23,15 @@ SCHEMA = {"type": "object", "required": ["n"], "properties": {"n": {"type": "int
 ASK: list[Message] = [{"role": "user", "content": "How many?"}]
 
 
-def roles(server: Server, path: Path, name: str = "analyst", tries: int = 3, **more: Any) -> Roles:
+def roles(
+    server: Server, path: Path, name: str = "analyst", tries: int = 3, log: Any = print, **more: Any
+) -> Roles:
     role = Role(
         Endpoint((server.url,), retries=1, pause=0.01),
-        model="big",
-        temperature=0.5,
-        seed=1,
-        max_tokens=50,
-        context=4000,
-        tries=tries,
-        **more,
+        RoleSettings(
+            model="big", temperature=0.5, seed=1, max_tokens=50, context=4000, tries=tries, **more
+        ),
+        log,
     )
     return Roles({name: role}, path)
 

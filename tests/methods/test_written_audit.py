@@ -40,6 +40,7 @@ from trace_bench.runner.lab import Listeners, Models, RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import Progress
 from trace_bench.sandbox.choose import Sandbox
+from trace_bench.settings.schema import RoleSettings
 from trace_bench.trackers.jsonl import Metrics, Silent
 
 SETTINGS = SynthesisSettings()
@@ -174,9 +175,16 @@ def test_a_counter_beyond_the_checks_is_dropped_after_training(tmp_path: Path) -
     writer = Writer({"sends_messages": [block(counting(300))]})
     with serve(writer) as server:
         role = Role(
-            Endpoint((server.url,)), model="generator", temperature=1.0, seed=0, max_tokens=4000,
-            context=100_000, tries=1,
-        )  # fmt: skip
+            Endpoint((server.url,)),
+            RoleSettings(
+                model="generator",
+                temperature=1.0,
+                max_tokens=4000,
+                seed=0,
+                context=100_000,
+                tries=1,
+            ),
+        )
         lab = RunLab(
             tmp_path,
             seed=0,

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.run_files import PER_ITEM
@@ -26,6 +26,7 @@ from trace_bench.core.store import Lines, canonical, read_lines, stable_seed
 from trace_bench.core.types import Count, Message, boundary_of
 from trace_bench.llm.client import JSON, Client, Endpoint, LLMError, NoUsableAnswer, Usage
 from trace_bench.llm.structured import Unusable, response_format
+from trace_bench.settings.schema import RoleSettings
 
 ROLES = ("user", "analyst", "generator", "reflector", "judge", "annotator", "simulator")
 IN_EPISODES = ("user", "judge", "simulator")  # the roles that an environment may ask
@@ -77,32 +78,19 @@ class Role:
     field again, which is logged."""
 
     def __init__(
-        self,
-        endpoint: Endpoint,
-        *,
-        model: str,
-        temperature: float,
-        seed: int,
-        max_tokens: int,
-        context: int,
-        tries: int,
-        extra: Mapping[str, Any] | None = None,
-        schema: Literal["auto", "always", "never"] = "auto",
-        log: Callable[[str], None] = _to_stderr,
+        self, endpoint: Endpoint, how: RoleSettings, log: Callable[[str], None] = _to_stderr
     ) -> None:
-        """`context`: the model's context in tokens, question and answer together; `tries`: how
-        often to ask for a usable answer."""
         self.client = Client(endpoint)
-        self.context, self.max_tokens, self.tries = context, max_tokens, tries
+        self.context, self.max_tokens, self.tries = how.context, how.max_tokens, how.tries
         self.concurrency = endpoint.concurrency
-        self._seed, self._schema, self._log = seed, schema, log
+        self._seed, self._schema, self._log = how.seed, how.schema, log
         self._lock = threading.Lock()
         self._fields = {
-            "model": model,
-            "temperature": temperature,
+            "model": how.model,
+            "temperature": how.temperature,
             "top_p": 1.0,
-            "max_tokens": max_tokens,
-            **(extra or {}),
+            "max_tokens": how.max_tokens,
+            **(how.extra or {}),
         }
 
     def ask(

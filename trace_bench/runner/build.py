@@ -8,6 +8,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,18 +133,7 @@ def _role(name: str, how: RoleSettings, log: Log) -> Role:
         retries=how.retries,
         concurrency=how.concurrency,
     )
-    return Role(
-        endpoint,
-        model=how.model,
-        temperature=how.temperature,
-        seed=how.seed,
-        max_tokens=how.max_tokens,
-        context=how.context,
-        tries=how.tries,
-        extra=extra,
-        schema=how.schema,
-        log=lambda text: log(f"the {name}: {text}"),
-    )
+    return Role(endpoint, replace(how, extra=extra), lambda text: log(f"the {name}: {text}"))
 
 
 def models_in_roles(settings: Settings) -> frozenset[str]:
