@@ -234,10 +234,10 @@ def check_prompts(policy: Policy, suite: Suite, tasks: Sequence[Task]) -> str | 
 def try_turn(
     policy: Policy, suite: Suite, tasks: Sequence[Task], *, temperature: float, max_tokens: int
 ) -> str | None:
-    """Asks a policy at servers for one turn, given the shortest of the first
+    """Asks a policy that can be asked beforehand for one turn, given the shortest of the first
     prompts; returns what it says about it. If a model plays the user, or no task can be reset, the
     prompt is `NO_TASK`. Raises UserError."""
-    if not policy.at_servers:
+    if type(policy).try_turn is Policy.try_turn:  # its default: no tasks are opened in vain
         return None
     steps = [] if suite.asks_user() else list(_opened(suite, _chosen(tasks)))
     first = min(steps, key=_length, default=Step((NO_TASK,)))
