@@ -24,10 +24,11 @@ from trace_bench.results.compare import (
     difference,
     holm,
 )
+from trace_bench.results.groups import groups_of
 from trace_bench.results.paper import paper_tables
 from trace_bench.results.places import Found, find
 from trace_bench.results.plots import single_budget
-from trace_bench.results.records import Record, read_records
+from trace_bench.results.records import Record, own_settings, read_records
 from trace_bench.results.runs import read_run
 from trace_bench.results.style import style
 from trace_bench.results.two import Side, compare_two, sides_of
@@ -391,6 +392,23 @@ def test_the_comparison_of_two_runs_is_paired_and_names_the_settings() -> None:
     with pytest.raises(UserError, match=r"other held-out tasks \(evaluation.split is test and dev"):
         elsewhere = {**SETTINGS, "evaluation.split": "dev"}
         sides(a, replace(b, settings=elsewhere, tasks="u"))
+
+
+def test_equal_settings_are_equal_in_runs_of_all_ages() -> None:
+    """Older runs have the settings of all routes beside each other, and some that are gone."""
+    flat = {"runs": 10, "route": "gate", "route_others": 0.35, "gate_share": 0.15, "gate": "global"}
+    flat |= {"route_top_k": 5, "split": "equal", "pair_share": 0.0}
+    nested = {"runs": 10, "route": {"name": "gate", "others": 0.35, "share": 0.15}}
+    old, new = (
+        replace(record("trace", [1.0], seed), method_settings=own)
+        for seed, own in enumerate((flat, nested))
+    )
+    assert own_settings(old) == own_settings(new)
+    other = replace(new, method_settings={**nested, "route": {"name": "zero_shot", "share": 0.0}})
+    (group,) = groups_of([old, new, replace(other, fingerprint="other")])
+    assert [r.label for r in group.records] == ["trace", "trace", "trace, route zero_shot"]
+    apart = replace(old, method_settings={**flat, "pair_share": 0.25})
+    assert own_settings(apart)["pair_share"] == 0.25
 
 
 def test_runs_of_environments_with_other_code_are_not_paired() -> None:

@@ -314,6 +314,32 @@ def test_settings_files_of_ones_own(here: Path) -> None:
     assert parts_of(settings)["env"].make(RunContext()).size == 8
 
 
+@pytest.mark.parametrize(
+    ("name", "setting", "value", "other"),
+    [
+        ("joint", "adapters", "joint", "per_capability"),
+        ("single_capability", "max_capabilities", 1, 2),
+    ],
+)
+def test_a_preset_is_a_method_with_a_setting_that_stands(
+    name: str, setting: str, value: Any, other: Any
+) -> None:
+    part = parts_of(compose([f"method={name}"]))["method"]
+    assert part.label == name and part.options[setting] == value
+    assert part.options == find("method", PartSettings("trace", options={setting: value})).options
+    with pytest.raises(UserError, match=rf"method.{setting}={other} is not allowed with .*{name}"):
+        parts_of(compose([f"method={name}", f"method.{setting}={other}"]))
+
+
+def test_a_route_has_settings_of_its_own_and_their_old_names_are_refused() -> None:
+    chosen = parts_of(compose(["method=trace", "method.route=gate", "method.route.share=0.2"]))
+    assert chosen["method"].options["route"]["share"] == 0.2
+    with pytest.raises(UserError, match=r"`method.gate_share` is now `method.route.share`"):
+        compose(["method=trace", "method.route=gate", "method.gate_share=0.2"])
+    with pytest.raises(UserError, match=r"'classifier'.*linear"):
+        parts_of(compose(["method=trace_finish", "method.route=classifier"]))
+
+
 def test_an_installed_package_adds_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package as pip leaves it: its modules, and a .dist-info with entry points."""
     site = tmp_path / "site"

@@ -164,12 +164,16 @@ def _own(record: Record) -> str:
 
 
 def _differing(records: Sequence[Record]) -> list[str]:
-    """The settings in which they differ; of those that only some choices have, where two runs that
-    have them do."""
+    """The settings in which they differ; those of a choice, such as "route.share", where two runs
+    of the same choice do."""
     own = [own_settings(r) for r in records]
-    keys = sorted({key for settings in own for key in settings})
-    values = {k: {str(s.get(k)) for s in own if k in s or "." not in k} for k in keys}
-    return [k for k in keys if len(values[k]) > 1]
+
+    def differ(key: str) -> bool:
+        choice, dot, _ = key.partition(".")
+        of = [s.get(choice) if dot else None for s in own]
+        return len({(str(c), str(s.get(key))) for c, s in zip(of, own, strict=True)}) > len(set(of))
+
+    return [key for key in sorted({key for settings in own for key in settings}) if differ(key)]
 
 
 def _shown(record: Record, keys: Sequence[str]) -> str:
