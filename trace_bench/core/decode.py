@@ -47,12 +47,16 @@ def decode(text: bytes, kind: type[T], limits: Limits = FILE) -> T:
 def convert(data: Any, kind: type[T]) -> T:
     """The value of plain data, such as JSON that was read. Raises Unreadable, also for a key that
     the kind does not have."""
-    import msgspec
-
     if isinstance(data, Mapping) and is_dataclass(kind):
         known = [f.name for f in fields(kind)]
         if others := [str(key) for key in data if key not in known]:
             raise Unreadable(f"`{others[0][:60]}` is no key here; allowed: {', '.join(known)}")
+    return _converted(data, kind)
+
+
+def _converted(data: Any, kind: type[T]) -> T:
+    import msgspec
+
     try:
         value = msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
@@ -65,22 +69,28 @@ def step_of(given: Any) -> Step:
     Unreadable."""
     if not isinstance(given, Step):
         raise Unreadable(f"expected a trace_bench.Step, got {type(given).__name__}")
-    data = {f.name: getattr(given, f.name) for f in fields(Step)}
-    for name in ("messages", "tools"):
-        if fault := fault_of(data[name], MESSAGES):
+    messages, tools = given.messages, given.tools
+    for name, values in (("messages", messages), ("tools", tools)):
+        if values and (fault := fault_of(values, MESSAGES)):
             raise Unreadable(f"the {name} cannot be used: {fault}")
-    if given.score is not None:
-        data["score"] = score_of(given.score)
-    return convert(data, Step)
+    score = None if given.score is None else score_of(given.score)
+    data = {"messages": messages, "tools": tools, "done": given.done, "stop": given.stop}
+    step = _converted(data, Step)
+    return step if score is None else _whole(replace(step, score=score), dict)
 
 
 def score_of(given: Any) -> Score:
     """An environment's score. Raises Unreadable."""
+    import msgspec
+
     if not isinstance(given, Score):
         raise Unreadable(f"expected a trace_bench.Score, got {type(given).__name__}")
     try:
-        data = to_json(given)
-        score = convert(data, Score)
+        try:
+            data = msgspec.to_builtins(given, str_keys=True)
+        except (TypeError, ValueError):  # such as a number of numpy's
+            data = to_json(given)
+        score = _converted(data, Score)
         fault = fault_of(data, SCORE)
     except RecursionError:
         fault = "it is nested too deeply"
@@ -146,7 +156,8 @@ def _whole(value: T, plain: Callable[[], Any]) -> T:
         found = _trajectory(found, plain)
     elif isinstance(found, Step):
         shaped(found.messages, _Said, "messages")
-        shaped(found.tools, _Called, "tools")
+        if found.tools:
+            shaped(found.tools, _Called, "tools")
         if found.stop is StopReason.ERROR and found.score is not None:
             raise Unreadable("a step that stops with an error has no score")
     return found  # type: ignore[no-any-return]

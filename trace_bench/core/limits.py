@@ -90,7 +90,7 @@ def fits(number: float) -> bool:
 
 _ESCAPED = re.compile(rb"\\.", re.DOTALL)
 _MARKS = bytes.maketrans(b"{}", b"[]")
-_OTHERS = bytes(set(range(256)) - set(b'[]{},"'))
+_OTHERS = bytes(set(range(256)) - set(b'[]{}"'))
 
 
 def measure(text: bytes, limits: Limits) -> None:
@@ -99,11 +99,12 @@ def measure(text: bytes, limits: Limits) -> None:
     if len(text) > limits.size:
         raise TooMuch(f"it is longer than {limits.size} bytes")
     text = _ESCAPED.sub(b"", text)  # without escaped quotes, each quote begins or ends a text
+    if len(text) > limits.items:
+        bare = b"".join(text.split(b'"')[::2])
+        if bare.count(b",") + bare.count(b"[") + bare.count(b"{") > limits.items:
+            raise TooMuch(f"it has more than {limits.items} elements")
     marks = text.translate(_MARKS, _OTHERS).replace(b'""', b"")
-    bare = b"".join(marks.split(b'"')[::2])
-    if bare.count(b"[") + bare.count(b",") > limits.items:
-        raise TooMuch(f"it has more than {limits.items} elements")
-    left, size = bare.replace(b",", b""), -1
+    left, size = b"".join(marks.split(b'"')[::2]), -1
     for _ in range(limits.depth):
         if size == len(left):
             break
