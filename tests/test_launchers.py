@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trace_bench.__main__ import main
-from trace_bench.settings.compose import conf_dir
+from trace_bench.settings.choices import conf_dir
 
 JOBS = ["-m", "method=base", "policy=idle,reference", "evaluation.limit=3"]
 

@@ -43,7 +43,8 @@ def test_code_and_data_are_in_the_package(built: Path, pattern: str) -> None:
 def test_the_built_package_finds_its_settings(built: Path, tmp_path: Path) -> None:
     code = (
         "import trace_bench.settings.compose as c\n"
-        "print(c.conf_dir())\n"
+        "from trace_bench.settings.choices import conf_dir\n"
+        "print(conf_dir())\n"
         "print(c.compose(['method=base']))"
     )
     done = subprocess.run(

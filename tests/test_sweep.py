@@ -15,7 +15,8 @@ import pytest
 import yaml
 
 from trace_bench.core.errors import UserError
-from trace_bench.settings.compose import compose_all, conf_dir
+from trace_bench.settings.choices import conf_dir
+from trace_bench.settings.compose import compose_all
 from trace_bench.settings.identity import identity, parts_of
 from trace_bench.sweep import main, members, read_sweep
 

@@ -23,13 +23,13 @@ def main(argv: Sequence[str]) -> int:
         print(SAID)
         return 0
     if {"-h", "--help"} & set(argv):
-        from trace_bench.settings.compose import conf_dir, take
+        from trace_bench.settings.compose import take
         from trace_bench.settings.help import text
 
         rest = list(argv)
         more = take(rest, "--config-dir") or take(rest, "-cd")
         about = next((a for a in rest if not a.startswith("-")), None)
-        print(text(about, conf_dir(), Path(more) if more else None))
+        print(text(about, Path(more) if more else None))
         return 0
     if sys.stderr.isatty():
         print(f"trace_bench: {' '.join(argv) or 'the default run'}", file=sys.stderr, flush=True)

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import argparse
 import ast
-import dataclasses
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -24,11 +24,10 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from hydra import compose, initialize_config_dir
+from omegaconf import DictConfig, OmegaConf
 
-from trace_bench.core.errors import UserError
-from trace_bench.core.types import to_json
-from trace_bench.settings.registry import OWN, find
-from trace_bench.settings.schema import PARTS, EvaluationSettings, SandboxSettings, Settings
+from trace_bench.settings.store import fill
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "trace_bench"
@@ -87,20 +86,34 @@ def interfaces() -> list[str]:
 
 
 def repeated_keys() -> tuple[list[str], int]:
-    """(`file: key` of those in conf/ whose value is their dataclass's or parameter's default, how
-    many keys there are)."""
+    """(`file: key` of those in conf/ whose value would be the same without them, how many keys
+    there are)."""
     repeated, count = [], 0
     for path in sorted((ROOT / "conf").rglob("*.yaml")):
         text = path.read_text(encoding="utf-8")
         data = yaml.safe_load(text) or {}
         group = path.parent.name
-        if group not in ("conf", "experiment") and "@package _global_" not in text:
-            data = {group: data}
-        for key, value in leaves({k: v for k, v in data.items() if k != "hydra"}):
+        own = leaves({k: v for k, v in data.items() if k != "hydra"})
+        inner = group not in ("conf", "experiment") and "@package _global_" not in text
+        without = composed_without(path, text, data)
+        for key, value in own:
             count += 1
-            if default_of(key, data) == value:
+            if OmegaConf.select(without, f"{group}.{key}" if inner else key, default=...) == value:
                 repeated.append(f"{path.relative_to(ROOT)}: {key}")
     return repeated, count
+
+
+def composed_without(path: Path, text: str, data: Mapping[str, Any]) -> DictConfig:
+    """What a run has that chooses the file, if the file had no keys of its own."""
+    kept = yaml.safe_dump({k: v for k, v in data.items() if k in ("defaults", "hydra")})
+    head = "# @package _global_\n" if "@package _global_" in text else ""
+    chosen = [] if path.stem == "config" else [f"{path.parent.name}={path.stem}"]
+    with tempfile.TemporaryDirectory() as place:
+        conf = shutil.copytree(ROOT / "conf", Path(place, "conf"))
+        (conf / path.relative_to(ROOT / "conf")).write_text(head + kept)
+        with initialize_config_dir(str(conf), version_base="1.3"):
+            fill()
+            return compose("config", chosen)
 
 
 def leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -110,41 +123,6 @@ def leaves(data: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from leaves(value, f"{prefix}{key}.")
         elif prefix or key != "defaults":
             yield prefix + key, value
-
-
-def default_of(key: str, data: Mapping[str, Any]) -> Any:
-    """The default that the setting `key` has in the code; `...` if it has none. `data`: the file,
-    whose `name` of a group says which part's settings those are that the group has not itself."""
-    group, _, rest = key.partition(".")
-    if group not in PARTS or not rest:
-        return default_in(Settings, key)
-    found = default_in(PARTS[group], rest)
-    name = str(data[group].get("name", ""))
-    variants = [n.partition("/")[2] or None for n in OWN[group] if n.partition("/")[0] == name]
-    for variant in variants if found is ... else ():
-        try:
-            value: Any = find(group, PARTS[group](name), variant).options
-        except UserError:  # a setting without a default, or a package that is not installed
-            continue
-        for part in rest.split("."):
-            value = value.get(part, ...) if isinstance(value, Mapping) else ...
-        return value
-    return found
-
-
-def default_in(kind: type, key: str) -> Any:
-    """The default of a dataclass's field, or of a field within it; `...` if there is none."""
-    name, _, rest = key.partition(".")
-    field = next((f for f in dataclasses.fields(kind) if f.name == name), None)  # type: ignore[arg-type]
-    if field is None:
-        return ...
-    if field.default_factory is not dataclasses.MISSING:
-        value = field.default_factory()
-        return default_in(type(value), rest) if rest else to_json(value)
-    if field.default is not dataclasses.MISSING:
-        return ... if rest else to_json(field.default)
-    inner = {"evaluation": EvaluationSettings, "sandbox": SandboxSettings}.get(name)
-    return default_in(inner, rest) if inner and rest else ...
 
 
 def main() -> None:

@@ -13,7 +13,8 @@ from trace_bench.runner.build import run_context
 from trace_bench.runner.forecast import describe
 from trace_bench.runner.pipeline import run
 from trace_bench.runner.plan import plan_of
-from trace_bench.settings.compose import compose, conf_dir
+from trace_bench.settings.choices import conf_dir
+from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.schema import Settings
 

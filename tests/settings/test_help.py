@@ -1,4 +1,4 @@
-"""`--help` shows the comments in conf/."""
+"""`--help` shows the docstrings of settings and the comments of files."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from trace_bench.__main__ import main
-from trace_bench.settings.compose import conf_dir
-from trace_bench.settings.help import descriptions, entries, keys, whole_names
-
-GROUPS = sorted(p for p in conf_dir().iterdir() if p.is_dir())
+from trace_bench.settings.choices import GROUPS, files, offered
+from trace_bench.settings.help import settings_of
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -32,57 +30,46 @@ def described(text: str) -> dict[str, str]:
     return found
 
 
+def choices(group: str) -> set[str]:
+    return {*files(group), *(offered(group) if group in GROUPS else ())}
+
+
 def test_every_group_and_every_setting_is_described(capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, "--help")
-    listed = described(text.partition("Groups")[2])
-    names = {p.name for p in GROUPS} | {e.name for e in entries(conf_dir() / "config.yaml")}
-    assert all(len(listed[name]) > 10 for name in names)
-    for group in GROUPS:
-        before = listed[group.name].partition(":")[0]
-        assert before and before != listed[group.name], f"{group.name} is not described"
+    listed = described(said(capsys, "--help").partition("Groups")[2])
+    assert {"env", "experiment", "sandbox", "budget", "evaluation", "dry_run"} <= listed.keys()
+    assert all(len(about) > 10 for about in listed.values())
+    for group in (*GROUPS, "experiment"):
+        before = listed[group].partition(":")[0]
+        assert before and before != listed[group], f"{group} is not described"
 
 
-@pytest.mark.parametrize("group", GROUPS, ids=lambda p: p.name)
-def test_every_choice_is_described(group: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    listed = described(said(capsys, "--help", group.name))
-    assert {p.stem for p in group.glob("*.yaml")} <= listed.keys()
+@pytest.mark.parametrize("group", [*GROUPS, "experiment"])
+def test_every_choice_and_its_every_setting_is_described(
+    group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = said(capsys, "--help", group)
+    listed = described(text)
+    assert choices(group) <= listed.keys()
     assert all(len(about) > 15 for about in listed.values())
-
-
-def test_every_key_in_conf_has_a_description() -> None:
-    """A key without a comment: write one beside it, in one of the files that have it."""
-    told = descriptions(conf_dir())
-    assert len(told) > 200
-    assert not [name for name, about in told.items() if len(about) < 5]
-
-
-@pytest.mark.parametrize("group", GROUPS, ids=lambda p: p.name)
-def test_the_help_of_a_group_has_every_key(group: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = said(capsys, "--help", group.name)
-    assert max(map(len, text.splitlines())) <= 100
-    for path in group.glob("*.yaml"):
-        for entry in whole_names(path, conf_dir()):
-            if entry.name.startswith(f"{group.name}."):
-                assert f"    {entry.name}" in text, f"{path.name} sets {entry.name}"
-    assert "as above: ," not in text
-
-
-def test_a_comment_is_that_of_its_key(tmp_path: Path) -> None:
-    path = tmp_path / "own.yaml"
-    path.write_text(
-        "# What it is for.\n\nname: own\nsize: 3       # of it, in\n              # metres\n"
-        "# Its colour,\n# by name\nhue:\n  dark: null    # or a text\n\n# A heading.\n\nlast: 1\n"
-    )
-    assert [(e.name, e.comment) for e in keys(path)] == [
-        ("name", ""), ("size", "of it, in metres"), ("hue", "Its colour, by name"),
-        ("hue.dark", "or a text"), ("last", ""),
-    ]  # fmt: skip
+    assert max(map(len, text.splitlines())) <= 100 and "as above: ," not in text
+    for choice in choices(group):
+        for entry in settings_of(group, choice):
+            assert f"    {entry.name}" in text and len(entry.about) > 4, entry
 
 
 @pytest.mark.parametrize("asked", [["--help", "method=trace"], ["method=trace", "-h"]])
 def test_a_choice_shows_its_settings(asked: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     text = said(capsys, *asked)
-    assert "gap: 0.20" in text and "least difference of its error rates" in text
+    assert "method.gap=0.2" in text and "lowest contrastive gap of the error rates" in text
+
+
+def test_a_choice_with_a_file_shows_what_differs_and_all_it_has(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = said(capsys, "--help", "policy=openai")
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" in text and "policy.batch=64" in text
+    assert "llm.judge.by=endpoint" in said(capsys, "--help", "llm=endpoint")
+    assert "trainer.stall=3600.0" in said(capsys, "--help", "trainer=verl_30b")
 
 
 def test_files_of_ones_own_are_choices(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,19 +79,18 @@ def test_files_of_ones_own_are_choices(tmp_path: Path, capsys: pytest.CaptureFix
     )
     own = ["--config-dir", str(tmp_path)]
     assert "half," in described(said(capsys, *own, "--help"))["method"]
-    listed = said(capsys, "--help", "method", *own)
-    assert "Half of the road." in listed and "method.steps=3" in listed and "method.gap" in listed
-    assert "how many of them" in said(capsys, "--help", "method=half", f"--config-dir={tmp_path}")
+    listed = described(said(capsys, "--help", "method", *own))
+    assert listed["half"] == "Half of the road."
+    listed = described(said(capsys, "--help", "method=half", f"--config-dir={tmp_path}"))
+    assert listed["method.steps"] == "how many of them"
     assert main(["--help", "--config-dir", "nowhere"]) == 2
     assert "--config-dir nowhere is not a folder" in capsys.readouterr().err
 
 
-def test_a_setting_of_the_run_shows_its_whole_comment(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert "held-out evaluation is not charged" in " ".join(
-        said(capsys, "--help", "budget").split()
-    )
+def test_a_setting_of_the_run_shows_all_that_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    text = " ".join(said(capsys, "--help", "budget").split())
+    assert "held-out evaluation is not charged" in text
+    assert "evaluation.trials=1" in said(capsys, "--help", "evaluation")
 
 
 @pytest.mark.parametrize("wrong", ["methods", "method=tracer"])

@@ -41,6 +41,11 @@ class Parameter:
     default: Any = _MISSING
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    @property
+    def required(self) -> bool:
+        """Whether it must be given."""
+        return self.default is _MISSING
+
 
 def build(cls: type[T], data: Any, path: str = "") -> T:
     """An instance of the dataclass `cls` from plain data. `path` is the settings' group."""
@@ -65,7 +70,7 @@ def arguments(
             if isinstance(value, str | Mapping) and (offered := choices(parameter.hint)):
                 value = _chosen(offered, value, parameter.default, where)
             out[name] = _convert(parameter.hint, value, where, parameter.metadata)
-        elif parameter.default is _MISSING:
+        elif parameter.required:
             raise UserError(f"the setting `{where}` is missing.")
     return out | {key: value for key, value in given.items() if key not in known}
 

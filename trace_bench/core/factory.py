@@ -72,6 +72,11 @@ class Factory:
         defaults = {n: p.default for n, p in known.items() if n not in checked}
         return dict(to_json({**defaults, **checked}))
 
+    @property
+    def declares(self) -> Any:
+        """What declares its settings: a dataclass, or the class or function itself."""
+        return self._parameters()[0] or self.target
+
     def known(self) -> Mapping[str, Parameter]:
         """Its settings by name."""
         if self.finished:

@@ -9,7 +9,7 @@ from trace_bench.core.types import AgentSpec, Task
 
 
 class Base(Method):
-    """`protocols.Method`; spends nothing and has no settings."""
+    """The unchanged base model, with which every other method is compared. Spends no rollouts."""
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         return base

@@ -58,7 +58,9 @@ class Cm2Settings:
 
 
 class Cm2(Method):
-    """`protocols.Method`."""
+    """GRPO on recorded dialogues with checklist rewards (CM2, arXiv 2602.12268). Needs env=recorded
+    and env.folder; reports on the real suite with evaluation.split=real_test
+    env.dev_split=real_dev."""
 
     def __init__(self, settings: Cm2Settings) -> None:
         self.settings = settings

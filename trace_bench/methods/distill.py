@@ -53,7 +53,8 @@ class DistillSettings(TuningSettings, PromptOnlySettings):
 
 
 class Distill(Method):
-    """`protocols.Method`."""
+    """The gain of prompt_only moved into the weights: rollouts with its prompt, and an adapter
+    fine-tuned on those that succeed, without it."""
 
     def __init__(self, settings: DistillSettings) -> None:
         self.settings = settings

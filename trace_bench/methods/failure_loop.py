@@ -62,7 +62,8 @@ class FailureLoopSettings(AnalysisSettings):
 
 
 class FailureLoop(Method):
-    """`protocols.Method`."""
+    """Rounds of analysis, environments for what the failures lack, and training, with one policy:
+    the shape of SENTINEL and RAFT."""
 
     def __init__(self, settings: FailureLoopSettings) -> None:
         self.settings = settings

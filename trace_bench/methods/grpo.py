@@ -27,7 +27,8 @@ class GrpoSettings:
 
 
 class Grpo(Method):
-    """`protocols.Method`."""
+    """GRPO on the target's own training tasks: one LoRA adapter, the whole budget, used for every
+    task."""
 
     def __init__(self, settings: GrpoSettings) -> None:
         self.settings = settings

@@ -28,7 +28,8 @@ class PromptOnlySettings(AnalysisSettings):
 
 
 class PromptOnly(Method):
-    """Settings: those of TRACE's analysis."""
+    """TRACE's analysis without training: lines of advice about what is lacking go into the prompt.
+    The whole budget is analysis."""
 
     def __init__(self, settings: PromptOnlySettings) -> None:
         self.settings = settings

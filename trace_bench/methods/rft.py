@@ -49,7 +49,8 @@ class RftSettings(TuningSettings):
 
 
 class Rft(Method):
-    """`protocols.Method`."""
+    """Rejection-sampling fine-tuning: the agent is fine-tuned on its own successes on the training
+    tasks."""
 
     def __init__(self, settings: RftSettings) -> None:
         self.settings = settings

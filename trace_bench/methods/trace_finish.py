@@ -42,7 +42,8 @@ class TraceFinishSettings(TraceSettings):
 
 
 class TraceFinish(Method):
-    """Two methods, one after the other."""
+    """TRACE with a part of the budget, then its adapters added up to one and trained by GRPO on the
+    target's own training tasks with the rest."""
 
     def __init__(self, settings: TraceFinishSettings) -> None:
         self.settings, self.trace = settings, Trace(settings)

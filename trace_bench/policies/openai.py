@@ -47,14 +47,18 @@ TOP = 20  # the most likely tokens to request when ranking labels
 
 @dataclass(frozen=True)
 class OpenAISettings:
-    """`policy=openai`. `base_url`: one server or several; `key_env`: the environment variable that
-    holds the key; `deadline`: seconds for one attempt; `extra`: further fields of every request."""
+    """`policy.*` of `policy=openai`."""
 
-    base_url: tuple[str, ...] | None = field(default=None, metadata=PLACE)
+    base_url: tuple[str, ...] = field(metadata=PLACE)
+    """One address or a list of them; an episode stays on one server."""
     key_env: str | None = field(default=None, metadata=PLACE)
+    """Name of the environment variable that holds the key; null: no key is sent."""
     deadline: float = field(default=120.0, metadata=number(0.1) | PLACE)
+    """Seconds for one attempt of a request."""
     retries: int = field(default=5, metadata=number(0) | PLACE)
+    """Further attempts after 429, 5xx, lost connections and deadlines."""
     extra: Mapping[str, Any] | None = None
+    """More fields of every request, such as {chat_template_kwargs: {...}}."""
 
 
 @dataclass
@@ -344,7 +348,7 @@ class OpenAIPolicy(RanksLabels):
 def served(settings: OpenAISettings, run: RunContext) -> OpenAIPolicy:
     """`policy=openai`: sends requests to servers."""
     endpoint = Endpoint(
-        check_urls(settings.base_url or (), "policy.base_url"),
+        check_urls(settings.base_url, "policy.base_url"),
         read_key(settings.key_env, "policy.key_env"),
         deadline=settings.deadline,
         retries=settings.retries,

@@ -68,7 +68,8 @@ class ScriptedPolicy(Policy):
 
 
 class IdlePolicy(ScriptedPolicy):
-    """Always sends an empty message: a lower bound for the score."""
+    """Sends empty messages and calls no tools: a lower bound for scores. Scripted, so it works with
+    method=base only."""
 
     def reply(self, request: TurnRequest) -> Message:
         return text_message("")
@@ -107,7 +108,10 @@ class ReferencePolicy(ScriptedPolicy):
 
 
 def reference(run: RunContext) -> ReferencePolicy:
-    """`policy=reference`: the upper bound. Raises UserError for a suite without references."""
+    """`policy=reference`: replays the reference trajectory of each task, an upper bound for scores.
+    Scripted, so it works with method=base only.
+
+    Raises UserError for a suite without references."""
     if not isinstance(run.suite, HasReference):
         name = "this suite" if run.suite is None else f"{run.suite.name}/{run.suite.variant}"
         raise UserError(
@@ -118,9 +122,12 @@ def reference(run: RunContext) -> ReferencePolicy:
 
 
 class RandomPolicy(ScriptedPolicy):
-    """`calls` random tool calls with arguments that fit the schema, then empty messages.
+    """Calls random tools with random arguments, then sends empty messages: another lower bound for
+    scores. Scripted, so it works with method=base only.
 
-    Deterministic given each request's seed."""
+    `calls`: tool calls of an episode.
+
+    The arguments fit the schema. Deterministic given each request's seed."""
 
     def __init__(self, calls: int = 4) -> None:
         super().__init__()

@@ -213,7 +213,7 @@ def _requests(f: Forecast, rollouts: int) -> list[str]:
 def _agents_servers(f: Forecast) -> int | None:
     """How many servers generate the agent's turns; None if it is not at servers."""
     policy = f.parts["policy"]
-    return len(policy.options["base_url"] or ()) if policy.declared.at_servers else None
+    return len(policy.options["base_url"]) if policy.declared.at_servers else None
 
 
 def _machines(f: Forecast) -> list[str]:

@@ -1,17 +1,99 @@
-"""What can be chosen by a name, beyond the files in conf/."""
+"""The choices of every group, and the settings of each with their defaults, which stand in the
+settings' own dataclasses and in the parameters of the parts' factories.
+
+A file in conf/ adds a choice, or holds what differs from the defaults of the part of its name.
+"""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, get_args
 
-from trace_bench.core.checked import choices
-from trace_bench.core.factory import load
-from trace_bench.settings.registry import OWN
+from trace_bench.core.checked import Parameter, choices, parameters
+from trace_bench.core.errors import UserError
+from trace_bench.core.factory import Factory, load
+from trace_bench.core.types import to_json
+from trace_bench.settings.registry import CUSTOM, OWN, PRESETS, names
+from trace_bench.settings.schema import PARTS, LLMSettings, SandboxSettings, Settings
+
+GROUPS: Mapping[str, type] = MappingProxyType(
+    {**PARTS, "sandbox": SandboxSettings, "llm": LLMSettings}
+)
+"""The groups and the dataclasses of their settings; of a part, those that all parts have."""
+MUST = "???"  # Hydra's word for a setting that must be given
+
+
+def conf_dir() -> Path:
+    """The folder of Hydra files: inside an installed package, beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    for place in (package / "conf", package.parent / "conf"):
+        if (place / "config.yaml").is_file():
+            return place
+    raise UserError(
+        f"the settings files are missing: no conf/config.yaml in {package} or {package.parent}. "
+        "Install trace_bench again."
+    )
+
+
+def files(group: str, more: Path | None = None) -> dict[str, Path]:
+    """The files of a group by the choices they make. `more`: a folder like conf/, which comes
+    second, as Hydra takes them."""
+    places = [conf_dir(), *([] if more is None else [more])]
+    return {p.stem: p for place in reversed(places) for p in (place / group).glob("*.yaml")}
+
+
+def offered(group: str) -> list[str]:
+    """The choices of a group that need no file."""
+    if group in PARTS:
+        return [*names(group), CUSTOM]
+    return list(get_args(known(group)["name"].hint)) if group == "sandbox" else ["programs"]
+
+
+def known(group: str, name: str = "") -> dict[str, Parameter]:
+    """The settings of a choice: those of the part, then those that all of its group have. A part
+    of several suites has all of theirs."""
+    out: dict[str, Parameter] = {}
+    for part in reversed(parts(group, name)):
+        out |= part.known()
+    return {**out, **parameters(GROUPS[group])}
+
+
+def parts(group: str, name: str) -> list[Factory]:
+    """The package's own parts of a name: several where it has several suites."""
+    texts = [t for n, t in OWN.get(group, {}).items() if n.partition("/")[0] == name]
+    return [load(text, group) for text in dict.fromkeys(texts)]
+
+
+def defaults(group: str, name: str, named: bool = True) -> dict[str, Any]:
+    """The settings of a choice as plain data. What a name chooses is the name alone, and only a
+    part of your own has `factory` and `options`. `named`: with the choice's own name."""
+    suites = [n.partition("/")[2] or None for n in OWN.get(group, {}) if n.startswith(f"{name}/")]
+    first = {"suite": suites[0]} if suites else {}
+    own = () if group in PARTS and name == CUSTOM else ("factory", "options")
+    data = {key: plain(p) for key, p in known(group, name).items() if key not in own}
+    data |= PRESETS.get(group, {}).get(name, {})
+    return data | first | ({"name": name} if named and "name" in data else {})
+
+
+def of_the_run() -> dict[str, Any]:
+    """The settings of the run that are in no group, as plain data."""
+    return {n: plain(p) for n, p in parameters(Settings).items() if n not in GROUPS}
+
+
+def plain(parameter: Parameter) -> Any:
+    """A setting's default as plain data."""
+    if parameter.required:
+        return MUST
+    value = to_json(parameter.default)
+    return {"name": value["name"]} if value and choices(parameter.hint) else value
 
 
 @functools.cache
 def nested(group: str) -> frozenset[str]:
     """The settings of the package's own parts in a group that choose by a name what has settings of
     its own: method.route=gate method.route.share=0.2."""
-    known = [load(text, group).known() for text in OWN.get(group, {}).values()]
-    return frozenset(n for settings in known for n, p in settings.items() if choices(p.hint))
+    parts = [load(text, group).known() for text in OWN.get(group, {}).values()]
+    return frozenset(n for settings in parts for n, p in settings.items() if choices(p.hint))

@@ -18,22 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.settings.choices import nested
+from trace_bench.settings.choices import GROUPS, conf_dir, nested
 from trace_bench.settings.identity import parts_of
-from trace_bench.settings.registry import ENTRY_POINTS, OWN, entry_points
+from trace_bench.settings.registry import ENTRY_POINTS
 from trace_bench.settings.schema import Settings, parse, refuse_moved
-
-
-def conf_dir() -> Path:
-    """The folder of Hydra files: inside an installed package, beside it in a checkout."""
-    package = Path(__file__).resolve().parents[1]
-    for place in (package / "conf", package.parent / "conf"):
-        if (place / "config.yaml").is_file():
-            return place
-    raise UserError(
-        f"the settings files are missing: no conf/config.yaml in {package} or {package.parent}. "
-        "Install trace_bench again."
-    )
 
 
 def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
@@ -43,6 +31,8 @@ def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
     Raises UserError for any error in `argv` itself.
     """
     import hydra
+
+    from trace_bench.settings.store import fill
 
     codes: list[int] = []
     bugs: list[Exception] = []
@@ -59,7 +49,7 @@ def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
             bugs.append(error)
 
     main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
-    _offer_entry_points()
+    fill()
     with _readable_errors(), _arguments(_opened(with_custom(argv))):
         main(task)()
     if bugs:
@@ -93,9 +83,11 @@ def compose_plain(
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
+    from trace_bench.settings.store import fill
+
     if config_dir is not None and not config_dir.is_dir():
         raise UserError(f"--config-dir {config_dir} is not a folder.")
-    _offer_entry_points()
+    fill()
     chosen: dict[tuple[str, ...], Any] = {}
     out = []
     others = GlobalHydra.instance().hydra  # the caller, such as a notebook, may use Hydra too
@@ -124,8 +116,7 @@ def _sorted_out(
     overrides: Sequence[str], config_dir: Path | None
 ) -> tuple[tuple[str, ...], list[str]]:
     """Splits overrides into those that choose a file and those that set a value."""
-    places = [conf_dir(), *([] if config_dir is None else [config_dir])]
-    groups = {p.name for place in places for p in place.iterdir() if p.is_dir()}
+    groups = {*_groups(), *(p.name for p in (config_dir or conf_dir()).iterdir() if p.is_dir())}
     keys = {o: o.partition("=")[0].lstrip("+~") for o in overrides}
     files = [o for o, key in keys.items() if key in groups or "/" in key or "@" in key]
     return tuple(files), [o for o in overrides if o not in files]
@@ -143,30 +134,19 @@ def _with_values(cfg: Any, values: Sequence[str]) -> Any:
     return cfg
 
 
-def _offer_entry_points() -> None:
-    """Registers the parts of installed packages as choices of their groups: `method=best_of_n`.
-    Hydra has one store of choices per process; storing a choice twice changes nothing."""
-    from hydra.core.config_store import ConfigStore
-
-    store = ConfigStore.instance()
-    for group in ENTRY_POINTS:
-        for name in entry_points(group).keys() - OWN[group].keys():
-            defaults = {"defaults": ["custom", "_self_"], "name": name}
-            store.store(group=group, name=name, node=defaults, provider=ENTRY_POINTS[group])
-
-
 def with_custom(overrides: Sequence[str]) -> list[str]:
-    """With `GROUP=custom` before a group's factory that is given without a choice of the group.
-    Where an experiment or another main file is chosen, its choice stands."""
+    """With `GROUP=custom` before a group's factory that is given without a choice of the group, and
+    without factories that are none. Where an experiment or another main file is chosen, its choice
+    stands."""
+    overrides = [o for o in overrides if not re.fullmatch(r"\w+\.factory=(null)?", o)]
     given = {o.partition("=")[0].lstrip("+") for o in overrides}
     if given & {"experiment", "--config-name", "-cn"}:
-        return list(overrides)
+        return overrides
     out: list[str] = []
     for override in overrides:
-        key, _, value = override.partition("=")
+        key = override.partition("=")[0]
         group = key.lstrip("+").removesuffix(".factory")
-        factory = key.endswith(".factory") and value not in ("", "null")
-        if factory and group in ENTRY_POINTS and group not in given:
+        if key.endswith(".factory") and group in ENTRY_POINTS and group not in given:
             out.append(f"{group}=custom")
         out.append(override)
     return out
@@ -216,7 +196,7 @@ def _refuse(override: str, name: str) -> None:
     if "=" in override and not name.strip("~ "):
         raise UserError(f"{override!r} names no setting; {_FORM}")
     refuse_moved(name)
-    if name in {p.name for p in conf_dir().iterdir() if p.is_dir()}:
+    if name in _groups():
         if choice == "null":
             raise UserError(
                 f"{override} is not allowed: leave `{name}` out, or name one of its files."
@@ -342,10 +322,14 @@ def _translate(error: Exception) -> UserError:
             return unknown("key", given[1] if given else key, _keys(node), str(key))
     group_error = re.search(r"config group '([^']+)' does not exist", str(error))
     if group_error is not None:
-        groups = sorted(p.name for p in conf_dir().iterdir() if p.is_dir() and p.name != "hydra")
-        return unknown("group", group_error[1], groups, group_error[1])
+        return unknown("group", group_error[1], _groups(), group_error[1])
     text = " ".join(str(error).split())
     return UserError(f"the command line could not be read: {text}")
+
+
+def _groups() -> list[str]:
+    """Our groups of settings files."""
+    return sorted({*GROUPS, "experiment"})
 
 
 def _chain(error: BaseException | None) -> Iterator[Any]:

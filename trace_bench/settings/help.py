@@ -1,22 +1,44 @@
-"""`--help`: what can be set, from the comments of the files in conf/ and in --config-dir.
+"""`--help`: what can be set, from the docstrings of the settings and the comments of files.
 
 --help               the groups with their choices, and the settings of a run
 --help GROUP         every choice of a group and every setting of each, with what it is
---help GROUP=CHOICE  the file of a choice
+--help GROUP=CHOICE  one choice, with its file if it has one
 --help KEY           a setting of the run
+
+A field's docstring is the text below it; a parameter's stands in the docstring of its class or
+function: `name`: text.
 """
 
 from __future__ import annotations
 
+import ast
+import dataclasses
+import inspect
+import json
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
+from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
+from trace_bench.core.checked import Parameter, choices, parameters
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.settings.registry import ENTRY_POINTS, OWN, entry_points
+from trace_bench.settings.choices import (
+    GROUPS,
+    conf_dir,
+    defaults,
+    files,
+    known,
+    offered,
+    parts,
+    plain,
+)
+from trace_bench.settings.registry import CUSTOM, entry_points
+from trace_bench.settings.schema import Settings
 
 WIDTH = 79
 INTRODUCTION = """\
@@ -38,152 +60,217 @@ MORE = (
 )
 
 
+GUIDES = MappingProxyType(
+    {
+        "env": "docs/environments.md; `python -m trace_bench.check env.factory=...` tests it",
+        "method": "docs/methods.md",
+        "policy": "docs/policies.md",
+        "trainer": "docs/trainers.md",
+        "tracker": "docs/python.md",
+        "model": "docs/models.md",
+    }
+)
+"""What explains how to write a part of one's own."""
+
+
 @dataclass(frozen=True)
 class Entry:
-    """A setting as it stands in its file: its value there, and the comment above or beside it."""
+    """A setting: its whole name, its value by default, and what it is."""
 
     name: str
-    value: str
-    comment: str
+    value: Any
+    about: str
+
+    @property
+    def shown(self) -> str:
+        """As it is given on the command line."""
+        return f"{self.name}={_word(self.value)}".removesuffix("=")
 
 
-def text(about: str | None, conf: Path, more: Path | None = None) -> str:
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{','.join(map(_word, value))}]"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def text(about: str | None, more: Path | None = None) -> str:
     """The help. `more`: a folder like conf, whose files are further choices. UserError for
     something that does not exist."""
     if more is not None and not more.is_dir():
         raise UserError(f"--config-dir {more} is not a folder.")
-    places = [conf, *([] if more is None else [more])]
-    found: dict[str, list[Path]] = {}
-    for folder in (p for place in places for p in place.iterdir() if [*p.glob("*.yaml")]):
-        if folder.name != "hydra":
-            found.setdefault(folder.name, []).append(folder)
-    groups = {name: found[name] for name in sorted(found)}  # ours first, as Hydra takes them
-    settings = {e.name: e for e in entries(conf / "config.yaml") if e.name not in groups}
+    places = [conf_dir(), *([] if more is None else [more])]
+    found = {p.name for place in places for p in place.iterdir() if [*p.glob("*.yaml")]}
+    groups = {name: _choices(name, more) for name in sorted({*found, *GROUPS} - {"hydra"})}
+    known_of_run = {n: p for n, p in parameters(Settings).items() if n not in GROUPS}
+    run = [*_entries(known_of_run, documented(Settings))]
     if about is None:
-        return _overview(groups, settings, conf)
+        return _overview(groups, run)
     group, _, choice = about.partition("=")
-    if group in groups and not choice:
-        comments = {
-            name: text for place in reversed(places) for name, text in descriptions(place).items()
-        }
-        return _group(group, groups[group], comments)
     if group in groups:
-        return _choice(group, choice, groups[group])
-    if group in settings:
-        return _setting(settings[group])
-    raise unknown("help", about, (*groups, *settings), "--help")
+        if choice and choice not in groups[group]:
+            raise unknown(group, choice, groups[group], group)
+        return _choice(group, choice, more) if choice else _group(group, groups[group], more)
+    if own := [e for e in run if e.name.partition(".")[0] == about]:
+        return "\n\n".join("\n".join(_item(e.shown, e.about)) for e in own)
+    raise unknown("help", about, (*groups, *(e.name for e in run if "." not in e.name)), "--help")
 
 
-def entries(path: Path) -> Iterator[Entry]:
-    """The keys at the top of a settings file, in order."""
-    return (entry for entry in keys(path) if "." not in entry.name)
+def documented(target: Any) -> dict[str, str]:
+    """What each setting of a class or function is."""
+    about = dict(_said(inspect.getdoc(target) or ""))
+    for cls in reversed(inspect.getmro(target) if inspect.isclass(target) else ()):
+        if dataclasses.is_dataclass(cls):
+            (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+            assert isinstance(tree, ast.ClassDef)
+            for field, text in pairwise(tree.body):
+                match field, text:
+                    case (
+                        ast.AnnAssign(target=ast.Name(id=name)),
+                        ast.Expr(value=ast.Constant(value=str(said))),
+                    ):
+                        about[name] = " ".join(said.split())
+    return about
 
 
-def keys(path: Path) -> list[Entry]:
-    """Every key of a settings file, in order, those below others with dots: "evaluation.trials". A
-    key's comment is what stands in its line, and goes on right below, or the block right above it.
-    What Hydra reads for itself is left out."""
-    found: list[Entry] = []
-    above: list[str] = []
-    within: list[str] = []
-    column = -1  # of the comment beside the key just read
-    for line in path.read_text(encoding="utf-8").splitlines():
-        text = line.lstrip()
-        if text.startswith("#") and len(line) - len(text) == column:
-            found[-1] = replace(found[-1], comment=f"{found[-1].comment} {text.lstrip('# ')}")
-        elif text.startswith("#"):
-            above.append(text.lstrip("# ").rstrip())
-        elif key := re.match(r"( *)([a-zA-Z_]+):\s*([^#]*)(?:#\s*(.*))?$", line):
-            within = [*within[: len(key[1]) // 2], key[2]]
-            comment = key[4] or " ".join(above)
-            found.append(Entry(".".join(within), key[3].strip(), comment))
-            above, column = [], line.find("#")
-        elif not text:
-            above, column = [], -1
-    return [e for e in found if e.name.partition(".")[0] not in ("defaults", "hydra")]
+def _said(text: str) -> Iterator[tuple[str, str]]:
+    """Each `name`: text within a docstring."""
+    for name, said in re.findall(r"`(\w+)`: (.+?)(?=\s+`\w+`: |\n\n|\Z)", text, re.S):
+        yield name, " ".join(said.split())
 
 
-def descriptions(conf: Path) -> dict[str, str]:
-    """What every setting is, by its whole name ("env.domain"). Each is described once: a key
-    without a comment has that of its name in another file of conf, or of a key of the same name in
-    its group ("llm.judge.seed": that of "llm.user.seed")."""
-    every = [e for path in sorted(conf.rglob("*.yaml")) for e in whole_names(path, conf)]
-    comments: dict[str, str] = {}
-    alike: dict[tuple[str, str], str] = {}
-    for entry in every:
-        if entry.comment and entry.name not in comments:
-            comments[entry.name] = entry.comment
-            alike.setdefault(_group_and_key(entry.name), entry.comment)
-    return {e.name: comments.get(e.name) or alike.get(_group_and_key(e.name), "") for e in every}
+def settings_of(group: str, choice: str, more: Path | None = None) -> list[Entry]:
+    """Every setting of a choice, with its value there."""
+    if group not in GROUPS:
+        return []
+    base, values, comments = _composed(group, choice, more)
+    found = known(group, base)
+    about = documented(GROUPS[group])
+    for part in parts(group, base):
+        about |= documented(part.declares)
+    about |= {key: text for key, text in comments.items() if key not in found}
+    ours = {**found, **{key: Parameter(Any) for key in values.keys() - found.keys()}}
+    there = {key: parameter for key, parameter in ours.items() if key in values and key != "name"}
+    return [*_entries(there, about, f"{group}.", values)]
 
 
-def _group_and_key(name: str) -> tuple[str, str]:
-    return name.partition(".")[0], name.rpartition(".")[2]
+def _composed(
+    group: str, choice: str, more: Path | None
+) -> tuple[str, dict[str, Any], dict[str, str]]:
+    """The part that a choice is in the end, its settings, and the comments of its file."""
+    import yaml
 
-
-def whole_names(path: Path, conf: Path) -> Iterator[Entry]:
-    """The keys of a file as they are set on the command line. Heads that only name a group are left
-    out, and the name of a part, which the choice sets."""
+    path = files(group, more).get(choice)
+    if path is None:
+        return choice, defaults(group, choice), {}
     text = path.read_text(encoding="utf-8")
-    own = path.parent == conf or text.startswith("# @package _global_")
-    heads = {p.name for p in conf.iterdir() if p.is_dir()}
-    for entry in keys(path):
-        name = entry.name if own else f"{path.parent.name}.{entry.name}"
-        if name not in heads and not (name.endswith(".name") and name.count(".") == 1):
-            yield Entry(name, entry.value, entry.comment)
+    data = yaml.safe_load(text)
+    below = [d for d in data.pop("defaults", ()) if d != "_self_"]
+    base, values, comments = "", dict[str, Any](), dict[str, str]()
+    for name in below:
+        if name.startswith("part/"):
+            base, values = name[5:], defaults(group, name[5:])
+        else:
+            base, values, comments = _composed(group, name, more)
+    own = data.get(group, {}) if "@package _global_" in text else data
+    beside = re.findall(r"^ *(\w+):[^#\n]*# *(.+)$", text, re.M)
+    return base, _merged(values, own), {**comments, **dict(beside)}
 
 
-def _overview(
-    groups: Mapping[str, Sequence[Path]], settings: Mapping[str, Entry], conf: Path
-) -> str:
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    both = {k: _merged(v, above[k]) for k, v in below.items()
+            if isinstance(v, Mapping) and isinstance(above.get(k), Mapping)}  # fmt: skip
+    return {**below, **above, **both}
+
+
+def _entries(
+    known: Mapping[str, Parameter],
+    about: Mapping[str, str],
+    prefix: str = "",
+    values: Mapping[str, Any] = MappingProxyType({}),
+) -> Iterator[Entry]:
+    """The settings, and below each those within it. `values`: in place of the defaults."""
+    for key, parameter in known.items():
+        name, value = prefix + key, values[key] if key in values else plain(parameter)
+        named = choices(parameter.hint)
+        if named and isinstance(value, Mapping):
+            yield Entry(name, value["name"], about.get(key, ""))
+            for cls in dict.fromkeys(named.values()):
+                own = {n: p for n, p in parameters(cls).items() if n != "name"}
+                when = " or ".join(n for n, c in named.items() if c is cls)
+                said = {n: f"{when}: {text}" for n, text in documented(cls).items()}
+                yield from _entries(own, said, f"{name}.")
+        elif dataclasses.is_dataclass(parameter.hint) and isinstance(value, Mapping):
+            yield Entry(name, "", about.get(key, ""))
+            within = parameters(parameter.hint)  # type: ignore[arg-type]
+            yield from _entries(within, documented(parameter.hint), f"{name}.", value)
+        else:
+            yield Entry(name, value, about.get(key, ""))
+
+
+def _overview(groups: Mapping[str, Sequence[str]], run: Iterable[Entry]) -> str:
     lines = [INTRODUCTION, "", "Groups (group=choice):"]
-    about = _comments_of_defaults(conf / "config.yaml")
-    for name, folders in groups.items():
-        lines += _item(name, f"{about.get(name, '')} {', '.join(_choices(name, folders))}")
+    about = documented(Settings)
+    for name, names in groups.items():
+        lines += _item(name, f"{_first(about.get(name, '')).rstrip('.')}: {', '.join(names)}")
     lines += ["", "Settings of the run:"]
-    for entry in settings.values():
-        lines += _item(f"{entry.name}={entry.value}".rstrip("="), _first(entry.comment))
+    for entry in run:
+        if "." not in entry.name and entry.name not in groups:
+            lines += _item(entry.shown, _first(entry.about))
     return "\n".join([*lines, "", *textwrap.wrap(MORE, WIDTH)])
 
 
-def _comments_of_defaults(path: Path) -> dict[str, str]:
-    """What stands beside each group in the list of defaults."""
-    rows = re.findall(r"^  - ([a-z]+): [^#\n]*#\s*(.*)$", path.read_text(encoding="utf-8"), re.M)
-    return {name: comment.rstrip(".") + ":" for name, comment in rows}
+def _choices(group: str, more: Path | None) -> list[str]:
+    return sorted({*files(group, more), *(offered(group) if group in GROUPS else ())})
 
 
-def _choices(group: str, folders: Sequence[Path]) -> list[str]:
-    others = entry_points(group).keys() - OWN[group].keys() if group in ENTRY_POINTS else ()
-    return sorted({p.stem for folder in folders for p in folder.glob("*.yaml")} | set(others))
-
-
-def _file(choice: str, folders: Sequence[Path]) -> Path | None:
-    """A choice's file; None for a part of another package."""
-    found = [path for folder in folders if (path := folder / f"{choice}.yaml").exists()]
-    return found[0] if found else None
-
-
-def _group(group: str, folders: Sequence[Path], comments: Mapping[str, str]) -> str:
-    """Every choice, and below it its settings. One that an earlier choice has, too, is described
+def _group(group: str, names: Sequence[str], more: Path | None) -> str:
+    """Every choice, and below it its settings. What an earlier choice has, too, is described
     there."""
     lines = [f"{group}=..."]
-    shown: set[str] = set()
-    for name in _choices(group, folders):
-        path = _file(name, folders)
-        about = _package(group, name) if path is None else _first(_header(path))
-        lines += ["", *_item(name, about)]
-        every = () if path is None else whole_names(path, path.parents[1])
-        own = [e for e in every if e.name.startswith(f"{group}.")]
-        for entry in own:
-            if entry.name not in shown:
-                lines += _item(f"  {entry.name}={entry.value}".rstrip("="), comments[entry.name])
-        again = [e.name.partition(".")[2] for e in own if e.name in shown]
+    shown: dict[tuple[str, str], Any] = {}
+    for choice in names:
+        lines += ["", *_item(choice, _first(_about(group, choice, more)))]
+        again = []
+        for entry in settings_of(group, choice, more):
+            if (key := (entry.name, entry.about)) in shown:
+                short = entry.shown.partition(".")[2]
+                again.append(short if entry.value != shown[key] else short.partition("=")[0])
+            else:
+                lines += _item(f"  {entry.shown}", entry.about)
+                shown[key] = entry.value
         lines += textwrap.wrap(
             f"as above: {', '.join(again)}", WIDTH, initial_indent=" " * 4,
-            subsequent_indent=" " * 6, break_on_hyphens=False,
+            subsequent_indent=" " * 6, break_on_hyphens=False, break_long_words=False,
         ) if again else []  # fmt: skip
-        shown |= {e.name for e in own}
-    return "\n".join([*lines, "", f"--help {group}=CHOICE shows the file of one."])
+    return "\n".join([*lines, "", f"--help {group}=CHOICE shows one, with its file if it has one."])
+
+
+def _choice(group: str, choice: str, more: Path | None) -> str:
+    """One choice: its file as it is, or what its docstring says, and its settings."""
+    path = files(group, more).get(choice)
+    own = _about(group, choice, more) if path is None else _text(path)
+    lines = [f"{group}={choice}", "", *(textwrap.wrap(own, WIDTH) if path is None else [own]), ""]
+    for entry in settings_of(group, choice, more):
+        lines += _item(entry.shown, entry.about)
+    return "\n".join(lines).rstrip()
+
+
+def _about(group: str, choice: str, more: Path | None) -> str:
+    """What a choice is: the comment at the top of its file, or the first part of its docstring."""
+    if (path := files(group, more).get(choice)) is not None:
+        lines = _text(path).splitlines()
+        first = [i for i, line in enumerate(lines) if not line.startswith("#")]
+        return " ".join(line.lstrip("# ").rstrip() for line in lines[: first[0] if first else None])
+    if choice == CUSTOM:
+        given = f"{group}={CUSTOM} {group}.factory=module:attribute {group}.options.size=40"
+        return f"One of your own: {given} ({GUIDES[group]})."
+    if group == "sandbox":
+        return dict(_said(inspect.getdoc(GROUPS[group]) or ""))[choice]
+    found = [part.target for part in parts(group, choice)] or [GROUPS[group]]
+    if group in GUIDES and not parts(group, choice):
+        return _package(group, choice)
+    said = inspect.getdoc(found[0]) or ""
+    return " ".join(said.partition("\n\n")[0].removeprefix(f"`{group}={choice}`: ").split())
 
 
 def _package(group: str, name: str) -> str:
@@ -193,25 +280,8 @@ def _package(group: str, name: str) -> str:
     return f"{point.value}, from {package}"
 
 
-def _choice(group: str, choice: str, folders: Sequence[Path]) -> str:
-    """A choice's own file: its comments are the description."""
-    path = _file(choice, folders)
-    if path is None:
-        raise unknown(group, choice, _choices(group, folders), group)
-    own = path.read_text(encoding="utf-8").replace("# @package _global_\n", "")
-    return f"{group}={choice}\n\n{own.rstrip()}"
-
-
-def _setting(entry: Entry) -> str:
-    shown = f"{entry.name}: {entry.value}" if entry.value else entry.name
-    return "\n".join([shown, "", *textwrap.wrap(entry.comment, WIDTH)])
-
-
-def _header(path: Path) -> str:
-    """The comment at the top of a file."""
-    lines = path.read_text(encoding="utf-8").replace("# @package _global_\n", "").splitlines()
-    first = [i for i, line in enumerate(lines) if not line.startswith("#")]
-    return " ".join(line.lstrip("# ").rstrip() for line in lines[: first[0] if first else None])
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8").replace("# @package _global_\n", "").rstrip()
 
 
 def _first(comment: str) -> str:

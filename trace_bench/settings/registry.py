@@ -86,7 +86,7 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "model": {
             "tiny": "trace_bench.tiny:shipped",
             "smollm2": "trace_bench.models:kept",
-            "hf": "trace_bench.settings.models:named",
+            "hf": "trace_bench.settings.models:at",
             "served": "trace_bench.settings.models:named",
         },
     }
@@ -171,10 +171,7 @@ def find(group: str, chosen: PartSettings, variant: str | None = None) -> Part:
     known = factory.known()  # a null for a setting that this part lacks counts as not given
     given = {k: v for k, v in chosen.options.items() if v is not None or k in known}
     given = _preset(group, chosen, given)
-    try:
-        options = factory.settings(given, group)
-    except UserError as error:
-        raise _with_choice(error, group, chosen) from error
+    options = factory.settings(given, group)
     own = factory.text in OWN[group].values() and (factory.importable or not factory.finished)
     origin = None if own else origin_of(factory, distribution)
     return Part(group, chosen.name, factory, MappingProxyType(options), origin)
@@ -192,26 +189,15 @@ def _preset(group: str, chosen: PartSettings, given: dict[str, Any]) -> dict[str
     return {**given, **fixed}
 
 
-def _with_choice(error: UserError, group: str, chosen: PartSettings) -> UserError:
-    """The error about the settings of a part; if the part was given by `factory` beside the choice
-    of another, whose settings it then gets, the error says so."""
-    if chosen.factory is None or chosen.name not in {n.partition("/")[0] for n in OWN[group]}:
-        return error
-    return UserError(
-        f"{error} {group}.factory was given, but `{group}={chosen.name}` is chosen, and has "
-        f"settings of its own: add `{group}=custom`."
-    )
-
-
 def entry_points(group: str) -> dict[str, metadata.EntryPoint]:
     """The entry points of installed packages for a group, by name."""
-    return {e.name: e for e in _installed(ENTRY_POINTS[group], tuple(sys.path))}
+    return {e.name: e for e in _installed(tuple(sys.path)) if e.group == ENTRY_POINTS[group]}
 
 
-@functools.lru_cache(maxsize=16)
-def _installed(group: str, path: tuple[str, ...]) -> metadata.EntryPoints:
+@functools.lru_cache(maxsize=4)
+def _installed(path: tuple[str, ...]) -> list[metadata.EntryPoint]:
     """The entry points on the import path. Slow: reads every installed package's metadata."""
-    return metadata.entry_points(group=group)
+    return [e for g in ENTRY_POINTS.values() for e in metadata.entry_points(group=g)]
 
 
 def names(group: str) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 from trace_bench.core.checked import PLACE, build, number
@@ -20,169 +20,271 @@ P = TypeVar("P", bound="PartSettings")
 
 @dataclass(frozen=True)
 class PartSettings:
-    """A part, chosen by its name or by its `factory`: "module:attribute" (in Python, also the
-    object itself). `options` are the factory's settings; they may also be given beside these
-    keys."""
+    """A part, chosen by its name or by its `factory`. All other keys of the group are settings of
+    the factory, which may also be given as `options`."""
 
     name: str
+    """The part's name, which the choice sets."""
     factory: Any = None
+    """module:attribute: a class or function that makes the part, or the part itself (in Python, the
+    object); null: the part of that name."""
     options: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of a part of your own: env.options.size=40."""
 
 
 @dataclass(frozen=True)
 class EnvSettings(PartSettings):
-    """The suite, and which of its splits are for training, development and evaluation.
-    `train_tasks`: use only so many tasks of the training split, from the first. `python`: the
-    interpreter for sandbox=process. `image`: the container image for sandbox=docker (null: the
-    suite's own)."""
+    """The tasks, their tools and their scores."""
 
     suite: str | None = None
+    """Which suite of that name; null: it has one. toolsandbox: embedded, or official: the benchmark
+    itself, in a worker with its own packages."""
     python: str | None = None
+    """sandbox=process: the interpreter that has the environment's packages; null: this one."""
     image: str | None = None
+    """sandbox=docker: an image that has its code; null: the suite's own."""
     train_split: str = "train"
+    """The tasks for training, by the suite's own name of the split. toolsandbox: train (64 tasks),
+    train_large (2048 from the same generator) or dialogues (2400 of several user turns)."""
     dev_split: str = "dev"
+    """The split for development: the curve's points, tuning (toolsandbox: 128 tasks)."""
     eval_split: str = "test"
+    """The held-out split, for reporting only (toolsandbox: 387 tasks)."""
     train_tasks: int | None = field(default=None, metadata=number(1))
+    """The first so many training tasks only; null: all."""
 
 
 @dataclass(frozen=True)
 class ModelSettings(PartSettings):
-    """The base model: the folder of its weights, or a name on the hub. `served_as`: its name on
-    the servers (null: its name, or its path if it has no other)."""
+    """The base model: the folder of its weights, or a name on the hub."""
 
     served_as: str | None = None
+    """What servers call it; null: its name."""
 
 
 @dataclass(frozen=True)
 class PolicySettings(PartSettings):
-    """How turns are generated. `batch`: live episodes. `threads`, `device`, `dtype`: of this
-    process (policy=local, trainer=local); `dtype`: of the model's products, with `auto` bfloat16
-    for a model of more than 64 million parameters where the processor has it. `context`: tokens per
-    episode. `eval_temperature`: the sampling temperature of every evaluation. `max_turns`: turns of
-    the agent per episode. `max_tokens`: tokens per turn."""
+    """The policy, which generates the agent's turns."""
 
     batch: int = field(default=128, metadata=number(1))
+    """Live episodes; at servers, so many requests at once."""
     threads: int = field(default=1, metadata=number(1, 4096))
+    """CPU threads of this process (policy=local, trainer=local); another count changes rounding, so
+    it belongs to the run. A second one gains the tiny model some 15 %, and costs it much more than
+    that when another program needs the core."""
     context: int | None = field(default=None, metadata=number(2))
+    """Tokens of one episode; null: what the model can hold, at most 1024 (policy=local), or what
+    the servers have (trainer=verl needs it given)."""
     device: str = "cpu"
+    """cpu, or cuda where there is one (policy=local, trainer=local)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """What the model multiplies in (policy=local, trainer=local): float32, bfloat16, or auto:
+    bfloat16 for a model of more than 64 million parameters, where the processor has it."""
     eval_temperature: float = field(default=0.0, metadata=number(0))
+    """Sampling temperature of every evaluation; 0 is greedy."""
     max_turns: int = field(default=20, metadata=number(1))
+    """Turns of the agent in one episode."""
     max_tokens: int = field(default=96, metadata=number(1))
+    """Tokens of one turn."""
+
+
+@dataclass(frozen=True)
+class SharedSettings:
+    """What all roles have unless they say otherwise."""
+
+    base_url: tuple[str, ...] | None = field(default=None, metadata=PLACE)
+    """One address or a list of them."""
+    model: str | None = None
+    """The model's name there."""
+    key_env: str | None = field(default=None, metadata=PLACE)
+    """Name of the environment variable that holds the key; null: no key is sent."""
 
 
 @dataclass(frozen=True)
 class RoleSettings:
-    """How a role besides the agent is played: by a `program` of this project, or by a model at an
-    `endpoint`. All settings but `by` are for the endpoint. `max_tokens`: per answer. `tries`: how
-    often to ask until an answer is usable (in episodes, by user, simulator and judge, the number
-    is fixed). `retries`: of a failed request. `concurrency`: requests at once. `schema`:
-    whether the server is sent the schema of an answer in JSON (`llm.roles`)."""
+    """How a role besides the agent is played. All settings but `by` are for the endpoint."""
 
     by: Literal["program", "endpoint"] = "program"
+    """program: a program of this project, which needs no model; endpoint: a model on a server."""
     base_url: tuple[str, ...] | None = field(default=None, metadata=PLACE)
+    """One address or a list of them; null: llm.shared.base_url."""
     model: str | None = None
+    """The model's name there; null: llm.shared.model."""
     key_env: str | None = field(default=None, metadata=PLACE)
+    """Name of the environment variable that holds the key; null: llm.shared.key_env."""
     temperature: float = field(default=0.0, metadata=number(0, 2))
+    """0 is greedy."""
     seed: int = field(default=42, metadata=number(0))
+    """Of the sampling, sent to the server."""
     max_tokens: int = field(default=2048, metadata=number(1))
+    """Of one answer."""
     context: int = field(default=32000, metadata=number(512))
+    """The model's context in tokens, answer included; what is sent is shortened."""
     tries: int = field(default=3, metadata=number(1))
+    """How often to ask until an answer is usable; within episodes (user, simulator, judge) the
+    number is fixed."""
     deadline: float = field(default=300.0, metadata=number(0.1) | PLACE)
+    """Seconds for one request."""
     retries: int = field(default=5, metadata=number(0) | PLACE)
+    """Of a failed request."""
     concurrency: int = field(default=32, metadata=number(1) | PLACE)
+    """Requests at once."""
     extra: Mapping[str, Any] | None = None
+    """More fields of a request, as the server knows them."""
     schema: Literal["auto", "always", "never"] = "auto"
+    """Of answers in JSON, sent as response_format: always, never, or auto: until the server refuses
+    it (`llm.roles`)."""
 
 
 @dataclass(frozen=True)
 class LLMSettings:
-    """The roles besides the agent. `shared`: defaults that the roles' settings refer to."""
+    """The roles besides the agent. One is given to a model with, for instance,
+    llm.analyst.by=endpoint llm.shared.base_url=http://127.0.0.1:8000/v1 llm.shared.model=NAME."""
 
-    user: RoleSettings = field(default_factory=RoleSettings)
-    analyst: RoleSettings = field(default_factory=RoleSettings)
-    generator: RoleSettings = field(default_factory=RoleSettings)
-    reflector: RoleSettings = field(default_factory=RoleSettings)
-    judge: RoleSettings = field(default_factory=RoleSettings)
-    annotator: RoleSettings = field(default_factory=RoleSettings)
-    simulator: RoleSettings = field(default_factory=RoleSettings)
-    shared: Mapping[str, Any] | None = None
+    user: RoleSettings = RoleSettings(max_tokens=512)
+    """The simulated user of tau2 and the official ToolSandbox."""
+    analyst: RoleSettings = field(
+        default_factory=lambda: RoleSettings(temperature=0.7, max_tokens=4096)
+    )
+    """Finds and labels the capabilities that are missing."""
+    generator: RoleSettings = field(
+        default_factory=lambda: RoleSettings(temperature=0.7, max_tokens=8192)
+    )
+    """Writes training environments."""
+    reflector: RoleSettings = field(
+        default_factory=lambda: RoleSettings(temperature=1.0, max_tokens=1024)
+    )
+    """Writes GEPA's prompts."""
+    judge: RoleSettings = RoleSettings(max_tokens=512)
+    """Judges whether a generated environment exercises its capability, and τ²'s assertions about a
+    conversation (env.tasks=v1.0, retail); env=recorded: the items of checklists. program: no judge;
+    env=recorded: the items' own conditions."""
+    annotator: RoleSettings = RoleSettings(max_tokens=8192)
+    """Writes checklists for recorded dialogues (python -m trace_bench.record annotate)."""
+    simulator: RoleSettings = RoleSettings(max_tokens=1024, tries=2)
+    """env=recorded: answers calls that no recording answers; program: the real environment, or an
+    error."""
+    shared: SharedSettings = SharedSettings()
+    """What all roles have unless they say otherwise."""
 
     @property
     def roles(self) -> dict[str, RoleSettings]:
         """The roles' settings by name."""
-        return {
-            "user": self.user,
-            "analyst": self.analyst,
-            "generator": self.generator,
-            "reflector": self.reflector,
-            "judge": self.judge,
-            "annotator": self.annotator,
-            "simulator": self.simulator,
-        }
+        return {name: role for name, role in vars(self).items() if name != "shared"}
 
 
 @dataclass(frozen=True)
 class SandboxSettings:
-    """Where environments run: `inline` is this process, `process` child processes, `docker`
-    containers, `auto` Docker if an engine answers, else this process. `deadline` and `start` are in
-    seconds, `memory` and `scratch` in MiB, `cpus` in cores, all per container."""
+    """Where environments run. The limits are those of one container.
+
+    `inline`: this process, without isolation; suitable for the project's own environments, not for
+    code from elsewhere. `process`: child processes with this user's rights, which are no security
+    boundary. `docker`: containers without network and privileges; `python -m
+    trace_bench.sandbox.build` makes the images. `auto`: Docker if an engine answers, else this
+    process; the choice is logged."""
 
     name: Literal["inline", "auto", "process", "docker"]
+    """inline, auto, process or docker."""
     workers: int = field(default=1, metadata=number(1, 1024))
+    """Containers or child processes for this run, each with many episodes."""
     deadline: float = field(default=30.0, metadata=number(0.1))
+    """Seconds for one batch of steps."""
     start: float = field(default=60.0, metadata=number(1))
+    """Seconds for a worker's greeting."""
     retries: int = field(default=2, metadata=number(0))
+    """Further attempts for an episode whose worker was lost."""
     memory: int = field(default=1024, metadata=number(64))
+    """MiB a container, without swap."""
     cpus: float = field(default=1.0, metadata=number(0.1))
+    """Cores a container."""
     processes: int = field(default=128, metadata=number(8))
+    """Most processes in a container."""
     scratch: int = field(default=64, metadata=number(1))
+    """MiB of /tmp."""
     allow_untrusted: bool = False
+    """Also run code of models where no container keeps it in."""
     tag: str = "latest"
+    """Of the images."""
 
 
 @dataclass(frozen=True)
 class EvaluationSettings:
-    """The held-out evaluation. `limit`: use only so many tasks, for a quick look. `retries`: how
-    often an episode is run again after a failure of the infrastructure. `yardsticks`: also train
-    and evaluate the method's yardsticks (TRACE: one adapter on all synthetic environments).
-    `routing`: also compare the router with the best choice for each task, held-out and development
-    ones."""
+    """The held-out evaluation at the end of the run."""
 
     split: str = "test"
+    """The split whose tasks are reported; the suite's own choice by default."""
     trials: int = field(default=1, metadata=number(1, 10_000))
+    """Episodes of each task."""
     limit: int | None = field(default=None, metadata=number(1))
+    """Use only so many tasks, from the first; null: all."""
     retries: int = field(default=1, metadata=number(0))
+    """How often an episode is run again after a failure of the infrastructure (all attempts are
+    kept)."""
     yardsticks: bool = True
+    """Also train the method's yardsticks, each with its own ledger (TRACE: one adapter on all its
+    synthetic environments, to show the value of separate adapters and routing)."""
     routing: bool = True
+    """Also compare the router with the best choice for each task, held-out and of the development
+    split, for which every adapter is evaluated alone."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of one run. `agent`: the run whose agent is the base agent. `max_lost`: the
-    share of a call's episodes that may be lost before the run stops. `run_dir`: its folder.
-    `runs_root`: the parent folder of runs without a `run_dir`."""
+    """The settings of one run."""
 
     env: EnvSettings
+    """The tasks, their tools and their scores."""
     method: PartSettings
+    """The method that trains the agent."""
     model: ModelSettings
+    """The base model."""
     policy: PolicySettings
+    """The policy, which generates the agent's turns."""
     trainer: PartSettings
+    """The trainer, which turns rollouts into adapters."""
     sandbox: SandboxSettings
+    """Where environments run."""
     tracker: PartSettings
-    evaluation: EvaluationSettings
-    llm: LLMSettings = field(default_factory=LLMSettings)
-    protocol: Literal["held_out", "paper"] = "held_out"
-    accounting: Literal["strict", "paper"] = "strict"
-    agent: str | None = None
+    """Where metrics go."""
     budget: int = field(default=640, metadata=number(0, 10_000_000))
+    """Rollouts the method may spend, analysis, calibration and training together. Every episode in
+    which the agent acts is one; held-out evaluation is not charged."""
+    agent: str | None = None
+    """The agent to begin with, in place of the bare model: a finished run's folder, or a folder
+    with a stored agent.json. Its prompt, adapters and router are the base agent; what was spent on
+    it stands beside this run's own rollouts in every table. null: the model alone."""
     seed: int = field(default=0, metadata=number(0))
+    """The seed of everything random: sampling, training, the order of tasks. The same settings and
+    seed give the same run."""
+    protocol: Literal["held_out", "paper"] = "held_out"
+    """Which tasks are used for training and for reporting: `held_out` (disjoint sets) or `paper`
+    (the same tasks, as in the paper; every table says so)."""
+    accounting: Literal["strict", "paper"] = "strict"
+    """Which rollouts are charged to the budget: `strict` all of a method's, `paper` all but TRACE's
+    analysis and calibration (as the paper's authors appear to count; every table says so)."""
     checkpoints: tuple[int, ...] | None = field(default=None, metadata=number(0))
+    """Rollout counts at which the current agent is evaluated on `env.dev_split`, free of charge,
+    for instance [320,640]; null: the quarters of the budget; []: none. Each point evaluates the
+    last agent that had spent at most so many rollouts. The points are in summary.json under
+    `curve`."""
+    evaluation: EvaluationSettings = EvaluationSettings()
+    """The held-out evaluation at the end of the run."""
     max_lost: float = field(default=0.5, metadata=number(0, 1))
+    """The run stops when more than this share of the episodes of one call of a method, or of one
+    agent's evaluation, is lost to failures of environment, sandbox, policy or user; 1: never. The
+    same command resumes the run and runs the lost episodes again."""
     run_dir: str | None = None
+    """The run's folder; null: <runs_root>/<env>/<method>/<fingerprint of the settings>. The same
+    command resumes what is there."""
     runs_root: str = "runs"
+    """The parent folder of runs without a run_dir, including those of sweeps."""
     experiment: str | None = None
+    """Several of these settings under one name, from the file of that name in experiment/."""
     dry_run: bool = False
+    """Print what the run would do and what it needs, and stop."""
+    llm: LLMSettings = LLMSettings()
+    """Models or programs in the other roles (user, analyst, generator, reflector, judge, annotator,
+    simulator)."""
 
 
 PARTS: Mapping[str, type[PartSettings]] = {
@@ -224,6 +326,7 @@ def parse(data: Mapping[str, Any]) -> Settings:
     """Checked settings from plain data. Raises UserError with the key, value and allowed values."""
     groups = {name: _gathered(cls, name, data[name]) for name, cls in PARTS.items() if name in data}
     settings = build(Settings, {**data, **groups})
+    settings = replace(settings, llm=_with_shared(settings.llm))
     train, dev = settings.env.train_split, settings.env.dev_split
     held_out = settings.evaluation.split
     if settings.protocol == "held_out" and train in (dev, held_out):
@@ -234,6 +337,15 @@ def parse(data: Mapping[str, Any]) -> Settings:
             "and report on the same tasks (every table then says so)."
         )
     return settings
+
+
+def _with_shared(llm: LLMSettings) -> LLMSettings:
+    """With what is shared where a role has no address, model or key of its own."""
+    roles: dict[str, Any] = {
+        name: replace(role, **{k: v for k, v in vars(llm.shared).items() if vars(role)[k] is None})
+        for name, role in llm.roles.items()
+    }
+    return replace(llm, **roles)
 
 
 def _gathered(cls: type[P], group: str, data: Any) -> Any:

@@ -10,7 +10,9 @@ MODEL_FOLDER = Path(__file__).parent / "model"
 
 
 def shipped(path: str | None = None) -> str:
-    """`model=tiny`: the folder of its weights; `path` names another build of it."""
+    """`model=tiny`: the tiny Qwen3-architecture agent that ships with the package.
+
+    `path`: another build of it; null: the shipped one."""
     if path is None and not (MODEL_FOLDER / "config.json").is_file():
         raise UserError(
             f"the shipped model is missing in {MODEL_FOLDER}. Build it with `python -m "

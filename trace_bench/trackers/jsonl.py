@@ -24,7 +24,8 @@ MOST_SAID = 300
 
 
 class Silent(Tracker):
-    """`tracker=jsonl`: does nothing beyond metrics.jsonl."""
+    """`tracker=jsonl`: metrics as lines of metrics.jsonl in the run folder; nothing leaves the
+    machine."""
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Nothing."""

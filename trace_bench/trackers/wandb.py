@@ -17,8 +17,12 @@ from trace_bench.core.protocols import RunContext, TakesReport
 
 
 class WandbTracker(TakesReport):
-    """`mode`: W&B's offline or online. Raises UserError if the
-    package is not installed, or if there is no key for `online`."""
+    """Weights & Biases besides metrics.jsonl, with held-out episodes and report at the end; needs
+    pip install '.[wandb]'. Offline it needs no key.
+
+    `project`: the project's name there. `mode`: offline or online.
+
+    Raises UserError if the package is not installed, or if there is no key for `online`."""
 
     def __init__(
         self,

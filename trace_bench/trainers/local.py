@@ -131,7 +131,7 @@ class LocalTrainer(ContinuesAdapters, AssignsAdvantages, FineTunes):
 
 
 def local_trainer(settings: TrainerSettings, run: RunContext) -> LocalTrainer:
-    """`trainer=local`."""
+    """`trainer=local`: GRPO with LoRA in this process."""
     return LocalTrainer(settings, threads=run.threads, device=run.device, dtype=run.dtype)
 
 

@@ -21,33 +21,52 @@ class Recipe:
     the default sizes suit the tiny agent. 30B models need a learning rate near 1e-5 and groups of
     16."""
 
-    group_size: int = field(default=8, metadata=number(2))  # rollouts of one task
-    groups: int = field(default=4, metadata=number(1))  # tasks in one iteration
+    group_size: int = field(default=8, metadata=number(2))
+    """Rollouts of one task."""
+    groups: int = field(default=4, metadata=number(1))
+    """Tasks in one iteration."""
     learning_rate: float = field(default=3e-3, metadata=number(0))
-    decay: Literal["linear", "constant"] = "linear"  # over the job's rollouts, down to 0
-    # Which task comes next: each epoch is a shuffle; or tasks whose latest groups differ are
-    # preferred; or a task whose latest group was constant sits out an epoch
+    """Of AdamW, at the first step."""
+    decay: Literal["linear", "constant"] = "linear"
+    """linear: over the rollouts of one adapter, down to 0; or constant."""
     order: Literal["shuffled", "prioritized", "skipping"] = "shuffled"
-    # How often an iteration's constant groups are replaced by new ones (DAPO, Yu et al. 2025, arXiv
-    # 2503.14476, section 3.2, samples until none is left); all of them are paid for
+    """Which task comes next. shuffled: each epoch is a shuffle; prioritized: tasks whose latest
+    groups differ come first; skipping: a task whose latest group was constant sits out an epoch."""
     resample: int = field(default=0, metadata=number(0))
-    # How many rollouts of a group run with a hint (TRACE, section 2: 4 to 8 of 16, optional)
+    """How often an iteration's constant groups are replaced by new ones (DAPO, Yu et al. 2025,
+    arXiv 2503.14476, section 3.2, samples until none is left); all of them are paid for."""
     hinted: int = field(default=0, metadata=number(0))
+    """How many rollouts of a group run with the names of the tools that the task needs (TRACE,
+    section 2: 4 to 8 of 16, optional); they are trained on without these."""
     rank: int = field(default=16, metadata=number(1))
-    alpha: float = field(default=32.0, metadata=number(0))  # updates are scaled by alpha / rank
+    """Of the LoRA matrices."""
+    alpha: float = field(default=32.0, metadata=number(0))
+    """Updates are scaled by alpha / rank."""
     target_modules: tuple[str, ...] = LINEAR
-    epochs: int = field(default=2, metadata=number(1))  # passes over one iteration's rollouts
-    minibatches: int = field(default=1, metadata=number(1))  # optimizer steps in one pass
+    """The layers that have an adapter."""
+    epochs: int = field(default=2, metadata=number(1))
+    """Passes over the rollouts of one iteration."""
+    minibatches: int = field(default=1, metadata=number(1))
+    """Optimizer steps in one pass."""
     clip_low: float = field(default=0.2, metadata=number(0, 1))
+    """Lower clip of the probability ratio."""
     clip_high: float = field(default=0.2, metadata=number(0))
+    """Upper clip of the probability ratio."""
     dual_clip: float | None = field(default=None, metadata=number(1))
+    """Bound for tokens with a negative advantage; null: none."""
     aggregate: Literal["trajectory", "token"] = "trajectory"
+    """trajectory: the mean over each trajectory's tokens first; token: over all tokens."""
     normalize_std: bool = True
+    """Divide advantages by the group's standard deviation."""
     weight_decay: float = field(default=0.0, metadata=number(0))
+    """Of AdamW."""
     max_grad_norm: float = field(default=1.0, metadata=number(0))
-    batch_tokens: int = field(default=16384, metadata=number(1))  # in one forward pass
-    # The mean difference between the sampler's and the trainer's log-probabilities that is an alarm
+    """Clip of the gradient's norm."""
+    batch_tokens: int = field(default=16384, metadata=number(1))
+    """Tokens (of one process) in one forward pass."""
     mismatch: float = field(default=0.01, metadata=number(0) | PLACE)
+    """The mean difference between the sampler's and the trainer's log-probabilities that is an
+    alarm."""
 
     def __post_init__(self) -> None:
         if self.hinted >= self.group_size:
@@ -64,45 +83,54 @@ class Recipe:
 
 @dataclass(frozen=True)
 class TrainerSettings(Recipe):
-    """`trainer=local`."""
+    """`trainer.*` of `trainer=local`."""
 
-    patience: int = field(default=5, metadata=number(1))  # perfect iterations before stopping
-    memory: float = field(default=4.0, metadata=number(0.01))  # GB that a forward pass may keep
+    patience: int = field(default=5, metadata=number(1))
+    """Iterations with nothing left to learn before stopping early."""
+    memory: float = field(default=4.0, metadata=number(0.01))
+    """GB that a forward pass may keep for the backward pass: batches are divided to fit, and a
+    sequence that does not fit alone has its layers computed again."""
 
 
 @dataclass(frozen=True)
 class VerlSettings(Recipe):
-    """`trainer=verl`: the same recipe over several processes, GPUs and machines.
-
-    `device`: cuda uses vLLM for rollouts; cpu uses this project's own engine in separate processes.
-    `gpus`: per machine (on a CPU: processes that share the model). `tensor_parallel`: GPUs per vLLM
-    server. `ray_address`: a running cluster ("host:port"); None starts one here. `workers`:
-    processes that run environments. `save_every`: iterations between checkpoints; the last one is
-    always kept. `validate_every`: iterations between verl's own validations on the development
-    tasks (0: never); their episodes are in `adapters/<name>/verl/validation`, not in the ledger.
-    `deadline`: seconds for one turn of the agent. `stall`: seconds without any progress after which
-    the processes are stopped. `restarts`: how often training is restarted from the last checkpoint.
-    `gpu_memory`: the share of a GPU's memory for vLLM. `offload`: keep weights and optimizer in
-    host memory between uses. `flash_attention`: on GPUs, use packed sequences with the package
-    flash-attn instead of padded ones with torch. `verl`: further settings of verl, in Hydra's
-    notation. `mismatch` is larger than with trainer=local: vLLM samples in bfloat16."""
+    """`trainer.*` of `trainer=verl`: the same recipe over several processes, GPUs and machines."""
 
     device: Literal["cuda", "cpu"] = "cuda"
+    """cuda: rollouts by vLLM; cpu: by this project's engine in separate processes."""
     nnodes: int = field(default=1, metadata=number(1))
+    """Machines."""
     gpus: int = field(default=1, metadata=number(1))
+    """Of one machine; with device=cpu: processes that share the model."""
     tensor_parallel: int = field(default=1, metadata=number(1))
+    """GPUs of one vLLM server."""
     ray_address: str | None = field(default=None, metadata=PLACE)
+    """host:port of a running Ray cluster; null: one is started here."""
     workers: int = field(default=1, metadata=number(1) | PLACE)
+    """Processes that run environments."""
     save_every: int = field(default=1, metadata=number(1))
+    """Iterations between checkpoints; the last one is always kept."""
     validate_every: int = field(default=0, metadata=number(0))
+    """Iterations between verl's own validations on the development tasks; 0: none. Their episodes
+    are in `adapters/<name>/verl/validation`, not in the ledger."""
     deadline: float = field(default=600.0, metadata=number(1) | PLACE)
+    """Seconds for one turn of the agent."""
     stall: float = field(default=3600.0, metadata=number(10) | PLACE)
+    """Seconds without any progress before verl is stopped."""
     restarts: int = field(default=2, metadata=number(0) | PLACE)
+    """How often verl is started again from its last checkpoint."""
     gpu_memory: float = field(default=0.5, metadata=number(0.05, 0.95))
+    """The share of a GPU's memory for vLLM."""
     offload: bool = False
+    """Keep weights and optimizer in host memory between uses."""
     flash_attention: bool = False
+    """On GPUs: packed sequences by flash-attn (verl[fsdp]); else padded, by torch."""
     verl: tuple[str, ...] = ()
+    """More of verl's settings, in Hydra's notation:
+    trainer.verl='["trainer.balance_batch=false"]'."""
     mismatch: float = field(default=0.05, metadata=number(0) | PLACE)
+    """The mean difference between the sampler's and the trainer's log-probabilities that is an
+    alarm; larger than with trainer=local, since vLLM samples in bfloat16."""
 
     def __post_init__(self) -> None:
         """verl reads all tasks from one file before it starts, so what the rewards of a group say

@@ -36,10 +36,11 @@ def split_of(scenario: int) -> str:
 class BfclSuite(HasReference, HasChecklist, Synthesizes):
     """The multi-turn tasks of BFCL-V4.
 
-    category: one of the benchmark's multi-turn categories, or all. known_bad: whether entries whose
-    answer cannot be found out (`known_bad.json`) are kept or dropped, in all splits. checker:
-    `official` is the checker as the package's own evaluation calls it; `strict` also fails calls in
-    turns in which none is due. Raises UserError."""
+    `category`: base, miss_func, miss_param, long_context, or all four. `known_bad`: keep or drop
+    entries whose answer cannot be found out (docs/bfcl.md), in all splits. `checker`: official, as
+    the package's own evaluation calls it; strict also fails calls in turns in which none is due.
+
+    Raises UserError."""
 
     name = "bfcl"
     image = "bfcl"

@@ -35,31 +35,42 @@ from trace_bench.envs.recorded.tools import Behind, Exchange, Rates, Simulator, 
 
 @dataclass(frozen=True)
 class RecordedSettings:
-    """The settings of `env`. `folder`: the recordings. `tools`: replay gives recorded answers only,
-    simulate asks the simulator (`llm.simulator`; without a model, the real environment) for the
-    others, real takes all answers from the real environment. `behind`: whether the real environment
-    of the recordings' source is used. `history`: whether a model that simulates sees the calls of
-    this rollout. `batch`: one question to a judging model for all items of a step. The others are
-    set error rates of the judge and of the real environment's answers."""
+    """`env.*` of `env=recorded`."""
 
     folder: str | None = None
+    """The recordings: a folder with a JSONL file for each split."""
     tools: Literal["replay", "simulate", "real"] = "simulate"
+    """replay: recorded answers only; simulate: the simulator (`llm.simulator`; without a model, the
+    real environment) gives the others; real: the environment that the recordings come from gives
+    all."""
     behind: bool = True
+    """Without a model as the simulator, the real environment runs it."""
     history: bool = True
+    """A model that simulates is shown the calls of this rollout (CM2: false)."""
     batch: bool = True
+    """A model that judges is asked for all items of a step at once (CM2: false)."""
     misses: float = field(default=0.0, metadata=number(0, 1))
+    """Set error rate of the judge, for each verdict: satisfied items denied."""
     alarms: float = field(default=0.0, metadata=number(0, 1))
+    """Set error rate of the judge, for each verdict: unsatisfied items affirmed."""
     correlated: bool = False
+    """One draw decides for all verdicts of an episode."""
     wrong: float = field(default=0.0, metadata=number(0, 1))
+    """Set error rate of the real environment's answers: a value differs."""
     stale: float = field(default=0.0, metadata=number(0, 1))
+    """Set error rate of the real environment's answers: as at the beginning of the dialogue."""
     inconsistent: float = field(default=0.0, metadata=number(0, 1))
+    """Set error rate of the real environment's answers: otherwise than for the same call before."""
 
 
 REAL = "real_"  # before the names of the real suite's splits
 
 
 class RecordedSuite(HasReference, HasChecklist):
-    """Recorded dialogues as tasks. Raises UserError."""
+    """Recorded dialogues: the user's turns verbatim, tools replayed or simulated, a checklist as
+    the score. `python -m trace_bench.record` makes a folder of them (docs/checklists.md).
+
+    Raises UserError."""
 
     name = "recorded"
     image = "base"

@@ -24,13 +24,16 @@ from trace_bench.envs.tau2.world import Toolbox
 
 @dataclass(frozen=True)
 class Tau2Settings:
-    """The settings of `env`. `tasks`: the release of the benchmark's tasks. `source`: a checkout of
-    the benchmark, for tasks that inspect-evals does not ship. `solo`: telecom without a user."""
+    """`env.*` of `env=tau2`."""
 
     domain: Literal["airline", "retail", "telecom"]
+    """airline, retail or telecom."""
     tasks: Tasks = SHIPPED
+    """v0.2: those of inspect-evals, as in the TRACE paper; v1.0: corrected, from a checkout."""
     source: str | None = field(default=None, metadata=PLACE)  # what it holds is checked
+    """env.tasks=v1.0: a checkout of github.com/sierra-research/tau2-bench."""
     solo: bool = False
+    """telecom only: no user, and the user's tools are the agent's."""
 
 
 class Tau2Suite(HasReference, HasChecklist):

@@ -20,7 +20,9 @@ SPLITS = ("train", "dev", "test", "base")
 class OfficialSuite(Suite):
     """The benchmark has milestones but no reference trajectories. The simulated user is the model
     behind `run.ask`, or a script if there is none. Scenarios that need RapidAPI are left out unless
-    its key is given."""
+    its key is given.
+
+    `source`: a checkout of github.com/apple/ToolSandbox (env.suite=official only)."""
 
     name, variant = "toolsandbox", "official"
     image = "toolsandbox"

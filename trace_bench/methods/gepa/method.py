@@ -27,7 +27,7 @@ from trace_bench.methods.gepa.reflectors import ROLE, ModelReflector, ProgramRef
 
 
 class Gepa(Method):
-    """`protocols.Method`."""
+    """GEPA prompt evolution by its package, every metric call a rollout of the budget."""
 
     def __init__(self, settings: GepaSettings) -> None:
         self.settings = settings

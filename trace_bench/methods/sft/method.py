@@ -41,8 +41,10 @@ class SftSettings(TuningSettings):
 
 
 class Sft(Method):
-    """The training tasks are only looked at to see whether demonstrations of
-    others (`method.data`) fit the suite."""
+    """A LoRA adapter fine-tuned on demonstrations; no rollout is spent.
+
+    The training tasks are only looked at to see whether demonstrations of others (`method.data`)
+    fit the suite."""
 
     def __init__(self, settings: SftSettings) -> None:
         self.settings = settings

@@ -30,6 +30,9 @@ UNSPENT = "the last adapter ended early, or the rest was too little for another 
 
 
 class Trace(Method):
+    """Find by contrast which capabilities the agent lacks, train one LoRA adapter for each in an
+    environment of its own, route tasks to them."""
+
     def __init__(self, settings: TraceSettings) -> None:
         self.settings = settings
         self._drawer = Drawer()

@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 
 def verl_trainer(settings: VerlSettings, run: RunContext) -> VerlTrainer:
-    """Builds the trainer. Does not import or start verl."""
+    """`trainer=verl`: the same GRPO with LoRA by verl over Ray: several processes, GPUs and
+    machines. Needs `pip install '.[verl]'`, and on GPUs 'verl[vllm]' too. One machine's CPU:
+    python -m trace_bench method=grpo env=toolsandbox trainer=verl trainer.device=cpu trainer.gpus=2
+
+    Does not import or start verl."""
     from trace_bench.trainers.verl.trainer import VerlTrainer
 
     return VerlTrainer(settings, run)

@@ -82,11 +82,14 @@ def _task(split: str, index: int, augmentation: str) -> Task:
 
 
 class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains):
-    """The project's own phone world with its splits `train`, `dev`, `test`, `train_large` and
-    `dialogues`, whose tasks have several user turns and are recorded by `trace_bench.record`.
+    """The phone world: contacts, messages, reminders, settings and searches. A score always carries
+    the name of its suite: `embedded` is not the official benchmark.
 
-    Figures of this suite are never figures of the official benchmark.
-    """
+    `augmentation`: none, distractors_3, distractors_10, all_tools, scrambled_names,
+    scrambled_descriptions, scrambled_arg_descriptions or scrambled_arg_types.
+
+    The project's own, with its splits `train`, `dev`, `test`, `train_large` and
+    `dialogues`, whose tasks have several user turns and are recorded by `trace_bench.record`."""
 
     name = "toolsandbox"
     variant = "embedded"
