@@ -87,7 +87,7 @@ def test_the_gradient_is_that_of_finite_differences(
     gate = gate_of(refs, form)
     agent = AgentSpec(MODEL, adapters=refs, router=gate.as_json())
     (played,) = play(policy, world, agent, [task], [0], max_turns=1)
-    state = policy.prompt_state(played.turns[0].messages, played.tools)
+    (state,) = policy.prompt_states([(played.turns[0].messages, played.tools)])
     tree = build([sequence_of(played)])
     model = Gated(MODEL, refs)
     model.learner.model.double()
@@ -145,7 +145,7 @@ def test_what_the_loaded_agent_samples_is_what_the_trainer_computes(
     router = make_router(again, policy)
     for trajectory in played:
         messages, tokens = trajectory.turns[0].messages, sequence_of(trajectory)
-        state = policy.prompt_state(messages, trajectory.tools)
+        (state,) = policy.prompt_states([(messages, trajectory.tools)])
         mix = gate.mix(state)
         choice = router.route(messages, trajectory.tools)
         assert isinstance(choice, Mixture)

@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import BudgetExceeded
-from trace_bench.core.protocols import Hear, ShowsState, State, Trainer, TrainingJob
+from trace_bench.core.protocols import Hear, Prompt, ShowsState, State, Trainer, TrainingJob
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import (
     AdapterRef,
     AgentSpec,
-    Message,
     Purpose,
     Task,
-    Tool,
     Trajectory,
     Turn,
 )
@@ -163,15 +161,18 @@ class MemoryLab:
         """Programs play all roles."""
         return None
 
-    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State:
+    def prompt_states(self, prompts: Sequence[Prompt]) -> list[State]:
         """Of the policy that a test gives; without one, how often words with each of 32 checksums
-        stand in the prompt."""
+        stand in a prompt."""
         if self.policy is not None:
-            return self.policy.prompt_state(messages, tools)
-        counts = [0.0] * 32
-        for word in f"{messages} {tools}".split():
-            counts[zlib.crc32(word.encode()) % 32] += 1.0
-        return counts
+            return self.policy.prompt_states(prompts)
+        found: list[State] = []
+        for messages, tools in prompts:
+            counts = [0.0] * 32
+            for word in f"{messages} {tools}".split():
+                counts[zlib.crc32(word.encode()) % 32] += 1.0
+            found.append(counts)
+        return found
 
     def suite_of(self, task: Task) -> Any:
         return self.suite
@@ -193,5 +194,5 @@ class States(IdlePolicy, ShowsState):
         super().__init__()
         self._lab = lab
 
-    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State:
-        return self._lab.prompt_state(messages, tools)
+    def prompt_states(self, prompts: Sequence[Prompt]) -> list[State]:
+        return self._lab.prompt_states(prompts)

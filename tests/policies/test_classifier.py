@@ -86,7 +86,7 @@ def test_the_state_is_the_base_models_at_the_end_of_the_first_prompt(policy: Any
     step = suite("toolsandbox", "embedded").make()
     task = next(iter(suite("toolsandbox", "embedded").tasks("dev")))
     first = step.reset(task)
-    found = policy.prompt_state(first.messages, first.tools)
+    (found,) = policy.prompt_states([(first.messages, first.tools)])
     model: Any = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)
     ids = torch.tensor([policy.chat.first(first.messages, first.tools)])
     with torch.inference_mode():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from trace_bench.core.protocols import OnEpisode, Router, RoutesTurns
+from trace_bench.core.protocols import OnEpisode, Prompt, Router, RoutesTurns
 from trace_bench.core.types import AgentSpec, Task, Trajectory
 from trace_bench.play.rollouts import Batch, Choice, Player
 from trace_bench.play.steps import close, make, step_all, with_guidance
@@ -91,11 +91,13 @@ def _some(
         suite = suites.of(tasks[group[0]])
         due = [(make(suite), tasks[i]) for i in group]
         try:
+            prompts: dict[int, Prompt] = {}
             for i, step in zip(group, step_all(suite, due), strict=True):
                 if isinstance(step, Exception):
                     found[i] = step
-                    continue
-                found[i] = router.route(with_guidance(step.messages, agent.prompt), step.tools)
+                else:
+                    prompts[i] = (with_guidance(step.messages, agent.prompt), step.tools)
+            found.update(zip(prompts, router.routes(list(prompts.values())), strict=True))
         finally:
             for env, _ in due:
                 close(env)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from array import array
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import (
+    Prompt,
     RanksLabels,
     ShowsState,
     State,
@@ -86,7 +87,7 @@ class LocalPolicy(RanksLabels, ShowsState):
         self._open: dict[int, _Open] = {}
         self._ready: list[TurnReply] = []
         # The same tasks are routed for every version of an agent; the base model stays the same.
-        self._state = lru_cache(_STATES)(partial(_state, model, self._backend))
+        self._states: OrderedDict[tuple[int, ...], State] = OrderedDict()
 
     def load(self, agent: AgentSpec) -> None:
         """Makes the agent's adapters available and drops unused ones.
@@ -174,8 +175,33 @@ class LocalPolicy(RanksLabels, ShowsState):
             scores = self._model(prompt).logits[0, -1].float().log_softmax(-1)
         return {label: float(scores[i]) for label, i in ids.items()}
 
-    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State:
-        return self._state(self.chat.first(messages, tools)[-self.context :])
+    def prompt_states(self, prompts: Sequence[Prompt]) -> list[State]:
+        """Prompts of one length are read together, so that none is padded: a row's numbers are then
+        those that it has alone."""
+        wanted = [self.chat.first(*prompt)[-self.context :] for prompt in prompts]
+        lengths: dict[int, list[tuple[int, ...]]] = {}
+        for ids in dict.fromkeys(wanted):
+            if ids in self._states:
+                self._states.move_to_end(ids)
+            else:
+                lengths.setdefault(len(ids), []).append(ids)
+        for alike in lengths.values():
+            for first in range(0, len(alike), self.capacity):
+                self._read(alike[first : first + self.capacity])
+        found = [self._states[ids] for ids in wanted]
+        while len(self._states) > _STATES:
+            self._states.popitem(last=False)
+        return found
+
+    def _read(self, together: Sequence[tuple[int, ...]]) -> None:
+        """Remembers the states of prompts of one length."""
+        import torch
+
+        ids = torch.tensor(together, device=self._model.device)
+        with self._backend.alone(), torch.inference_mode():
+            out = self._model.base_model(input_ids=ids, use_cache=False).last_hidden_state[:, -1]
+        for prompt, state in zip(together, out.float().cpu().numpy(), strict=True):
+            self._states[prompt] = array("f", state.tobytes())
 
     def _submit(self, request: TurnRequest, guide: Guide | None) -> None:
         episode = self._open.get(request.episode)
@@ -224,16 +250,6 @@ class LocalPolicy(RanksLabels, ShowsState):
             truncated=sampled.truncated,
         )
         return TurnReply(sampled.episode, turn)
-
-
-def _state(model: Any, backend: Backend, ids: tuple[int, ...]) -> State:
-    """See `LocalPolicy.prompt_state`."""
-    import torch
-
-    prompt = torch.tensor([ids], device=model.device)
-    with backend.alone(), torch.inference_mode():
-        state = model.base_model(input_ids=prompt, use_cache=False).last_hidden_state[0, -1].float()
-    return array("f", state.cpu().numpy().tobytes())
 
 
 def load_model(

@@ -25,6 +25,7 @@ from trace_bench.core.errors import BudgetExceeded, UserError
 from trace_bench.core.protocols import (
     Hear,
     PlayElsewhere,
+    Prompt,
     ShowsState,
     Source,
     State,
@@ -40,7 +41,6 @@ from trace_bench.core.types import (
     Message,
     Purpose,
     Task,
-    Tool,
     Trajectory,
 )
 from trace_bench.llm.roles import Roles
@@ -170,16 +170,16 @@ class RunLab:
             hear(tasks, out)
         return out
 
-    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State:
-        """The base model's hidden state of a prompt (`protocols.ShowsState`); no agent acts, so it
-        is not charged. Raises UserError for a policy that does not show them."""
+    def prompt_states(self, prompts: Sequence[Prompt]) -> list[State]:
+        """The base model's hidden states of prompts (`protocols.ShowsState`); no agent acts, so
+        they are not charged. Raises UserError for a policy that does not show them."""
         policy = self._player.policy
         if not isinstance(policy, ShowsState):
             raise UserError(
                 "the method reads the base model's hidden state, and this policy does not show it. "
                 "Change `policy` to local."
             )
-        return policy.prompt_state(messages, tools)
+        return policy.prompt_states(prompts)
 
     @contextmanager
     def listening(self, hear: Hear) -> Iterator[None]:

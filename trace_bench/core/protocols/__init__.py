@@ -33,6 +33,7 @@ from trace_bench.core.protocols.environments import (
 )
 from trace_bench.core.protocols.policies import (
     Policy,
+    Prompt,
     RanksLabels,
     Router,
     RoutesTurns,

@@ -18,6 +18,9 @@ from trace_bench.core.types import (
 State = Sequence[float]
 """A hidden state of the base model [hidden size]."""
 
+Prompt = tuple[Sequence[Message], Sequence[Tool]]
+"""The first messages of an episode, and its tools."""
+
 
 @dataclass(frozen=True)
 class TurnRequest:
@@ -116,12 +119,12 @@ class RanksLabels(Policy):
 
 
 class ShowsState(Policy):
-    """A policy that can show what its base model makes of a prompt: the final hidden state at its
-    last token, alone in the sequence. Nothing is sampled, so it is no rollout. Of a prompt that is
-    longer than the context, its last tokens are read."""
+    """A policy that can show what its base model makes of prompts: the final hidden state at the
+    last token of each, alone in its sequence. Nothing is sampled, so it is no rollout. Of a prompt
+    that is longer than the context, its last tokens are read."""
 
     @abstractmethod
-    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State: ...
+    def prompt_states(self, prompts: Sequence[Prompt]) -> list[State]: ...
 
 
 class Router:
@@ -133,6 +136,10 @@ class Router:
 
     @abstractmethod
     def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Any: ...
+
+    def routes(self, prompts: Sequence[Prompt]) -> list[Any]:
+        """The choices for several prompts."""
+        return [self.route(messages, tools) for messages, tools in prompts]
 
 
 class RoutesTurns(Router):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from trace_bench.core.protocols.environments import Suite
-from trace_bench.core.protocols.policies import State
+from trace_bench.core.protocols.policies import Prompt, State
 from trace_bench.core.types import (
     CHARGED,
     AdapterRef,
@@ -19,7 +19,6 @@ from trace_bench.core.types import (
     Message,
     Purpose,
     Task,
-    Tool,
     Trajectory,
 )
 
@@ -256,7 +255,7 @@ class Lab(Protocol):
 
     `rollouts` raises BudgetExceeded before anything is run if the budget does not pay for it,
     and ValueError for a call name that was used before. `ask` raises LLMError if no answer can be
-    used. `prompt_state` is the policy's (`ShowsState`, a `Need` of the method's plan), without
+    used. `prompt_states` are the policy's (`ShowsState`, a `Need` of the method's plan), without
     charge. `write` and `write_text` raise UserError for a name that the run itself uses."""
 
     folder: Path
@@ -278,7 +277,7 @@ class Lab(Protocol):
         hints: Sequence[str] | None = None,  # for each episode, added to the agent's prompt
         by: PlayElsewhere | None = None,  # None: run them in this process
     ) -> list[Trajectory]: ...  # one episode per entry of `tasks`, in order; repeat for groups
-    def prompt_state(self, messages: Sequence[Message], tools: Sequence[Tool]) -> State: ...
+    def prompt_states(self, prompts: Sequence[Prompt]) -> Sequence[State]: ...
     def listening(self, hear: Hear) -> AbstractContextManager[None]: ...  # a `with` block
     def checkpoint(self, agent: AgentSpec) -> None: ...  # the current agent, for the curve
     def metric(self, **values: Any) -> None: ...

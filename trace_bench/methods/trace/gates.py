@@ -260,7 +260,7 @@ class GateTraining:
             messages, sequence = trajectory.turns[0].messages, sequence_of(trajectory)
             key = json.dumps([trajectory.task, messages])
             if key not in self.states:
-                self.states[key] = self.lab.prompt_state(messages, trajectory.tools)
+                self.states[key] = self.lab.prompt_states([(messages, trajectory.tools)])[0]
             piece = found.setdefault(key, _Piece(self.states[key]))
             if first and gate.plays(piece.state) != trajectory.adapter:
                 self.strange += 1

@@ -38,7 +38,7 @@ class Openings:
 
     def __init__(self, lab: Lab, base: AgentSpec) -> None:
         self._lab, self._base = lab, base
-        self._states: dict[str, tuple[list[State], list[State]]] = {}
+        self._states: dict[str, tuple[Sequence[State], Sequence[State]]] = {}
         self._fitted: dict[tuple[str, ...], Fitted] = {}
 
     def classifier(
@@ -49,7 +49,8 @@ class Openings:
         alike."""
         names = [t.adapter.name for t in trained]
         found = [self._of(t.job, most) for t in trained]
-        states, classes = [], []
+        states: list[State] = []
+        classes: list[int] = []
         for place, (own, _) in enumerate(found):
             states += own
             classes += [place] * len(own)
@@ -74,17 +75,20 @@ class Openings:
         )
         return found
 
-    def _of(self, job: Job, most: int) -> tuple[list[State], list[State]]:
+    def _of(self, job: Job, most: int) -> tuple[Sequence[State], Sequence[State]]:
         """States of the job's tasks: with its capability, and contrast cases."""
         if job.name not in self._states:
-            sides: tuple[list[State], list[State]] = ([], [])
-            for contrast, side in ((False, sides[0]), (True, sides[1])):
-                tasks = [t for t in job.tasks if bool(t.data.get("contrast", False)) is contrast]
-                for step in first_steps(self._lab, tasks[:most]):
-                    first = with_guidance(step.messages, self._base.prompt)
-                    side.append(self._lab.prompt_state(first, step.tools))
-            self._states[job.name] = sides
+            own = [t for t in job.tasks if not t.data.get("contrast", False)]
+            contrast = [t for t in job.tasks if t.data.get("contrast", False)]
+            self._states[job.name] = (self._read(own[:most]), self._read(contrast[:most]))
         return self._states[job.name]
+
+    def _read(self, tasks: Sequence[Task]) -> Sequence[State]:
+        openings = [
+            (with_guidance(step.messages, self._base.prompt), step.tools)
+            for step in first_steps(self._lab, tasks)
+        ]
+        return self._lab.prompt_states(openings)
 
 
 def check_examples(found: Sequence[object]) -> None:

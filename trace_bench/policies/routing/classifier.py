@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.protocols import Router, RoutesTurns, ShowsState, State
+from trace_bench.core.protocols import Prompt, Router, RoutesTurns, ShowsState, State
 from trace_bench.core.types import Message, Tool
 from trace_bench.policies.routing.merge import STEPS, Mixture, around
 from trace_bench.policies.routing.retrieval import words
@@ -47,7 +47,11 @@ class ClassifierRouter(Router):
         self.otherwise: str | None = description.get("otherwise")
 
     def route(self, messages: Sequence[Message], tools: Sequence[Tool]) -> str | Mixture | None:
-        return self.choose(self._model.prompt_state(messages, tools))
+        (choice,) = self.routes([(messages, tools)])
+        return choice
+
+    def routes(self, prompts: Sequence[Prompt]) -> list[str | Mixture | None]:
+        return [self.choose(state) for state in self._model.prompt_states(prompts)]
 
     def choose(self, state: State) -> str | Mixture | None:
         """The sum of adapters for the state [hidden size]."""
