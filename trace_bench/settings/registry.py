@@ -197,7 +197,8 @@ def entry_points(group: str) -> dict[str, metadata.EntryPoint]:
 @functools.lru_cache(maxsize=4)
 def _installed(path: tuple[str, ...]) -> list[metadata.EntryPoint]:
     """The entry points on the import path. Slow: reads every installed package's metadata."""
-    return [e for g in ENTRY_POINTS.values() for e in metadata.entry_points(group=g)]
+    found = metadata.entry_points()
+    return [e for group in ENTRY_POINTS.values() for e in found.select(group=group)]
 
 
 def names(group: str) -> list[str]:
