@@ -396,9 +396,15 @@ def test_the_comparison_of_two_runs_is_paired_and_names_the_settings() -> None:
 
 def test_equal_settings_are_equal_in_runs_of_all_ages() -> None:
     """Older runs have the settings of all routes beside each other, and some that are gone."""
-    flat = {"runs": 10, "route": "gate", "route_others": 0.35, "gate_share": 0.15, "gate": "global"}
+    flat = {
+        "keep_runs": 8,
+        "route": "gate",
+        "route_others": 0.35,
+        "gate_share": 0.15,
+        "gate": "global",
+    }
     flat |= {"route_top_k": 5, "split": "equal", "pair_share": 0.0}
-    nested = {"runs": 10, "route": {"name": "gate", "others": 0.35, "share": 0.15}}
+    nested = {"keep_runs": 8, "route": {"name": "gate", "others": 0.35, "share": 0.15}}
     old, new = (
         replace(record("trace", [1.0], seed), method_settings=own)
         for seed, own in enumerate((flat, nested))

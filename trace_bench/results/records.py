@@ -177,13 +177,14 @@ _GONE: Mapping[str, Any] = {
     **{"split": "equal", "trunk_share": 0.0, "target_share": 0.0, "pair_share": 0.0},
     **{"order_by": "delta", "gate": "global", "gate_lock": "prefill", "route_failures": True},
 }
-"""What older runs have as a setting, and the value that all runs have by now."""
+"""What older runs of TRACE and its kin have as settings, and the values that all have by now."""
 
 
 def own_settings(record: Record) -> dict[str, Any]:
     """The method's settings, the same in runs of all ages where they mean the same. What is chosen
     by a name and has settings of its own is that name and keys such as "route.others"."""
     out: dict[str, Any] = {}
+    gone = _GONE if "keep_runs" in record.method_settings else {}
     for key, value in record.method_settings.items():
         if isinstance(value, Mapping) and "name" in value:
             out |= {key if k == "name" else f"{key}.{k}": v for k, v in value.items()}
@@ -191,7 +192,7 @@ def own_settings(record: Record) -> dict[str, Any]:
             name, routes = _EARLIER[key]
             if record.method_settings.get("route") in routes:
                 out[f"route.{name}"] = value
-        elif key not in _GONE or value != _GONE[key]:
+        elif key not in gone or value != gone[key]:
             out[key] = value
     return out
 
