@@ -35,7 +35,7 @@ BY_PLAYING = {
     "hard": "the reference earns the full score",
     "random": "suite.task gives another task",
     "moody": "same bytes",
-    "unbounded": "a similarity from 0 to 1",
+    "unbounded": "`score.similarity` is 7.0",
     "same": "16 seeds give only 1 different first messages",
     "tools": "is not the target's",
     "invented": "there is no tool 'win'",
