@@ -17,3 +17,12 @@ def pytest_xdist_auto_num_workers() -> int:
     """Of `-n auto`: one more than there are cores, since a third of the time tests wait for a
     server, a worker or a clock."""
     return (os.cpu_count() or 1) + 1
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Adds what a test took to the file that TRACE_BENCH_TEST_TIMES names: .ci/run shows the
+    slowest of all its commands."""
+    path = os.environ.get("TRACE_BENCH_TEST_TIMES")
+    if path and "PYTEST_XDIST_WORKER" not in os.environ and report.duration >= 1:
+        with Path(path).open("a") as file:
+            file.write(f"{report.duration:6.1f} s  {report.nodeid} ({report.when})\n")
