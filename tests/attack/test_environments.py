@@ -149,7 +149,7 @@ LINES: dict[str, tuple[Any, tuple[Any, ...], dict[str, Any], str]] = {
     "an id of 1 MB": (task, (), {"id": "own/x/" + "1" * 10**6}, "printable"),
     "an id that is a list": (task, (), {"id": ["own"]}, "`id` is ['own']; allowed: str"),
     "a split that is a number": (task, (), {"split": 5}, "`split` is 5"),
-    "a seed that is a text": (task, (), {"seed": "1"}, "`seed` is '1'; allowed: int"),
+    "a seed that is a text": (task, (), {"seed": "1"}, "`seed` is '1'; allowed: a whole number"),
     "a seed without end": (task, (), {"seed": HUGE}, "`seed`"),
     "data that is a list": (task, (), {"data": []}, "`data` is []; allowed: object"),
     "a task with more in it": (task, (), {"more": 1}, "`more` is no key here"),

@@ -218,10 +218,15 @@ LEDGER = (lambda folder: read_ledger(folder / "ledger.jsonl"), "ledger.jsonl")
 BAD: dict[str, tuple[Any, str, str, str]] = {
     "a success that is a text": (LAB, '"success":true', '"success":"no"', "score.success` is 'no'"),
     "a token that is a text": (LAB, "[2]", '["x"]', "`trajectory.turns[0].token_ids[0]` is 'x'"),
-    "a similarity of 1.5": (LAB, ":1.0", ":1.5", "is 1.5; allowed: float <= 1.0"),
+    "a similarity of 1.5": (LAB, ":1.0", ":1.5", "is 1.5; allowed: a number from 0 to 1"),
     "a similarity that is none": (LAB, ":1.0", ":NaN", "NaN is not JSON"),
     "a similarity without end": (LAB, ":1.0", ":1e999", "1e999 is too large"),
-    "an index below zero": (LAB, '"index":0', '"index":-1', "`index` is -1; allowed: int >= 0"),
+    "an index below zero": (
+        LAB,
+        '"index":0',
+        '"index":-1',
+        "`index` is -1; allowed: a whole number from 0",
+    ),
     "another stop": (LAB, '"done"', '"end"', "is 'end'; allowed: done, turn_limit, context_limit"),
     "another role": (LAB, '"user"', '"boss"', "is 'boss'; allowed: system, user, assistant, tool"),
     "a call that is gone": (LAB, '"call":"train/0",', "", "`call` is missing"),
@@ -277,9 +282,9 @@ def test_a_bad_agent_is_named(given: dict[str, Any], why: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("key", "value", "why"),
     [
-        ("budget", -1, "`budget` is -1; allowed: int >= 0"),
-        ("similarity", "1", "`similarity` is '1'; allowed: float"),
-        ("success", [1.5], "`success[0]` is 1.5; allowed: float <= 1.0"),
+        ("budget", -1, "`budget` is -1; allowed: a whole number from 0"),
+        ("similarity", "1", "`similarity` is '1'; allowed: a number"),
+        ("success", [1.5], "`success[0]` is 1.5; allowed: a number from 0 to 1"),
         ("votes", {"a": [3, 2]}, "`passes or votes` does not agree"),
         ("method", "a\x1b[2J", "is no short printable text"),
         ("colour", "red", "`colour` is no key here"),

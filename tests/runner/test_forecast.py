@@ -50,6 +50,8 @@ def test_every_experiment_has_a_plan(
         assert "completion tokens\ngenerator: up to" in said
     elif name == "paper_cm2":  # its recordings are the user's own
         assert "env=recorded needs env.folder" in said and "trainer=verl on 8 GPU(s)" in said
+    elif code:  # its model has not been fetched yet
+        assert name.startswith("smollm2") and "trace_bench.models get smollm2" in said
     else:
         assert "nothing keeps it from running here" in said
 

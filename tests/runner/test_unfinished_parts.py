@@ -132,19 +132,28 @@ GIVEN: dict[str, tuple[Any, str]] = {
     "nothing": (None, "expected a trace_bench.Step, got NoneType"),
     "no score": (Step(done=True, stop=DONE), "ended without a score"),
     "a score that is none": (Step(done=True, score=1.0, stop=DONE), "trace_bench.Score, got float"),  # type: ignore[arg-type]
-    "nan": (Step(done=True, score=Score(float("nan"), True), stop=DONE), "from 0 to 1, got nan"),
-    "seven": (Step(done=True, score=Score(7, True), stop=DONE), "from 0 to 1, got 7"),
-    "a text": (Step(done=True, score=Score("1", True), stop=DONE), "from 0 to 1, got '1'"),  # type: ignore[arg-type]
-    "a number as success": (Step(done=True, score=Score(1.0, 1), stop=DONE), "must be True or"),  # type: ignore[arg-type]
+    "nan": (
+        Step(done=True, score=Score(float("nan"), True), stop=DONE),
+        "`similarity` is nan; allowed: a number from 0 to 1",
+    ),
+    "seven": (Step(done=True, score=Score(7, True), stop=DONE), "is 7; allowed: a number from 0"),
+    "a text": (Step(done=True, score=Score("1", True), stop=DONE), "is '1'; allowed: a number"),  # type: ignore[arg-type]
+    "a number as success": (
+        Step(done=True, score=Score(1.0, 1), stop=DONE),  # type: ignore[arg-type]
+        "`success` is 1; allowed: bool",
+    ),
     "odd details": (Step(done=True, score=Score(1.0, True, {"x": object()}), stop=DONE), "JSON"),
     "an odd milestone": (
         Step(done=True, score=Score(1.0, True, {}, (Milestone("a", float("inf"), True),))),
-        "JSON-safe",
+        "`milestones[0].similarity` is inf; allowed: a number from 0 to 1",
     ),
-    "a message without a role": (Step(({"content": "x"},)), "a message with a role"),
-    "a message without a text": (Step(({"role": "user", "content": 3},)), "must be a string"),
-    "a message that is none": (Step(("hello",)), "a message with a role"),  # type: ignore[arg-type]
-    "messages that are none": (Step("hello"), "messages and tools must be tuples"),  # type: ignore[arg-type]
+    "a message without a role": (Step(({"content": "x"},)), "`messages[0].role` is missing"),
+    "a message without a text": (
+        Step(({"role": "user", "content": 3},)),
+        "`messages[0].content` is 3; allowed: str",
+    ),
+    "a message that is none": (Step(("hello",)), "`messages[0]` is 'hello'; allowed: object"),  # type: ignore[arg-type]
+    "messages that are none": (Step("hello"), "`messages` is 'hello'; allowed: array"),  # type: ignore[arg-type]
 }
 
 

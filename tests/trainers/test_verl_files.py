@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,15 @@ from verl_job import spec
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
-from trace_bench.core.types import AdapterRef, AgentSpec, to_json
+from trace_bench.core.types import (
+    AdapterRef,
+    AgentSpec,
+    Boundary,
+    Failure,
+    StopReason,
+    Trajectory,
+    to_json,
+)
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.local import backend_of, load_model
 from trace_bench.policies.scripted import RandomPolicy
@@ -91,6 +100,9 @@ def test_a_file_of_verl_that_a_kill_left_empty(tmp_path: Path) -> None:
     assert not latest.exists() and steps.saved() == 0
 
 
+SHORT = Trajectory("toy/0", 0, "base", (), (), (), StopReason.DONE, None)
+
+
 def lines(path: Path, *values: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(value) + "\n" for value in values))
@@ -100,8 +112,12 @@ def test_a_job_goes_back_to_the_start_of_an_iteration(tmp_path: Path) -> None:
     """verl has learned from what was left of the second iteration, saved that, and gone on."""
 
     def episode(call: str, index: int, failed: bool = False) -> dict[str, object]:
-        failure = {"boundary": "environment", "error": "gone"} if failed else None
-        return {"call": call, "index": index, "trajectory": {"failure": failure}}
+        failure = Failure(Boundary.ENVIRONMENT, "gone") if failed else None
+        return {
+            "call": call,
+            "index": index,
+            "trajectory": to_json(replace(SHORT, failure=failure)),
+        }
 
     job, folder = spec(), tmp_path / "grpo/verl"
     one, two, three = (job.call(i) for i in range(3))
@@ -172,10 +188,16 @@ def test_both_trainers_start_from_the_same_adapter(tmp_path: Path, model: Path) 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("[1]", "not a JSON object"),
-        ('{"call": "c", "index": "0", "trajectory": {}}', "no 'index', which must be int"),
-        ('{"call": "c", "index": 0}', "no 'trajectory', which must be dict"),
-        ('{"call": "c", "index": 0, "trajectory": {"turns": 1}}', "no trajectory, KeyError"),
+        ("[1]", r"`it` is \[1\]; allowed: object"),
+        (
+            '{"call": "c", "index": "0", "trajectory": {}}',
+            "`index` is '0'; allowed: a whole",
+        ),
+        ('{"call": "c", "index": 0}', "`trajectory` is missing"),
+        (
+            '{"call": "c", "index": 0, "trajectory": {"turns": 1}}',
+            "`trajectory.turns` is 1",
+        ),
         ("\x00\x00", "Expecting value"),
     ],
 )
@@ -183,7 +205,7 @@ def test_a_damaged_episode_of_a_worker_is_named(tmp_path: Path, text: str, why: 
     """Not the line that is still being written."""
     path = tmp_path / "verl/episodes/a.jsonl"
     path.parent.mkdir(parents=True)
-    fine = json.dumps({"call": "b", "index": 0, "trajectory": {}})
+    fine = json.dumps({"call": "b", "index": 0, "trajectory": to_json(SHORT)})
     path.write_text(f"{fine}\n{text}")
     arrivals = Arrivals(path.parent)
     assert list(arrivals.take("c", {0})) == [] and arrivals.known("b") == {0}
@@ -220,7 +242,7 @@ def test_episodes_that_the_ledger_has_and_verl_has_not(tmp_path: Path) -> None:
     job.write(tmp_path)
     process = Process(tmp_path, VerlSettings(), print)
     collector = Collector(job, tmp_path, 0, Arrivals(tmp_path / "episodes"), process)
-    line = {"call": job.call(0), "index": 1, "trajectory": {}}
+    line = {"call": job.call(0), "index": 1, "trajectory": to_json(SHORT)}
     lines(tmp_path / "episodes/a.jsonl", line)
     collector.check_kept({1})
     with pytest.raises(UserError, match=r"lacks 1 of the 2 episodes of 'train/grpo/iter0000' that"):

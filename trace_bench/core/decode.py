@@ -14,7 +14,17 @@ import types as pytypes
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from enum import Enum
-from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    Annotated,
+    Any,
+    Literal,
+    NoReturn,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from trace_bench.core.limits import Limits, Unreadable, fault_of, measure, read
 from trace_bench.core.lines import Stored
@@ -232,7 +242,7 @@ def _refuse(error: Exception, kind: Any, data: Any, name: str = "") -> NoReturn:
     if said.startswith("Invalid enum value"):
         allowed = ", ".join(_names(kind))
     elif wanted := _WANTED.fullmatch(said):
-        allowed = wanted[1].replace("`", "")
+        allowed = _range(kind) or wanted[1].replace("`", "")
     elif missing := re.fullmatch("Object missing required field `(.*)`", said):
         raise Unreadable(f"`{key}.{missing[1]}` is missing".replace("`it.", "`")) from error
     else:
@@ -243,8 +253,9 @@ def _refuse(error: Exception, kind: Any, data: Any, name: str = "") -> NoReturn:
 def _inner(kind: Any, name: str) -> Any:
     """The annotation of a field, or of the elements of a list."""
     for one in _alternatives(kind):
+        one = get_args(one)[0] if get_origin(one) is Annotated else one
         if name and is_dataclass(one):
-            return get_type_hints(one)[name]
+            return get_type_hints(one, include_extras=True)[name]
         if not name and get_args(one):
             return get_args(one)[0]
     return Any
@@ -258,6 +269,17 @@ def _names(kind: Any) -> Iterable[str]:
         if isinstance(one, type) and issubclass(one, Enum):
             return [str(member.value) for member in one]
     return ()
+
+
+def _range(kind: Any) -> str:
+    """What a number may be, of which msgspec names the bound that was passed alone."""
+    for one in _alternatives(kind):
+        base, *metas = get_args(one) if get_origin(one) is Annotated else (None,)
+        for low, high in [(meta.ge, meta.le) for meta in metas if meta.ge is not None]:
+            words = "a whole number" if base is int else "a number"
+            words += f" from {low}" if low > -(2**53) else ""
+            return words + (f" to {high}" if high is not None and high < 2**53 else "")
+    return ""
 
 
 def _alternatives(kind: Any) -> tuple[Any, ...]:
