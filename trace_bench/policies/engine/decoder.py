@@ -32,7 +32,6 @@ _KINDS = ("llama", "qwen2", "qwen3")
 _ROPES = ("default", "linear", "llama3")  # those whose angles do not depend on the length
 _UNBIASED = ("o_proj", "gate_proj", "up_proj", "down_proj")
 _BLOCK = 64  # cache lengths are multiples of this
-_LAST = 4  # tokens of a row in the last layer; products of fewer rows are rounded in another way
 
 
 def supports(model: Any) -> bool:
@@ -101,41 +100,20 @@ class Decoder:
     def forward(self, rows: Rows) -> Tensor:
         """See `Backend.forward`."""
         self._reserve(int((rows.starts + rows.counts).max()))
-        layout = self._layout(rows)
+        layout = make_layout(rows, self._rotation, (self.slots, self.kv, self._cache.shape[-2]))
+        ends = np.cumsum(rows.counts)
+        parts = [
+            (0 if first == 0 else int(ends[first - 1]), int(ends[end - 1]), name)
+            for name, first, end in groups(rows.adapters)
+        ]
         x = self._embedding.index_select(0, torch.from_numpy(rows.ids))
-        parts = _parts(rows)
-        for i in range(self._depth - 1):
+        for i in range(self._depth):
             x = self._layer(x, i, parts, layout)
-        x, ends = self._last_layer(x, rows, layout)
         return self._matrices.logits(x.index_select(0, torch.from_numpy(ends - 1)))
 
-    def _layout(self, rows: Rows) -> Layout:
-        return make_layout(rows, self._rotation, (self.slots, self.kv, self._cache.shape[-2]))
-
-    def _last_layer(self, x: Tensor, rows: Rows, layout: Layout) -> tuple[Tensor, np.ndarray]:
-        """The last layer for the last tokens of each row, since no other's output is read; with the
-        ends of their rows. All tokens' keys and values are kept."""
-        layer, ends = self._depth - 1, np.cumsum(rows.counts)
-        kept = np.minimum(rows.counts, _LAST)
-        if kept.sum() == ends[-1]:
-            return self._layer(x, layer, _parts(rows), layout), ends
-        last = np.cumsum(kept)
-        which = np.arange(last[-1]) + np.repeat(ends - last, kept)
-        starts = rows.starts + rows.counts - kept
-        tail = Rows(rows.ids[which], rows.slots, starts, kept, rows.adapters)
-        q, places = self._queries(x, layer, _parts(rows), layout), torch.from_numpy(which)
-        x, q = x.index_select(0, places), q.index_select(0, places)
-        return self._rest(x, q, layer, _parts(tail), self._layout(tail)), last
-
     def _layer(self, x: Tensor, index: int, parts: Parts, layout: Layout) -> Tensor:
-        q = self._queries(x, index, parts, layout)
-        return self._rest(x, q, index, parts, layout)
-
-    def _queries(self, x: Tensor, index: int, parts: Parts, layout: Layout) -> Tensor:
-        """The queries [tokens, H, D] of a layer, whose new keys and values go to the cache."""
-        heads = self.heads + self.kv
-        qkv = self._matrices.product("qkv", index, x, parts)
-        qkv = qkv.view(len(x), heads + self.kv, self.size)
+        heads, product = self.heads + self.kv, self._matrices.product
+        qkv = product("qkv", index, x, parts).view(len(x), heads + self.kv, self.size)
         qk, norms = qkv[:, :heads], self._norms[index]
         if norms is None:
             qkv[:, : self.heads].mul_(self.size**-0.5)
@@ -146,12 +124,8 @@ class Decoder:
         cache = self._cache[index]
         new = qkv[:, self.heads :].reshape(-1, self.size)
         cache.view(-1, self.size).index_copy_(0, layout.lines, new.to(cache.dtype))
-        return qkv[:, : self.heads]
-
-    def _rest(self, x: Tensor, q: Tensor, index: int, parts: Parts, layout: Layout) -> Tensor:
-        """A layer's output, from its queries."""
-        product = self._matrices.product
-        x = product("out", index, self._attend(q, self._cache[index], layout), parts, x)
+        h = self._attend(qkv[:, : self.heads], cache, layout)
+        x = product("out", index, h, parts, x)
         gate, up = product("gate_up", index, x, parts).chunk(2, dim=1)
         h = functional.silu(gate).mul_(up)
         return product("down", index, h, parts, x)
@@ -251,11 +225,3 @@ class Decoder:
         q_norm = attention.q_norm.weight[order] * self.size**-0.5
         k_norm = attention.k_norm.weight[order]
         return torch.cat([q_norm.expand(self.heads, -1), k_norm.expand(self.kv, -1)])
-
-
-def _parts(rows: Rows) -> Parts:
-    ends = np.cumsum(rows.counts)
-    return [
-        (0 if first == 0 else int(ends[first - 1]), int(ends[end - 1]), name)
-        for name, first, end in groups(rows.adapters)
-    ]
