@@ -136,12 +136,14 @@ def test_shared_databases_behave_as_full_copies(
 ) -> None:
     suite, shared = suites[domain], suites[domain]._toolbox
     before = shared.world({"id": "before"}).hash()
-    monkeypatch.setattr(tau2_world, "Shared", Whole)
     whole = Toolbox(load(domain))
     changed = 0
     seen: dict[str, str] = {}  # the port's hash -> our changes
     for task, calls in sequences(suite, shared):
-        one, two = shared.world(task.data["record"]), whole.world(task.data["record"])
+        one = shared.world(task.data["record"])
+        with monkeypatch.context() as patch:
+            patch.setattr(tau2_world, "Shared", Whole)
+            two = whole.world(task.data["record"])
         assert isinstance(one.run(tau2_world.kit, domain).db.users, Shared)
         for name, arguments in calls:
             assert one.call(AGENT, name, arguments) == two.call(AGENT, name, arguments)
