@@ -18,9 +18,8 @@ from trace_bench.core.types import AdapterRef, AgentSpec, Message, Purpose
 from trace_bench.methods.trace.learned import fit
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.policies.local import LocalPolicy
-from trace_bench.policies.routing.classifier import ClassifierRouter, blend
 from trace_bench.policies.routing.merge import Mixture
-from trace_bench.policies.routing.router import make_router
+from trace_bench.policies.routing.router import ClassifierRouter, blend, make_router
 from trace_bench.tiny import MODEL_FOLDER
 
 HABITS = {

@@ -22,8 +22,7 @@ from trace_bench.core.types import AdapterRef, AgentSpec, Message, Tool, Turn
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
-from trace_bench.policies.routing.classifier import shown
-from trace_bench.policies.routing.router import make_router
+from trace_bench.policies.routing.router import make_router, shown
 from trace_bench.show import render
 from trace_bench.tiny import MODEL_FOLDER
 

@@ -2,7 +2,7 @@
 for each adapter.
 
 The gate is a linear layer on the base model's state of a prompt, followed by a softmax over the
-adapters and the base model, as `policies.routing.classifier` applies it. The weights are rounded to
+adapters and the base model, as `policies.routing.router` applies it. The weights are rounded to
 tenths, and their gradient passes the rounding as if it were not there (straight-through, Bengio et
 al. 2013, arXiv 1308.3432), so the trainer computes the log-probabilities of exactly what was
 sampled.
@@ -21,8 +21,8 @@ from trace_bench.core.protocols import State
 from trace_bench.core.types import AdapterRef
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.precision import DType
-from trace_bench.policies.routing.classifier import LOCK, Linear, blend, rounded, softmax
 from trace_bench.policies.routing.merge import Mixture
+from trace_bench.policies.routing.router import LOCK, Linear, blend, rounded, softmax
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.tree import Tree
 

@@ -6,12 +6,11 @@ class that inherits the kind, and a part has it because its class inherits that:
 recognised by a member's name. What must be known before the part is built, such as its container
 image, is an attribute of the class.
 
-    environments   Env, Suite (HasReference, HasMilestones, HasChecklist, Synthesizes,
-                   SynthesizesDomains, ActsTogether)
-    policies       Policy (RanksLabels, ShowsState), Router (RoutesTurns)
+    episodes       Env, Suite (HasReference, HasMilestones, HasChecklist, Synthesizes,
+                   SynthesizesDomains, ActsTogether), Policy (RanksLabels, ShowsState),
+                   Router (RoutesTurns)
     training       Trainer (ContinuesAdapters, AssignsAdvantages, FineTunes), Method, Lab; of what
-                   runs a trainer's episodes elsewhere: TakesBack
-    run            Tracker (TakesReport)
+                   runs a trainer's episodes elsewhere: TakesBack; Tracker (TakesReport)
 
 A class that inherits none of these is a guest (`declared.adopted`): it works with the required
 members alone. Every part that is found by name (`settings.registry`) is built by its factory, whose
@@ -19,19 +18,13 @@ parameters are the part's settings; one annotated `RunContext` receives the fact
 """
 
 from trace_bench.core.protocols.declared import abilities, adopted, make_env
-from trace_bench.core.protocols.environments import (
+from trace_bench.core.protocols.episodes import (
     ActsTogether,
     Env,
     HasChecklist,
     HasMilestones,
     HasReference,
     Lender,
-    Suite,
-    Synthesizes,
-    SynthesizesDomains,
-    Typical,
-)
-from trace_bench.core.protocols.policies import (
     Policy,
     Prompt,
     RanksLabels,
@@ -39,10 +32,13 @@ from trace_bench.core.protocols.policies import (
     RoutesTurns,
     ShowsState,
     State,
+    Suite,
+    Synthesizes,
+    SynthesizesDomains,
     TurnReply,
     TurnRequest,
+    Typical,
 )
-from trace_bench.core.protocols.run import RunContext, TakesReport, Tracker
 from trace_bench.core.protocols.training import (
     Ask,
     AssignsAdvantages,
@@ -57,8 +53,11 @@ from trace_bench.core.protocols.training import (
     Phase,
     PlannedRun,
     PlayElsewhere,
+    RunContext,
     Source,
     TakesBack,
+    TakesReport,
+    Tracker,
     Trainer,
     TrainingJob,
     Yardstick,

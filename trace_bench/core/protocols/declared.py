@@ -12,7 +12,7 @@ import operator
 from collections.abc import Iterable
 from typing import Any
 
-from trace_bench.core.protocols.environments import Env, Suite
+from trace_bench.core.protocols.episodes import Env, Suite
 
 _HERE = __name__.rpartition(".")[0]
 

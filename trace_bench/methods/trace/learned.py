@@ -18,7 +18,7 @@ from trace_bench.core.protocols import Lab, State
 from trace_bench.core.types import AgentSpec, Message, Step, Task, Trajectory
 from trace_bench.methods.making import first_step
 from trace_bench.play.steps import usable, with_guidance
-from trace_bench.policies.routing.classifier import shown
+from trace_bench.policies.routing.router import shown
 
 if TYPE_CHECKING:
     from torch import Tensor

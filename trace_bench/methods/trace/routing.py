@@ -26,9 +26,9 @@ from trace_bench.core.types import AgentSpec
 from trace_bench.methods.looking.analysis import Analysis
 from trace_bench.methods.making import read_opening
 from trace_bench.methods.trace.learned import Conversations, Openings, first_steps
-from trace_bench.policies.routing.classifier import LOCK
 from trace_bench.policies.routing.merge import around
-from trace_bench.policies.routing.zero_shot import VERSION
+from trace_bench.policies.routing.retrieval import VERSION
+from trace_bench.policies.routing.router import LOCK
 from trace_bench.trainers.record import start_of
 
 if TYPE_CHECKING:
