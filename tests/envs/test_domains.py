@@ -14,7 +14,7 @@ from trace_bench.core.protocols import SynthesizesDomains
 from trace_bench.core.types import Message, Score, StopReason, Task
 from trace_bench.envs.check import check
 from trace_bench.envs.domains.env import DomainEnv
-from trace_bench.envs.domains.tasks import TABLES
+from trace_bench.envs.domains.tasks import tables
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.envs.toolsandbox.tools.augment import catalog
 from trace_bench.methods.making import self_test
@@ -45,7 +45,7 @@ def find(*wanted: str) -> Task:
     raise AssertionError(f"no task of {wanted}")
 
 
-@pytest.mark.parametrize("domain", TABLES)
+@pytest.mark.parametrize("domain", tables())
 def test_a_domain_keeps_the_contract(domain: str) -> None:
     tasks = [SUITE.synthetic_in(domain, seed) for seed in range(4)]
     report = check(SUITE, tasks)
@@ -59,7 +59,7 @@ def test_a_domain_keeps_the_contract(domain: str) -> None:
 def test_domains_share_no_tool_with_each_other_or_with_the_phone() -> None:
     seen: set[str] = set()
     phone = set(catalog())
-    for table in TABLES.values():
+    for table in tables().values():
         names = {tool["function"]["name"] for tool in table.tools()}
         assert len(names) == 5 and not names & (seen | phone)
         seen |= names

@@ -17,13 +17,13 @@ from trace_bench.envs.toolsandbox.databases import (
     LogEntry,
     Snapshot,
 )
-from trace_bench.envs.toolsandbox.scoring.assignment import score_episode
 from trace_bench.envs.toolsandbox.scoring.goals import Goal, read_goal
-from trace_bench.envs.toolsandbox.scoring.similarity import (
+from trace_bench.envs.toolsandbox.scoring.score import (
     Similarities,
     column_similarity,
     rouge_l,
     rows_similarity,
+    score_episode,
 )
 
 NOTHING = read_goal((), ())

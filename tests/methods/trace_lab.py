@@ -29,10 +29,9 @@ from trace_bench.core.types import (
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.envs.toolsandbox.scenarios.build import build
-from trace_bench.envs.toolsandbox.scenarios.play import Playback, play
 from trace_bench.envs.toolsandbox.scenarios.pools import Words
 from trace_bench.envs.toolsandbox.scenarios.shapes import shapes
-from trace_bench.envs.toolsandbox.scenarios.solver import Solver
+from trace_bench.envs.toolsandbox.scenarios.solver import Playback, Solver, play
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.scripted import IdlePolicy
 

@@ -17,10 +17,9 @@ from functools import lru_cache
 from trace_bench.core.types import Message, Tool
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.build import build, unsolved
-from trace_bench.envs.toolsandbox.scenarios.play import play
 from trace_bench.envs.toolsandbox.scenarios.pools import Words
 from trace_bench.envs.toolsandbox.scenarios.shapes import Shape, shapes
-from trace_bench.envs.toolsandbox.scenarios.solver import Redraw, Solver
+from trace_bench.envs.toolsandbox.scenarios.solver import Redraw, Solver, play
 from trace_bench.play.steps import with_guidance
 from trace_bench.tiny.template import render
 

@@ -17,7 +17,7 @@ from trace_bench.core.chat import answer_call, read_call
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Env
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task, Tool
-from trace_bench.envs.domains.tasks import TABLES, Row, apply
+from trace_bench.envs.domains.tasks import Row, apply, tables
 
 ACT, TELL = 0.6, 0.4  # shares of the reward
 _MESSAGES = 30  # of the agent
@@ -32,7 +32,7 @@ class DomainEnv(Env):
 
     def reset(self, task: Task) -> Step:
         data = task.data
-        self._table, self._data = TABLES[data["domain"]], data
+        self._table, self._data = tables()[data["domain"]], data
         self._tools = {tool["function"]["name"]: tool for tool in self._table.tools()}
         self._rows = [dict(row) for row in data["rows"]]
         self._found: set[str] = set()

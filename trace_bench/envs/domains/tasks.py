@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from functools import cache
 from typing import Any
 
 from trace_bench.core.chat import make_call, make_tool
@@ -71,8 +71,11 @@ def _table(noun: str, first: str, second: str, count: str, place: str) -> Domain
 _DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday"
 _ROOMS = "north south east west upper lower"
 
-TABLES: Mapping[str, Domain] = MappingProxyType(
-    {
+
+@cache
+def tables() -> Mapping[str, Domain]:
+    """The domains by name."""
+    return {
         "calendar": _table(
             "event", "budget design launch board spring sales", "review lunch call visit",
             "length 10 240", f"day {_DAYS}",
@@ -121,9 +124,7 @@ TABLES: Mapping[str, Domain] = MappingProxyType(
             "meter", "cellar roof barn workshop pool", "heater pump charger boiler",
             "reading 100 9000", "tariff day night peak green",
         ),
-    }
-)  # fmt: skip
-"""The domains by name."""
+    }  # fmt: skip
 
 
 SYSTEM = "You are an assistant. Use the tools."
@@ -164,10 +165,10 @@ def domain_data(domain: str, seed: int) -> dict[str, Any]:
 
     `rows` and `wanted`: the table before and after; `user`: the messages, one after the other;
     `turns`: for each of them the reference's calls and what it asks to be told."""
-    if domain not in TABLES:
-        raise unknown("domain", domain, TABLES, "domain")
+    if domain not in tables():
+        raise unknown("domain", domain, tables(), "domain")
     rng = random.Random(f"domains/{domain}/{seed}")
-    table = TABLES[domain]
+    table = tables()[domain]
     names = [f"{first} {second}" for first in table.names[0] for second in table.names[1]]
     rng.shuffle(names)
     rows = [_row(rng, table, name) for name in names[:_ROWS]]

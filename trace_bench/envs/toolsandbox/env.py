@@ -18,8 +18,8 @@ from trace_bench.envs.toolsandbox.databases import (
     LogEntry,
     ToolFault,
 )
-from trace_bench.envs.toolsandbox.scoring.assignment import score_episode
 from trace_bench.envs.toolsandbox.scoring.goals import goal_of
+from trace_bench.envs.toolsandbox.scoring.score import score_episode
 from trace_bench.envs.toolsandbox.tools.augment import catalog, offer
 from trace_bench.envs.toolsandbox.tools.spec import check_arguments
 

@@ -1,11 +1,10 @@
 """The embedded suite's scenarios: a seeded generator, fixed splits, and synthetic tasks.
 
 suite               tasks by split and index, or by capability and seed
-pairs               tasks by two capabilities and seed
 build               a task from a shape and a seed
 shapes              which requests come together in which state of the phone
 requests/           the kinds of requests, an area of the phone each: how they are worded and solved
-solver, play        what a request and its solution are, and playing one in the environment
+solver              what a request and its solution are, and playing one in the environment
 pools               the words and wordings of each split
 """
 

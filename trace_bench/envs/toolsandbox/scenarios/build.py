@@ -13,17 +13,18 @@ from typing import Any
 
 from trace_bench.core.types import Task
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
-from trace_bench.envs.toolsandbox.scenarios.play import Playback, play
 from trace_bench.envs.toolsandbox.scenarios.pools import Choices, Words, belongs, sentence
 from trace_bench.envs.toolsandbox.scenarios.shapes import INSUFFICIENT, Shape
 from trace_bench.envs.toolsandbox.scenarios.solver import (
     CAPABILITIES,
     EXACT,
     TELL,
+    Playback,
     Redraw,
     Request,
     Solver,
     Turns,
+    play,
 )
 from trace_bench.envs.toolsandbox.tools.search import data as search_data
 

@@ -31,14 +31,19 @@ from trace_bench.core.protocols import (
 from trace_bench.core.types import Message, Task
 from trace_bench.envs import EitherEnv
 from trace_bench.envs.domains.env import DomainEnv
-from trace_bench.envs.domains.tasks import TABLES, domain_data
+from trace_bench.envs.domains.tasks import domain_data, tables
 from trace_bench.envs.domains.tasks import reference as domain_reference
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
 from trace_bench.envs.toolsandbox.scenarios.build import build
-from trace_bench.envs.toolsandbox.scenarios.play import assistant, message_constraint
 from trace_bench.envs.toolsandbox.scenarios.pools import Words
 from trace_bench.envs.toolsandbox.scenarios.shapes import INSUFFICIENT, SINGLE, TURNS, Shape, shapes
-from trace_bench.envs.toolsandbox.scenarios.solver import CAPABILITIES, EXACT, TELL
+from trace_bench.envs.toolsandbox.scenarios.solver import (
+    CAPABILITIES,
+    EXACT,
+    TELL,
+    assistant,
+    message_constraint,
+)
 from trace_bench.envs.toolsandbox.tools.augment import Augmentation
 
 PREFIX = "toolsandbox/embedded"
@@ -162,7 +167,7 @@ class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains)
 
     def domains(self) -> tuple[str, ...]:
         """Those beside the phone world."""
-        return tuple(TABLES)
+        return tuple(tables())
 
     def synthetic_in(self, domain: str, seed: int) -> Task:
         data = domain_data(domain, seed)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from trace_bench.core.types import Tool
-from trace_bench.envs.toolsandbox.tools import records, search, setting, utilities
+from trace_bench.envs.toolsandbox.tools import records, search, utilities
 from trace_bench.envs.toolsandbox.tools.spec import ToolSpec
 
 Augmentation = Literal[
@@ -123,5 +123,5 @@ def _scramble(schema: Tool, augmentation: str, shown_name: str) -> Tool:
 @lru_cache(maxsize=1)
 def catalog() -> Mapping[str, ToolSpec]:
     """The agent's 33 tools, read-only, in a fixed order."""
-    specs = (*setting.TOOLS, *records.TOOLS, *utilities.TOOLS, *search.TOOLS)
+    specs = (*records.TOOLS, *utilities.TOOLS, *search.TOOLS)
     return MappingProxyType({spec.name: spec for spec in specs})

@@ -14,7 +14,7 @@ from importlib import resources
 from typing import Any
 
 from trace_bench.envs.toolsandbox.databases import Databases, ToolFault
-from trace_bench.envs.toolsandbox.tools.setting import current_location, require_wifi
+from trace_bench.envs.toolsandbox.tools.records import current_location, require_wifi
 from trace_bench.envs.toolsandbox.tools.spec import (
     LATITUDES,
     LONGITUDES,

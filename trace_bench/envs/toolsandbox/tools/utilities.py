@@ -9,7 +9,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from trace_bench.envs.toolsandbox.databases import Databases, ToolFault
-from trace_bench.envs.toolsandbox.tools.setting import require_wifi
+from trace_bench.envs.toolsandbox.tools.records import require_wifi
 from trace_bench.envs.toolsandbox.tools.spec import (
     LATITUDES,
     LONGITUDES,
