@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -174,6 +178,28 @@ def test_a_worker_that_cannot_start_says_why() -> None:
     suite = in_sandbox(PHONE, Sandbox("process"), python="/bin/false")
     with pytest.raises(UserError, match="worker does not start: it ended \\(exit code 1"):
         suite.make().reset(suite.tasks("train")[0])
+
+
+def test_a_worker_that_ends_at_its_start_is_started_again_where_others_had_started(
+    tmp_path: Path,
+) -> None:
+    """As a container that is killed while it starts: of five starts every second ends."""
+    python = tmp_path / "python"
+    python.write_text(
+        f"#!/bin/sh\ncd {tmp_path}; echo $$ >> pids\n"
+        f'[ $(($(wc -l < pids) % 2)) = 1 ] || exit 1\ncd {Path.cwd()}; exec {sys.executable} "$@"\n'
+    )
+    python.chmod(0o700)
+    suite = in_sandbox(PHONE, Sandbox("process", retries=1), python=str(python))
+    task, env = suite.tasks("train")[0], suite.make()
+    for started in (1, 3, 5):
+        assert env.reset(task).messages
+        pids = (tmp_path / "pids").read_text().split()
+        assert len(pids) == started
+        os.kill(int(pids[-1]), signal.SIGKILL)
+        while Path(f"/proc/{pids[-1]}/exe").exists():
+            time.sleep(0.01)
+    suite.close()
 
 
 def test_other_code_in_the_worker_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -290,15 +290,23 @@ class Pool:
                 self._retire(worker)
         if self._broken is not None:
             raise self._broken
-        there = len(self._workers)
-        while len(self._workers) < self._size:
-            self._workers.append(Worker(self._spawn()))  # one by one: a later one may fail
-        for worker in self._workers[there:]:
-            self._greet(worker)
+        for left in range(self._retries, -1, -1):
+            there = len(self._workers)
+            while len(self._workers) < self._size:
+                self._workers.append(Worker(self._spawn()))  # one by one: a later one may fail
+            for worker in self._workers[there:]:
+                try:
+                    self._greet(worker)
+                except Lost as error:  # where others have started: as one that ends at work
+                    if not (left and self.greeted):
+                        raise UserError(
+                            f"the environment's worker does not start: {error}"
+                        ) from error
+                    self.lost.append(f"it ended at its start: {error}")
 
     def _greet(self, worker: Worker) -> None:
         """Reads the worker's greeting. Raises UserError if the worker has other code, or cannot
-        build the environment."""
+        build the environment; Lost if it ends before."""
         greeting = self._first(worker)
         if (error := greeting.get("error")) is not None:
             raise UserError(f"the environment cannot be made in its worker: {error}")
@@ -319,8 +327,8 @@ class Pool:
         try:
             worker.send({"id": 0, **source}, time.monotonic() + self._deadline)
             error = self._first(worker).get("error")
-        except (Lost, UserError) as lost:
-            error = f"it was not accepted: {lost}"
+        except Lost as lost:
+            error = f"the worker with it does not start: {lost}"
         if error is not None:
             self._retire(worker)
             self._broken = SourceError(f"the environment's source is broken: {error}")
@@ -336,9 +344,9 @@ class Pool:
                     if selector.select(0.2) and (messages := worker.lines()):
                         return messages[0]
             raise Lost(f"no greeting within {self._start:g} s ({worker.transport.epitaph()})")
-        except Lost as error:
+        except Lost:
             self._retire(worker)
-            raise UserError(f"the environment's worker does not start: {error}") from error
+            raise
 
     def _retire(self, worker: Worker) -> None:
         worker.transport.kill()
