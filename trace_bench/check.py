@@ -18,7 +18,7 @@ from itertools import combinations
 from pathlib import Path
 
 from trace_bench.core.command import command, told
-from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.errors import UserError, outlasting, unknown
 from trace_bench.core.protocols import Suite
 from trace_bench.envs.check import Line, check
 from trace_bench.play.suites import in_both, splits_of, tasks_of
@@ -36,6 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0 if told(arguments, __doc__) else _check(list(arguments))
 
 
+@outlasting()
 def _check(arguments: list[str]) -> int:
     config_dir = take(arguments, "--config-dir")
     split, limit = take(arguments, "split"), take(arguments, "limit") or str(LIMIT)

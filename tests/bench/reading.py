@@ -27,7 +27,7 @@ import yaml
 from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
-from trace_bench.settings.store import fill
+from trace_bench.settings.choices import fill
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "trace_bench"

@@ -7,7 +7,14 @@ episode: it becomes a `Failure` on that episode's trajectory and never ends a ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from trace_bench.core.text import described
+
+T = TypeVar("T")
 
 
 class TraceBenchError(Exception):
@@ -36,6 +43,33 @@ class EpisodeError(TraceBenchError):
 
 class BudgetExceeded(TraceBenchError):
     """A method asked for more rollouts than its budget has left."""
+
+
+def attempt(call: Callable[[], T]) -> T | BaseException:
+    """What a call of code from outside returns, or what it raises: `sys.exit` and other exceptions
+    than Python's usual ones too. Only the person at the keyboard ends the program."""
+    try:
+        return call()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        return error
+
+
+@contextmanager
+def outlasting() -> Iterator[None]:
+    """Turns what would end the program without a word (see `attempt`), wherever code from outside
+    raises it, into a UserError that names the place."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        *_, place = traceback.extract_tb(error.__traceback__)
+        raise UserError(
+            f"{place.filename}, line {place.lineno} ended the run with {described(error)}; only "
+            "Ctrl-C may. Change that part, then run the same command again."
+        ) from error
 
 
 def unknown(kind: str, given: object, allowed: Iterable[object], setting: str) -> UserError:

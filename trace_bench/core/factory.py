@@ -9,20 +9,23 @@ is no setting. Needs nothing but the standard library, so that it also works ins
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from trace_bench.core.checked import Parameter, arguments, build, parameters, returns, takes_any
-from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.errors import TraceBenchError, UserError, attempt
 from trace_bench.core.protocols import RunContext, adopted
 from trace_bench.core.protocols.declared import missing
+from trace_bench.core.text import described
 from trace_bench.core.types import to_json
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class Factory:
     @property
     def finished(self) -> bool:
         """Whether the attribute is a finished object rather than a class or function."""
-        kinds = (functools.partial,)
+        kinds = (partial,)
         return not (
             inspect.isclass(self.target)
             or inspect.isroutine(self.target)
@@ -95,7 +98,7 @@ class Factory:
 
     def adopted(self, made: object, kind: type) -> Any:
         """What was made, as a `kind`. Raises UserError if it lacks members of that protocol."""
-        if lacks := missing(made, kind):
+        if lacks := self.asked(lambda: missing(made, kind)):
             raise UserError(
                 f"{self.where}={self.text} gives {type(made).__name__}, which is no {kind.__name__}"
                 f": it has no {', '.join(lacks)} (see trace_bench.core.protocols). Change "
@@ -113,17 +116,19 @@ class Factory:
             keywords[name] = build(cls, options, group)
         else:
             keywords |= arguments(known, options, group, takes_any(self.target))
-        try:
-            return self.target(**keywords)
-        except TraceBenchError:
-            raise
-        except Exception as error:
-            if self.text.startswith("trace_bench."):
-                raise  # a bug in this package: keep its traceback
-            raise UserError(
-                f"{self.where}={self.text} raised {type(error).__name__}: {error}. Change "
-                f"`{self.where}` or `{group}.options`."
-            ) from error
+        return self.asked(lambda: self.target(**keywords), f" or `{group}.options`")
+
+    def asked(self, call: Callable[[], T], also: str = "") -> T:
+        """What a call of the target's code returns. Raises UserError for whatever it raises, unless
+        it is this package's own. `also`: what else may be changed."""
+        found = attempt(call)
+        if not isinstance(found, BaseException):
+            return found
+        if isinstance(found, TraceBenchError) or self.text.startswith("trace_bench."):
+            raise found  # a bug in this package keeps its traceback
+        raise UserError(
+            f"{self.where}={self.text} raised {described(found)}. Change `{self.where}`{also}."
+        ) from found
 
     def _parameters(self) -> tuple[type | None, Mapping[str, Parameter]]:
         """The dataclass that holds all settings (None if there is none), and the parameters that
@@ -147,22 +152,22 @@ def load(text: str, where: str) -> Factory:
         )
     if (here := str(Path.cwd())) not in sys.path and "" not in sys.path:
         sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module)
-    except (Exception, SystemExit) as error:  # a script without a guard ends the process
+    found: Any = attempt(lambda: importlib.import_module(module))  # a script may end the process
+    if isinstance(found, BaseException):
         if module.startswith("trace_bench."):
-            raise
+            raise found
         raise UserError(
-            f"{where}={text}: the module {module} cannot be imported ({type(error).__name__}: "
-            f"{' '.join(str(error).split())}). Looked for in the working folder and among the "
+            f"{where}={text}: the module {module} cannot be imported ({type(found).__name__}: "
+            f"{' '.join(str(found).split())}). Looked for in the working folder and among the "
             f"installed packages. Change `{where}`."
-        ) from error
+        ) from found
     for part in attribute.split("."):
-        if not hasattr(found, part):
+        inner = Factory(found, where, text).asked(partial(getattr, found, part, Factory))
+        if inner is Factory:
             offered = sorted(n for n in vars(found) if not n.startswith("_"))[:20]
             raise UserError(
                 f"{where}={text}: {module} has no attribute {attribute}; it has: "
                 f"{', '.join(offered) or 'nothing'}. Change `{where}`."
             )
-        found = getattr(found, part)
+        found = inner
     return Factory(found, where, text)

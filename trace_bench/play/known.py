@@ -39,7 +39,7 @@ def play_missing(
 
 def choices(
     player: Player, agent: AgentSpec, tasks: Sequence[Task]
-) -> list[Choice | Exception] | None:
+) -> list[Choice | BaseException] | None:
     """The router's choice for each task, or an exception if the task cannot be reset. None if the
     router or the suite waits for a model, or the router chooses at every turn: then the choice is
     only known in an episode. At most as many environments as the policy has places are open."""
@@ -52,7 +52,7 @@ def choices(
         or any(suite.asks_user() for suite in player.suites)
     ):
         return None
-    found: list[Choice | Exception] = []
+    found: list[Choice | BaseException] = []
     for first in range(0, len(tasks), player.policy.capacity):
         some = tasks[first : first + player.policy.capacity]
         found += _some(router, player.suites, agent, some)
@@ -81,19 +81,19 @@ class KnownCalls:
 
 def _some(
     router: Router, suites: Suites, agent: AgentSpec, tasks: Sequence[Task]
-) -> list[Choice | Exception]:
+) -> list[Choice | BaseException]:
     """The choices for one batch of tasks, which are reset together, suite by suite."""
     places: dict[int, list[int]] = {}
     for i, task in enumerate(tasks):
         places.setdefault(id(suites.of(task)), []).append(i)
-    found: dict[int, Choice | Exception] = {}
+    found: dict[int, Choice | BaseException] = {}
     for group in places.values():
         suite = suites.of(tasks[group[0]])
         due = [(make(suite), tasks[i]) for i in group]
         try:
             prompts: dict[int, Prompt] = {}
             for i, step in zip(group, step_all(suite, due), strict=True):
-                if isinstance(step, Exception):
+                if isinstance(step, BaseException):
                     found[i] = step
                 else:
                     prompts[i] = (with_guidance(step.messages, agent.prompt), step.tools)

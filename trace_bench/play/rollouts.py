@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trace_bench.core.decode import score_of
-from trace_bench.core.errors import EpisodeError, TraceBenchError, UserError
+from trace_bench.core.errors import EpisodeError, TraceBenchError, UserError, attempt
 from trace_bench.core.protocols import (
+    ActsTogether,
     Env,
     OnEpisode,
     Policy,
@@ -40,12 +41,10 @@ from trace_bench.core.types import (
 )
 from trace_bench.play.steps import (
     Faults,
-    Way,
     close,
     make,
     step_all,
     step_one,
-    way_of,
     with_guidance,
 )
 from trace_bench.play.suites import Suites
@@ -137,7 +136,7 @@ _Due = tuple[_Live, Task | Message]  # a reset (task) or a step (message) to mak
 
 
 class _Playing:
-    """One batch. The abilities of the policy and the suites are looked up once."""
+    """One batch."""
 
     def __init__(self, player: Player, batch: Batch, on_episode: OnEpisode | None) -> None:
         policy = player.policy
@@ -150,10 +149,9 @@ class _Playing:
         self.done: dict[int, Trajectory] = {}
         self.outbox: list[TurnRequest] = []
         self.asked = 0  # turns requested and not yet collected
-        self.thinking: dict[Future[Step | Exception], _Live] = {}
+        self.thinking: dict[Future[Step | BaseException], _Live] = {}
         self.routing: dict[Future[Choice], tuple[_Live, Step, tuple[Message, ...]]] = {}
         self.threads: ThreadPoolExecutor | None = None
-        self.ways: dict[int, Way] = {}  # by the suite's id()
 
     def play(self) -> list[Trajectory]:
         started, total = 0, len(self.batch)
@@ -222,20 +220,15 @@ class _Playing:
         groups: dict[int, list[_Due]] = {}
         for episode, what in due:
             groups.setdefault(id(episode.suite), []).append((episode, what))
-        for key, group in groups.items():
+        for group in groups.values():
             suite = group[0][0].suite
-            way = self.ways.get(key) or self.ways.setdefault(key, way_of(suite))
-            if way is Way.TOGETHER:
-                steps = step_all(suite, [(episode.env, what) for episode, what in group])
-                for (episode, _), step in zip(group, steps, strict=True):
-                    self._stepped(episode, step)
-            elif way is Way.IN_THREADS:
+            if suite.asks_user() and not isinstance(suite, ActsTogether):
                 for episode, what in group:
-                    future = self._in_thread(step_one, episode.env, what)
-                    self.thinking[future] = episode
-            else:
-                for episode, what in group:
-                    self._stepped(episode, step_one(episode.env, what))
+                    self.thinking[self._in_thread(step_one, episode.env, what)] = episode
+                continue
+            steps = step_all(suite, [(episode.env, what) for episode, what in group])
+            for (episode, _), step in zip(group, steps, strict=True):
+                self._stepped(episode, step)
 
     def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Runs a function that waits for a model's answer in a thread. When it ends, the
@@ -258,9 +251,9 @@ class _Playing:
         for future in [f for f in self.thinking if f.done()]:
             self._stepped(self.thinking.pop(future), future.result())
 
-    def _stepped(self, episode: _Live, step: Step | Exception) -> None:
+    def _stepped(self, episode: _Live, step: Step | BaseException) -> None:
         """Handles the result of a reset or step."""
-        if isinstance(step, Exception):
+        if isinstance(step, BaseException):
             self._fail(episode, Boundary.ENVIRONMENT, step)
         elif episode.opened:
             self._take(episode, step)
@@ -344,17 +337,16 @@ class _Playing:
     def _cut(self, episode: _Live, stop: StopReason) -> None:
         """Ends an episode whose agent ran out of turns or context. That is not a failure of the
         infrastructure: the environment scores it as it stands, or else the score is 0."""
-        try:
-            score = score_of(episode.env.score())
-        except Exception as error:
-            self._fail(episode, Boundary.ENVIRONMENT, error)
-            return
-        self._finish(episode, stop, score)
+        score = attempt(lambda: score_of(episode.env.score()))
+        if isinstance(score, BaseException):
+            self._fail(episode, Boundary.ENVIRONMENT, score)
+        else:
+            self._finish(episode, stop, score)
 
-    def _fail(self, episode: _Live, boundary: Boundary, error: Exception | str) -> None:
+    def _fail(self, episode: _Live, boundary: Boundary, error: BaseException | str) -> None:
         if isinstance(error, EpisodeError):
             boundary = Boundary(error.boundary)
-        if self.player.faults is not None and isinstance(error, Exception):
+        if self.player.faults is not None and isinstance(error, BaseException):
             self.player.faults.note(episode.task, boundary, error)
         text = error if isinstance(error, str) else described(error)
         self._finish(episode, StopReason.ERROR, None, Failure(boundary, text))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.decode import step_of
-from trace_bench.core.errors import EpisodeError, SourceError, TraceBenchError
+from trace_bench.core.errors import EpisodeError, SourceError, TraceBenchError, attempt
 from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import (
     ActsTogether,
@@ -19,7 +19,7 @@ from trace_bench.core.protocols import (
     make_env,
 )
 from trace_bench.core.store import disk_errors
-from trace_bench.core.text import described, without_surrogates
+from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import (
     Boundary,
     Message,
@@ -31,70 +31,42 @@ Due = tuple[Env, Task | Message]
 """A reset (given a task) or a step (given the agent's message) to make."""
 
 
-class Way(Enum):
-    """How a suite's environments are stepped: all that are due in one call, one after the other,
-    or each in its own thread."""
-
-    TOGETHER = auto()
-    IN_TURN = auto()
-    IN_THREADS = auto()
-
-
-def way_of(suite: Suite) -> Way:
-    """How this suite's environments are stepped."""
-    if isinstance(suite, ActsTogether):
-        return Way.TOGETHER
-    return Way.IN_THREADS if suite.asks_user() else Way.IN_TURN
-
-
-def step_one(env: Env, what: Task | Message) -> Step | Exception:
+def step_one(env: Env, what: Task | Message) -> Step | BaseException:
     """One reset or step."""
-    try:
-        return usable(env.reset(what) if isinstance(what, Task) else env.step(what))
-    except Exception as error:
-        return error
-    except SystemExit as error:  # only the person at the keyboard ends the program
-        return EpisodeError(Boundary.ENVIRONMENT.value, described(error))
+    return attempt(lambda: usable(env.reset(what) if isinstance(what, Task) else env.step(what)))
 
 
-def step_all(suite: Suite, due: Sequence[Due]) -> Sequence[Step | Exception]:
-    """Many resets and steps of one suite's environments, in this thread."""
+def step_all(suite: Suite, due: Sequence[Due]) -> Iterator[Step | BaseException]:
+    """Many resets and steps of one suite's environments, in this thread: together where the suite
+    `ActsTogether`, else each when its result is asked for."""
     if not isinstance(suite, ActsTogether):
-        return [step_one(env, what) for env, what in due]
+        return (step_one(env, what) for env, what in due)
     made = [call for call in due if not isinstance(call[0], Unmade)]
     found = iter(_together(suite, made) if made else ())
-    return [step_one(*call) if isinstance(call[0], Unmade) else next(found) for call in due]
+    return (step_one(*call) if isinstance(call[0], Unmade) else next(found) for call in due)
 
 
-def _together(suite: ActsTogether, due: Sequence[Due]) -> Sequence[Step | Exception]:
+def _together(suite: ActsTogether, due: Sequence[Due]) -> Sequence[Step | BaseException]:
     """One result per call, in order, also if the suite raises or returns another number. Raises
     UserError for a sandbox that does not work."""
-    try:
-        found = list(suite.act(due))
-    except SourceError as error:  # a generated environment that no longer loads
-        return [EpisodeError(Boundary.ENVIRONMENT.value, str(error))] * len(due)
-    except TraceBenchError:
-        raise
-    except Exception as error:
-        return [error] * len(due)
+    found = attempt(lambda: list(suite.act(due)))
+    if isinstance(found, SourceError):  # a generated environment that no longer loads
+        return [EpisodeError(Boundary.ENVIRONMENT.value, str(found))] * len(due)
+    if isinstance(found, TraceBenchError):
+        raise found
+    if isinstance(found, BaseException):
+        return [found] * len(due)
     if len(found) == len(due):
-        return [step if isinstance(step, Exception) else _checked(step) for step in found]
+        return [s if isinstance(s, BaseException) else attempt(partial(usable, s)) for s in found]
     why = f"act() returned {len(found)} results for {len(due)} calls"
     return [EpisodeError(Boundary.ENVIRONMENT.value, why)] * len(due)
-
-
-def _checked(given: Any) -> Step | Exception:
-    try:
-        return usable(given)
-    except Exception as error:
-        return error
 
 
 class Unmade(Env):
     """In place of an environment that its suite could not make: `reset` raises the suite's error,
     so that the episode fails like any other whose environment raises."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         self._error = error
 
     def reset(self, task: Task) -> Step:
@@ -106,10 +78,8 @@ class Unmade(Env):
 
 def make(suite: Suite) -> Env:
     """An environment for one episode; an `Unmade` one if the suite raises."""
-    try:
-        return make_env(suite)
-    except Exception as error:
-        return Unmade(error)
+    made = attempt(lambda: make_env(suite))
+    return Unmade(made) if isinstance(made, BaseException) else made
 
 
 def usable(given: Any) -> Step:
@@ -126,10 +96,7 @@ def usable(given: Any) -> Step:
 
 def close(env: Env) -> None:
     """Closes an environment. Errors are ignored: its score is already known."""
-    try:
-        env.close()
-    except Exception:
-        return
+    attempt(env.close)
 
 
 MOST = 8  # tracebacks of one start
@@ -143,7 +110,7 @@ class Faults:
     path: Path
     _kinds: set[str] = field(default_factory=set)
 
-    def note(self, task: Task, boundary: Boundary, error: Exception) -> None:
+    def note(self, task: Task, boundary: Boundary, error: BaseException) -> None:
         """Writes the exception's traceback unless one from the same place is there."""
         if error.__traceback__ is None:
             return

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.errors import TraceBenchError, UserError, attempt
 from trace_bench.core.protocols import Suite
 from trace_bench.core.store import canonical
-from trace_bench.core.text import visible
+from trace_bench.core.text import described, visible
 from trace_bench.core.types import Task
 
 GENERATED = "generated/"
@@ -59,13 +59,17 @@ def name_of(suite: Suite) -> str:
 def about_of(suite: Suite) -> dict[str, Any]:
     """The facts that a suite reports; empty if it reports none. Raises UserError if `about` raises
     or its facts are not JSON-safe."""
-    try:
+
+    def asked() -> dict[str, Any]:
         about = dict(suite.about())
         canonical(about)
         return about
-    except Exception as error:
-        why = f"about() raised or is not JSON-safe ({type(error).__name__}: {error})"
-        raise _broken(suite, why) from error
+
+    found = attempt(asked)
+    if isinstance(found, BaseException):
+        why = f"about() raised or is not JSON-safe ({described(found)})"
+        raise _broken(suite, why) from found
+    return found
 
 
 def splits_of(suite: Suite) -> list[str]:
@@ -115,12 +119,12 @@ def _content(task: Task) -> str:
 
 def _asked(suite: Suite, call: str, ask: Callable[[], Sequence[Any]]) -> list[Any]:
     """Calls a suite's method. An exception becomes a UserError that names the call."""
-    try:
-        return list(ask())
-    except TraceBenchError:
-        raise
-    except Exception as error:
-        raise _broken(suite, f"{call} raised {type(error).__name__}: {error}") from error
+    found = attempt(lambda: list(ask()))
+    if isinstance(found, TraceBenchError):
+        raise found
+    if isinstance(found, BaseException):
+        raise _broken(suite, f"{call} raised {described(found)}") from found
+    return found
 
 
 def _broken(suite: Suite, what: str) -> UserError:

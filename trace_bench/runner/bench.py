@@ -31,6 +31,7 @@ from trace_bench.runner.build import (
     MAKER,
     Log,
     clean_up,
+    make_policy,
     make_roles,
     make_suite,
     models_in_roles,
@@ -106,12 +107,7 @@ def build_bench(
     )
     checkpoints(settings, plan)
     context = replace(context, suite=suite)
-    policy: Policy = stack.enter_context(closing(parts["policy"].make(context)))
-    if not isinstance(policy.capacity, int) or policy.capacity < 1:
-        raise UserError(
-            f"policy={parts['policy'].label} has capacity={policy.capacity!r}; allowed: a whole "
-            "number from 1 (how many live episodes it takes). Change `policy`."
-        )
+    policy = stack.enter_context(closing(make_policy(parts, context)))
     held_out = tasks_of(suite, settings.evaluation.split)[: settings.evaluation.limit]
     return Bench(
         settings=settings,

@@ -141,6 +141,17 @@ def models_in_roles(settings: Settings) -> frozenset[str]:
     return frozenset(n for n, how in settings.llm.roles.items() if how.by == "endpoint")
 
 
+def make_policy(parts: Parts, run: RunContext) -> Policy:
+    """The policy that generates the agent's turns. Raises UserError."""
+    policy: Policy = parts["policy"].make(run)
+    if not isinstance(policy.capacity, int) or policy.capacity < 1:
+        raise UserError(
+            f"policy={parts['policy'].label} has capacity={policy.capacity!r}; allowed: a whole "
+            "number from 1 (how many live episodes it takes). Change `policy`."
+        )
+    return policy
+
+
 def scripted_policies(run: RunContext, names: Sequence[str]) -> dict[str, Policy]:
     """Scripted policies by name, for the lower and upper bounds."""
     return {name: find("policy", PartSettings(name)).make(run) for name in names}

@@ -134,14 +134,14 @@ class Evaluator:
         return job.player is self._player and job.player.repeats
 
     def _shared(
-        self, job: _OneAgent, choices: Sequence[Choice | Exception]
+        self, job: _OneAgent, choices: Sequence[Choice | BaseException]
     ) -> dict[int, tuple[Outcome, Spot | None]]:
         """Outcomes of other agents that act as this one would, by index in the plan. Independent of
         how many of this agent's own are on disk, so that the set of episodes to run is too."""
         shared: dict[int, tuple[Outcome, Spot | None]] = {}
         for i, (task, trial) in enumerate(job.plan.episodes):
             choice = choices[i % len(job.plan.tasks)]
-            if isinstance(choice, Mixture | Exception):
+            if isinstance(choice, Mixture | BaseException):
                 continue
             known = self._known.find(job.agent, choice, task.id, trial)
             if known is not None and (not job.keep or known[1] in self._kept):
@@ -181,7 +181,7 @@ class Evaluator:
         job: _OneAgent,
         which: Sequence[int],
         attempt: int,
-        choices: Sequence[Choice | Exception] | None = None,
+        choices: Sequence[Choice | BaseException] | None = None,
     ) -> None:
         """Runs those of the plan's episodes `which` that are missing. `choices`: the router's
         choices by task, if known."""
@@ -241,7 +241,7 @@ class _OneAgent:
         return f"evaluation/{self.label}" + (f"/attempt{attempt}" if attempt else "")
 
 
-def _names(choices: Sequence[Choice | Exception]) -> tuple[str | None, ...] | None:
+def _names(choices: Sequence[Choice | BaseException]) -> tuple[str | None, ...] | None:
     """The choices as a route; None if one is not an adapter's name."""
     names = tuple(c for c in choices if c is None or isinstance(c, str))
     return names if len(names) == len(choices) else None

@@ -10,16 +10,17 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.errors import TraceBenchError, UserError, outlasting
 from trace_bench.core.protocols import MethodPlan, Phase, Suite, Trainer
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls, read_key
 from trace_bench.play.suites import tasks_of
 from trace_bench.policies import check_device
 from trace_bench.results.uncertainty import can_show
-from trace_bench.runner.build import Parts, make_suite, models_in_roles, run_context
+from trace_bench.runner.build import Parts, make_policy, make_suite, models_in_roles, run_context
 from trace_bench.runner.plan import (
     check_needs,
     check_sandbox,
@@ -49,6 +50,7 @@ class Forecast:
     phases: tuple[Phase, ...] = ()
 
 
+@outlasting()
 def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
     """The plan as text, and whether something is missing. Raises nothing for that: it is listed."""
     f = Forecast(settings, parts, [])
@@ -56,6 +58,7 @@ def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
     f.trainer = _found(f, lambda: parts["trainer"].make(_context(f)))
     f.plan = _plan(f)
     f.phases = _phases(f)
+    _rest(f)
     env = "/".join(n for n in (parts["env"].label, settings.env.suite) if n)
     total = sum(p.rollouts for p in f.phases) - _above_budget(f)
     lines = [
@@ -104,6 +107,23 @@ def _tasks(f: Forecast) -> Suite | None:
         except UserError:
             return None
     return suite
+
+
+def _rest(f: Forecast) -> None:
+    """Builds the tracker, and a policy from outside the package. Of its own policies, which may
+    load a large model, everything is known otherwise."""
+    tracker = _found(f, lambda: f.parts["tracker"].make(_context(f)))
+    if tracker is not None:
+        tracker.close()
+    if f.parts["policy"].origin is None:
+        return
+    policy = _found(f, lambda: make_policy(f.parts, replace(_context(f), suite=f.suite)))
+    if policy is None:
+        return
+    if f.plan is not None and f.suite is not None and f.trainer is not None:
+        needs = partial(check_needs, f.plan, f.parts, f.suite, f.trainer, policy)
+        _found(f, needs)
+    policy.close()
 
 
 def _plan(f: Forecast) -> MethodPlan | None:

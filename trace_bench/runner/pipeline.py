@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.errors import BudgetExceeded, UserError
+from trace_bench.core.errors import BudgetExceeded, UserError, outlasting
 from trace_bench.core.lines import Outcome
 from trace_bench.core.protocols import HasReference, Method, Tracker, Yardstick
-from trace_bench.core.run_files import AGENT, FAULTS, LOWER, SUMMARY, UPPER
+from trace_bench.core.run_files import AGENT, CONFIG, FAULTS, LOWER, SUMMARY, UPPER
 from trace_bench.core.store import read_lines, write_json
 from trace_bench.core.types import CHARGED, AgentSpec, Task
 from trace_bench.play.known import KnownCalls
@@ -89,6 +89,8 @@ def run(settings: Settings) -> int:
     print(report.closing(done.summary, _columns()))
     if (larger := _larger(settings, done.summary)) is not None:
         print(larger)
+    if not (done.folder / SUMMARY).is_file():
+        raise UserError(f"{done.folder} holds no {SUMMARY} any more. Run the same command again.")
     print(f"run: {done.folder}", flush=True)
     if (why := _unmeasured(done)) is not None:
         print(f"error: {why}", file=sys.stderr)
@@ -115,6 +117,7 @@ def _unmeasured(done: Done) -> str | None:
     return f"{what} has a score. The first error: {first}"
 
 
+@outlasting()
 def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
     """Starts, resumes or loads the run of these settings. `verbose`: progress on stderr. Raises as
     `run` does; after KeyboardInterrupt the same call resumes the run."""
@@ -213,6 +216,11 @@ def _execute(
         seconds=clock.seconds,
         tracker=metrics.failure,
     )
+    if not (folder / CONFIG).exists():
+        raise UserError(
+            f"{folder} was removed while the run wrote to it, so it has no result. Run the same "
+            "command again."
+        )
     summary = summarize(bench, evaluation, lab, finished)
     write_json(folder / SUMMARY, summary)
     lab.conclude(summary)

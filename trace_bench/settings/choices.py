@@ -24,6 +24,7 @@ GROUPS: Mapping[str, type] = MappingProxyType(
 )
 """The groups and the dataclasses of their settings; of a part, those that all parts have."""
 MUST = "???"  # Hydra's word for a setting that must be given
+PROVIDER = "trace_bench"
 
 
 def conf_dir() -> Path:
@@ -97,3 +98,31 @@ def nested(group: str) -> frozenset[str]:
     its own: method.route=gate method.route.share=0.2."""
     parts = [load(text, group).known() for text in OWN.get(group, {}).values()]
     return frozenset(n for settings in parts for n, p in settings.items() if choices(p.hint))
+
+
+def fill() -> None:
+    """Offers Hydra every choice that has no file, and all of them as `part/NAME`, on which the file
+    of that name rests, which says its own name. Filling its store twice changes nothing."""
+    from hydra.core.config_store import ConfigNode, ConfigStore
+    from omegaconf import OmegaConf
+
+    class Choice(ConfigNode):
+        """Hydra copies a node when it is chosen, and only then is the part imported that has the
+        settings."""
+
+        def __init__(self, group: str, choice: str, named: bool) -> None:
+            super().__init__(f"{choice}.yaml", OmegaConf.create(), group, group, PROVIDER)
+            self.key, self.named = (group, choice), named
+
+        def __copy__(self) -> ConfigNode:
+            node = OmegaConf.create(defaults(*self.key, named=self.named))
+            return ConfigNode(self.name, node, self.group, self.package, self.provider)
+
+    store = ConfigStore.instance()
+    store.store(name="settings", node=of_the_run(), provider=PROVIDER)
+    for group in GROUPS:
+        taken, there = files(group), offered(group)
+        store.repo[group] = {
+            **{f"{c}.yaml": Choice(group, c, named=True) for c in there if c not in taken},
+            "part": {f"{c}.yaml": Choice(group, c, named=False) for c in there},
+        }

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.settings.choices import GROUPS, conf_dir, nested
+from trace_bench.settings.choices import GROUPS, conf_dir, fill, nested
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.registry import ENTRY_POINTS
 from trace_bench.settings.schema import Settings, parse, refuse_moved
@@ -31,8 +31,6 @@ def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
     Raises UserError for any error in `argv` itself.
     """
     import hydra
-
-    from trace_bench.settings.store import fill
 
     codes: list[int] = []
     bugs: list[Exception] = []
@@ -82,8 +80,6 @@ def compose_plain(
     """The composed settings as plain data, not yet checked."""
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
-
-    from trace_bench.settings.store import fill
 
     if config_dir is not None and not config_dir.is_dir():
         raise UserError(f"--config-dir {config_dir} is not a folder.")
@@ -170,7 +166,7 @@ def _opened(overrides: Sequence[str]) -> list[str]:
     """Overrides as Hydra wants them: `++` before a setting that is in none of our files, such as
     `env.options.size=40`, or that belongs to what a name chooses (`method.route.share=0.2`); and
     `method.route=gate` is `method.route.name=gate`. Raises UserError for what Hydra cannot read or
-    would read as another thing, and for a setting's old name."""
+    would read as another thing."""
     heads = {o.partition("=")[0].lstrip("+").rpartition(".")[0] for o in overrides}
     out = []
     for override in overrides:
@@ -195,17 +191,13 @@ def _refuse(override: str, name: str) -> None:
     choice = override.partition("=")[2]
     if "=" in override and not name.strip("~ "):
         raise UserError(f"{override!r} names no setting; {_FORM}")
-    refuse_moved(name)
-    if name in _groups():
-        if choice == "null":
-            raise UserError(
-                f"{override} is not allowed: leave `{name}` out, or name one of its files."
-            )
-        if choice.startswith("/") or ".." in choice.split("/"):
-            raise UserError(
-                f"{override} is not allowed: `{name}` takes the name of one of its files (your "
-                f"own: --config-dir FOLDER), not a path. Change `{name}`."
-            )
+    if name in _groups() and (choice[:1] in ("", *"/[{") or ".." in choice.split("/")):
+        raise UserError(
+            f"{name}={choice[:60]} is not allowed: `{name}` takes the name of one of its files "
+            f"(your own: --config-dir FOLDER), not a path or a list. Change `{name}`."
+        )
+    if name in _groups() and choice in ("null", "true", "false"):
+        raise UserError(f"{override} is not allowed: leave `{name}` out, or name one of its files.")
 
 
 _FORM = (
@@ -270,7 +262,9 @@ def _readable_errors() -> Iterator[None]:
         yield
     except (HydraException, OmegaConfBaseException) as error:
         raise _translate(error) from error
-    except (yaml.YAMLError, OSError, UnicodeDecodeError, RecursionError) as error:
+    except RecursionError as error:
+        raise UserError("a setting is nested too deeply to be read. Change it.") from error
+    except (yaml.YAMLError, OSError, UnicodeDecodeError) as error:
         why = " ".join(str(error).split())
         raise UserError(
             f"a settings file cannot be read ({why}). Change that file, which lies in the folder "
@@ -319,7 +313,9 @@ def _translate(error: Exception) -> UserError:
                     f"`{group}.factory` is a setting of `{group}=custom` alone, and another choice "
                     f"is made here. Change `{group}`."
                 )
-            return unknown("key", given[1] if given else key, _keys(node), str(key))
+            named = given[1] if given else str(key)
+            refuse_moved(named, node)
+            return unknown("key", named, (k for k in node if k != "hydra"), str(key))
     group_error = re.search(r"config group '([^']+)' does not exist", str(error))
     if group_error is not None:
         return unknown("group", group_error[1], _groups(), group_error[1])
@@ -336,10 +332,6 @@ def _chain(error: BaseException | None) -> Iterator[Any]:
     while error is not None:
         yield error
         error = error.__cause__
-
-
-def _keys(node: Mapping[str, Any]) -> list[str]:
-    return [str(key) for key in node if key != "hydra"]
 
 
 def _plain(cfg: Any) -> dict[str, Any]:

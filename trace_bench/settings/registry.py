@@ -33,9 +33,8 @@ from trace_bench.core.protocols import (
     Tracker,
     Trainer,
 )
-from trace_bench.settings.origin import Origin, origin_of
-from trace_bench.settings.schema import PartSettings
-from trace_bench.settings.state import name_of
+from trace_bench.settings.origin import Origin, name_of, origin_of
+from trace_bench.settings.schema import PartSettings, refuse_moved
 
 OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
@@ -166,10 +165,21 @@ def find(group: str, chosen: PartSettings, variant: str | None = None) -> Part:
     """The part that a group's settings name, with checked options. `variant`: the second half of a
     suite's name. Raises UserError that says what is wrong and what is allowed."""
     factory, distribution = _factory(group, chosen, variant)
+    return factory.asked(lambda: _part(group, chosen, factory, distribution))
+
+
+def _part(
+    group: str,
+    chosen: PartSettings,
+    factory: Factory,
+    distribution: metadata.Distribution | None,
+) -> Part:
     if factory.finished and KINDS[group] is not str:
         factory.adopted(factory.target, KINDS[group])
     known = factory.known()  # a null for a setting that this part lacks counts as not given
     given = {k: v for k, v in chosen.options.items() if v is not None or k in known}
+    for key in given.keys() - known.keys():
+        refuse_moved(f"{group}.{key}", known)
     given = _preset(group, chosen, given)
     options = factory.settings(given, group)
     own = factory.text in OWN[group].values() and (factory.importable or not factory.finished)

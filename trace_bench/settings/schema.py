@@ -8,7 +8,7 @@ factory (`settings.registry`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
@@ -298,27 +298,22 @@ PARTS: Mapping[str, type[PartSettings]] = {
 """The groups that choose a part."""
 
 
+_OF_ROUTE = (
+    "share", "examples", "tools", "top_k", "threshold", "others", "l2", "weight", "density",
+)  # fmt: skip
 MOVED: Mapping[str, str] = {
-    "method.route_share": "method.route.share",
-    "method.route_examples": "method.route.examples",
-    "method.route_tools": "method.route.tools",
-    "method.route_top_k": "method.route.top_k",
-    "method.route_threshold": "method.route.threshold",
-    "method.route_others": "method.route.others",
-    "method.route_l2": "method.route.l2",
-    "method.route_weight": "method.route.weight",
-    "method.route_density": "method.route.density",
-    "method.gate_share": "method.route.share",
-    "method.gate_rate": "method.route.rate",
-    "method.gate_warm": "method.route.warm",
+    **{f"method.route_{name}": f"method.route.{name}" for name in _OF_ROUTE},
+    **{f"method.gate_{name}": f"method.route.{name}" for name in ("share", "rate", "warm")},
     "method.merge_weight": "method.route.weight",
 }
 """Settings that have another name now: the old whole name, and the new one."""
 
 
-def refuse_moved(name: str) -> None:
-    """Raises UserError for a setting's old name, with the new one."""
-    if (new := MOVED.get(name.replace(".options.", ".", 1))) is not None:
+def refuse_moved(name: str, known: Container[str]) -> None:
+    """Raises UserError, with the new name, for the old name of a setting of a part that has the
+    settings `known`, the new one among them."""
+    new = MOVED.get(name.replace(".options.", ".", 1), "")
+    if new and new.split(".")[1] in known:
         raise UserError(f"`{name}` is now `{new}`. Change `{name}`.")
 
 
@@ -354,8 +349,6 @@ def _gathered(cls: type[P], group: str, data: Any) -> Any:
         return data
     own = {f.name for f in dataclasses.fields(cls)}
     rest = {key: value for key, value in data.items() if key not in own}
-    for key in rest:
-        refuse_moved(f"{group}.{key}")
     options = data.get("options") or {}
     if isinstance(options, Mapping) and (twice := sorted(rest.keys() & options.keys())):
         raise UserError(

@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.errors import attempt
 from trace_bench.core.protocols import TakesReport, Tracker
 from trace_bench.core.store import Lines, canonical
+from trace_bench.core.text import described
 
 CLOCK_WORDS = ("wall", "second", "seconds", "_s", "time")
 """A metric whose name ends in one of these depends on the machine's speed."""
@@ -76,10 +78,10 @@ class Metrics(Tracker):
     def _forward(self, action: Callable[[Tracker], None]) -> None:
         if self._tracker is None:
             return
-        try:
-            action(self._tracker)
-        except Exception as error:
-            why = " ".join(f"{type(error).__name__}: {error}".split())[:MOST_SAID]
+        tracker = self._tracker
+        error = attempt(lambda: action(tracker))
+        if isinstance(error, BaseException):
+            why = " ".join(described(error).split())[:MOST_SAID]
             self.failure = f"{type(self._tracker).__name__}, {why}"
             self._tracker = None
             self._log(

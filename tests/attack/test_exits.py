@@ -1,0 +1,179 @@
+"""Parts that end the program, remove its folder, or answer no question about themselves."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy import ToySuite
+
+from trace_bench.__main__ import main
+from trace_bench.core.protocols import Method, MethodPlan, Tracker
+from trace_bench.core.types import AgentSpec, Step
+from trace_bench.policies.scripted import IdlePolicy
+from trace_bench.runner.api import load
+
+HERE = __name__
+QUICK = ["method=base", "policy=idle", "evaluation.limit=3", "run_dir=run"]
+
+
+class Leaves(Method):
+    def plan(self, run: Any) -> MethodPlan:
+        return MethodPlan(learns=False)
+
+    def fit(self, base: AgentSpec, tasks: Any, lab: Any) -> AgentSpec:
+        sys.exit(0)
+
+
+class Plans(Leaves):
+    def plan(self, run: Any) -> MethodPlan:
+        raise asyncio.CancelledError
+
+
+class Removes(Leaves):
+    def fit(self, base: AgentSpec, tasks: Any, lab: Any) -> AgentSpec:
+        shutil.rmtree(lab.folder)
+        return base
+
+
+class Stops(IdlePolicy):
+    def collect(self) -> Any:
+        sys.exit(0)
+
+
+class Leaving(ToySuite):
+    def close(self) -> None:
+        sys.exit(0)
+
+
+def made() -> Any:
+    sys.exit(0)
+
+
+def generates() -> Any:
+    raise GeneratorExit
+
+
+class _Silent(type):
+    def __getattr__(cls, name: str) -> Any:
+        raise RuntimeError(f"ask for {name} elsewhere")
+
+
+class Silent(metaclass=_Silent):
+    """A class that answers no question about itself."""
+
+
+class Mute:
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"ask for {name} elsewhere")
+
+
+mute = Mute()
+
+
+class Lost(Tracker):
+    def __init__(self) -> None:
+        sys.exit(0)
+
+
+class LostLater(Lost):
+    def __init__(self) -> None:
+        return
+
+    def log(self, values: Any) -> None:
+        return
+
+    def conclude(self, summary: Any) -> None:
+        sys.exit(0)
+
+    def close(self) -> None:
+        sys.exit(0)
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def refused(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that ends a run of these settings with exit code 2."""
+    chosen = {a.partition("=")[0].removesuffix(".factory") for a in arguments}
+    others = [word for word in QUICK if word.partition("=")[0] not in chosen]
+    assert main([*others, *arguments]) == 2
+    said = capfd.readouterr().err.splitlines()
+    assert [line for line in said if line.startswith("error: ")] == said[-1:]
+    assert not Path("run", "summary.json").exists()
+    return said[-1]
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        (f"method.factory={HERE}:Leaves", ["test_exits.py, line", "ended the run", "SystemExit"]),
+        (f"method.factory={HERE}:Plans", ["test_exits.py, line", "CancelledError"]),
+        (f"method.factory={HERE}:Removes", ["run was removed while the run wrote to it"]),
+        (f"policy.factory={HERE}:Stops", ["test_exits.py, line", "SystemExit: 0"]),
+        (f"env.factory={HERE}:made", ["env.factory", "raised SystemExit: 0", "`env.factory`"]),
+        (f"env.factory={HERE}:generates", ["raised GeneratorExit"]),
+        (f"tracker.factory={HERE}:Lost", ["tracker.factory", "SystemExit"]),
+        (f"env.factory={HERE}:Silent", ["env.factory", "raised RuntimeError: ask for"]),
+        (f"env.factory={HERE}:mute", ["env.factory", "raised RuntimeError: ask for"]),
+        (f"method.factory={HERE}:mute.fit", ["method.factory", "raised RuntimeError: ask for"]),
+    ],
+)
+def test_a_part_that_ends_the_program_is_named(
+    setting: str, words: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    line = refused(capfd, setting)
+    assert all(word in line for word in words), line
+
+
+def test_an_environment_that_ends_the_program_loses_its_episode(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert "SystemExit: 3" in refused(
+        capfd, f"env.factory={HERE}:Exiting", "evaluation.split=train", "protocol=paper"
+    )
+
+
+class _ExitingEnv:
+    def reset(self, task: Any) -> Step:
+        sys.exit(3)
+
+    def step(self, action: Any) -> Step:
+        sys.exit(3)
+
+    def close(self) -> None:
+        sys.exit(3)
+
+
+class Exiting(ToySuite):
+    def make(self) -> Any:
+        return _ExitingEnv()
+
+
+def test_a_tracker_that_ends_the_program_ends_only_itself() -> None:
+    assert main([*QUICK, f"tracker.factory={HERE}:LostLater"]) == 0
+    assert "SystemExit" in load("run").summary["health"]["tracker"]
+
+
+@pytest.mark.parametrize("part", ["policy.factory={}:made", "tracker.factory={}:Lost"])
+def test_a_dry_run_builds_what_a_run_builds(part: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["method=base", part.format(HERE), "dry_run=true"]) == 1
+    assert "raised SystemExit: 0" in capfd.readouterr().out.partition("what keeps it")[2]
+
+
+@pytest.mark.parametrize(
+    "choice", ["method=[[[[[[trace]]]]]]", "env=[a,b]", "env={a: 1}", "trainer=[]", "+env=[a]"]
+)
+def test_a_list_is_no_choice(choice: str, capfd: pytest.CaptureFixture[str]) -> None:
+    line = refused(capfd, choice)
+    assert "takes the name of one of its files" in line and "Change `" in line
+
+
+def test_a_setting_without_end_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    assert "nested too deeply" in refused(capfd, f"budget={'[' * 2000}1{']' * 2000}")
