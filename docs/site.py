@@ -1,6 +1,6 @@
 """A hook of mkdocs. Pages link to files beside docs/ (README, examples, results), as a reader of
-the repository needs it: the site carries those files, and the links lead to them. Code is coloured when
-the site is made, and wide tables break their lines instead of being cut."""
+the repository needs it: the site carries those files, and the links lead to them. Code is coloured
+when the site is made, and wide tables break their lines instead of being cut."""
 
 from __future__ import annotations
 
