@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from trace_bench.core.protocols import Lab
 from trace_bench.core.types import AdapterRef, AgentSpec
-from trace_bench.methods.trace.routing import Retrieval, Seen
+from trace_bench.methods.trace.routing import Retrieval, RouterData
 from trace_bench.methods.trace.training import Trained
 from trace_bench.sandbox.choose import Sandbox, generated_suite
 
@@ -48,7 +48,7 @@ def test_a_module_that_fails_later_costs_only_its_examples() -> None:
     job = SimpleNamespace(name="late", tasks=tasks)
     trained = Trained(cast(Any, job), AdapterRef("late@1", "path", "late"), 1, 1)
     analysis = cast(Any, SimpleNamespace(known=lambda names: []))
-    router = Retrieval().router([trained], Seen(lab, AgentSpec("m"), analysis))
+    router = Retrieval().router([trained], RouterData(lab, AgentSpec("m"), analysis))
     suite.close()
     assert [text for text, *_ in router["examples"]] == ["request 0", "request 5"]
     places = [f"generated/late-1/{n}" for n in range(1, 5)]

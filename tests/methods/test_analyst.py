@@ -35,7 +35,7 @@ class AnsweringLab(MemoryLab):
         self.retracted += 1
 
 
-def label(lab: AnsweringLab) -> analyst.Runs:
+def label(lab: AnsweringLab) -> analyst.LabellingRuns:
     tasks = lab.suite.tasks("train")[:16]
     played = lab.rollouts("look", BASE, tasks, purpose=Purpose.ANALYSIS)
     seen = analyst.number([(t, p, False) for t, p in zip(tasks, played, strict=True)])

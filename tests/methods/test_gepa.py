@@ -23,7 +23,7 @@ from trace_bench.core.types import (
 )
 from trace_bench.llm.client import LLMError
 from trace_bench.methods.gepa import Gepa
-from trace_bench.methods.gepa.adapter import Adapter, GepaSettings, conversation, feedback
+from trace_bench.methods.gepa.adapter import GepaAdapter, GepaSettings, conversation, feedback
 from trace_bench.methods.gepa.reflectors import (
     CONDITION,
     ERROR,
@@ -115,7 +115,7 @@ def test_failing_proposals_end_in_an_error_that_names_the_last() -> None:
         raise ConnectionError("no answer")
 
     lab = ListeningLab(HABITS, 640)
-    adapter = Adapter(lab, BASE, GepaSettings(failures=3), broken, frozenset())  # type: ignore[arg-type]
+    adapter = GepaAdapter(lab, BASE, GepaSettings(failures=3), broken, frozenset())  # type: ignore[arg-type]
     shown: dict[str, list] = {"guidance": []}
     for _ in range(2):
         same = adapter.propose_new_texts({"guidance": "x"}, shown, ["guidance"])
@@ -132,7 +132,7 @@ def test_a_reflector_that_does_not_answer_ends_the_method_at_once() -> None:
         raise LLMError("http://127.0.0.1:9: refused (tried 3 times)")
 
     lab = ListeningLab(HABITS, 640)
-    adapter = Adapter(lab, BASE, GepaSettings(failures=3), silent, frozenset())  # type: ignore[arg-type]
+    adapter = GepaAdapter(lab, BASE, GepaSettings(failures=3), silent, frozenset())  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"the reflector does not answer: .*goes on from here"):
         adapter.propose_new_texts({"guidance": "x"}, {"guidance": []}, ["guidance"])
     assert adapter.fatal is not None
@@ -147,7 +147,7 @@ def test_the_reflector_is_shown_conversations_and_scores_only() -> None:
     assert played.score is not None
     wanted = f"score {played.score.similarity:.2f} of 1, "
     assert feedback(played).startswith(wanted) and feedback(played).endswith("milestones reached")
-    adapter = Adapter(lab, BASE, GepaSettings(), str, frozenset())  # type: ignore[arg-type]
+    adapter = GepaAdapter(lab, BASE, GepaSettings(), str, frozenset())  # type: ignore[arg-type]
     batch = adapter.evaluate([task], {"guidance": ""}, capture_traces=True)
     (record,) = adapter.make_reflective_dataset({}, batch, ["guidance"])["guidance"]
     assert set(record) == {"Conversation", "Feedback", "Score"}

@@ -13,10 +13,9 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec
 from trace_bench.methods.sft import Sft
-from trace_bench.methods.sft.data import own
 from trace_bench.methods.sft.formats import read
 from trace_bench.methods.sft.formats.adp import conversation
-from trace_bench.methods.sft.method import SftSettings, demonstrations, tokens_of
+from trace_bench.methods.sft.method import SftSettings, demonstrations, own, tokens_of
 from trace_bench.methods.tuning import Tuning
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.local import load_model

@@ -17,10 +17,9 @@ from trace_bench.core.lines import Stored
 from trace_bench.core.types import AgentSpec
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.methods.sft import Sft
-from trace_bench.methods.sft.data import World, others
 from trace_bench.methods.sft.formats import read
 from trace_bench.methods.sft.formats.found import Found
-from trace_bench.methods.sft.method import SftSettings
+from trace_bench.methods.sft.method import SftSettings, World, others
 from trace_bench.results.__main__ import main
 from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.trainers.local import LocalTrainer

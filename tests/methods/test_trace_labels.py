@@ -26,10 +26,9 @@ from trace_bench.core.types import (
 from trace_bench.envs.toolsandbox.scenarios import CAPABILITIES, EmbeddedSuite
 from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.pools import Words
-from trace_bench.methods.looking import labels as labelling
+from trace_bench.methods.looking import rules as labelling
 from trace_bench.methods.looking.capabilities import VOCABULARY, Label
-from trace_bench.methods.looking.case import facts_of, parts
-from trace_bench.methods.looking.evidence import Conversation, read
+from trace_bench.methods.looking.evidence import Talk, facts_of, parts, read
 
 NA, PRESENT, LACKING = Label.NA, Label.PRESENT, Label.LACKING
 HIDDEN = ("requires", "shape", "kinds")
@@ -63,7 +62,7 @@ def chat(*parts: list[Message]) -> list[Message]:
 class View:
     """A task as the program knows it: its reference, and what its score is made from."""
 
-    reference: Conversation
+    reference: Talk
     milestones: tuple[str | None, ...] = ()  # what each wants the user to be told
     forbidden: bool = False
 

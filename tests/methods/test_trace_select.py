@@ -15,10 +15,10 @@ from trace_bench.methods.looking.capabilities import (
     Verdict,
     as_json,
     count,
+    missed,
     resamples,
     select,
     table,
-    votes_for,
 )
 
 NA, PRESENT, LACKING = Label.NA, Label.PRESENT, Label.LACKING
@@ -47,7 +47,9 @@ def choose(
 
 def test_counts_and_rates_by_hand() -> None:
     counts = count(SAMPLE, NAME)
-    assert counts == Counts(lacking_f=3, present_f=1, lacking_p=1, present_p=4, failed=10)
+    assert counts == Counts(
+        lacking_failed=3, present_failed=1, lacking_passed=1, present_passed=4, failed=10
+    )
     assert counts.support == 9
     assert counts.coverage == pytest.approx(0.3)  # of all failed ones, NA included
     assert counts.error_failed == pytest.approx(0.75)  # NA left out
@@ -74,7 +76,7 @@ def test_nothing_over_nothing_is_zero() -> None:
     ],
 )
 def test_a_run_needs_all_three_thresholds(changed: dict, want: bool) -> None:
-    assert votes_for(count(SAMPLE, NAME), AnalysisSettings(**changed)) is want
+    assert (not missed(count(SAMPLE, NAME), AnalysisSettings(**changed))) is want
 
 
 def test_three_trajectories_make_no_capability() -> None:
@@ -94,7 +96,7 @@ def test_resamples_are_seeded_and_of_equal_size() -> None:
 
 def test_k_of_n_is_counted() -> None:
     verdict = choose(SAMPLE, [NAME], AnalysisSettings(), seed=3)[0]
-    votes = sum(votes_for(run, AnalysisSettings()) for run in verdict.runs)
+    votes = sum(not missed(run, AnalysisSettings()) for run in verdict.runs)
     assert (verdict.votes, len(verdict.runs)) == (votes, 10)
     barely = AnalysisSettings(keep_runs=max(1, votes))
     assert choose(SAMPLE, [NAME], barely, seed=3)[0].selected

@@ -14,8 +14,16 @@ from writer import BAD, GOOD, counting, leaking
 from trace_bench.core.errors import SourceError, UserError
 from trace_bench.core.types import Task, Tool
 from trace_bench.methods.making import opening, self_test
-from trace_bench.methods.trace.generate.checks import RANGE, TOO_CLOSE, Seeds, examine, violations
-from trace_bench.methods.trace.generate.leaks import Leaks, quoted, texts_of
+from trace_bench.methods.trace.generate.checks import (
+    RANGE,
+    TOO_CLOSE,
+    Leaks,
+    Seeds,
+    examine,
+    quoted,
+    texts_of,
+    violations,
+)
 from trace_bench.methods.trace.generate.questions import again
 from trace_bench.methods.trace.settings import SynthesisSettings
 from trace_bench.sandbox.choose import Sandbox, generated_suite

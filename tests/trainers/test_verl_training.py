@@ -52,8 +52,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     chosen = jobs.settings("trainer.gpus=2", "budget=320", f"trainer.validate_every={ITERATIONS}")
     folder = tmp_path_factory.mktemp("verl")
     suite = jobs.suite_of(chosen)
-    tasks = draw(suite, NAME, 64, Mix(0.2), 1, "train").tasks
-    held_out = list(draw(suite, NAME, 96, Mix(0.2), 1, "validation").tasks)
+    tasks = draw(suite, NAME, 64, Mix(0.2), 1, "train")
+    held_out = list(draw(suite, NAME, 96, Mix(0.2), 1, "validation"))
     lab = jobs.make_lab(folder, chosen, held_out)
     agent = lab.trainer.train(jobs.job(NAME, chosen, tasks), lab)
     lab.close()
@@ -137,7 +137,7 @@ def test_peft_loads_the_adapter(trained: Trained) -> None:
 def test_a_finished_job_is_answered_from_disk(trained: Trained) -> None:
     chosen = jobs.settings("trainer.gpus=2", "budget=320", f"trainer.validate_every={ITERATIONS}")
     before = (trained.folder / "ledger.jsonl").read_bytes()
-    tasks = draw(jobs.suite_of(chosen), NAME, 64, Mix(0.2), 1, "train").tasks
+    tasks = draw(jobs.suite_of(chosen), NAME, 64, Mix(0.2), 1, "train")
     lab = jobs.make_lab(trained.folder, chosen)
     assert lab.trainer.train(jobs.job(NAME, chosen, tasks), lab) == trained.agent
     assert lab.budget_left() == 0

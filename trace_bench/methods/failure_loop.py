@@ -107,7 +107,7 @@ class FailureLoop(Method):
         """The agent after a round's training on the environments of `names`."""
         settings, seed = self.settings, stable_seed(lab.seed, "failure_loop", number)
         mix, count = Mix(settings.contrast_share), settings.synthetic_tasks
-        drawn = [draw(lab.suite, name, count, mix, seed, "train").tasks for name in names]
+        drawn = [draw(lab.suite, name, count, mix, seed, "train") for name in names]
         job = TrainingJob(
             name=f"round{number + 1}",
             agent=agent,

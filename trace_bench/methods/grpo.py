@@ -1,15 +1,28 @@
-"""GRPO on the target's own training tasks: one adapter, the whole budget."""
+"""GRPO on the target's own training tasks, with the score as the reward or with checklists: one
+adapter, the whole budget.
+
+CM2 (arXiv 2602.12268) trains on recorded dialogues with checklist rewards: the training tasks are
+those of env=recorded; the held-out tasks can be the real suite's, with its own score
+(`evaluation.split=real_test`). docs/checklists.md says where the settings differ from the paper's
+and why.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trace_bench.checklists.rewards import Level
+from trace_bench.core.checked import number
 from trace_bench.core.protocols import (
+    AssignsAdvantages,
+    HasChecklist,
     Lab,
     Method,
     MethodPlan,
+    Need,
     Phase,
     PlannedRun,
     TrainingJob,
@@ -72,3 +85,54 @@ def one_training(run: PlannedRun, name: str) -> MethodPlan:
         trains=True,
         caveat=run.trainer.plan_training(run.budget, name, run.points),
     )
+
+
+CHECKLISTS = Need(
+    "env",
+    HasChecklist,
+    "docs/checklists.md",
+    "Set `env` to recorded, with `env.folder` a folder of recorded dialogues.",
+)
+ADVANTAGES = Need(
+    "trainer",
+    AssignsAdvantages,
+    "docs/trainers.md",
+    "It would train on the similarity instead of the checklists.",
+)
+
+
+@dataclass(frozen=True)
+class Cm2Settings:
+    """`method.*` of `method=cm2`: the fields of `checklists.rewards.Assignment`. Whether advantages
+    are divided by their deviation is the trainer's setting `normalize_std`."""
+
+    level: Level = "trajectory"
+    """To what advantages are assigned: the trajectory, each turn of the user, or each step."""
+    weights: bool = True
+    """The items' own weights; False: all items of a turn count the same."""
+    dependencies: bool = True
+    """An item counts only if the items that it depends on were satisfied before it."""
+    decay: float = field(default=1.0, metadata=number(0, 1))
+    """The factor on an item's reward for each step before the one that satisfied it (step only)."""
+    holders: int = field(default=5, metadata=number(2))
+    """The fewest rollouts for the baseline of a turn or an item; with fewer there is no advantage.
+    The paper drops those with four or fewer."""
+
+
+class Cm2(Method):
+    """GRPO on recorded dialogues with checklist rewards (CM2, arXiv 2602.12268). Needs env=recorded
+    and env.folder; reports on the real suite with evaluation.split=real_test
+    env.dev_split=real_dev."""
+
+    def __init__(self, settings: Cm2Settings) -> None:
+        self.settings = settings
+
+    def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
+        """The base agent with the adapter `cm2`, used for every task."""
+        return train_once("cm2", base, tasks, lab, assignment=dataclasses.asdict(self.settings))
+
+    def plan(self, run: PlannedRun) -> MethodPlan:
+        """UserError when the budget or the trainer's groups are too small to learn anything."""
+        if isinstance(run.trainer, AssignsAdvantages):
+            run.trainer.check_assignment(dataclasses.asdict(self.settings))
+        return dataclasses.replace(one_training(run, "cm2"), needs=(CHECKLISTS, ADVANTAGES))

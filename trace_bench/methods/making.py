@@ -46,14 +46,6 @@ class Mix:
     level: int = 0
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """Accepted tasks and how many seeds the self-test refused."""
-
-    tasks: tuple[Task, ...]
-    refused: int
-
-
 def generator(suite: Suite) -> Synthesizes:
     """The suite as a generator of synthetic tasks; UserError if it is none."""
     if not isinstance(suite, Synthesizes):
@@ -107,7 +99,7 @@ def draw(
     seed: int,
     label: str,
     make: Callable[[int], Task] | None = None,
-) -> Drawn:
+) -> tuple[Task, ...]:
     """`count` accepted tasks in a seeded order. `label` names the stream of seeds ("train",
     "calibration/1"): different labels give different tasks, the same label the same ones. A
     generator that makes no contrast cases gives none. `make`: gives the task of a seed; without it
@@ -151,7 +143,7 @@ def draw(
             f"({last or 'none'}). Lower `method.synthetic_tasks` if the generator has no more."
         )
     random.Random(stable_seed(seed, "trace", "order", name, label)).shuffle(tasks)
-    return Drawn(tuple(tasks), refused)
+    return tuple(tasks)
 
 
 def _by_length(suite: Suite, pool: Sequence[Task], level: int) -> Task:

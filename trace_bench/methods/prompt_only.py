@@ -15,7 +15,7 @@ from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, Method, MethodPlan, PlannedRun
 from trace_bench.core.types import AgentSpec, Task
-from trace_bench.methods.looking.analysis import Analysis, Report, planned
+from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, planned
 from trace_bench.methods.looking.capabilities import AnalysisSettings
 
 
@@ -36,7 +36,7 @@ class PromptOnly(Method):
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with a guidance section; itself when nothing passes the thresholds."""
-        write = Report(lab)
+        write = CapabilityReport(lab)
         analysis = Analysis(lab, self.settings, write)
         analysis.play(base, tasks, lab.budget_left())
         lines = analysis.advice()

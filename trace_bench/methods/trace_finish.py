@@ -22,7 +22,7 @@ from trace_bench.core.protocols import (
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.trace.method import Trace
-from trace_bench.methods.trace.routing import Linear
+from trace_bench.methods.trace.routing import LinearRoute
 from trace_bench.methods.trace.settings import TraceSettings
 from trace_bench.policies.routing.merge import Mixture, around, compress, merge
 from trace_bench.trainers.record import start_of
@@ -35,7 +35,7 @@ GOES_ON = Need("trainer", ContinuesAdapters, "docs/trainers.md")
 class TraceFinishSettings(TraceSettings):
     """`method.*` of `method=trace_finish`: TRACE's, and what comes after it."""
 
-    route: Linear = field(default_factory=Linear)  # type: ignore[assignment]
+    route: LinearRoute = field(default_factory=LinearRoute)  # type: ignore[assignment]
     """No other: until the last part begins, all adapters act as the sum that it starts from."""
     finish_share: float = field(default=0.25, metadata=number(0, 1))
     """Part of the budget for GRPO on the target's training tasks (ours)."""

@@ -13,7 +13,7 @@ from trace_bench.core.protocols import Ask, Env
 from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task, Tool
 from trace_bench.envs.tau2.data import policy_text
 from trace_bench.envs.tau2.judge import judge
-from trace_bench.envs.tau2.score import Ended, MadeCall, assertions, score
+from trace_bench.envs.tau2.score import MadeCall, Played, assertions, score
 from trace_bench.envs.tau2.user import STOPS, AskedUser, ScriptedCustomer, User
 from trace_bench.envs.tau2.world import AGENT, USER, Tau2World, ToolAnswer, Toolbox, failed
 
@@ -105,7 +105,7 @@ class Tau2Env(Env):
 
     def score(self) -> Score:
         """The score of the current state: 0 unless the agent or the user has ended the episode."""
-        ended = Ended(self._world, self._said, self._calls, self._stopped, self._judged)
+        ended = Played(self._world, self._said, self._calls, self._stopped, self._judged)
         found = score(self._record, ended, self._gold(self._record["id"]))
         if self._solo or not self._user.faults:
             return found

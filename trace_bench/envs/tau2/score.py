@@ -24,7 +24,7 @@ class MadeCall:
 
 
 @dataclass(frozen=True)
-class Ended:
+class Played:
     """What an episode leaves behind. `sent`: every text of the agent, also beside tool calls.
     `calls`: of both sides. `stopped`: whether the agent or the user ended it; what was cut off, by
     whatever limit, scores 0. `judged`: for each assertion in natural language, whether it holds;
@@ -56,7 +56,7 @@ def assertions(record: Mapping[str, Any]) -> list[str]:
     return list(criteria_of(record).get("nl_assertions") or ())
 
 
-def score(record: Mapping[str, Any], ended: Ended, gold: str) -> Score:
+def score(record: Mapping[str, Any], ended: Played, gold: str) -> Score:
     """The episode's score: 1 if all parts of the reward basis hold, else 0. `gold`: how the task's
     own actions change the database (see `gold_changes`)."""
     criteria, rests_on = criteria_of(record), basis(record)

@@ -67,7 +67,7 @@ class GepaSettings:
 
 
 @dataclass
-class Adapter:
+class GepaAdapter:
     """Implements gepa's `GEPAAdapter`. A candidate is {"guidance": the prompt's lines}.
 
     An episode that the infrastructure lost scores 0 with its error in the feedback, since GEPA

@@ -22,7 +22,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
-from trace_bench.methods.gepa.adapter import COMPONENT, Adapter, GepaSettings, Reflector
+from trace_bench.methods.gepa.adapter import COMPONENT, GepaAdapter, GepaSettings, Reflector
 from trace_bench.methods.gepa.reflectors import ROLE, ModelReflector, ProgramReflector
 
 
@@ -43,7 +43,7 @@ class Gepa(Method):
         validation, training = order[: settings.validation], order[settings.validation :]
         reflector = make_reflector(lab, settings)
         ids = frozenset(task.id for task in validation)
-        adapter = Adapter(lab, base, settings, reflector, ids)
+        adapter = GepaAdapter(lab, base, settings, reflector, ids)
         least, most = settings.proposals(budget)
         lab.log(f"gepa: {budget} rollouts allow {least} to {most} proposals")
         self._optimize(adapter, training, validation)
@@ -62,7 +62,7 @@ class Gepa(Method):
         )
 
     def _optimize(
-        self, adapter: Adapter, training: Sequence[Task], validation: Sequence[Task]
+        self, adapter: GepaAdapter, training: Sequence[Task], validation: Sequence[Task]
     ) -> None:
         import gepa
 
@@ -84,7 +84,7 @@ class Gepa(Method):
             seed=stable_seed(lab.seed, "gepa", "engine") % 2**32,
         )
 
-    def _conclude(self, adapter: Adapter, budget: int) -> AgentSpec:
+    def _conclude(self, adapter: GepaAdapter, budget: int) -> AgentSpec:
         lab, (score, prompt) = adapter.lab, adapter.best
         unspent = lab.budget_left()
         lab.write(
@@ -116,7 +116,7 @@ class _Plain:
     """The adapter as gepa looks at it: with just the attributes of its protocol, so that optional
     hooks which it finds by name are not there by accident."""
 
-    def __init__(self, adapter: Adapter) -> None:
+    def __init__(self, adapter: GepaAdapter) -> None:
         self.evaluate = adapter.evaluate
         self.make_reflective_dataset = adapter.make_reflective_dataset
         self.propose_new_texts = adapter.propose_new_texts

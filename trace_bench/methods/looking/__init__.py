@@ -3,6 +3,6 @@
 
     analysis.py      run the tasks, have the episodes labelled, choose: `Analysis`
     capabilities.py  the vocabulary, and the selection from labels
-    labels.py        the labelling program; rules.py: its rules; case.py, evidence.py: what they see
+    rules.py         the labelling program; evidence.py: what it sees
     analyst.py       a language model in its place
 """

@@ -33,8 +33,8 @@ from trace_bench.methods.looking.capabilities import (
     Labelled,
     Verdict,
 )
-from trace_bench.methods.looking.case import Facts, check_labels, facts_of
-from trace_bench.methods.looking.labels import label
+from trace_bench.methods.looking.evidence import Facts, check_labels, facts_of
+from trace_bench.methods.looking.rules import label
 
 CALL = "analysis"  # the name of the analysis call
 LABELS = Need(
@@ -67,7 +67,7 @@ def refuse_analyst(run: PlannedRun, instead: str) -> None:
         )
 
 
-class Report:
+class CapabilityReport:
     """capabilities.json: a file of the run's folder that is written part by part."""
 
     def __init__(self, lab: Lab) -> None:
@@ -79,14 +79,17 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Episode:
+class Analysed:
     """One analysis rollout; `labels` is None when the infrastructure lost the episode, or the
     replay of its task's reference."""
 
     task: Task
     trajectory: Trajectory
-    passed: bool
     labels: dict[str, Label] | None
+
+    @property
+    def passed(self) -> bool:
+        return _passed(self.trajectory)
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,7 @@ class Analysis:
     settings: AnalysisSettings
     write: Callable[..., None]
     call: str = CALL
-    episodes: list[Episode] = field(default_factory=list)
+    episodes: list[Analysed] = field(default_factory=list)
     candidates: list[Capability] = field(default_factory=list)
     runs: list[list[Labelled]] = field(default_factory=list)
     keep: int = 0  # runs that must select a capability
@@ -133,15 +136,9 @@ class Analysis:
 
     def _by_program(self, tasks: Sequence[Task], played: Sequence[Trajectory]) -> None:
         known = self._of_tasks(tasks)
-        self.episodes = [
-            Episode(
-                task,
-                t,
-                _passed(t),
-                label(known[task.id], t) if task.id in known and _scored(t) else None,
-            )
-            for task, t in zip(tasks, played, strict=True)
-        ]
+        for task, t in zip(tasks, played, strict=True):
+            seen = task.id in known and _scored(t)
+            self.episodes.append(Analysed(task, t, label(known[task.id], t) if seen else None))
         rows = self._rows()
         self.candidates = [
             c for c in VOCABULARY if any(r.labels[c.name] is not Label.NA for r in rows)
@@ -166,9 +163,7 @@ class Analysis:
         both = list(zip(tasks, played, strict=True))
         scored = [(task, t, _passed(t)) for task, t in both if _scored(t)]
         if all(passed for *_, passed in scored):
-            self.episodes = [
-                Episode(task, t, _passed(t), {} if _scored(t) else None) for task, t in both
-            ]
+            self.episodes = [Analysed(task, t, {} if _scored(t) else None) for task, t in both]
             self.keep, self.runs = self.settings.keep_runs, [[]] * self.settings.runs
             return  # nothing failed, so there is nothing to ask about
         seen = analyst.number(scored)
@@ -183,9 +178,7 @@ class Analysis:
             for run in runs.labels
         ]
         found = iter([analyst.majority(runs, n) for n in range(len(seen))])
-        self.episodes = [
-            Episode(task, t, _passed(t), next(found) if _scored(t) else None) for task, t in both
-        ]
+        self.episodes = [Analysed(task, t, next(found) if _scored(t) else None) for task, t in both]
 
     def _report(self) -> None:
         passed = sum(e.passed for e in self.episodes)
@@ -262,13 +255,10 @@ class Analysis:
         """All tools that the training tasks offer, by name."""
         return {t["function"]["name"]: t for e in self.episodes for t in e.trajectory.tools}
 
-    def lacking(self, name: str) -> list[Episode]:
+    def lacking(self, name: str) -> list[Analysed]:
         """Failed episodes that lack a capability."""
-        return [
-            e
-            for e in self.episodes
-            if not e.passed and e.labels and e.labels[name] is Label.LACKING
-        ]
+        failed = [e for e in self.episodes if not e.passed and e.labels]
+        return [e for e in failed if e.labels and e.labels[name] is Label.LACKING]
 
     def episodes_of(self, task: Task) -> list[Trajectory]:
         """All analysis episodes of a task."""
@@ -277,7 +267,7 @@ class Analysis:
     def known(self, names: Sequence[str]) -> list[Known]:
         """What the analysis found about every training task: solved in most of its rollouts, or
         which of the capabilities `names` its failures lacked, the first in that order."""
-        by_task: dict[str, list[Episode]] = {}
+        by_task: dict[str, list[Analysed]] = {}
         for e in self.episodes:
             if e.labels is not None:
                 by_task.setdefault(e.task.id, []).append(e)

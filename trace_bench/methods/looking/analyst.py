@@ -92,7 +92,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Runs:
+class LabellingRuns:
     """The labelling runs that can be used: for each, labels of every episode in order."""
 
     labels: tuple[tuple[Mapping[str, Label], ...], ...]
@@ -129,7 +129,7 @@ def discover(lab: Lab, seen: Sequence[Seen]) -> list[Capability]:
 
 def label(
     lab: Lab, seen: Sequence[Seen], candidates: Sequence[Capability], settings: AnalysisSettings
-) -> Runs:
+) -> LabellingRuns:
     """N labelling runs side by side. Raises UserError when too few can be used."""
     with ThreadPoolExecutor(settings.runs) as threads:
         outcomes = list(threads.map(lambda n: _run(lab, seen, candidates, n), range(settings.runs)))
@@ -155,10 +155,10 @@ def label(
             f"{dropped[-1]}. The same command asks again; or change `llm.analyst`."
         )
     keep = math.ceil(settings.keep_runs * len(good) / settings.runs)
-    return Runs(good, keep)
+    return LabellingRuns(good, keep)
 
 
-def majority(runs: Runs, episode: int) -> dict[str, Label]:
+def majority(runs: LabellingRuns, episode: int) -> dict[str, Label]:
     """The label of most runs for one episode; PRESENT where none has the most."""
     out = {}
     for name in runs.labels[0][episode]:

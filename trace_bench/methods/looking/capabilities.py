@@ -12,6 +12,7 @@ trajectories; with a language model every run has labels of its own.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -144,30 +145,30 @@ class Labelled:
 
 @dataclass(frozen=True)
 class Counts:
-    """LACKING and PRESENT among failed (f) and passed (p) trajectories of one run."""
+    """LACKING and PRESENT among failed and passed trajectories of one run."""
 
-    lacking_f: int
-    present_f: int
-    lacking_p: int
-    present_p: int
+    lacking_failed: int
+    present_failed: int
+    lacking_passed: int
+    present_passed: int
     failed: int  # all failed trajectories of the run, NA ones too
 
     @property
     def support(self) -> int:
         """Labelled (applicable) trajectories."""
-        return self.lacking_f + self.present_f + self.lacking_p + self.present_p
+        return self.lacking_failed + self.present_failed + self.lacking_passed + self.present_passed
 
     @property
     def coverage(self) -> float:
-        return _rate(self.lacking_f, self.failed)
+        return _rate(self.lacking_failed, self.failed)
 
     @property
     def error_failed(self) -> float:
-        return _rate(self.lacking_f, self.lacking_f + self.present_f)
+        return _rate(self.lacking_failed, self.lacking_failed + self.present_failed)
 
     @property
     def error_passed(self) -> float:
-        return _rate(self.lacking_p, self.lacking_p + self.present_p)
+        return _rate(self.lacking_passed, self.lacking_passed + self.present_passed)
 
     @property
     def gap(self) -> float:
@@ -204,29 +205,24 @@ def _rate(part: int, whole: int) -> float:
 
 def count(rows: Sequence[Labelled], name: str) -> Counts:
     """Counts of one candidate over one run's trajectories."""
-    table = {
-        (passed, label): sum(
-            1 for r in rows if r.passed is passed and r.labels.get(name, Label.NA) is label
-        )
-        for passed in (False, True)
-        for label in (Label.LACKING, Label.PRESENT)
-    }
+    seen = Counter((row.passed, row.labels.get(name, Label.NA)) for row in rows)
     return Counts(
-        lacking_f=table[False, Label.LACKING],
-        present_f=table[False, Label.PRESENT],
-        lacking_p=table[True, Label.LACKING],
-        present_p=table[True, Label.PRESENT],
-        failed=sum(1 for r in rows if not r.passed),
+        lacking_failed=seen[False, Label.LACKING],
+        present_failed=seen[False, Label.PRESENT],
+        lacking_passed=seen[True, Label.LACKING],
+        present_passed=seen[True, Label.PRESENT],
+        failed=sum(not row.passed for row in rows),
     )
 
 
-def votes_for(counts: Counts, settings: AnalysisSettings) -> bool:
-    """One run's verdict: coverage, gap and support all reach their thresholds."""
-    return (
-        counts.support >= settings.minimum_support
-        and counts.coverage >= settings.coverage
-        and counts.gap >= settings.gap
-    )
+def missed(counts: Counts, settings: AnalysisSettings) -> list[str]:
+    """The thresholds that one run does not reach; it votes for a capability if there is none."""
+    wanted = {
+        "support": settings.minimum_support,
+        "coverage": settings.coverage,
+        "gap": settings.gap,
+    }
+    return [f"{k} < {least:g}" for k, least in wanted.items() if getattr(counts, k) < least]
 
 
 def resamples(rows: Sequence[Labelled], runs: int, seed: int) -> list[list[Labelled]]:
@@ -256,28 +252,18 @@ def select(
 def _verdict(
     capability: Capability, runs: Sequence[Counts], settings: AnalysisSettings, keep: int
 ) -> Verdict:
-    votes = sum(votes_for(c, settings) for c in runs)
+    misses = [missed(counts, settings) for counts in runs]
+    votes = misses.count([])
     selected = votes >= keep
-    return Verdict(
-        capability=capability,
-        runs=tuple(runs),
-        votes=votes,
-        selected=selected,
-        reason="" if selected else _why_not(runs, settings),
-    )
+    why = "" if selected else _why_not(misses)
+    return Verdict(capability, tuple(runs), votes, selected, why)
 
 
-def _why_not(runs: Sequence[Counts], settings: AnalysisSettings) -> str:
+def _why_not(misses: Sequence[Sequence[str]]) -> str:
     """The thresholds that too many runs missed, the most often missed one first."""
-    missed = {
-        f"support < {settings.minimum_support}": sum(
-            c.support < settings.minimum_support for c in runs
-        ),
-        f"coverage < {settings.coverage:g}": sum(c.coverage < settings.coverage for c in runs),
-        f"gap < {settings.gap:g}": sum(c.gap < settings.gap for c in runs),
-    }
-    named = sorted(((n, why) for why, n in missed.items() if n), key=lambda p: (-p[0], p[1]))
-    return ", ".join(f"{why} in {n} of {len(runs)} runs" for n, why in named)
+    counted = Counter(why for run in misses for why in run)
+    named = sorted(counted.items(), key=lambda p: (-p[1], p[0]))
+    return ", ".join(f"{why} in {n} of {len(misses)} runs" for why, n in named)
 
 
 def as_json(verdict: Verdict) -> dict[str, object]:
@@ -296,11 +282,7 @@ def as_json(verdict: Verdict) -> dict[str, object]:
         "delta": verdict.mean("gap"),
         "runs": [
             {
-                "lacking_failed": c.lacking_f,
-                "present_failed": c.present_f,
-                "lacking_passed": c.lacking_p,
-                "present_passed": c.present_p,
-                "failed": c.failed,
+                **vars(c),
                 "coverage": c.coverage,
                 "error_failed": c.error_failed,
                 "error_passed": c.error_passed,

@@ -1,39 +1,114 @@
-"""One rule per capability: a case in, NA, PRESENT or LACKING out.
+"""The labelling program: NA, PRESENT or LACKING for every (trajectory, capability) pair, by one
+rule per capability.
 
-Each rule asks first whether the situation came up and was reached (else NA), then for the positive
-sign of a lack; all that is unclear is PRESENT.
+It compares a trajectory with the task's reference, which it has replayed for its results, and with
+the milestones of the score, where there are any. Without a reference the milestones and the agent's
+own calls have to do: where values came from, what should have been asked and what should have been
+checked cannot be known then, and is NA. It never looks at a task's data. Each rule asks first
+whether the situation came up and was reached (else NA), then for the positive sign of a lack; all
+that is unclear is PRESENT. Controls say LACKING only where no capability explains more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from trace_bench.methods.looking.capabilities import Label
-from trace_bench.methods.looking.case import (
+from trace_bench.core.types import StopReason, Trajectory
+from trace_bench.methods.looking.capabilities import VOCABULARY, Label
+from trace_bench.methods.looking.evidence import (
     Case,
+    Facts,
+    Scored,
+    Talk,
+    Text,
+    as_number,
+    atoms,
     chosen_record,
     feeds,
+    in_results,
+    in_texts,
     invents,
     is_converted,
     made_up,
     parts,
-    right_call,
-)
-from trace_bench.methods.looking.evidence import (
-    Conversation,
-    Text,
-    as_number,
-    atoms,
-    in_results,
-    in_texts,
     precise,
+    read,
     records,
+    right_call,
     same,
 )
 
 NA, PRESENT, LACKING = Label.NA, Label.PRESENT, Label.LACKING
 HIT = 1.0 - 1e-6
 TOLD = 0.5  # a closing message less similar than this to the wanted one does not tell the result
+
+
+def label(known: Facts, trajectory: Trajectory) -> dict[str, Label]:
+    """Labels of all capabilities of the vocabulary, in its order, by what is known of the task.
+    Never raises for what an agent did; expects a scored trajectory."""
+    score = trajectory.score
+    listed = () if isinstance(known, Talk) else known
+    case = Scored(
+        agent=read(trajectory.messages),
+        stop=trajectory.stop,
+        milestones=score.milestones or listed if score is not None else (),
+        minefields=score.minefields if score is not None else (),
+        malformed=any(turn.malformed for turn in trajectory.turns),
+    )
+    if isinstance(known, Talk):
+        case = both = Case(**vars(case), reference=known)
+        found = {name: rule(both) for name, rule in RULES.items()}
+    else:
+        found = dict.fromkeys(RULES, NA) | _by_milestones(case)
+    explained = LACKING in found.values()
+    for name, verdict in _controls(case).items():
+        found[name] = PRESENT if verdict is LACKING and explained else verdict
+    return {c.name: found[c.name] for c in VOCABULARY}
+
+
+def _lacking(lack: bool) -> Label:
+    return LACKING if lack else PRESENT
+
+
+def _controls(case: Scored) -> dict[str, Label]:
+    calls = case.agent.calls
+    unreadable = case.malformed or not all(c.readable for c in calls)
+    late = case.stop in (StopReason.TURN_LIMIT, StopReason.CONTEXT_LIMIT)
+    return {
+        "uses_tools_at_all": _lacking(not calls) if case.acts else NA,
+        "well_formed_tool_calls": _lacking(unreadable) if calls or case.malformed else NA,
+        "closes_conversation": _lacking(not case.agent.ends_with_text),
+        "stays_within_turn_limit": _lacking(late),
+    }
+
+
+# -- without a reference ----------------------------------------------------------------------
+
+
+def _by_milestones(case: Scored) -> dict[str, Label]:
+    """What can be seen without a reference. After a failed call: did one of that tool succeed
+    later? If none did and nothing is missing, the call was not needed. Of several things to do:
+    were some done and others not, though nothing was in the way? Of those that must not be done:
+    was one?"""
+    agent, hits = case.agent, [m.hit for m in case.milestones if m.tells is None]
+    found = {"tells_the_user": _tells(case)}
+    if any(c.error is not None for c in agent.calls):
+        unmended = (NA if all(hits) else LACKING) if agent.stuck() else PRESENT
+        found["recovers_from_errors"] = unmended
+    if len(hits) > 1 and any(hits) and not agent.stuck():
+        found["completes_all_parts"] = _lacking(not all(hits) and bool(agent.said))
+    if case.forbidden:
+        found["declines_when_impossible"] = _lacking(any(m.hit for m in case.minefields))
+    return found
+
+
+def _tells(case: Scored) -> Label:
+    """Everything else was done: was the user told? Questions are not answers."""
+    told = [m.similarity for m in case.milestones if m.tells is not None and "?" not in m.tells]
+    rest = [m.similarity for m in case.milestones if m.tells is None or "?" in m.tells]
+    if not told or min(rest, default=1.0) < HIT or case.agent.stuck():
+        return NA
+    return _lacking(min(told) < TOLD)
 
 
 # -- recovers_from_errors ---------------------------------------------------------------------
@@ -82,7 +157,7 @@ def _checks(case: Case) -> Label:
 # -- asks_when_information_is_missing, disambiguates ------------------------------------------
 
 
-def _ask(reference: Conversation, several: bool) -> Text | None:
+def _ask(reference: Talk, several: bool) -> Text | None:
     """The reference's first question for something missing, or (`several`) its first one after a
     search gave several records. One question settles a search; the next is about something else."""
     settled: set[int] = set()
@@ -96,7 +171,7 @@ def _ask(reference: Conversation, several: bool) -> Text | None:
     return None
 
 
-def _means(mine: Text, reference: Conversation) -> Text:
+def _means(mine: Text, reference: Talk) -> Text:
     """Which of the reference's questions the agent's question is most like, by shared words."""
     words = set(mine.text.lower().split())
 
@@ -254,16 +329,9 @@ def _declines(case: Case) -> Label:
     return LACKING if any(c.name not in known for c in case.agent.calls) else PRESENT
 
 
-def _tells(case: Case) -> Label:
-    """Everything else was done: was the user told? Questions are not answers."""
-    told = [m.similarity for m in case.milestones if m.tells is not None and "?" not in m.tells]
-    rest = [m.similarity for m in case.milestones if m.tells is None or "?" in m.tells]
+def _tells_all(case: Case) -> Label:
     wanted = {c.name for c in case.reference.calls}
-    if not told or min(rest, default=1.0) < HIT or case.agent.stuck():
-        return NA
-    if not wanted <= {c.name for c in case.agent.calls}:
-        return NA
-    return LACKING if min(told) < TOLD else PRESENT
+    return _tells(case) if wanted <= {c.name for c in case.agent.calls} else NA
 
 
 Rule = Callable[[Case], Label]
@@ -276,5 +344,5 @@ RULES: Mapping[str, Rule] = {
     "takes_exact_arguments_from_results": _exact,
     "converts_values": _converts,
     "declines_when_impossible": _declines,
-    "tells_the_user": _tells,
+    "tells_the_user": _tells_all,
 }

@@ -4,26 +4,44 @@ The idea of training on a broad collection of demonstrations (the paper's baseli
 Data Protocol). By default these are general ones of the mixture that the tiny agent knows already,
 in which capabilities are lacking as often as in life; so little is to be expected of them, and a
 gain of a method over this one is not a gain from demonstrations alone. The budget stays unspent.
+
+A conversation of others is left out, and counted in the log with the reason, if it is an episode of
+a task of another split (a held-out task must not be trained on), if it failed, or if its tools are
+not the suite's. The tools in the prompt are as the suite defines them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import FineTunes, Lab, Method, MethodPlan, Need, PlannedRun
+from trace_bench.core.chat import read_call
+from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.protocols import (
+    FineTunes,
+    Lab,
+    Method,
+    MethodPlan,
+    Need,
+    PlannedRun,
+    Suite,
+    make_env,
+)
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, Task
-from trace_bench.methods.sft.data import Conversation, World, others, own
+from trace_bench.core.types import AgentSpec, Message, Task, Tool
+from trace_bench.methods.sft.formats import read
+from trace_bench.methods.sft.formats.found import Found
 from trace_bench.methods.tuning import HERE, PAGE, Tuning, TuningSettings
 from trace_bench.play.steps import with_guidance
 
 if TYPE_CHECKING:
     from trace_bench.policies.chat import Chat
     from trace_bench.trainers.tree import Tokens
+
 
 MARK = "demonstrations from method.data, whose rollouts no budget here has paid for"
 
@@ -137,3 +155,127 @@ def tokens_of(chat: Chat, talk: Conversation) -> Tokens:
         np.array(sampled, dtype=np.int64),
         np.zeros(len(sampled), dtype=np.float32),
     )
+
+
+Conversation = tuple[Sequence[Message], Sequence[Tool]]
+
+
+def own(count: int, seed: int) -> Iterator[Conversation]:
+    """`count` of the project's demonstrations: people, words and wordings that no split shares,
+    capabilities lacking as often as in the tiny agent's own training."""
+    from trace_bench.tiny.demos import Pieces, episode
+
+    for n in range(count):
+        yield episode(seed % 2**31 * 1_000_000 + n, Pieces())
+
+
+def others(
+    place: Path, count: int, of: Callable[[], World], log: Callable[[str], None]
+) -> Iterator[Conversation]:
+    """The first `count` conversations of a file or folder that can be demonstrations in the world
+    `of`, which is opened where one is needed. Raises UserError if none can."""
+    used = 0
+    refused: Counter[str] = Counter()
+    first: dict[str, str] = {}
+    world: World | None = None
+    for found in read(place):
+        if found.general:
+            talk: Conversation | str = (found.messages, found.tools or ())
+        else:
+            world = world or of()
+            talk = world.fits(found)
+        if isinstance(talk, str):
+            refused[talk] += 1
+            first.setdefault(talk, found.where)
+        else:
+            used += 1
+            yield talk
+        if used == count:
+            break
+    told = "; ".join(f"{n} for {why} (first: {first[why]})" for why, n in refused.most_common())
+    if not used:
+        raise UserError(f"method.data={place} has no demonstration that fits: {told or 'empty'}.")
+    if refused:
+        log(f"sft: {used} conversations are used, {refused.total()} left out: {told}")
+
+
+@dataclass(frozen=True)
+class World:
+    """What a conversation must fit: the run's suite and training tasks."""
+
+    suite: Suite
+    tasks: Sequence[Task]
+
+    def fits(self, found: Found) -> Conversation | str:
+        """The conversation with the suite's tools; or why it is left out."""
+        why = found.unusable or self._elsewhere(found.task) or _unfinished(found)
+        if why:
+            return why
+        offered = found.offered
+        if found.tools is not None:
+            offered = tuple(str(_name(tool)) for tool in found.tools)
+        if self.tools is None:
+            if found.tools is None:
+                return "tools that the file does not define, and the suite only with its user"
+            return found.messages, found.tools
+        used = [call for m in found.messages for call in m.get("tool_calls", ())]
+        for name in (*(offered or ()), *(call["function"]["name"] for call in used)):
+            if name not in self.tools:
+                return f"a tool that the suite does not have, {name}"
+        for call in used:
+            if why := self._call(call):
+                return why
+        return found.messages, [self.tools[name] for name in offered or self.tools]
+
+    @cached_property
+    def tools(self) -> Mapping[str, Tool] | None:
+        """The suite's tools by name, as its training tasks offer them; None where a task cannot be
+        looked at without the model that plays its user."""
+        if self.suite.asks_user():
+            return None
+        env = make_env(self.suite)
+        try:
+            offered = [tool for task in self.tasks for tool in env.reset(task).tools]
+        finally:
+            env.close()
+        return {_name(tool): tool for tool in offered}
+
+    def _elsewhere(self, task: str | None) -> str | None:
+        """Why an episode of this task must not be trained on. One that the suite does not know, or
+        generated itself, may be."""
+        if task is None or task in {t.id for t in self.tasks}:
+            return None
+        try:
+            split = self.suite.task(task).split
+        except (TraceBenchError, LookupError, ValueError):
+            return None
+        if split not in self.suite.splits():
+            return None
+        return f"a task of the split {split}, which is not trained on"
+
+    def _call(self, call: Mapping[str, object]) -> str | None:
+        assert self.tools is not None
+        try:
+            name, arguments = read_call(call)
+        except ValueError:
+            return "a call that could not be read"
+        known = self.tools[name]["function"].get("parameters", {}).get("properties", {})
+        more = sorted(arguments.keys() - known.keys())
+        return f"an argument that the suite's {name} does not have, {more[0]}" if more else None
+
+
+def _name(tool: Tool) -> str:
+    return str(tool.get("function", {}).get("name"))
+
+
+def _unfinished(found: Found) -> str | None:
+    """Why a conversation is none that an agent should imitate."""
+    if found.success is False:
+        return "an episode that failed"
+    roles = [m["role"] for m in found.messages]
+    if "assistant" not in roles or roles[0] == "assistant":
+        return "no message before the agent's, or none of the agent's"
+    made = {c["id"] for m in found.messages for c in m.get("tool_calls", ())}
+    if any(m["role"] == "tool" and m["tool_call_id"] not in made for m in found.messages):
+        return "a tool's result that answers no call"
+    return None

@@ -147,7 +147,7 @@ def _play_round(
         mix = replace(c.mix, contrast=0.0)
         label = f"calibration/{number}"
         drawn = draw(lab.suite, c.name, settings.calibration_groups, mix, lab.seed, label)
-        tasks.extend(task for task in drawn.tasks for _ in range(size))
+        tasks.extend(task for task in drawn for _ in range(size))
     played = lab.rollouts(
         f"calibration/{number}",
         base,

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import FineTunes, Lab, MethodPlan, Need, Phase, State
+from trace_bench.core.protocols import FineTunes, Lab, State
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
-from trace_bench.methods.trace.budget import Budget
-from trace_bench.methods.trace.routing import Gate as GateRoute
+from trace_bench.methods.trace.routing import GateRoute
+from trace_bench.methods.trace.settings import Budget
 from trace_bench.trainers.course import make_schedule, task_of_group
 from trace_bench.trainers.record import (
     check_finite,
@@ -40,21 +40,6 @@ if TYPE_CHECKING:
     from trace_bench.trainers.tree import Tokens
 
 NAME = "gate"
-
-
-TUNING = Need(
-    "trainer",
-    FineTunes,
-    "docs/routing.md",
-    "With method.route.share=0 the gate stays as it starts.",
-)
-
-
-def planned(budget: Budget) -> MethodPlan:
-    if not budget.gate:
-        return MethodPlan()
-    phase = Phase("training of the gate", budget.gate, most=True)
-    return MethodPlan(phases=(phase,), needs=(TUNING,))
 
 
 def train(lab: Lab, agent: AgentSpec, tasks: Sequence[Task], budget: Budget) -> AgentSpec:

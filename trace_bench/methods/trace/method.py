@@ -15,13 +15,12 @@ from functools import reduce
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRun, Yardstick
 from trace_bench.core.types import AgentSpec, Purpose, Task
-from trace_bench.methods.looking.analysis import Analysis, Report, planned
+from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, planned
 from trace_bench.methods.looking.capabilities import Verdict
 from trace_bench.methods.trace import gates, training
-from trace_bench.methods.trace.budget import Budget
 from trace_bench.methods.trace.generate.questions import GENERATOR
-from trace_bench.methods.trace.routing import Seen
-from trace_bench.methods.trace.settings import JOINT, TraceSettings
+from trace_bench.methods.trace.routing import RouterData
+from trace_bench.methods.trace.settings import JOINT, Budget, TraceSettings
 from trace_bench.methods.trace.tasks import Drawer, Made, source_of
 from trace_bench.methods.trace.training import Trained, assemble, jobs
 
@@ -62,8 +61,7 @@ class Trace(Method):
             planned(settings, run, budget.looking(run.tasks), source.looks),
             source.planned(run, budget, left),
             training.planned(budget, left),
-            MethodPlan() if settings.joint else settings.route.planned(),
-            gates.planned(budget),
+            MethodPlan() if settings.joint else settings.route.planned(budget.gate),
         )
         plan = reduce(MethodPlan.then, steps)
         if not run.tasks:  # then the number of analysis rollouts is not known either
@@ -87,7 +85,7 @@ class _Fit:
     ) -> None:
         self.base, self.tasks, self.lab, self.budget = base, tasks, lab, budget
         self.settings = settings = budget.settings
-        self.write = Report(lab)
+        self.write = CapabilityReport(lab)
         self.analysis = Analysis(lab, settings, self.write)
         written = lab.prompt_limit(GENERATOR) is not None
         make = source_of(settings, written)
@@ -103,7 +101,7 @@ class _Fit:
         made = self.source.make(chosen)  # 4 make tasks
         if not made:
             return self.give_up(self.source.nothing)
-        seen = Seen(self.lab, self.base, self.analysis)
+        seen = RouterData(self.lab, self.base, self.analysis)
         done = self.train(made, seen)  # 5 train
         if not done:
             return self.give_up(
@@ -136,7 +134,7 @@ class _Fit:
     def can_train(self, verdict: Verdict) -> bool:
         return not verdict.control if self.trainable is None else verdict.name in self.trainable
 
-    def train(self, made: Made, seen: Seen) -> list[Trained]:
+    def train(self, made: Made, seen: RouterData) -> list[Trained]:
         def after(done: Sequence[Trained]) -> None:
             self.write(training=[t.as_json() for t in done])
 
@@ -153,7 +151,7 @@ class _Fit:
                 self.source.keeps,
             )
 
-    def routed(self, done: Sequence[Trained], seen: Seen) -> AgentSpec:
+    def routed(self, done: Sequence[Trained], seen: RouterData) -> AgentSpec:
         """The agent with the adapters that are there, and a router that knows only them."""
         if self.settings.joint:
             return assemble(self.base, done, None)

@@ -3,8 +3,8 @@ router as plain JSON, which the policies turn into one (`policies.routing`).
 
 The published router asks the base model for a letter (zero_shot). It needs a model that follows an
 instruction it has never seen; the tiny agent, which knows only tool conversations, cannot. The
-default is the classifier, by the rule of results/protocol.md. Linear and ties use one merge of all
-adapters always: yardsticks for what a choice brings.
+default is the classifier, by the rule of results/protocol.md. Linear and ties always use one merge
+of all adapters: yardsticks for what a choice brings.
 
 Two more tell how much routing costs. The oracle route takes for each task the adapter that does
 best on it; it needs every adapter's score on every task, so evaluation runs it, without charge. One
@@ -21,7 +21,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Lab, MethodPlan, Need, RanksLabels, ShowsState
+from trace_bench.core.protocols import (
+    FineTunes,
+    Lab,
+    MethodPlan,
+    Need,
+    Phase,
+    RanksLabels,
+    ShowsState,
+)
 from trace_bench.core.types import AgentSpec
 from trace_bench.methods.looking.analysis import Analysis
 from trace_bench.methods.making import read_opening
@@ -44,7 +52,15 @@ STATES = Need(
 )
 
 
-class Seen:
+TUNING = Need(
+    "trainer",
+    FineTunes,
+    "docs/routing.md",
+    "With method.route.share=0 the gate stays as it starts.",
+)
+
+
+class RouterData:
     """What a router may be made from: the analysis; openings of the adapters' own tasks, and their
     training rollouts. `otherwise`: the base agent's adapter, from which the others were trained on,
     and which acts where none is chosen."""
@@ -66,21 +82,22 @@ class Route:
     asks: ClassVar[bool] = False
     trained: ClassVar[float] = 0.0
 
-    def describe(self, trained: Sequence[Trained], seen: Seen) -> dict[str, Any]:
+    def describe(self, trained: Sequence[Trained], seen: RouterData) -> dict[str, Any]:
         """The router as JSON, without `otherwise`."""
         raise NotImplementedError
 
-    def listening(self, seen: Seen) -> AbstractContextManager[None]:
+    def listening(self, seen: RouterData) -> AbstractContextManager[None]:
         """While the adapters are trained."""
         return nullcontext()
 
     def check_base(self, base: AgentSpec) -> None:
         """Raises UserError for a base agent that it cannot begin with."""
 
-    def planned(self) -> MethodPlan:
+    def planned(self, rollouts: int) -> MethodPlan:
+        """With this part of the budget for its own training."""
         return MethodPlan(needs=self.needs, routed=self.asks)
 
-    def router(self, trained: Sequence[Trained], seen: Seen) -> dict[str, Any]:
+    def router(self, trained: Sequence[Trained], seen: RouterData) -> dict[str, Any]:
         """The router as JSON."""
         instead = {} if seen.otherwise is None else {"otherwise": seen.otherwise}
         return {**self.describe(trained, seen), **instead}
@@ -112,7 +129,7 @@ class Retrieval(Route):
     """Smallest cosine of a neighbour (published 0.5, for embeddings; ours is for word counts, whose
     cosines are smaller: at 0.5 the base model gets 27 of those 76 tasks, at 0.35 it gets 9)."""
 
-    def describe(self, trained: Sequence[Trained], seen: Seen) -> dict[str, Any]:
+    def describe(self, trained: Sequence[Trained], seen: RouterData) -> dict[str, Any]:
         examples: list[Example] = []
         for t in trained:
             examples += _own(seen.lab, t, self.examples)
@@ -155,7 +172,7 @@ class ZeroShot(Route):
     """Use the weighted sum of the fewest adapters that have this share of the probability (a
     published variant); 0 uses the likeliest alone (published as final)."""
 
-    def describe(self, trained: Sequence[Trained], seen: Seen) -> dict[str, Any]:
+    def describe(self, trained: Sequence[Trained], seen: RouterData) -> dict[str, Any]:
         return _asked(trained, seen, self.share)
 
 
@@ -170,12 +187,12 @@ class Both(Retrieval):
     share: float = field(default=0.0, metadata=number(0, 1))
     """As with zero_shot."""
 
-    def describe(self, trained: Sequence[Trained], seen: Seen) -> dict[str, Any]:
+    def describe(self, trained: Sequence[Trained], seen: RouterData) -> dict[str, Any]:
         found, asked = super().describe(trained, seen), _asked(trained, seen, self.share)
         return {"kind": "both", "retrieval": found, "zero_shot": asked}
 
 
-def _asked(trained: Sequence[Trained], seen: Seen, share: float) -> dict[str, Any]:
+def _asked(trained: Sequence[Trained], seen: RouterData, share: float) -> dict[str, Any]:
     skills = {c.name: c.description for c in seen.analysis.candidates}
     offered = [[t.adapter.name, skills[t.job.name]] for t in trained]
     more = {"share": share} if share else {}
@@ -202,7 +219,7 @@ class Classifier(Route):
     l2: float = field(default=1e-3, metadata=number(0))
     """L2 penalty of the logistic regression (ours)."""
 
-    def describe(self, trained: Sequence[Trained], seen: Seen) -> dict[str, Any]:
+    def describe(self, trained: Sequence[Trained], seen: RouterData) -> dict[str, Any]:
         chosen = seen.openings.classifier(trained, self.examples, self.l2)
         return {"kind": "classifier", **chosen, "others": self.others, "soft": self.soft}
 
@@ -216,7 +233,7 @@ class Soft(Classifier):
 
 
 @dataclass(frozen=True)
-class Gate(Classifier):
+class GateRoute(Classifier):
     """A soft classifier that is then trained with GRPO on the target's training tasks (the current
     paper's)."""
 
@@ -235,14 +252,21 @@ class Gate(Classifier):
     def trained(self) -> float:  # type: ignore[override]
         return self.share
 
-    def describe(self, trained: Sequence[Trained], seen: Seen) -> dict[str, Any]:
+    def planned(self, rollouts: int) -> MethodPlan:
+        plan = super().planned(rollouts)
+        if not rollouts:
+            return plan
+        phase = Phase("training of the gate", rollouts, most=True)
+        return plan.then(MethodPlan(phases=(phase,), needs=(TUNING,)))
+
+    def describe(self, trained: Sequence[Trained], seen: RouterData) -> dict[str, Any]:
         chosen = seen.openings.classifier(trained, self.examples, self.l2, self.warm)
         more = {"others": self.others, "soft": True, "lock": LOCK}
         return {"kind": "classifier", **chosen, **more}
 
 
 @dataclass(frozen=True)
-class Turn(Route):
+class TurnRoute(Route):
     """A linear classifier on words chooses anew at every turn, by what the conversation shows so
     far, learned from training rollouts (ours)."""
 
@@ -252,16 +276,16 @@ class Turn(Route):
     l2: float = field(default=1e-3, metadata=number(0))
     """As with the classifier."""
 
-    def describe(self, trained: Sequence[Trained], seen: Seen) -> dict[str, Any]:
+    def describe(self, trained: Sequence[Trained], seen: RouterData) -> dict[str, Any]:
         chosen = seen.conversations.classifier(trained, self.l2)
         return {"kind": "turns", **chosen, "others": self.others}
 
-    def listening(self, seen: Seen) -> AbstractContextManager[None]:
+    def listening(self, seen: RouterData) -> AbstractContextManager[None]:
         return seen.lab.listening(seen.conversations.hear)
 
 
 @dataclass(frozen=True)
-class Linear(Route):
+class LinearRoute(Route):
     """The sum of all adapters, for every task."""
 
     name: Literal["linear"] = "linear"
@@ -269,7 +293,7 @@ class Linear(Route):
     """Of every adapter's update (ours: half of each, without a router, was as good as a router on
     the development split in an early trial)."""
 
-    def describe(self, trained: Sequence[Trained], seen: Seen) -> dict[str, Any]:
+    def describe(self, trained: Sequence[Trained], seen: RouterData) -> dict[str, Any]:
         parts: list[list[Any]] = [[t.adapter.name, self.weight] for t in trained]
         if seen.otherwise is not None:
             parts.append([seen.otherwise, around([self.weight] * len(trained))])
@@ -284,7 +308,7 @@ class Ties(Route):
     density: float = field(default=0.2, metadata=number(0.001, 1))
     """The share of each update's values that is kept (published for TIES)."""
 
-    def describe(self, trained: Sequence[Trained], seen: Seen) -> dict[str, Any]:
+    def describe(self, trained: Sequence[Trained], seen: RouterData) -> dict[str, Any]:
         parts = [[t.adapter.name, 1.0] for t in trained]
         return {"kind": "sum", "parts": parts, "density": self.density}
 
@@ -299,4 +323,6 @@ class Ties(Route):
             )
 
 
-AnyRoute = Classifier | Soft | Turn | Gate | Retrieval | ZeroShot | Both | Linear | Ties
+AnyRoute = (
+    Classifier | Soft | TurnRoute | GateRoute | Retrieval | ZeroShot | Both | LinearRoute | Ties
+)

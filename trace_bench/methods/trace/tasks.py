@@ -13,15 +13,14 @@ from typing import Any, ClassVar
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab, MethodPlan, Phase, PlannedRun, Suite
 from trace_bench.core.types import AgentSpec, Task
-from trace_bench.methods.looking.analysis import Analysis, Report, refuse_analyst
+from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, refuse_analyst
 from trace_bench.methods.looking.capabilities import Verdict
 from trace_bench.methods.making import GENERATOR, Mix, draw, generator
 from trace_bench.methods.trace import calibrate
-from trace_bench.methods.trace.budget import Budget
 from trace_bench.methods.trace.generate import questions
-from trace_bench.methods.trace.generate.generation import Generation, Wanted
-from trace_bench.methods.trace.generate.leaks import held_out
-from trace_bench.methods.trace.settings import TraceSettings
+from trace_bench.methods.trace.generate.checks import held_out
+from trace_bench.methods.trace.generate.generation import Commission, Generation
+from trace_bench.methods.trace.settings import Budget, TraceSettings
 
 Made = Mapping[str, tuple[Task, ...]]
 """The training tasks of each capability, in training order."""
@@ -44,12 +43,12 @@ class Drawer:
             self._suite, self._drawn = suite, {}
         key = (capability, count, mix, seed)
         if key not in self._drawn:
-            self._drawn[key] = draw(suite, capability, count, mix, seed, "train").tasks
+            self._drawn[key] = draw(suite, capability, count, mix, seed, "train")
         return self._drawn[key]
 
 
 @dataclass
-class Source:
+class TaskSource:
     """Where the tasks of one fit come from. `looks`: how the analysis is called in the plan;
     `nothing`: why the base agent is returned when there are no tasks."""
 
@@ -59,7 +58,7 @@ class Source:
     settings: TraceSettings
     budget: Budget
     analysis: Analysis
-    write: Report
+    write: CapabilityReport
     drawer: Drawer
 
     looks: ClassVar[str] = "analysis"
@@ -89,14 +88,14 @@ class Source:
         return True
 
 
-def source_of(settings: TraceSettings, written: bool) -> type[Source]:
+def source_of(settings: TraceSettings, written: bool) -> type[TaskSource]:
     """`written`: a model plays the role of the generator."""
     if settings.synthesis == "select":
         return Selected
-    return Written if written else Drawn
+    return Written if written else Generated
 
 
-class Drawn(Source):
+class Generated(TaskSource):
     """From the suite's generator."""
 
     nothing = "the base agent already has what was selected: it is returned"
@@ -129,7 +128,7 @@ class Drawn(Source):
         }
 
 
-class Written(Source):
+class Written(TaskSource):
     """By a language model, for the capabilities where it could."""
 
     nothing = "no environment was accepted: the base agent is returned"
@@ -158,7 +157,7 @@ class Written(Source):
         made: dict[str, tuple[Task, ...]] = {}
         for n, v in enumerate(chosen, start=1):
             examples = [e.trajectory for e in self.analysis.lacking(v.name)]
-            wanted = Wanted(v.capability, examples)
+            wanted = Commission(v.capability, examples)
             if (tasks := self.generation.make(wanted, len(chosen) - n)) is not None:
                 made[v.name] = tasks
         self._write_dropped()
@@ -178,7 +177,7 @@ class Written(Source):
         self.write(dropped=[{"name": name, "reason": why} for name, why in listed])
 
 
-class Selected(Source):
+class Selected(TaskSource):
     """The training tasks whose failures lack a capability, for suites that can make no tasks of
     their own.
 

@@ -26,8 +26,15 @@ from trace_bench.methods.making import opening, seeded, self_test
 from trace_bench.methods.trace import calibrate
 from trace_bench.methods.trace.generate import audit
 from trace_bench.methods.trace.generate.audit import Accepted, Episode, of_rollouts
-from trace_bench.methods.trace.generate.checks import TOO_CLOSE, Seeds, examine, violations
-from trace_bench.methods.trace.generate.leaks import Leaks, quoted, texts_of
+from trace_bench.methods.trace.generate.checks import (
+    TOO_CLOSE,
+    Leaks,
+    Seeds,
+    examine,
+    quoted,
+    texts_of,
+    violations,
+)
 from trace_bench.methods.trace.generate.questions import GENERATOR, again, objection, request
 from trace_bench.methods.trace.settings import SynthesisSettings
 
@@ -43,7 +50,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Commission:
     """A capability to make an environment for, and failed episodes that lack it."""
 
     capability: Capability
@@ -69,7 +76,7 @@ class Generation:
         self.heard: dict[str, list[Episode]] = {}  # rollouts in them
         self.dropped: dict[str, str] = {}  # capabilities, each with the reason
 
-    def make(self, wanted: Wanted, waiting: int = 0) -> tuple[Task, ...] | None:
+    def make(self, wanted: Commission, waiting: int = 0) -> tuple[Task, ...] | None:
         """Training tasks for a capability, or None when no attempt was accepted. For each of the
         `waiting` capabilities that come after it one round of calibration is left."""
         name = wanted.capability.name
