@@ -316,6 +316,22 @@ def test_training_that_comes_apart_says_so(model, tmp_path) -> None:
         lab.trainer.train(job(model, 24), lab)
 
 
+def test_a_training_that_diverges_stops_and_names_step_and_update(model, tmp_path) -> None:
+    lab = make_lab(tmp_path, model, 24, SETTINGS)
+    learner = lab.trainer.learner(str(model))
+    layer = sorted(learner.layers)[0]
+
+    def diverging(tree):
+        with torch.no_grad():
+            learner.layers[layer].b.fill_(torch.inf)
+        return type(learner).logprobs(learner, tree)
+
+    learner.logprobs = diverging
+    with pytest.raises(UserError, match=r"iteration 0, step 1: .* not finite.*largest update is"):
+        lab.trainer.train(job(model, 24), lab)
+    lab.close()
+
+
 def test_a_second_job_starts_from_the_base_model(model, tmp_path) -> None:
     lab = make_lab(tmp_path, model, 48)
     first = lab.trainer.train(job(model, 24), lab)

@@ -4,6 +4,7 @@ steps, the adapter on disk. After every step what is needed to go on is on disk.
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import FineTunes, Lab
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec
-from trace_bench.trainers.record import start_of, stepped
+from trace_bench.trainers.record import check_finite, start_of, stepped
 
 if TYPE_CHECKING:
     from trace_bench.trainers.model import Learner
@@ -79,7 +80,8 @@ class Tuning:
             for step in range(state.iteration, len(batches)):
                 for group in optimizer.param_groups:
                     group["lr"] = self.settings.learning_rate * (1 - step / len(batches))
-                state.records.append(self._step(optimizer, [sequences[i] for i in batches[step]]))
+                batch = [sequences[i] for i in batches[step]]
+                state.records.append(self._step(optimizer, batch, f"{self.name}, step {step + 1}"))
                 state.iteration = step + 1
                 state.finished = state.iteration == len(batches)
                 if state.finished:
@@ -118,10 +120,11 @@ class Tuning:
             ]
         return out
 
-    def _step(self, optimizer: Any, batch: Sequence[Tokens]) -> dict[str, float]:
+    def _step(self, optimizer: Any, batch: Sequence[Tokens], where: str) -> dict[str, float]:
         """One optimizer step on the mean of -log p over the batch's agent tokens."""
         import torch
 
+        from trace_bench.trainers.adapters import largest_update
         from trace_bench.trainers.tree import build, parts
 
         optimizer.zero_grad(set_to_none=True)
@@ -134,11 +137,13 @@ class Tuning:
             value += float(loss.detach())
         limit = self.trainer.max_grad_norm
         norm = float(torch.nn.utils.clip_grad_norm_(self.learner.parameters, limit))
-        if value != value or norm != norm:
-            raise UserError(f"{self.name}: the loss is not finite. Lower `method.learning_rate`.")
-        optimizer.step()
+        if finite := math.isfinite(value + norm):
+            optimizer.step()
+        largest = largest_update(self.learner.layers)
+        check_finite(where, norm if finite else math.nan, largest, "method.learning_rate")
         tokens = sum(len(s.ids) for s in batch)
-        return {"loss": value, "grad_norm": norm, "steps": int(norm > 0), "tokens": tokens}
+        found = {"loss": value, "grad_norm": norm, "update_norm": largest[0]}
+        return {**found, "steps": int(norm > 0), "tokens": tokens}
 
     def _identity(self) -> str:
         return fingerprint(

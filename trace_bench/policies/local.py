@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -235,6 +236,10 @@ class LocalPolicy(RanksLabels, ShowsState):
 
     def _reply(self, sampled: Sampled) -> TurnReply:
         episode = self._open[sampled.episode]
+        if not math.isfinite(sum(sampled.logprobs)):
+            acting = f"adapter {episode.adapter!r}" if episode.adapter else "base model"
+            text = f"the logits are not finite: the weights of the {acting} are out of all bounds"
+            return TurnReply(sampled.episode, None, error=text)
         reply, malformed = self.chat.parse(sampled.ids, episode.turns)
         episode.turns += 1
         episode.finished = not sampled.truncated

@@ -65,23 +65,28 @@ class TrainingCounts:
     """Sums over the metrics of training iterations: groups of rollouts, those of them without an
     advantage, optimizer steps. None: no trainer has reported it. `apart`: the largest of the
     iterations' mean differences between sampler and trainer, in log-probability; `alarms`: the
-    iterations in which it was more than the trainer allows."""
+    iterations in which it was more than the trainer allows. `update_norm`: the largest norm of a
+    layer's update so far."""
 
     groups: int | None = None
     constant: int | None = None
     steps: int | None = None
     apart: float | None = None
     alarms: int = 0
+    update_norm: float | None = None
 
     def log(self, values: Mapping[str, Any]) -> None:
         """Adds one line of metrics with `groups`, `constant_share` (of the groups), `steps`,
-        `logprob_difference_mean` or `logprob_alarm`; lines of other phases are left out."""
+        `logprob_difference_mean`, `logprob_alarm` or `update_norm`; lines of other phases are left
+        out."""
         if values.get("phase") not in PHASES:
             return
         groups, share, steps = (values.get(k) for k in ("groups", "constant_share", "steps"))
         if (apart := values.get("logprob_difference_mean")) is not None:
             self.apart = max(self.apart or 0.0, apart)
         self.alarms += bool(values.get("logprob_alarm"))
+        if (norm := values.get("update_norm")) is not None:
+            self.update_norm = max(self.update_norm or 0.0, norm)
         if groups is not None and share is not None:
             self.groups = (self.groups or 0) + groups
             self.constant = (self.constant or 0) + round(share * groups)

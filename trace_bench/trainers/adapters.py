@@ -121,6 +121,19 @@ def insert(model: nn.Module, targets: Iterable[str], rank: int, alpha: float) ->
     return layers
 
 
+@torch.no_grad()
+def largest_update(layers: Mapping[str, LoraLinear]) -> tuple[float, str]:
+    """The largest Frobenius norm of the layers' updates scale * B A, and its layer; a norm that is
+    not finite counts as larger than all others."""
+    norms = {
+        name: layer.scale
+        * abs(float(((layer.b.t() @ layer.b) * (layer.a @ layer.a.t())).sum())) ** 0.5
+        for name, layer in layers.items()
+    }
+    name = max(norms, key=lambda name: norms[name] if math.isfinite(norms[name]) else math.inf)
+    return norms[name], name
+
+
 def restart(layers: Mapping[str, LoraLinear], seed: int) -> None:
     """Initializes the adapter anew; every layer has its own random stream."""
     for name, layer in layers.items():

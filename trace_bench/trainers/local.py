@@ -291,6 +291,7 @@ class _Training:
         optimizer: torch.optim.Optimizer,
     ) -> dict[str, Any]:
         """Updates the adapter from one iteration's rollouts; returns metrics."""
+        from trace_bench.trainers.adapters import largest_update
         from trace_bench.trainers.credit import credit
         from trace_bench.trainers.update import update
 
@@ -301,8 +302,10 @@ class _Training:
         tokens = sequences(trajectories, self.settings)
         seed = stable_seed(self.job.seed, "update", iteration)
         steps = update(learner, optimizer, tokens, found, self.settings, seed)
-        check_finite(self.where(iteration), steps.grad_norm)
+        largest = largest_update(learner.layers)
+        check_finite(f"{self.where(iteration)}, step {steps.steps}", steps.grad_norm, largest)
         record = self.record(iteration, trajectories, found, steps, rate)
+        record["update_norm"] = largest[0]
         if self.settings.hinted:
             alone = [r for n, r in enumerate(rewards) if not is_hinted(n, self.settings)]
             record["reward_without_hint"] = mean([r for r in alone if r == r])

@@ -108,13 +108,22 @@ def _spread(records: Sequence[Mapping[str, Any]]) -> list[float]:
     return sorted({min(means), max(means)})
 
 
-def check_finite(where: str, norm: float | None) -> None:
-    """Raises UserError if the norm of a gradient is known and not finite."""
-    if norm is not None and not math.isfinite(norm):
-        raise UserError(
-            f"{where}: loss or gradient is not finite, training diverged. Lower the setting "
-            "`trainer.learning_rate`."
-        )
+def check_finite(
+    where: str,
+    norm: float | None,
+    largest: tuple[float, str] = (0.0, ""),
+    setting: str = "trainer.learning_rate",
+) -> None:
+    """Raises UserError if the norm of a gradient is known and not finite, or that of the `largest`
+    update of a layer is not (`adapters.largest_update`)."""
+    update, layer = largest
+    if (norm is None or math.isfinite(norm)) and math.isfinite(update):
+        return
+    said = f"; the largest update is that of {layer}, with a norm of {update:.3g}" if layer else ""
+    raise UserError(
+        f"{where}: loss or gradient is not finite, training diverged{said}. Lower the setting "
+        f"`{setting}`."
+    )
 
 
 def of_sampler(where: str, found: Mismatch | None, limit: float, lab: Lab) -> dict[str, Any]:
