@@ -48,8 +48,9 @@ def test_logits_that_are_not_finite_lose_the_episode_at_the_policy(
     tasks = world.tasks("train")[:3]
     policy = LocalPolicy(model, batch=4, threads=1)
     route = ["wild", "tame", None]
-    limits = {"max_turns": 2, "temperature": temperature, "route": route}
-    wild, *others = play(policy, world, agent, tasks, [0, 1, 2], **limits)
+    wild, *others = play(
+        policy, world, agent, tasks, [0, 1, 2], temperature=temperature, route=route, max_turns=2
+    )
     assert wild.failure is not None and wild.failure.boundary is Boundary.POLICY
     assert "not finite" in wild.failure.error and "'wild'" in wild.failure.error
     assert wild.score is None and not wild.turns

@@ -45,6 +45,7 @@ def test_training_is_summed_over_its_iterations() -> None:
     found = health.TrainingCounts()
     found.log({"phase": "prompt", "steps": 5})
     nothing = {"groups": None, "constant": None, "steps": None, "apart": None, "alarms": 0}
+    nothing |= {"update_norm": None}
     assert vars(found) == nothing
     found.log({"phase": "training", "groups": 4, "constant_share": 0.75, "steps": 2})
     found.log({"phase": "training", "groups": 3, "constant_share": 1 / 3, "steps": 0})
@@ -54,8 +55,9 @@ def test_training_is_summed_over_its_iterations() -> None:
     found.log(apart | {"logprob_alarm": True, "logprob_difference_mean": 0.25})
     found.log(apart | {"logprob_alarm": False, "logprob_difference_mean": 0.01})
     assert (found.apart, found.alarms) == (0.25, 1)
-    found.log({"phase": "fine-tuning", "steps": 1})
-    assert found.steps == 3
+    found.log({"phase": "fine-tuning", "steps": 1, "update_norm": 0.5})
+    found.log({"phase": "fine-tuning", "steps": 0, "update_norm": 0.25})
+    assert (found.steps, found.update_norm) == (3, 0.5)
 
 
 def test_the_lines_say_what_there_is() -> None:

@@ -318,6 +318,7 @@ def test_training_that_comes_apart_says_so(model, tmp_path) -> None:
 
 def test_a_training_that_diverges_stops_and_names_step_and_update(model, tmp_path) -> None:
     lab = make_lab(tmp_path, model, 24, SETTINGS)
+    assert isinstance(lab.trainer, LocalTrainer)
     learner = lab.trainer.learner(str(model))
     layer = sorted(learner.layers)[0]
 
@@ -326,7 +327,7 @@ def test_a_training_that_diverges_stops_and_names_step_and_update(model, tmp_pat
             learner.layers[layer].b.fill_(torch.inf)
         return type(learner).logprobs(learner, tree)
 
-    learner.logprobs = diverging
+    learner.logprobs = diverging  # type: ignore[method-assign]
     with pytest.raises(UserError, match=r"iteration 0, step 1: .* not finite.*largest update is"):
         lab.trainer.train(job(model, 24), lab)
     lab.close()

@@ -133,7 +133,7 @@ def test_a_training_without_a_lesson_makes_no_adapter(
     ends = [m for m in read_lines(tmp_path / "metrics.jsonl") if m["phase"] == "trained"]
     assert [m["adapter"] for m in ends] == [None]
     assert vars(lab.training) | {"apart": None} == {
-        "groups": 4, "constant": 4, "steps": 0, "apart": None, "alarms": 0
+        "groups": 4, "constant": 4, "steps": 0, "apart": None, "alarms": 0, "update_norm": None,
     }  # fmt: skip
 
 

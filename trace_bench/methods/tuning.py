@@ -65,6 +65,7 @@ class Tuning:
         self.trainer = dataclasses.replace(trainer.settings, learning_rate=rate)
         self.seed = stable_seed(lab.seed, name)
         self.folder = lab.folder / "adapters" / name
+        self.where = name
 
     def run(self) -> AgentSpec:
         """The agent with the adapter; the base agent if no step had a gradient."""
@@ -80,8 +81,8 @@ class Tuning:
             for step in range(state.iteration, len(batches)):
                 for group in optimizer.param_groups:
                     group["lr"] = self.settings.learning_rate * (1 - step / len(batches))
-                batch = [sequences[i] for i in batches[step]]
-                state.records.append(self._step(optimizer, batch, f"{self.name}, step {step + 1}"))
+                self.where = f"{self.name}, step {step + 1}"
+                state.records.append(self._step(optimizer, [sequences[i] for i in batches[step]]))
                 state.iteration = step + 1
                 state.finished = state.iteration == len(batches)
                 if state.finished:
@@ -120,7 +121,7 @@ class Tuning:
             ]
         return out
 
-    def _step(self, optimizer: Any, batch: Sequence[Tokens], where: str) -> dict[str, float]:
+    def _step(self, optimizer: Any, batch: Sequence[Tokens]) -> dict[str, float]:
         """One optimizer step on the mean of -log p over the batch's agent tokens."""
         import torch
 
@@ -140,7 +141,7 @@ class Tuning:
         if finite := math.isfinite(value + norm):
             optimizer.step()
         largest = largest_update(self.learner.layers)
-        check_finite(where, norm if finite else math.nan, largest, "method.learning_rate")
+        check_finite(self.where, norm if finite else math.nan, largest, "method.learning_rate")
         tokens = sum(len(s.ids) for s in batch)
         found = {"loss": value, "grad_norm": norm, "update_norm": largest[0]}
         return {**found, "steps": int(norm > 0), "tokens": tokens}
