@@ -3,41 +3,24 @@ nothing half-made is left. `tests/bench/kills.py` kills whole runs at random mom
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from forks import forked
 
 from trace_bench.__main__ import main
 from trace_bench.core.store import read_json, read_lines
 
 pytestmark = pytest.mark.slow
 
-# Runs a module and kills it in place of the Nth time that it puts a file or folder whose name
-# contains PART in its place (or copies one there).
-KILLER = """
-import os, runpy, shutil, signal, sys
-
-part, most, module = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-sys.argv = [module, *sys.argv[4:]]
-count = 0
-
-def counted(real):
-    def call(source, target, *more, **named):
-        global count
-        count += part in str(target)
-        if count == most:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return real(source, target, *more, **named)
-    return call
-
-os.replace, os.rename = counted(os.replace), counted(os.rename)
-shutil.copyfile = counted(shutil.copyfile)
-runpy.run_module(module, run_name="__main__", alter_sys=True)
-"""
 SCRIPTED = ("method=base", "policy=reference", "evaluation.limit=4")
 TRAINED = (
     "method=grpo", "budget=16", "checkpoints=[]", "trainer.groups=2", "trainer.group_size=4",
@@ -57,15 +40,31 @@ TIMES = ("timing.json", "metrics.jsonl", "summary.json", "state.pt", ".lock")  #
 
 
 def killed(part: str, most: int, *command: str) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-c", KILLER, part, str(most), *command], capture_output=True, text=True
-    )
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    """Runs a command and kills it in place of the `most`-th time that it puts a file or folder
+    whose name contains `part` in its place (or copies one there)."""
+    count = 0
+
+    def counted(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(source: Any, target: Any, *more: Any, **named: Any) -> Any:
+            nonlocal count
+            count += part in str(target)
+            if count == most:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(source, target, *more, **named)
+
+        return call
+
+    def deadly() -> None:
+        os.replace, os.rename = counted(os.replace), counted(os.rename)
+        shutil.copyfile = counted(shutil.copyfile)
+
+    code, said = forked(*command, prepare=deadly)
+    assert code == -signal.SIGKILL, said
 
 
 def again(*command: str) -> None:
-    ended = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
+    code, said = forked(*command)
+    assert code == 0, said
 
 
 def files(place: Path) -> dict[str, bytes]:

@@ -1,0 +1,48 @@
+"""Commands as children of the test's own process, which has imported all they need: a start takes
+a hundredth of a second in place of some seconds. What is tested of a command's start itself starts
+an interpreter (test_launchers.py)."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from typing import IO
+
+
+def forked(
+    module: str, *arguments: str, prepare: Callable[[], None] = lambda: None
+) -> tuple[int, str]:
+    """`python -m module arguments`, after `prepare` in the child: its exit code (-N: signal N
+    ended it), and what it printed."""
+    with tempfile.TemporaryFile("w+") as printed:
+        child = os.fork()
+        if child == 0:
+            os._exit(_as_main(module, arguments, printed, prepare))
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        printed.seek(0)
+        return code, printed.read()
+
+
+def _as_main(
+    module: str, arguments: tuple[str, ...], printed: IO[str], prepare: Callable[[], None]
+) -> int:
+    for stream in (1, 2):
+        os.dup2(printed.fileno(), stream)
+    sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
+    sys.argv = [module, *arguments]
+    code = 0
+    try:
+        prepare()
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
