@@ -18,8 +18,8 @@ import trace_bench.show
 from trace_bench.__main__ import main
 from trace_bench.core.run_files import ELSEWHERE
 from trace_bench.core.store import file_hash, fingerprint
+from trace_bench.results.__main__ import COMMANDS
 from trace_bench.results.__main__ import main as results
-from trace_bench.results.make import COMMANDS
 from trace_bench.results.records import read_records
 
 Said = pytest.CaptureFixture[str]
@@ -193,8 +193,13 @@ def test_bad_folders_are_named_and_left_out(tree: Path, tmp_path: Path, capfd: S
     assert [r.method for r in read_records(out)] == ["base", "grpo"]
 
 
-LACKING = {"capabilities": "method.max_capabilities", "sizes": "at least two models"}
+LACKING = {
+    "capabilities": "method.max_capabilities",
+    "sizes": "at least two models",
+    "over": "at least two values",
+}
 """What these runs lack for a command."""
+NEEDED = {"regrade": ["rule=zero"], "over": ["--setting", "env.train_tasks"]}
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, "regrade"])
@@ -203,7 +208,7 @@ def test_the_others_go_on(
 ) -> None:
     """As they would without the bad ones, whose number is in the captions."""
     pytest.importorskip("matplotlib", reason="figures need matplotlib, which is not installed")
-    given = ["rule=zero"] if command == "regrade" else []
+    given = NEEDED.get(command, [])
     codes = {}
     for name, place in (("with", tree), ("without", good)):
         out = tmp_path / name

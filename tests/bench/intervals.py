@@ -13,7 +13,7 @@ import argparse
 
 import numpy as np
 
-from trace_bench.results.uncertainty import uncertainty
+from trace_bench.results.statistics import uncertainty
 
 
 def coverage(seeds: int, tasks: int, deviation: float, draws: int) -> tuple[float, float]:

@@ -1,5 +1,4 @@
-"""How long tables take over many runs, with and without their index: generated run folders,
-tables in a process of their own.
+"""How long tables take over many runs: generated run folders, tables in a process of their own.
 
     python tests/bench/results.py [--runs 1000] [--lines 5000]
 
@@ -24,7 +23,6 @@ from typing import Any
 import yaml
 
 from trace_bench.core.store import file_hash, fingerprint
-from trace_bench.results.index import SETTLED_NS
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import identity, parts_of
 
@@ -95,17 +93,17 @@ def generate(folder: Path, method: str, seed: int, lines: int) -> None:
 MEASURE = """
 import resource, sys
 from trace_bench.results.__main__ import main
-code = main(["tables", sys.argv[1], "--out", sys.argv[2], *sys.argv[3:]])
+code = main(["tables", sys.argv[1], "--out", sys.argv[2]])
 print("peak MiB", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, file=sys.stderr)
 sys.exit(code)
 """
 
 
-def tables(place: Path, *more: str) -> tuple[float, str]:
+def tables(place: Path) -> tuple[float, str]:
     """Seconds of the tables in a process of their own, and the last line that it says."""
     began = time.perf_counter()
     done = subprocess.run(
-        [sys.executable, "-c", MEASURE, str(place / "runs"), str(place / "tables"), *more],
+        [sys.executable, "-c", MEASURE, str(place / "runs"), str(place / "tables")],
         check=True, capture_output=True, text=True,
     )  # fmt: skip
     return time.perf_counter() - began, done.stderr.strip().splitlines()[-1]
@@ -125,13 +123,8 @@ def main() -> None:
             generate(place / "runs" / f"{n:04d}", method, more // BUDGETS, lines)
         size = sum(p.stat().st_size for p in place.rglob("*") if p.is_file())
         print(f"{given.runs} runs, {size / 2**30:.2f} GiB")
-        time.sleep(SETTLED_NS / 1e9)  # files that have just been changed are not indexed
-        cold, said = tables(place)
-        print(f"cold, makes the index: {cold:.1f} s, {said}")
-        warm, said = tables(place)
-        print(f"warm, by the index: {warm:.1f} s, {said}; {cold / warm:.1f} times as fast")
-        without, said = tables(place, "--no-index")
-        print(f"without an index: {without:.1f} s, {said}")
+        seconds, said = tables(place)
+        print(f"{seconds:.1f} s, {said}")
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from trace_bench.core.store import read_json, read_lines
-from trace_bench.results import drawing
-from trace_bench.results.plots import running
+from trace_bench.results import figures
+from trace_bench.results.figures import running
 from trace_bench.results.statistics import paired_difference
 
 TRAINERS = {
@@ -111,14 +111,14 @@ def _late(values: list[float]) -> float:
 
 def figure(curves: dict[str, list[dict[str, Any]]], budget: int, path: Path) -> None:
     """Mean and range over seeds of the training reward, a line a trainer."""
-    drawn, ((axes,),) = drawing.panels(1, 1, (5.4, 3.6))
+    drawn, ((axes,),) = figures.panels(1, 1, (5.4, 3.6))
     for name, colour, dashes in (("local", "#0072B2", "-"), ("verl", "#D55E00", "--")):
         own = [c for key, c in curves.items() if key.rpartition("-")[0] == name]
         least = min(len(c) for c in own)
         values = np.array([running([m["reward"] for m in c[:least]]) for c in own])
         x = [m["spent"] for m in own[0][:least]]
         band = (values.min(0).tolist(), values.mean(0).tolist(), values.max(0).tolist())
-        drawing.curve(axes, x, *band, colour, dashes, f"trainer {name}")
+        figures.curve(axes, x, *band, colour, dashes, f"trainer {name}")
     axes.set_xlabel("rollouts")
     axes.set_ylabel("mean reward")
     axes.set_ylim(0, 1.05)
@@ -127,7 +127,7 @@ def figure(curves: dict[str, list[dict[str, Any]]], budget: int, path: Path) -> 
         f"GRPO on the embedded phone world, {budget} rollouts. Lines are means over {len(own)} "
         "seeds of running means over 8 iterations; bands are the range over seeds."
     )
-    drawing.finish(drawn, "The same training by two trainers", caption, path)
+    figures.finish(drawn, "The same training by two trainers", caption, path)
 
 
 if __name__ == "__main__":

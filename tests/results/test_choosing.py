@@ -21,10 +21,9 @@ from trace_bench.core.errors import UserError
 from trace_bench.results import two
 from trace_bench.results.__main__ import main
 from trace_bench.results.captions import describe
-from trace_bench.results.choose import choose, split
 from trace_bench.results.compare import check_comparable
 from trace_bench.results.groups import groups_of, overview, with_own
-from trace_bench.results.places import Found, find
+from trace_bench.results.places import Found, choose, find, split
 from trace_bench.results.records import Record, as_line, read_records
 from trace_bench.results.two import compare_two, sides_of
 
@@ -45,10 +44,12 @@ TRACE = variant(record("trace", [1, 1, 1]), "", max_capabilities=4)
 
 
 def chosen(records: Sequence[Record], *filters: str) -> tuple[Record, ...]:
-    return choose(records, split(filters)[1])[0]
+    return choose([Found(tuple(records), ())], split(filters)[1])[0].records
 
 
-def test_filters_choose_by_method_number_and_any_setting() -> None:
+def test_filters_choose_by_method_number_and_any_setting(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     dev = other(record("grpo", [1, 0, 0], seed=1, budget=320), evaluation__split="dev")
     paper = replace(TRACE, marks=("paper's count",), fingerprint="p")
     runs = (BASE, GRPO, TRACE, dev, paper)
@@ -59,9 +60,10 @@ def test_filters_choose_by_method_number_and_any_setting() -> None:
     assert chosen(runs, "suite=embedded") == chosen(runs, "suite=toolsandbox/embedded") == runs
     assert chosen(runs, "env.train_tasks=null") == runs
     assert chosen(runs, "method.max_capabilities=4") == (TRACE, paper)
-    kept, left_out = choose(runs, split(["method=grpo", "budget=640"])[1])
-    assert kept == (GRPO,)
-    assert left_out == ["4 of 5 runs, by the filters method=grpo budget=640"]
+    capsys.readouterr()
+    assert chosen(runs, "method=grpo", "budget=640") == (GRPO,)
+    said = "left out: 4 of 5 runs, by the filters method=grpo budget=640\n"
+    assert capsys.readouterr().err == said
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def test_a_place_with_an_equals_sign_is_a_place(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rate=1").mkdir()
     places, filters = split(["rate=1", "runs/a=b", "seed=1"])
-    assert places == ["rate=1", "runs/a=b"] and [str(f) for f in filters] == ["seed=1"]
+    assert places == [Path("rate=1"), Path("runs/a=b")] and [str(f) for f in filters] == ["seed=1"]
 
 
 def test_a_suite_of_ones_own_has_the_name_it_gives_itself(tmp_path: Path) -> None:

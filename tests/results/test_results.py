@@ -15,7 +15,7 @@ import pytest
 
 from trace_bench.__main__ import main as run
 from trace_bench.core.errors import UserError
-from trace_bench.results import captions, details, drawing, tables
+from trace_bench.results import captions, details, figures, tables
 from trace_bench.results.__main__ import main
 from trace_bench.results.compare import (
     Cell,
@@ -24,13 +24,13 @@ from trace_bench.results.compare import (
     difference,
     holm,
 )
+from trace_bench.results.figures import single_budget
 from trace_bench.results.groups import groups_of
 from trace_bench.results.paper import paper_tables
 from trace_bench.results.places import Found, find
-from trace_bench.results.plots import single_budget
 from trace_bench.results.records import Record, own_settings, read_records
 from trace_bench.results.runs import read_run
-from trace_bench.results.style import style
+from trace_bench.results.table import style
 from trace_bench.results.two import Side, compare_two, sides_of
 
 SETTINGS = {
@@ -532,8 +532,8 @@ def test_methods_without_a_look_of_their_own_differ_in_a_figure() -> None:
 
 
 def test_bounds_of_one_value_are_named_together() -> None:
-    figure, ((axes,),) = drawing.panels(1, 1, (3, 3))
-    drawing.bounds(axes, {"idle": 0.0, "random": 0.0, "reference": 1.0})
+    figure, ((axes,),) = figures.panels(1, 1, (3, 3))
+    figures.bounds(axes, {"idle": 0.0, "random": 0.0, "reference": 1.0})
     texts = [text.get_text() for text in axes.texts]
     figure.clear()
     assert texts == ["idle agent and random agent 0.00", "reference solutions 1.00"]

@@ -75,8 +75,8 @@ def test_each_model_has_its_own_base_and_gain(tmp_path: Path) -> None:
 def test_the_caption_counts_the_seeds_of_each_model() -> None:
     """Not all seeds of all models: those of one may be others."""
     others = tuple(replace(r, seed=r.seed + 2) for r in EVERY[4:])
-    assert ", 2 seeds, 1 trial" in sizes.make(Found((*EVERY[:4], *others), ()))[2]
-    fewer = sizes.make(Found((*EVERY[:4], others[0]), ()))[2]
+    assert ", 2 seeds, 1 trial" in sizes.table(Found((*EVERY[:4], *others), ()))[2]
+    fewer = sizes.table(Found((*EVERY[:4], others[0]), ()))[2]
     assert ", 2 seeds, 1 trial; Suite" in fewer and ", 1 seed, 1 trial" in fewer
 
 
@@ -84,7 +84,7 @@ def test_a_method_with_two_settings_has_two_rows() -> None:
     other = [replace(r, method_settings={"split": "equal"}, fingerprint=f"{r.fingerprint}o")
              for r in EVERY[:2]]  # fmt: skip
     made = [replace(r, method_settings={"split": "progress"}) for r in EVERY[:2]]
-    table, _, _ = sizes.make(Found((*made, *other, *EVERY[2:]), ()))
+    table, _, _ = sizes.table(Found((*made, *other, *EVERY[2:]), ()))
     named = {row[1] for row in table.rows}
     assert named == {"trace", "grpo, split equal", "grpo, split progress", "grpo"}
 
@@ -116,4 +116,4 @@ def test_a_method_with_two_settings_has_two_rows() -> None:
 )
 def test_what_cannot_stand_together_is_refused(records: list[Record], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        sizes.make(Found(tuple(records), ()))
+        sizes.table(Found(tuple(records), ()))

@@ -9,13 +9,12 @@ import pytest
 from bench.intervals import coverage
 from results.test_results import record
 
-from trace_bench.results.compare import Cell, difference
-from trace_bench.results.uncertainty import (
+from trace_bench.results.compare import Cell, difference, repeats_of
+from trace_bench.results.statistics import (
     ASSUMED,
     Repeats,
     Uncertainty,
     can_show,
-    repeats_of,
     smallest,
     uncertainty,
 )

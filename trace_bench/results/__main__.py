@@ -30,15 +30,14 @@ split=, model=, or any setting by its full name. What is left out is named, with
 
 Reporting rules: retry (the default), exclude, zero. --coverage SHARE: of the held-out episodes
 that must have a score (default 0.9); `tables` leaves out runs with fewer, other
-tables and `compare` refuse them. A folder of runs gets an index, a hidden file that is checked
-against the runs' files; --no-index reads all of them anew.
+tables and `compare` refuse them.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -46,12 +45,12 @@ from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import remove_leftovers, write_text
-from trace_bench.core.text import visible
-from trace_bench.results import choose, make, rules, two
+from trace_bench.results import details, figures, over, paper, places, rules, sizes, tables, two
 from trace_bench.results.captions import by_total
 from trace_bench.results.groups import with_own
-from trace_bench.results.places import Found, find
+from trace_bench.results.places import Found
 from trace_bench.results.prices import read_prices
+from trace_bench.results.records import as_line, training_tasks
 
 ONLY = {
     "format": ("export",), "csv": ("compare",), "prices": ("tables", "regrade"), "port": ("view",),
@@ -60,11 +59,36 @@ ONLY = {
 """Options that belong to some of the commands."""
 
 
+def collect(found: Found, out: Path) -> list[Path]:
+    """One line a record, in a fixed order."""
+    ordered = sorted(
+        found.records,
+        key=lambda r: (r.label, training_tasks(r), r.budget, r.seed, str(r.method_settings)),
+    )
+    write_text(out, "".join(map(as_line, ordered)))
+    return [out]
+
+
+COMMANDS: Mapping[str, Callable[..., list[Path]]] = {
+    "collect": collect,
+    "tables": tables.make_tables,
+    "map": over.make_map,
+    "capabilities": over.make_capabilities,
+    "search": details.make_search,
+    "sizes": sizes.make_sizes,
+    "paper": paper.make_paper,
+    "over": over.make_over,
+}
+"""What each command makes of the runs that were found, in the place `out`; the files."""
+AS_RECORDED = ("collect", "sizes")
+"""The commands that take each run's own budget, without what was spent before it."""
+
+
 @command()
 def main(arguments: Sequence[str]) -> int:
     parser = parser_of("results", __doc__)
-    more = ("over", "compare", "regrade", "export", "view")
-    parser.add_argument("command", choices=[*make.COMMANDS, *more])
+    more = ("compare", "regrade", "export", "view")
+    parser.add_argument("command", choices=[*COMMANDS, *more])
     parser.add_argument("places", nargs="*", metavar="PLACE|FILTER")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--format", help="of export (default: card)")
@@ -74,7 +98,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--setting", help="of over: the setting of the axis")
     parser.add_argument("--port", type=int, help="of view (default: 7575)")
     parser.add_argument("--coverage", type=float, default=rules.COVERAGE)
-    parser.add_argument("--no-index", action="store_true")
     given = parser.parse_intermixed_args(arguments)
     if given.out is None and given.command not in ("compare", "view"):
         parser.error("the following arguments are required: --out")
@@ -88,106 +111,89 @@ def main(arguments: Sequence[str]) -> int:
         remove_leftovers(given.out.glob(".*.tmp"))
     if not 0 <= given.coverage <= 1:
         raise UserError(f"--coverage {given.coverage} is no share; allowed: 0 to 1.")
-    if given.command == "compare":
-        return _compare(given)
-    if given.command == "view":
-        return _view(given)
-    written = _carry_out(given)
-    for path in written:
+    other = {"compare": _compare, "view": _view, "export": _export}
+    for path in other.get(given.command, _make)(given):
         print(path)
     return 0
 
 
-def _compare(given: argparse.Namespace) -> int:
+def _compare(given: argparse.Namespace) -> list[Path]:
     """Prints the comparison, and with a folder writes it there, too."""
-    sides = two.chosen(given.places, indexed=not given.no_index)
-    _print("note", sides.notes)
-    _print("skipped", sides.skipped)
-    _print("left out", sides.left_out)
-    rules.check_coverage((*sides.a.records, *sides.b.records), given.coverage)
-    text = two.compare_two(sides.a, sides.b)
+    a, b, folders = two.chosen(given.places)
+    places.check_coverage((*a.records, *b.records), given.coverage)
+    text = two.compare_two(a, b)
     if given.csv is not None:
-        write_text(given.csv, two.per_task(sides.a, sides.b, sides.folders))
+        write_text(given.csv, two.per_task(a, b, folders))
     print(text)
     if given.out is not None:
         write_text(given.out / "compare.md", text + "\n")
-    return 0
+    return []
 
 
-def _view(given: argparse.Namespace) -> int:
+def _view(given: argparse.Namespace) -> list[Path]:
     """Shows the runs, or writes the site."""
     from trace_bench.results import view
 
     view.check_installed(given.places)
-    found = _found(given.places, None, indexed=not given.no_index)
+    found = _found(given.places)
     folders = [
         found.folders[r.fingerprint] for r in found.records if r.fingerprint in found.folders
     ]
     if not folders:
         raise UserError("view needs folders of finished runs; name at least one.")
-    if given.out is None:
-        view.serve(folders, view.PORT if given.port is None else given.port)
-    else:
-        for path in view.bundle(folders, given.out):
-            print(path)
-    return 0
+    if given.out is not None:
+        return view.bundle(folders, given.out)
+    view.serve(folders, view.PORT if given.port is None else given.port)
+    return []
 
 
-def _carry_out(given: argparse.Namespace) -> list[Path]:
-    places, command, rule = given.places, given.command, None
+def _export(given: argparse.Namespace) -> list[Path]:
+    from trace_bench.results.formats import export
+
+    if len(given.places) != 1:
+        raise UserError(f"export takes one run folder, got {len(given.places)}.")
+    return export(Path(given.places[0]), given.out, given.format or "card")
+
+
+def _make(given: argparse.Namespace) -> list[Path]:
+    """Tables and figures, or a file of records."""
+    arguments, command, rule = given.places, given.command, None
     if command == "regrade":
-        named = [p.removeprefix("rule=") for p in places if p.startswith("rule=")]
+        named = [p.removeprefix("rule=") for p in arguments if p.startswith("rule=")]
         if len(named) != 1:
             raise UserError(f"regrade needs one rule=...; allowed: {', '.join(rules.RULES)}.")
-        rule, places = rules.check(named[0]), [p for p in places if not p.startswith("rule=")]
+        rule, arguments = rules.check(named[0]), [p for p in arguments if p != f"rule={named[0]}"]
         command = "tables"
-    if command == "export":
-        from trace_bench.results.formats import export
-
-        if len(places) != 1:
-            raise UserError(f"export takes one run folder, got {len(places)}.")
-        return export(Path(places[0]), given.out, given.format or "card")
-    found = _found(places, rule, indexed=not given.no_index)
+    found = _found(arguments, rule)
     if not found.records and command != "paper":
         raise UserError(
-            f"no finished run in {', '.join(places) or 'no place'}; name run folders or record "
+            f"no finished run in {', '.join(arguments) or 'no place'}; name run folders or record "
             "files."
         )
     if command == "tables":
-        before = len(found.skipped)
-        found = make.usable(found, given.coverage)
-        _print("left out", found.skipped[before:])
+        found = tables.usable(found, given.coverage)
     elif command != "collect":
-        rules.check_coverage(found.records, given.coverage)
-    if command not in make.AS_RECORDED:
+        places.check_coverage(found.records, given.coverage)
+    if command not in AS_RECORDED:
         found = replace(found, records=by_total(found.records))
     if given.across is not None:
         found = replace(found, records=tuple(with_own(found.records, given.across.split(","))))
-    if command in make.DRAWING:
-        from trace_bench.results import drawing
-
-        drawing.check_installed()
+    if command not in ("collect", "search"):
+        figures.check_installed()
+    own: dict[str, object] = {}
     if given.prices is not None:
-        return make.make_tables(found, given.out, read_prices(given.prices))
+        own["prices"] = read_prices(given.prices)
     if given.setting is not None:
-        return make.make_over(found, given.out, given.setting)
-    return make.COMMANDS[command](found, given.out)
+        own["setting"] = given.setting
+    return COMMANDS[command](found, given.out, **own)
 
 
-def _found(arguments: Sequence[str], rule: str | None, indexed: bool) -> Found:
+def _found(arguments: Sequence[str], rule: str | None = None) -> Found:
     """The runs that places and filters leave; what is left out is listed on stderr."""
-    places, filters = choose.split(arguments)
-    found = find([Path(p) for p in places], rule, indexed)
-    _print("note", found.notes)
-    _print("skipped", found.skipped)
-    kept, left_out = choose.choose(found.records, filters)
-    _print("left out", left_out)
-    return replace(found, records=kept)
-
-
-def _print(what: str, lines: Sequence[str]) -> None:
-    for text in lines:
-        print(" ".join(visible(f"{what}: {text}").splitlines()), file=sys.stderr)
+    named, filters = places.split(arguments)
+    found = places.find(named, rule)
+    places.say("skipped", found.skipped)
+    return places.choose([found], filters)[0]
 
 
 if __name__ == "__main__":

@@ -3,38 +3,43 @@ suite says about itself, and with which agents the runs began."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.results.compare import cells
-from trace_bench.results.records import Record, training_tasks
+from trace_bench.results.compare import repeats_of
+from trace_bench.results.records import BY_KIND, Record, training_tasks
 from trace_bench.results.rules import RULES
-from trace_bench.results.uncertainty import can_show, many, repeats_of
+from trace_bench.results.statistics import can_show, many
 
 SHOWN = ("model", "temperature", "seed")  # of a role that a model plays
+_BOUNDS = ("idle", "reference")
 
 
 def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
     """The facts in every caption: suite, split, protocol, counts, drops."""
-    first = records[0].settings
-    trials = first.get("evaluation.trials", 1)
-    text = (
-        f"{records[0].suite_name}, split {first['evaluation.split']}, protocol "
-        f"{first['protocol']}, accounting {first.get('accounting', 'strict')}, "
-        f"{len(records[0].success)} tasks, {_seeds(records)}, "
-        f"{many(int(trials), 'trial')}. Floor (idle) {_bound(records[0], 'idle')}, ceiling "
-        f"(reference) {_bound(records[0], 'reference')}. {_drops(records)} {_code(records)}"
+    own, first = records[0], records[0].settings
+    trials, (low, _) = int(first.get("evaluation.trials", 1)), _seed_counts(records)
+    bounds = [f"{own.floors[n]:.3f}" if n in own.floors else "not defined" for n in _BOUNDS]
+    about = facts(own.about, models(first))
+    return " ".join(
+        filter(
+            None,
+            [
+                f"{own.suite_name}, split {first['evaluation.split']}, protocol "
+                f"{first['protocol']}, accounting {first.get('accounting', 'strict')}, "
+                f"{len(own.success)} tasks, {_seeds(records)}, {many(trials, 'trial')}.",
+                f"Floor (idle) {bounds[0]}, ceiling (reference) {bounds[1]}. {_drops(records)}",
+                _code(records),
+                f"About the suite: {about}." if about else "",
+                _beginnings(records),
+                can_show(len(own.success), low, trials, repeats_of(records)),
+                f"Run folders that could not be used: {len(skipped)}." if skipped else "",
+            ],
+        )
     )
-    if about := facts(records[0].about, models(first)):
-        text += f" About the suite: {about}."
-    text += _beginnings(records)
-    low, _ = _seed_counts(records)
-    shown = can_show(len(records[0].success), low, int(trials), repeats_of(records))
-    if skipped:
-        shown += f" Run folders that could not be used: {len(skipped)}."
-    return f"{text} {shown}"
 
 
 def readable(records: Sequence[Record]) -> str:
@@ -57,11 +62,10 @@ def _seeds(records: Sequence[Record]) -> str:
 
 def _seed_counts(records: Sequence[Record]) -> tuple[int, int]:
     """The fewest and the most seeds of a cell."""
-    counts = {
-        len({r.seed for r in cell.records if training_tasks(r) == size})
-        for size in {training_tasks(r) for r in records}
-        for cell in cells([r for r in records if training_tasks(r) == size]).values()
-    }
+    seeds: dict[object, set[int]] = {}
+    for r in records:
+        seeds.setdefault((r.label, r.budget, training_tasks(r)), set()).add(r.seed)
+    counts = [len(own) for own in seeds.values()]
     return min(counts), max(counts)
 
 
@@ -76,34 +80,29 @@ def _code(records: Sequence[Record]) -> str:
     return text + (f"; in {changed} of them files were changed since." if changed else ".")
 
 
-def _bound(record: Record, name: str) -> str:
-    return f"{record.floors[name]:.3f}" if name in record.floors else "not defined"
-
-
 def _drops(records: Sequence[Record]) -> str:
     """The reporting rule and what happened to held-out episodes and rollouts on the way."""
-    total: dict[str, int] = {}
-    by: dict[str, dict[str, int]] = {"lost": {}, "rollouts_lost": {}, "limits": {}}
+    total: Counter[str] = Counter()
+    by: dict[str, Counter[str]] = {kind: Counter() for kind in BY_KIND}
     for record in records:
         for key, value in record.drops.items():
-            if isinstance(value, int):
-                total[key] = total.get(key, 0) + value
-            for name, count in value.items() if isinstance(value, Mapping) else ():
-                by[key][name] = by[key].get(name, 0) + count
+            if isinstance(value, Mapping):
+                by[key].update(value)
+            else:
+                total[key] += value
     rule = records[0].rule
     return (
-        f"Rule {rule} ({RULES[rule]}): of {total.get('episodes', 0)} held-out episodes the "
-        f"infrastructure lost {_parts(by['lost'])}; {total.get('retried', 0)} were retried, "
-        f"{total.get('excluded', 0)} left out, {total.get('zeroed', 0)} counted as failures; "
+        f"Rule {rule} ({RULES[rule]}): of {total['episodes']} held-out episodes the "
+        f"infrastructure lost {_parts(by['lost'])}; {total['retried']} were retried, "
+        f"{total['excluded']} left out, {total['zeroed']} counted as failures; "
         f"cut off by a limit: {_parts(by['limits'])}. Rollouts of the methods that were lost: "
         f"{_parts(by['rollouts_lost'])}."
     )
 
 
-def _parts(counts: Mapping[str, int]) -> str:
-    total = sum(counts.values())
+def _parts(counts: Counter[str]) -> str:
     named = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()))
-    return f"{total} ({named})" if total else "0"
+    return f"{counts.total()} ({named})" if counts.total() else "0"
 
 
 def models(settings: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -148,7 +147,7 @@ def by_total(records: Sequence[Record]) -> tuple[Record, ...]:
                 "in a table with others. Leave it out, or run it again with `agent` set to the "
                 "finished run that made that agent."
             )
-    alike = _alike(records)
+    alike = began_alike(records)
     return tuple(
         replace(r.named(r.label if alike else name(r)), budget=r.budget + (r.before or 0))
         for r in records
@@ -174,26 +173,21 @@ def _beginnings(records: Sequence[Record]) -> str:
     found = {_mark(r): began_with(r) for r in records if r.beginning is not None}
     if not found:
         return ""
-    who = "All runs" if _alike(records) else "Runs"
+    who = "All runs" if began_alike(records) else "Runs"
     listed = "; or with ".join(found.values())
-    return f" {who} began with {listed}; those rollouts are counted in the budgets."
+    return f"{who} began with {listed}; those rollouts are counted in the budgets."
 
 
-def _made(run: dict[str, object]) -> str:
-    rollouts = run["rollouts"]
+def _made(run: Mapping[str, Any]) -> str:
+    rollouts, marks = run["rollouts"], run.get("marks") or []
     spent = sum(rollouts.values()) if isinstance(rollouts, dict) else "unknown"
     taught = f" and {run['demonstrations']} demonstrations" if run["demonstrations"] else ""
-    marks = run.get("marks") or []
-    remarks = "".join(f"; {mark}" for mark in marks) if isinstance(marks, list) else ""
+    remarks = "".join(f"; {mark}" for mark in marks)
     return f"{run['method']} ({spent} rollouts{taught}, run {run['fingerprint']}{remarks})"
 
 
-def began_apart(records: Sequence[Record]) -> bool:
-    """Whether the runs' base agents are different ones."""
-    return not _alike(records)
-
-
-def _alike(records: Sequence[Record]) -> bool:
+def began_alike(records: Sequence[Record]) -> bool:
+    """Whether the runs' base agents are one agent."""
     return len({_mark(record) for record in records}) < 2
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -11,9 +12,18 @@ import numpy as np
 
 from trace_bench.core.errors import UserError
 from trace_bench.results.records import TRAINING, Record, own_settings
-from trace_bench.results.statistics import Interval, permutation_p, wilson_interval
-from trace_bench.results.style import style
-from trace_bench.results.uncertainty import Uncertainty, uncertainty
+from trace_bench.results.statistics import (
+    ASSUMED,
+    Interval,
+    Repeats,
+    Uncertainty,
+    many,
+    mean,
+    permutation_p,
+    uncertainty,
+    wilson_interval,
+)
+from trace_bench.results.table import Table, style
 
 # The values of these settings in runs from before they existed.
 DEFAULTS = {"accounting": "strict", "evaluation.retries": 1}
@@ -131,10 +141,9 @@ class Cell:
         means: list[float] = (self.value + np.nansum(gaps, 1) / np.maximum(known, 1)).tolist()
         return means
 
-    def similarity(self) -> Interval:
-        """Mean over seeds of the mean similarity, with its range over seeds."""
-        values = [r.similarity for r in self.records]
-        return Interval(sum(values) / len(values), min(values), max(values))
+    def mean(self, figure: Callable[[Record], float]) -> float:
+        """Of a figure, over the seeds."""
+        return mean([figure(r) for r in self.records])
 
     def interval(self) -> Interval:
         """95 % over tasks and seeds, see `uncertainty`; Wilson's over tasks where all succeeded or
@@ -142,23 +151,31 @@ class Cell:
         known = self.per_task[~np.isnan(self.per_task)].tolist()
         if self.value in (0.0, 1.0):
             return wilson_interval(sum(known), len(known))
-        found = uncertainty(known, self.seed_means)
-        return _around(self.value, found, 0.0)
+        return uncertainty(known, self.seed_means).around(self.value, 0.0)
 
 
-def _around(value: float, found: Uncertainty, least: float) -> Interval:
-    """The 95 % interval, within `least` and 1."""
-    half = found.width(0.975)
-    return Interval(value, max(least, value - half), min(1.0, value + half))
+Cells = Mapping[tuple[str, int], Cell]
+"""The cells by (method, budget), methods in table order, budgets ascending."""
 
 
 def cells(records: Sequence[Record]) -> dict[tuple[str, int], Cell]:
-    """The cells by (method, budget), methods in table order, budgets ascending."""
     groups: dict[tuple[str, int], list[Record]] = {}
     for record in records:
         groups.setdefault((record.label, record.budget), []).append(record)
     keys = sorted(groups, key=lambda k: (style().place(k[0]), k[1]))
     return {key: Cell(*key, tuple(sorted(groups[key], key=lambda r: r.seed))) for key in keys}
+
+
+def by_cell(
+    name: str,
+    caption: str,
+    header: Sequence[str],
+    found: Cells,
+    rows: Callable[[Cell], Iterable[Sequence[str]]],
+) -> Table | None:
+    """A table with the rows of each cell behind its method and budget; None without any row."""
+    made = [(m, f"{budget}", *row) for (m, budget), cell in found.items() for row in rows(cell)]
+    return Table(name, caption, ("method", "budget", *header), tuple(made)) if made else None
 
 
 def base_of(cell: Cell) -> Cell:
@@ -169,8 +186,8 @@ def base_of(cell: Cell) -> Cell:
 
 @dataclass(frozen=True)
 class Difference:
-    """`value` = treated - control on the same tasks, means over seeds; `interval` over tasks and
-    seeds, from `uncertainty`; `p` by sign flips over tasks."""
+    """Treated less control on the same tasks, means over seeds: `interval` over tasks and seeds,
+    from `uncertainty`; `p` by sign flips over tasks."""
 
     interval: Interval
     p: float
@@ -189,8 +206,8 @@ def difference(treated: Cell, control: Cell) -> Difference:
             "score; nothing can be compared. Evaluate them on the same tasks."
         )
     found = uncertainty(known, treated.seed_means, control.seed_means)
-    mean = sum(known) / len(known)
-    return Difference(_around(mean, found, -1.0), permutation_p(known), found)
+    value = sum(known) / len(known)
+    return Difference(found.around(value, -1.0), permutation_p(known), found)
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:
@@ -202,3 +219,50 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
         worst = max(worst, min(1.0, (len(ordered) - rank) * p_values[name]))
         out[name] = worst
     return out
+
+
+# -- how repeats of one thing differ --------------------------------------------------------------
+
+
+def repeats_of(records: Sequence[Record]) -> Repeats:
+    """From runs that differ in the seed only, else from the trials of each run, else assumed. Runs
+    that never disagree, such as those of an agent without training, say nothing and are left
+    out."""
+    groups: dict[str, list[Record]] = {}
+    for r in records:
+        apart = [sorted(s.items(), key=str) for s in (r.settings, r.source)]
+        key = str((r.label, r.budget, apart, own_settings(r)))
+        groups.setdefault(key, []).append(r)
+    found = [_between_seeds(some) for some in groups.values() if len(some) > 1]
+    found = [each for each in found if each[0]]
+    if found:
+        flips, excess, freedom = (mean([each[i] for each in found]) for i in range(3))
+        source = f"between the seeds of these runs, mean over {many(len(found), 'setting')}"
+        return Repeats(flips, source, math.sqrt(excess), 2 * freedom)
+    tried = [2 * c * (n - c) / (n * (n - 1)) for r in records for c, n in r.passes if n > 1]
+    if any(tried):
+        return Repeats(mean(tried), "between the trials of these runs")
+    return ASSUMED
+
+
+def _between_seeds(records: Sequence[Record]) -> tuple[float, float, float]:
+    """(flips, variance of the seeds' means beyond them, its degrees of freedom)."""
+    trials = int(records[0].settings.get("evaluation.trials", 1))
+    values = Cell("", 0, tuple(records)).matrix
+    flips = _disagreement(values)
+    means = np.nanmean(values, axis=1)
+    excess = float(np.var(means, ddof=1)) - flips / (2 * values.shape[1] * trials)
+    return flips, max(0.0, excess), len(records) - 1
+
+
+def _disagreement(values: np.ndarray) -> float:
+    """How often episodes of two rows of [repeats, tasks] differ, a(1-b) + b(1-a): mean over the
+    tasks that both have, then over the pairs that have such tasks."""
+    known = (~np.isnan(values)).astype(float)
+    found = np.nan_to_num(values)
+    either = found @ known.T
+    both = known @ known.T
+    pair = np.tril_indices(len(values), -1)
+    some = both[pair] > 0
+    differ = (either + either.T - 2 * found @ found.T)[pair]
+    return float(np.mean(differ[some] / both[pair][some])) if some.any() else 0.0

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import PER_ITEM
-from trace_bench.results.compare import Cell, check_comparable, difference
+from trace_bench.results.captions import describe
+from trace_bench.results.compare import (
+    Cell,
+    Cells,
+    by_cell,
+    cells,
+    check_comparable,
+    difference,
+)
+from trace_bench.results.places import Found
 from trace_bench.results.records import Record, flat_settings
 from trace_bench.results.statistics import mean, pass_hat
-from trace_bench.results.style import style
-from trace_bench.results.table import Table, estimate
+from trace_bench.results.table import Table, estimate, style, write
 
 CONVENTIONS = {
     "scored": "trials without a score are left out, and with them tasks that have fewer than k "
@@ -19,90 +28,73 @@ CONVENTIONS = {
     "planned": "trials without a score count as failures (what its leaderboard reports)",
 }
 """The two documented conventions for pass^k. They agree where nothing was lost."""
+PURPOSES = ("analysis", "calibration", "training", "prompt", "validation")
 
 
 def routing(records: Sequence[Record], caption: str) -> Table | None:
     """TRACE's success with the router's choice, the oracle's choice and the best single adapter."""
-    routed = [r for r in records if r.routing is not None]
-    if not routed:
-        return None
-    groups: dict[tuple[str, int], list[Record]] = {}
-    for record in routed:
-        groups.setdefault((record.label, record.budget), []).append(record)
-    rows = []
-    for (method, budget), members in sorted(groups.items()):
-        figures = [r.routing for r in members if r.routing is not None]
 
-        def shown(found: Sequence[float | None]) -> str:
-            values = [v for v in found if v is not None]  # None: every episode was lost
-            return f"{mean(values):.3f}" if values else ""
+    def row(cell: Cell) -> Iterator[list[str]]:
+        figures = [r.routing for r in cell.records if r.routing is not None]
+        columns: list[list[float | None]] = [
+            [len(r.adapters) for r in cell.records],
+            [r.mean for r in cell.records],
+            [f["oracle_score"]["success"] for f in figures],
+            [f["single_score"]["success"] for f in figures],
+            [f["agreement"] for f in figures],
+            [f["agreement_decisive"] for f in figures],
+        ]  # None: every episode was lost
+        known = [[v for v in column if v is not None] for column in columns]
+        yield [f"{mean(values):.3f}" if values else "" for values in known]
 
-        rows.append(
-            (
-                method,
-                f"{budget}",
-                shown([float(len(r.adapters)) for r in members]),
-                shown([r.mean for r in members]),
-                shown([f["oracle_score"]["success"] for f in figures]),
-                shown([f["single_score"]["success"] for f in figures]),
-                shown([f["agreement"] for f in figures]),
-                shown([f["agreement_decisive"] for f in figures]),
-            )
-        )
     text = (
         "Routing: success of the routed agent, of the best choice for each task (which looks at "
         "the scores and takes one adapter, so it bounds no route that adds adapters up) and of the "
         "best single adapter; how often the router's choice is as good as the best, on all tasks "
         f"and where it matters. Means over seeds. {caption}"
     )
-    header = (
-        "method", "budget", "adapters", "routed", "oracle", "single", "agreement", "decisive",
-    )  # fmt: skip
-    return Table("routing", text, header, tuple(rows))
+    header = ("adapters", "routed", "oracle", "single", "agreement", "decisive")
+    routed = cells([r for r in records if r.routing is not None])
+    return by_cell("routing", text, header, dict(sorted(routed.items())), row)
 
 
 def selection(records: Sequence[Record], caption: str) -> Table | None:
     """How often each capability was selected over the runs of a budget, and how well the labelling
     runs of a run agreed about it."""
-    chosen = [r for r in records if r.label == style().focus]
-    if not chosen:
+    at: dict[int, list[Record]] = {}
+    for record in sorted(records, key=lambda r: r.budget):
+        if record.label == style().focus:
+            at.setdefault(record.budget, []).append(record)
+    if not at:
         return None
-    budgets = sorted({r.budget for r in chosen})
-    names = sorted({name for r in chosen for name in (*r.capabilities, *r.votes)})
-    rows = []
-    for name in names:
-        row = [name]
-        for budget in budgets:
-            runs = [r for r in chosen if r.budget == budget]
-            count = sum(name in r.capabilities for r in runs)
-            row.append(f"{count} of {len(runs)}{_agree(name, runs)}")
-        rows.append(tuple(row))
+    names = sorted({n for runs in at.values() for r in runs for n in (*r.capabilities, *r.votes)})
+    rows = [(name, *(_selected(name, runs) for runs in at.values())) for name in names]
     text = (
         "Runs of TRACE in which a capability was selected, by budget; in brackets the share of a "
         "run's labelling runs that found it lacking by the thresholds, mean over all runs. "
         f"{caption}"
     )
-    return Table("selection", text, ("capability", *map(str, budgets)), tuple(rows))
+    return Table("selection", text, ("capability", *map(str, at)), tuple(rows))
 
 
-def _agree(name: str, runs: Sequence[Record]) -> str:
+def _selected(name: str, runs: Sequence[Record]) -> str:
+    count = sum(name in r.capabilities for r in runs)
     shares = [r.votes[name][0] / r.votes[name][1] for r in runs if r.votes.get(name, (0, 0))[1]]
-    return f" ({mean(shares):.2f})" if shares else ""
+    return f"{count} of {len(runs)}" + (f" ({mean(shares):.2f})" if shares else "")
 
 
-def reliability(found: Mapping[tuple[str, int], Cell], caption: str) -> Table | None:
+def reliability(found: Cells, caption: str) -> Table | None:
     """pass^k of every method and budget by both conventions, mean over seeds, where tasks were
     tried several times."""
     tried = {key: cell for key, cell in found.items() if cell.records[0].passes}
-    if not tried:
-        return None
-    planned = max(int(c.records[0].settings.get("evaluation.trials", 1)) for c in tried.values())
-    rows = []
-    for (method, budget), cell in tried.items():
-        lost = sum(planned - n for r in cell.records for _, n in r.passes)
-        total = sum(planned * len(r.passes) for r in cell.records)
+    planned = max((int(c.records[0].settings.get("evaluation.trials", 1)) for c in tried.values()),
+                  default=0)  # fmt: skip
+
+    def rows(cell: Cell) -> Iterator[list[str]]:
+        passes = [p for r in cell.records for p in r.passes]
+        lost = sum(planned - n for _, n in passes)
         for convention in CONVENTIONS:
-            row = [method, f"{budget}", convention]
+            row = [convention]
             for k in range(1, planned + 1):
                 trials = (
                     [(c, n if convention == "scored" else planned) for c, n in r.passes]
@@ -110,39 +102,36 @@ def reliability(found: Mapping[tuple[str, int], Cell], caption: str) -> Table | 
                 )
                 values = [v for some in trials if (v := pass_hat(some, k)) is not None]
                 row.append(f"{mean(values):.3f}" if values else "")
-            rows.append((*row, f"{lost} of {total}"))
+            yield [*row, f"{lost} of {planned * len(passes)}"]
+
     conventions = "; ".join(f"`{name}`: {what}" for name, what in CONVENTIONS.items())
     text = (
         "pass^k: the probability that k trials of a task all succeed, C(c, k) / C(n, k) for c "
         f"successes in n trials, mean over tasks. Two conventions for n are in use. {conventions}. "
         f"{caption}"
     )
-    header = ("method", "budget", "trials", *(f"k={k}" for k in range(1, planned + 1)), "lost")
-    return Table("reliability", text, header, tuple(rows))
+    header = ("trials", *(f"k={k}" for k in range(1, planned + 1)), "lost")
+    return by_cell("reliability", text, header, tried, rows)
 
 
-def by_needs(found: Mapping[tuple[str, int], Cell], caption: str) -> Table | None:
+def by_needs(found: Cells, caption: str) -> Table | None:
     """Success on the tasks that need none, one, or several capabilities, where their suite says
     what they need."""
-    known = [r.needs for cell in found.values() for r in cell.records if r.needs]
-    if not known:
-        return None
-    kinds = {"none": {0}, "one": {1}, "several": set(range(2, max(known[0]) + 1))}
-    places = {
-        name: [i for i, count in enumerate(known[0]) if count in counts]
-        for name, counts in kinds.items()
-    }
+    known = next((r.needs for cell in found.values() for r in cell.records if r.needs), ())
+    kinds = ("none", "one", "several")
+    places = {name: [i for i, n in enumerate(known) if kinds[min(n, 2)] == name] for name in kinds}
     places = {name: own for name, own in places.items() if own}
-    rows = []
-    for (method, budget), cell in found.items():
-        shown = [estimate(_only(cell, where).interval()) for where in places.values()]
-        rows.append((method, f"{budget}", *shown))
+
+    def row(cell: Cell) -> Iterator[list[str]]:
+        if places:
+            yield [estimate(_only(cell, where).interval()) for where in places.values()]
+
     text = (
         "Success by how many capabilities a task needs, by its suite's own word, with 95 % "
         f"intervals over tasks and seeds. {caption}"
     )
-    header = ("method", "budget", *(f"{n} ({len(own)} tasks)" for n, own in places.items()))
-    return Table("needs", text, header, tuple(rows))
+    header = [f"{n} ({len(own)} tasks)" for n, own in places.items()]
+    return by_cell("needs", text, header, found, row)
 
 
 def _only(cell: Cell, places: Sequence[int]) -> Cell:
@@ -151,57 +140,52 @@ def _only(cell: Cell, places: Sequence[int]) -> Cell:
     return replace(cell, records=tuple(some))
 
 
-def checklists(found: Mapping[tuple[str, int], Cell], caption: str) -> Table | None:
+def checklists(found: Cells, caption: str) -> Table | None:
     """What models in roles cost for each checklist item, means over seeds; None if no model was
     asked for one."""
-    rows = []
-    for (method, budget), cell in found.items():
+
+    def rows(cell: Cell) -> Iterator[tuple[str, ...]]:
         for role in sorted({role for r in cell.records for role in r.per_item}):
             asked = [r.per_item[role] for r in cell.records if role in r.per_item]
-            means = [mean([cost[name] for cost in asked]) for name in PER_ITEM]
-            shown = (f"{means[0]:.2f}", *(f"{tokens:.0f}" for tokens in means[1:]))
-            rows.append((method, f"{budget}", role, *shown))
+            requests, *tokens = (mean([cost[name] for cost in asked]) for name in PER_ITEM)
+            yield (role, f"{requests:.2f}", *(f"{count:.0f}" for count in tokens))
+
     text = (
         "Models in roles for checklists: requests and tokens for each item in the scores of a "
         f"run's episodes, those of lost episodes included; means over seeds. {caption}"
     )
-    header = ("method", "budget", "role", *(name.replace("_", " ") for name in PER_ITEM))
-    return Table("checklists", text, header, tuple(rows)) if rows else None
+    header = ("role", *(name.replace("_", " ") for name in PER_ITEM))
+    return by_cell("checklists", text, header, found, rows)
 
 
-def cost(found: Mapping[tuple[str, int], Cell], caption: str) -> Table:
+def cost(found: Cells, caption: str) -> Table | None:
     """Rollouts by purpose, tokens and wall time of the method's phases, means over seeds."""
-    rows = []
-    purposes = ("analysis", "calibration", "training", "prompt", "validation")
-    for (method, budget), cell in found.items():
-        records = cell.records
 
-        phases = {p: mean([_seconds(r, p) for r in records]) for p in purposes}
-        whole = mean([r.wall_s.get("method", 0.0) for r in records])
-        rows.append(
-            (
-                method,
-                f"{budget}",
-                *(f"{mean([r.rollouts.get(p, 0) for r in records]):.0f}" for p in purposes),
-                f"{budget - mean([r.total for r in records]):.0f}",
-                f"{mean([r.tokens for r in records]) / 1000:.0f}",
-                f"{sum(phases.values()):.1f}",
-                f"{whole - sum(phases.values()):.1f}",
-            )
+    def row(cell: Cell) -> Iterator[tuple[str, ...]]:
+        phases = [f"method/{p} rollouts" for p in PURPOSES]
+        playing = sum(mean([r.wall_s.get(p, 0.0) for r in cell.records]) for p in phases)
+        yield (
+            *(f"{mean([r.rollouts.get(p, 0) for r in cell.records]):.0f}" for p in PURPOSES),
+            f"{cell.budget - cell.mean(lambda r: r.total):.0f}",
+            f"{cell.mean(lambda r: r.tokens) / 1000:.0f}",
+            f"{playing:.1f}",
+            f"{cell.mean(lambda r: r.wall_s.get('method', 0.0)) - playing:.1f}",
         )
+
     text = (
         "Cost: rollouts by purpose, thousands of tokens in them, seconds of playing them and of "
         f"everything else in the method (updates, labels, checkpoints), means over seeds. {caption}"
     )
-    header = ("method", "budget", *purposes, "unspent", "kilotokens", "s playing", "s other")
-    return Table("cost", text, header, tuple(rows))
-
-
-def _seconds(record: Record, purpose: str) -> float:
-    return float(record.wall_s.get(f"method/{purpose} rollouts", 0.0))
+    header = (*PURPOSES, "unspent", "kilotokens", "s playing", "s other")
+    return by_cell("cost", text, header, found, row)
 
 
 # -- a search over settings ------------------------------------------------------------------------
+
+
+def make_search(found: Found, out: Path) -> list[Path]:
+    check_search(found.records)
+    return write([search(found.records, describe(found.records, found.skipped))], out)
 
 
 def check_search(records: Sequence[Record]) -> None:
@@ -229,47 +213,37 @@ def varied(records: Sequence[Record]) -> tuple[str, ...]:
 
 def search(records: Sequence[Record], caption: str) -> Table:
     """A row for each method, budget and choice, the best of a method and budget first."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for method, some in _methods(records).items():
         keys = varied(some)
         for budget in sorted({r.budget for r in some}):
             groups: dict[tuple[str, ...], list[Record]] = {}
-            for record in (r for r in some if r.budget == budget):
+            for record in sorted((r for r in some if r.budget == budget), key=lambda r: r.seed):
                 given = flat_settings(record)
                 groups.setdefault(tuple(str(given.get(k)) for k in keys), []).append(record)
-            rows += _ranked(method, budget, keys, groups)
+            found = {own: Cell(method, budget, tuple(runs)) for own, runs in groups.items()}
+            rows += [(method, f"{budget}", *row) for row in _ranked(keys, found)]
     text = (
         "Settings by success, means over tasks and seeds; behind: the best of the same method "
         "and budget less this one, on the same tasks, with a 95 % interval over tasks and seeds. "
         "The best of several is flattered by having been picked: what it scores on held-out tasks "
         f"is lower on average. {caption}"
     )
-    return Table("search", text, ("method", "budget", "settings", "seeds", "success", "behind"),
-                 tuple(rows))  # fmt: skip
+    header = ("method", "budget", "settings", "seeds", "success", "behind")
+    return Table("search", text, header, tuple(rows))
 
 
 def _ranked(
-    method: str, budget: int, keys: Sequence[str], groups: dict[tuple[str, ...], list[Record]]
-) -> list[tuple[str, ...]]:
-    found = {
-        values: Cell(method, budget, tuple(sorted(some, key=lambda r: r.seed)))
-        for values, some in groups.items()
-    }
+    keys: Sequence[str], found: Mapping[tuple[str, ...], Cell]
+) -> Iterator[tuple[str, ...]]:
     order = sorted(found, key=lambda values: (-found[values].value, values))
-    best = found[order[0]]
-    rows: list[tuple[str, ...]] = []
     for values in order:
-        cell = found[values]
+        cell, best = found[values], found[order[0]]
         named = [f"{k.rpartition('.')[2]} {v}" for k, v in zip(keys, values, strict=True)]
         gap = difference(best, cell).interval
-        behind = (
-            f"{gap.value:.3f} [{gap.low:+.3f}, {gap.high:+.3f}]" if cell is not best else "best"
-        )
-        rows.append(
-            (method, f"{budget}", ", ".join(named) or "one choice only", f"{len(cell.records)}",
-             f"{cell.value:.3f}", behind)
-        )  # fmt: skip
-    return rows
+        behind = "best" if cell is best else f"{gap.value:.3f} [{gap.low:+.3f}, {gap.high:+.3f}]"
+        shown = ", ".join(named) or "one choice only"
+        yield shown, f"{len(cell.records)}", f"{cell.value:.3f}", behind
 
 
 def _methods(records: Sequence[Record]) -> dict[str, list[Record]]:

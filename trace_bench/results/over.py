@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.results import drawing
+from trace_bench.results import figures
 from trace_bench.results.captions import describe, readable
 from trace_bench.results.compare import Cell, base_of, cells, check_same_settings
 from trace_bench.results.groups import groups_of
-from trace_bench.results.places import Found
-from trace_bench.results.plots import apart
+from trace_bench.results.places import Found, say
 from trace_bench.results.records import Record, flat_settings, training_tasks
-from trace_bench.results.style import style
-from trace_bench.results.table import Table, estimate
-
-Values = Mapping[float, Sequence[Record]]
-"""Runs by their value of the setting, in rising order."""
+from trace_bench.results.table import Table, style, write
+from trace_bench.results.tables import success
 
 
 class Over:
@@ -27,9 +23,11 @@ class Over:
     error rates that are set together. Raises UserError for runs that cannot stand in one table."""
 
     def __init__(self, found: Found, setting: str, along: Sequence[str] = ()) -> None:
-        self.setting, self.skipped = setting, found.skipped
         free = (setting, *along)
-        _check_known(found.records, free)
+        known = {key for record in found.records for key in flat_settings(record)}
+        for name in free:
+            if name not in known:
+                raise unknown("setting", name, sorted(known), "--setting")
         where = {r.fingerprint: _number(flat_settings(r).get(setting)) for r in found.records}
         budgets = {r.budget for r in found.records if where[r.fingerprint] is not None}
         records = [r for r in found.records if r.budget in budgets]
@@ -40,93 +38,129 @@ class Over:
                 "with at least two values of it. Name more runs, or another setting."
             )
         if rest := len(found.records) - len(records):
-            print(f"left out: {rest} runs of other budgets", file=sys.stderr)
+            say("left out", [f"{rest} runs of other budgets"])
         group, *others = groups_of(records, free)
         if others:
             check_same_settings(records, free)
-        for text in group.left_out:
-            print(f"left out: {text}", file=sys.stderr)
-        self.records, self.remarks = group.records, group.remarks
-        self.values: Values = {
-            v: [r for r in self.records if where[r.fingerprint] == v] for v in values
+        say("left out", group.left_out)
+        self.records = group.records
+        self.about = " ".join((describe(self.records, found.skipped), *group.remarks))
+        self.cells = {
+            v: cells([r for r in self.records if where[r.fingerprint] == v]) for v in values
         }
-        self.flat = [r for r in self.records if where[r.fingerprint] is None]
-
-    @property
-    def about(self) -> str:
-        return " ".join((describe(self.records, self.skipped), *self.remarks))
+        self.flat = cells([r for r in self.records if where[r.fingerprint] is None])
 
     def table(
         self, name: str, text: str, note: Callable[[Cell, float], str] = lambda *_: ""
     ) -> Table:
         """One row a method and budget, one column a value. `note`: words behind the number of a
         cell at a value."""
-        found = {value: cells(some) for value, some in self.values.items()}
-        flat = cells(self.flat)
         rows = []
         for key in cells(self.records):
-            row = [_cell(c, key) + (note(c[key], v) if key in c else "") for v, c in found.items()]
-            row += [_cell(flat, key)] if flat else []
+            row = [
+                success(c, key) + (note(c[key], v) if key in c else "")
+                for v, c in self.cells.items()
+            ]
+            row += [success(self.flat, key)] if self.flat else []
             rows.append((key[0], f"{key[1]}", *row))
-        header = ("method", "budget", *(f"{v:g}" for v in found), *(["not set"] if flat else []))
-        return Table(name, f"{text} {self.about}", header, tuple(rows))
+        columns = [*(f"{v:g}" for v in self.cells), *(["not set"] if self.flat else [])]
+        return Table(name, f"{text} {self.about}", ("method", "budget", *columns), tuple(rows))
 
     def draw(self, title: str, label: str, path: Path) -> list[Path]:
         """A line for each method and budget; a band for each run without the setting, and for the
         base agent."""
-        figure, ((axes,),) = drawing.panels(1, 1, (5.4, 4.0))
-        found = {value: cells(some) for value, some in self.values.items()}
-        flat, control = cells(self.flat), style().control
-        lines = [key for key in cells(self.records) if any(key in c for c in found.values())]
-        looks = style().looks([control, *(m for m, _ in (*flat, *lines))])
-        one = next(iter(cells(self.records).values()))
-        drawing.level(axes, looks[control], base_of(one).interval())
-        for order, key in enumerate(k for k in flat if k[0] != control):
-            drawing.level(axes, looks[key[0]], flat[key].interval(), order + 1)
-        for key in lines:
-            points = [(v, c[key].interval()) for v, c in found.items() if key in c]
-            drawing.line(axes, looks[key[0]], points)
-        drawing.bounds(axes, self.records[0].floors)
-        (drawing.doubling if min(found) > 0 else drawing.evenly)(axes, list(found), label)
-        axes.set_ylabel(drawing.SUCCESS)
-        drawing.beside(axes)
-        caption = f"{readable(self.records)}; {drawing.INTERVALS}."
-        return drawing.finish(figure, title, caption, path)
-
-
-def _cell(found: Mapping[tuple[str, int], Cell], key: tuple[str, int]) -> str:
-    return estimate(found[key].interval()) if key in found else "not run"
-
-
-def _check_known(records: Sequence[Record], settings: Sequence[str]) -> None:
-    known = {key for record in records for key in flat_settings(record)}
-    for setting in settings:
-        if setting not in known:
-            raise unknown("setting", setting, sorted(known), "--setting")
+        figure, ((axes,),) = figures.panels(1, 1, (5.4, 4.0))
+        control, every = style().control, cells(self.records)
+        keys = [key for key in every if any(key in c for c in self.cells.values())]
+        levels = [(control, base_of(next(iter(every.values()))).interval())]
+        levels += [(k[0], c.interval()) for k, c in self.flat.items() if k[0] != control]
+        lines = [
+            (key[0], [(v, c[key].interval()) for v, c in self.cells.items() if key in c])
+            for key in keys
+        ]
+        looks = style().looks([control, *(m for m, _ in (*self.flat, *keys))])
+        figures.chart(axes, looks, levels, lines, shifted=False)
+        figures.bounds(axes, self.records[0].floors)
+        scale = figures.doubling if min(self.cells) > 0 else figures.evenly
+        scale(axes, list(self.cells), label)
+        axes.set_ylabel(figures.SUCCESS)
+        axes.legend(**figures.BESIDE)
+        caption = f"{readable(self.records)}; {figures.INTERVALS}."
+        return figures.finish(figure, title, caption, path)
 
 
 def _number(value: object) -> float | None:
     return None if isinstance(value, bool) or not isinstance(value, int | float) else float(value)
 
 
+def make_over(found: Found, out: Path, setting: str) -> list[Path]:
+    """`setting`: that of the axis and, after commas, those that vary along with it."""
+    axis, *along = setting.split(",")
+    across = Over(found, axis, along)
+    name = f"over_{axis.rpartition('.')[2]}"
+    named = " and ".join((axis, *along))
+    text = f"Success by {named} (columns), with 95 % intervals over tasks and seeds."
+    written = write([across.table(name, text)], out)
+    return written + across.draw(f"Success by {axis}", axis, out / name)
+
+
+def make_capabilities(found: Found, out: Path) -> list[Path]:
+    records = tuple(r for r in found.records if "max_capabilities" in r.method_settings)
+    if not records:
+        raise UserError("no run of a method with method.max_capabilities (trace, prompt_only).")
+    across = Over(replace(found, records=records), "method.max_capabilities")
+    text = (
+        "Success by the number of capabilities that a method may use at most (columns), with 95 % "
+        "intervals over tasks and seeds, and how many it found worth using, mean over seeds."
+    )
+    written = write([across.table("capabilities", text, _used)], out)
+    title, label = "Success by how many capabilities are used", "capabilities at most"
+    return written + across.draw(title, label, out / "capabilities")
+
+
+def _used(cell: Cell, most: float) -> str:
+    """Capabilities that were trained, or put into the prompt where nothing is trained."""
+    return f", {cell.mean(lambda r: min(most, len(r.capabilities))):.1f} used"
+
+
 # -- over the number of training tasks ------------------------------------------------------------
+
+AXIS = ("env.train_tasks", "env.train_split")
+
+
+def make_map(found: Found, out: Path) -> list[Path]:
+    """Runs without env.train_tasks stand as level lines if their method does not look at training
+    tasks; other such runs are left out, with a line on stderr."""
+    budgets = {r.budget for r in found.records if training_tasks(r)}
+    if not budgets:
+        raise UserError("the map needs runs with env.train_tasks set; all have null.")
+    records = [
+        r for r in found.records
+        if training_tasks(r) or (r.budget in budgets and r.label in style().level)
+    ]  # fmt: skip
+    if rest := len(found.records) - len(records):
+        say("left out", [f"{rest} runs without env.train_tasks or of other budgets"])
+    records.sort(key=lambda r: not training_tasks(r))
+    check_same_settings(records, AXIS)
+    (group,) = groups_of(records, AXIS)
+    say("left out", group.left_out)
+    sized = [r for r in group.records if training_tasks(r)]
+    level = [r for r in group.records if not training_tasks(r)]
+    caption = " ".join((describe(sized, found.skipped), *group.remarks))
+    written = write([training_tasks_table(sized, level, caption)], out)
+    return written + training_tasks_figure(sized, level, readable(sized), out / "training_tasks")
 
 
 def training_tasks_table(records: Sequence[Record], level: Sequence[Record], caption: str) -> Table:
     """Success by number of training tasks and budget, one row a method and number; below them the
     `level` methods, which do not look at the training tasks."""
     budgets = sorted({r.budget for r in records})
-    parts: list[tuple[str, Sequence[Record]]] = [
-        (f"{size}", [r for r in records if training_tasks(r) == size])
-        for size in sorted({training_tasks(r) for r in records})
-    ]
+    parts = {f"{n}": [r for r in records if training_tasks(r) == n] for n in _numbers(records)}
     rows = []
-    for name, some in [*parts, ("any", level)]:
+    for name, some in (parts | {"any": level}).items():
         found = cells(some)
         for method in dict.fromkeys(m for m, _ in found):
-            row = [name, method]
-            row += [_cell(found, (method, b)) for b in budgets]
-            rows.append(tuple(row))
+            rows.append((name, method, *(success(found, (method, b)) for b in budgets)))
     text = (
         "Success by number of training tasks and rollout budget, with 95 % intervals over tasks "
         f"and seeds. {caption}"
@@ -137,36 +171,37 @@ def training_tasks_table(records: Sequence[Record], level: Sequence[Record], cap
     return Table("training_tasks", text, ("tasks", "method", *map(str, budgets)), tuple(rows))
 
 
+def _numbers(records: Sequence[Record]) -> list[int]:
+    return sorted({training_tasks(r) for r in records})
+
+
 def training_tasks_figure(
     records: Sequence[Record], flat: Sequence[Record], about: str, path: Path
 ) -> list[Path]:
     """One panel a budget: success over the number of training tasks, a line a method; `flat` are
     runs of methods that do not look at the training tasks: a band."""
-    budgets = sorted({r.budget for r in records})
+    budgets, numbers = sorted({r.budget for r in records}), _numbers(records)
     size = (max(2.3 * len(budgets) + 1.2, 6.6), 3.6)
-    figure, (row,) = drawing.panels(1, len(budgets), size, sharey=True)
-    sizes = sorted({training_tasks(r) for r in records})
-    levels = cells(flat)
-    looks = style().looks([*(r.label for r in records), *(m for m, _ in levels)])
+    figure, (row,) = figures.panels(1, len(budgets), size, sharey=True)
+    looks = style().looks(r.label for r in (*records, *flat))
+    methods = sorted({r.label for r in records}, key=style().place)
+    by = {n: cells([r for r in records if training_tasks(r) == n]) for n in numbers}
     for n, (axes, budget) in enumerate(zip(row, budgets, strict=True)):
-        for order, method in enumerate(dict.fromkeys(m for m, b in levels if b == budget)):
-            drawing.level(axes, looks[method], levels[method, budget].interval(), order)
-        methods = sorted({r.label for r in records}, key=style().place)
-        for order, method in enumerate(methods):
-            own = [r for r in records if r.label == method and r.budget == budget]
-            by = {n: [r for r in own if training_tasks(r) == n] for n in sizes}
-            shift = apart(order, len(methods))
-            found = [(n, cell) for n, r in by.items() for cell in cells(r).values()]
-            drawing.line(axes, looks[method], [(n * shift, c.interval()) for n, c in found])
-        drawing.bounds(axes, records[0].floors, named=n == 0)
-        drawing.doubling(axes, sizes, "training tasks")
+        levels = [(m, cell.interval()) for (m, b), cell in cells(flat).items() if b == budget]
+        lines = [
+            (m, [(t, c[m, budget].interval()) for t, c in by.items() if (m, budget) in c])
+            for m in methods
+        ]
+        figures.chart(axes, looks, levels, lines)
+        figures.bounds(axes, records[0].floors, named=n == 0)
+        figures.doubling(axes, numbers, "training tasks")
         axes.set_title(f"{budget:,} rollouts")
-    row[0].set_ylabel(drawing.SUCCESS)
-    drawing.beside(row[-1])
+    row[0].set_ylabel(figures.SUCCESS)
+    row[-1].legend(**figures.BESIDE)
     title = "Success by number of training tasks and rollout budget"
-    caption = f"{about}; {drawing.INTERVALS}."
+    caption = f"{about}; {figures.INTERVALS}."
     if flat:
         caption += (
             f" Bands: methods that see no training task, {len({r.seed for r in flat})} seeds."
         )
-    return drawing.finish(figure, title, caption, path)
+    return figures.finish(figure, title, caption, path)

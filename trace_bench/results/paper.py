@@ -16,15 +16,16 @@ from typing import Any
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_json
 from trace_bench.results.captions import describe
-from trace_bench.results.compare import Cell, cells, check_comparable
-from trace_bench.results.drawing import doubling, finish, level, line, panels
+from trace_bench.results.compare import Cells, cells, check_comparable
+from trace_bench.results.figures import doubling, finish, level, line, panels
+from trace_bench.results.places import Found
 from trace_bench.results.records import Record
 from trace_bench.results.statistics import Interval, wilson_interval
-from trace_bench.results.style import OTHER, style
-from trace_bench.results.table import Table, estimate
+from trace_bench.results.table import OTHER, Table, estimate, style, write
 
 OURS = {"adp": "sft", "awm": "untargeted"}  # the paper's names for what we call otherwise
 NOT_RUN = "not run"
+_LINES = ("grpo", "gepa", "trace")  # of the plots over the budget
 _SOURCE = (
     "As reported in arXiv 2604.05336 for Qwen3-30B-A3B, trained and reported on the same tasks, "
     "1 seed, 1 trial"
@@ -39,31 +40,27 @@ def paper_file() -> Path:
     return path
 
 
+def make_paper(found: Found, out: Path) -> list[Path]:
+    """The tables, and the paper's plots, with the intervals that their numbers of tasks imply.
+    Nothing measured is in the plots: another world and another model belong on other axes."""
+    data = read_json(paper_file())
+    written = write(paper_tables(found.records, found.skipped), out)
+    written += _draw_scaling(data["toolsandbox"]["rollouts"], out / "paper_rollout_scaling")
+    return written + _draw_tau2(data["tau2"], 164, out / "paper_tau2")
+
+
 def paper_tables(records: Sequence[Record], skipped: Sequence[str] = ()) -> list[Table]:
     """The main tables of both benchmarks and the rollout scaling, measured cells beside them."""
     if records:
         check_comparable(records)
-    data = reported()
-    found = cells(records)
-    largest = max((b for _, b in found), default=0)
-    ours = {m: cell for (m, b), cell in found.items() if b == largest}
-    note = (
-        f"Ours: {describe(records, skipped)} At {largest} rollouts."
-        if records
-        else "Ours: nothing was measured."
-    )
-    return [
-        _toolsandbox(data, ours, note),
-        _tau2(data),
-        _scaling(data, found, note),
-        *_tau2_details(data["tau2"]),
-        _cm2(data["cm2"]),
-    ]
-
-
-def reported() -> Mapping[str, Any]:
-    """The figures of results/paper.json."""
-    return dict(read_json(paper_file()))
+    data, measured = read_json(paper_file()), cells(records)
+    largest = max((b for _, b in measured), default=0)
+    note = "Ours: nothing was measured."
+    if records:
+        note = f"Ours: {describe(records, skipped)} At {largest} rollouts."
+    main = _toolsandbox(data["toolsandbox"]["main"], measured, largest, note)
+    scaling = _scaling(data["toolsandbox"]["rollouts"], measured, note)
+    return [main, scaling, *_tau2(data["tau2"]), _cm2(data["cm2"])]
 
 
 def _implied(solved: float, n: int) -> str:
@@ -71,26 +68,17 @@ def _implied(solved: float, n: int) -> str:
     return f"[{interval.low:.3f}, {interval.high:.3f}]"
 
 
-def _measured(cell: Cell | None) -> str:
-    if cell is None:
-        return NOT_RUN
-    return estimate(cell.interval())
+def _measured(found: Cells, key: tuple[str, int]) -> str:
+    return estimate(found[key].interval()) if key in found else NOT_RUN
 
 
-def _toolsandbox(reported: Mapping[str, Any], ours: Mapping[str, Cell], note: str) -> Table:
-    data = reported["toolsandbox"]
+def _toolsandbox(main: Sequence[Mapping[str, Any]], found: Cells, budget: int, note: str) -> Table:
     rows = []
-    for row in data["main"]:
+    for row in main:
         name, solved = row["method"], row["perfect"]
-        rows.append(
-            (
-                name,
-                f"{solved / 129:.3f}",
-                _implied(solved, 129),
-                f"{row['mean_similarity']:.3f}",
-                _measured(ours.get(OURS.get(name, name))),
-            )
-        )
+        share, similarity = f"{solved / 129:.3f}", f"{row['mean_similarity']:.3f}"
+        ours = _measured(found, (OURS.get(name, name), budget))
+        rows.append((name, share, _implied(solved, 129), similarity, ours))
     caption = (
         "ToolSandbox. Reported: share of 129 official scenarios solved perfectly, trained and "
         "reported on the same tasks, 1 seed, 1 trial; the interval is what 129 tasks imply "
@@ -100,101 +88,102 @@ def _toolsandbox(reported: Mapping[str, Any], ours: Mapping[str, Cell], note: st
     return Table("paper_toolsandbox", caption, header, tuple(rows))
 
 
-def _tau2(reported: Mapping[str, Any]) -> Table:
-    rows = [
-        (
-            row["method"],
-            f"{row['airline'] / 100:.3f}",
-            f"{row['retail'] / 100:.3f}",
-            f"{row['overall'] / 100:.3f}",
-            _implied(row["solved"], 164),
-            NOT_RUN,
-        )
-        for row in reported["tau2"]["main"]
-    ]
-    caption = (
-        "τ²-bench. Reported: pass rate on 50 airline and 114 retail tasks, trained and reported on "
-        "the same tasks, 1 seed, 1 trial; the interval is what 164 tasks imply (Wilson). Ours: "
-        "nothing was measured."
-    )
-    header = ("method", "airline", "retail", "overall", "implied interval", "measured (ours)")
-    return Table("paper_tau2", caption, header, tuple(rows))
-
-
-def _scaling(
-    reported: Mapping[str, Any], found: Mapping[tuple[str, int], Cell], note: str
-) -> Table:
-    data = reported["toolsandbox"]["rollouts"]
+def _scaling(data: Mapping[str, Any], found: Cells, note: str) -> Table:
     rows = []
-    for name in ("grpo", "gepa", "trace"):
-        for n, budget in enumerate(data["budget"]):
+    for name in _LINES:
+        for budget, value in zip(data["budget"], data[name], strict=True):
             cell = found.get((name, budget))
-            similarity = NOT_RUN if cell is None else f"{cell.similarity().value:.3f}"
-            reported_ = f"{data[name][n]:.3f}"
-            rows.append((name, str(budget), reported_, similarity, _measured(cell)))
+            ours = NOT_RUN if cell is None else f"{cell.mean(lambda r: r.similarity):.3f}"
+            success = _measured(found, (name, budget))
+            rows.append((name, f"{budget}", f"{value:.3f}", ours, success))
     caption = (
         "Rollout scaling on ToolSandbox. Reported: mean similarity on 129 official scenarios, with "
         "training rollouts counted only; a mean similarity implies no interval by itself. Ours: "
         f"mean similarity and success, all rollouts counted. {note}"
     )
-    header = (
-        "method", "budget", "reported similarity", "similarity (ours)", "success (ours)",
-    )  # fmt: skip
+    header = ("method", "budget", "reported similarity", "similarity (ours)", "success (ours)")
     return Table("paper_rollout_scaling", caption, header, tuple(rows))
 
 
-def _tau2_details(data: Mapping[str, Any]) -> list[Table]:
-    """The paper's figures about τ²-bench: number of capabilities, routing, selection."""
+def _tau2(data: Mapping[str, Any]) -> list[Table]:
+    """The paper's figures about τ²-bench: all methods, budget, number of capabilities, routing,
+    selection."""
     marked = "τ²-bench, 164 tasks, 1 seed, 1 trial; ours: nothing was measured."
-    scaling = data["rollouts"]
+
+    def share(percent: float) -> tuple[str, str]:
+        return f"{percent / 100:.3f}", _implied(percent / 100 * 164, 164)
+
+    domains = ("airline", "retail", "overall")
+    main = [
+        (row["method"], *(f"{row[d] / 100:.3f}" for d in domains), _implied(row["solved"], 164))
+        for row in data["main"]
+    ]
     rollouts = [
-        (name, f"{budget}", f"{value / 100:.3f}", _implied(value / 100 * 164, 164), NOT_RUN)
-        for name in ("grpo", "gepa", "trace")
-        for budget, value in zip(scaling["budget"], scaling[name], strict=True)
+        (name, f"{budget}", *share(value))
+        for name in _LINES
+        for budget, value in zip(data["rollouts"]["budget"], data["rollouts"][name], strict=True)
     ]
     capabilities = [
-        (method, number, f"{value / 100:.3f}", _implied(value / 100 * 164, 164), NOT_RUN)
+        (method, number, *share(value))
         for method in ("trace", "prompt_only")
         for number, value in data["capabilities"][method].items()
     ]
-    routing = data["routing"]
+    routing, selection = data["routing"], data["selection"]
     routed = [
-        (f"{n}", f"{oracle}", f"{right}", f"{right / oracle:.3f}", _implied(right, oracle), NOT_RUN)
+        (f"{n}", f"{oracle}", f"{right}", f"{right / oracle:.3f}", _implied(right, oracle))
         for n, oracle, right in zip(
             routing["capabilities"], routing["oracle_tasks"], routing["router_correct"], strict=True
         )
     ]
-    selection = data["selection"]
     chosen = [
-        (s["name"], f"{s['runs']} of {selection['runs']}", f"{s['median_tasks']}", kind, NOT_RUN)
+        (s["name"], f"{s['runs']} of {selection['runs']}", f"{s['median_tasks']}", kind)
         for kind in ("selected", "rejected")
         for s in selection[kind]
     ]
-    measured = "measured (ours)"
-    share = ("method", "budget", "reported", "implied interval", measured)
     return [
-        Table("paper_tau2_rollout_scaling", f"Rollout scaling. {marked}", share, tuple(rollouts)),
-        Table(
+        _not_run(
+            "paper_tau2",
+            "τ²-bench. Reported: pass rate on 50 airline and 114 retail tasks, trained and "
+            "reported on the same tasks, 1 seed, 1 trial; the interval is what 164 tasks imply "
+            "(Wilson). Ours: nothing was measured.",
+            ("method", *domains, "implied interval"),
+            main,
+        ),
+        _not_run(
+            "paper_tau2_rollout_scaling",
+            f"Rollout scaling. {marked}",
+            ("method", "budget", "reported", "implied interval"),
+            rollouts,
+        ),
+        _not_run(
             "paper_tau2_capabilities",
             f"Pass rate by number of capabilities. {marked} {data['capabilities']['note']}.",
-            ("method", "capabilities", "reported", "implied interval", measured),
-            tuple(capabilities),
+            ("method", "capabilities", "reported", "implied interval"),
+            capabilities,
         ),
-        Table(
+        _not_run(
             "paper_tau2_routing",
             "Tasks that some adapter solves (oracle) and those that the router sent to such a one. "
             f"{marked}",
-            ("capabilities", "oracle tasks", "routed right", "share", "implied interval", measured),
-            tuple(routed),
+            ("capabilities", "oracle tasks", "routed right", "share", "implied interval"),
+            routed,
         ),
-        Table(
+        _not_run(
             "paper_tau2_selection",
             f"Labelling runs in which a capability passed, of {selection['runs']}, over "
             f"{selection['failures']} failed trajectories. {marked}",
-            ("capability", "runs", "median tasks", "verdict", measured),
-            tuple(chosen),
+            ("capability", "runs", "median tasks", "verdict"),
+            chosen,
         ),
     ]
+
+
+def _not_run(
+    name: str, caption: str, header: Sequence[str], rows: Sequence[tuple[str, ...]]
+) -> Table:
+    """Reported figures beside which nothing was measured."""
+    marked = tuple((*row, NOT_RUN) for row in rows)
+    return Table(name, caption, (*header, "measured (ours)"), marked)
 
 
 def _cm2(data: Mapping[str, Any]) -> Table:
@@ -209,14 +198,15 @@ def _cm2(data: Mapping[str, Any]) -> Table:
         for key, name in names.items():
             share, tasks = row[key] / 100, data["tasks"].get(key)
             implied = "" if tasks is None else _implied(share * tasks, tasks)
-            rows.append((row["agent"], name, f"{share:.3f}", implied, NOT_RUN))
+            rows.append((row["agent"], name, f"{share:.3f}", implied))
     caption = (
         f"{data['paper']}, as reported, without seeds: pass rate (τ²-bench, mean of 4 runs), "
         "accuracy (BFCL-V4) and mean similarity (ToolSandbox). The interval is what the "
         "number of tasks implies for one run (Wilson). Ours: nothing was measured."
     )
-    header = ("agent", "benchmark", "reported", "implied interval", "measured (ours)")
-    return Table("paper_cm2", caption, header, tuple(rows))
+    return _not_run(
+        "paper_cm2", caption, ("agent", "benchmark", "reported", "implied interval"), rows
+    )
 
 
 def _draw_scaling(reported: Mapping[str, Any], path: Path) -> list[Path]:
@@ -224,7 +214,7 @@ def _draw_scaling(reported: Mapping[str, Any], path: Path) -> list[Path]:
     figure, ((axes,),) = panels(1, 1, (5.4, 3.8))
     constant = reported["base"]
     level(axes, style().look("base"), Interval(constant, constant, constant))
-    for method in ("grpo", "gepa", "trace"):
+    for method in _LINES:
         points = zip(reported["budget"], reported[method], strict=True)
         line(axes, style().look(method), [(b, Interval(v, v, v)) for b, v in points])
     doubling(axes, reported["budget"], "training rollouts")
@@ -243,7 +233,7 @@ def _draw_tau2(data: Mapping[str, Any], tasks: int, path: Path) -> list[Path]:
         return wilson_interval(percent / 100 * tasks, tasks)
 
     scaling = data["rollouts"]
-    for method in ("grpo", "gepa", "trace"):
+    for method in _LINES:
         points = zip(scaling["budget"], scaling[method], strict=True)
         line(left, style().look(method), [(b, implied(v)) for b, v in points])
     doubling(left, scaling["budget"], "training rollouts")
@@ -251,7 +241,17 @@ def _draw_tau2(data: Mapping[str, Any], tasks: int, path: Path) -> list[Path]:
         by_number = data["capabilities"][method]
         line(middle, style().look(method), [(int(n), implied(v)) for n, v in by_number.items()])
     doubling(middle, [1, 2, 4, 8, 16], "capabilities")
-    _draw_routing(right, data["routing"])
+    routing = data["routing"]
+    for name, label, marker, dashes in (
+        ("oracle_tasks", "some adapter solves it", "D", "--"),
+        ("router_correct", "routed to such a one", "o", "-"),
+    ):
+        right.plot(
+            routing["capabilities"], routing[name], marker=marker, linestyle=dashes, color=OTHER,
+            label=label, linewidth=1.4, markersize=6,
+        )  # fmt: skip
+    doubling(right, routing["capabilities"], "capabilities")
+    right.set_ylim(0, None)
     for axes, title in ((left, "Budget"), (middle, "Capabilities"), (right, "Routing")):
         axes.set_title(title)
         axes.legend()
@@ -261,23 +261,3 @@ def _draw_tau2(data: Mapping[str, Any], tasks: int, path: Path) -> list[Path]:
     right.set_ylabel(f"tasks, of {tasks}")
     caption = f"{_SOURCE}. Bars are 95 % intervals that {tasks} tasks imply (Wilson)."
     return finish(figure, "τ²-bench, as reported", caption, path)
-
-
-def _draw_routing(axes: Any, routing: Mapping[str, Any]) -> None:
-    shown = {"oracle_tasks": ("some adapter solves it", "D", "--"),
-             "router_correct": ("routed to such a one", "o", "-")}  # fmt: skip
-    for name, (label, marker, dashes) in shown.items():
-        axes.plot(
-            routing["capabilities"], routing[name], marker=marker, linestyle=dashes, color=OTHER,
-            label=label, linewidth=1.4, markersize=6,
-        )  # fmt: skip
-    doubling(axes, routing["capabilities"], "capabilities")
-    axes.set_ylim(0, None)
-
-
-def figures(out: Path) -> list[Path]:
-    """The paper's plots, with the intervals that their numbers of tasks imply. Nothing measured is
-    in them: another world and another model belong on other axes."""
-    data = reported()
-    written = _draw_scaling(data["toolsandbox"]["rollouts"], out / "paper_rollout_scaling")
-    return written + _draw_tau2(data["tau2"], 164, out / "paper_tau2")

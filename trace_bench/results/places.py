@@ -1,36 +1,39 @@
-"""Finds records: in run folders, folders that contain some, and files of records."""
+"""Which runs a command is about: records found at places (run folders, folders that contain some,
+files of records), and filters that choose among them (`method=trace,grpo budget=640`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import reason, shown
-from trace_bench.results.index import Index
-from trace_bench.results.records import DAMAGE, Record, read_records
+from trace_bench.core.text import visible
+from trace_bench.results.records import DAMAGE, Record, flat_settings, read_records
 from trace_bench.results.rules import DEFAULT
 from trace_bench.results.runs import read_run
 
 RUN_FILES = ("summary.json", "ledger.jsonl", "evaluation.jsonl")
+_KEY = re.compile(r"[A-Za-z_]\w*(\.\w+)*")
+_MOST_SHOWN = 12
 
 
 @dataclass(frozen=True)
 class Found:
     """The records, and a message for every place without a usable one. `folders`: those of the
-    records that come from a run folder, by fingerprint; `notes`: what else there is to say."""
+    records that come from a run folder, by fingerprint."""
 
     records: tuple[Record, ...]
     skipped: tuple[str, ...]
     folders: Mapping[str, Path] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
-def find(places: Sequence[Path], rule: str | None = None, indexed: bool = False) -> Found:
+def find(places: Sequence[Path], rule: str | None = None) -> Found:
     """Records of all run folders at or below `places`, and of record files (*.jsonl) named there.
     `rule` None is the default rule for folders, and for files the one that they were made by.
-    `indexed`: with an index in each of the folders, see `_run_folders`.
 
     A folder that is unfinished, damaged or edited is skipped and named, and so is a run that was
     there before: two copies are not two seeds. UserError for a place that does not exist, and for a
@@ -38,67 +41,43 @@ def find(places: Sequence[Path], rule: str | None = None, indexed: bool = False)
     found: dict[str, Record] = {}
     folders: dict[str, Path] = {}
     skipped: list[str] = []
-    notes: list[str] | None = [] if indexed else None
-
-    def take(record: Record, place: Path) -> None:
-        key = record.fingerprint or f"unnamed {len(found)}"
-        if found.setdefault(key, record) is not record:
-            skipped.append(f"{place}: run {record.fingerprint} is there already, counted once")
-        elif place.is_dir():
-            folders[key] = place
-
     for place in places:
-        try:
-            there, file = place.exists(), place.is_file()
-        except OSError as error:
-            raise UserError(f"{shown(place)} cannot be read: {reason(error)}.") from error
-        if not there:
-            raise UserError(f"{place} does not exist; name run folders or record files.")
-        if file:
-            for record in _of_rule(read_records(place), rule, place):
-                take(record, place)
-            continue
-        for folder, record in _run_folders(place, rule or DEFAULT, skipped, notes):
-            take(record, folder)
-    return Found(tuple(found.values()), tuple(skipped), folders, tuple(notes or ()))
+        for folder, record in _at(place, rule, skipped):
+            key = record.fingerprint or f"unnamed {len(found)}"
+            if found.setdefault(key, record) is not record:
+                skipped.append(f"{folder}: run {record.fingerprint} is there already, counted once")
+            elif folder.is_dir():
+                folders[key] = folder
+    return Found(tuple(found.values()), tuple(skipped), folders)
 
 
-def _run_folders(
-    place: Path, rule: str, skipped: list[str], notes: list[str] | None = None
-) -> Iterator[tuple[Path, Record]]:
-    """Every finished run at or below a folder, with its record; the others are named in
-    `skipped`. With a list for `notes` an index in `place` is used and kept (not in a run folder
-    itself), and what it has to say is added to the list."""
-    index = None
-    if notes is not None and not _is_run(place):
-        index = Index(place, rule, notes)
+def _at(place: Path, rule: str | None, skipped: list[str]) -> Iterator[tuple[Path, Record]]:
+    """Every record of a file, with the file, and every finished run at or below a folder, with its
+    own; the others are named in `skipped`."""
+    try:
+        there, file = place.exists(), place.is_file()
+    except OSError as error:
+        raise UserError(f"{shown(place)} cannot be read: {reason(error)}.") from error
+    if not there:
+        raise UserError(f"{place} does not exist; name run folders or record files.")
+    if file:
+        records = read_records(place)
+        if rule is not None and (other := {r.rule for r in records} - {rule}):
+            raise UserError(
+                f"{place} holds records by the rule {', '.join(sorted(other))}; another rule needs "
+                "the attempts themselves. Name the run folders."
+            )
+        yield from ((place, record) for record in records)
+        return
     for folder in _folders(place, skipped):
         try:
-            yield folder, read_run(folder, rule) if index is None else index.record(folder)
+            record = read_run(folder, rule or DEFAULT)
         except UserError as error:
             skipped.append(str(error))
         except DAMAGE as error:
             skipped.append(f"{folder}: damaged ({type(error).__name__}: {str(error)[:200]})")
-    if index is not None:
-        index.save()
-
-
-def _is_run(place: Path) -> bool:
-    """True also where that cannot be read: such a folder gets no index."""
-    try:
-        return (place / "config.yaml").exists()
-    except OSError:
-        return True
-
-
-def _of_rule(records: list[Record], rule: str | None, place: Path) -> list[Record]:
-    other = {r.rule for r in records} - {rule}
-    if rule is not None and other:
-        raise UserError(
-            f"{place} holds records by the rule {', '.join(sorted(other))}; another rule needs the "
-            "attempts themselves. Name the run folders."
-        )
-    return records
+        else:
+            yield folder, record
 
 
 def _folders(place: Path, skipped: list[str]) -> Iterator[Path]:
@@ -123,3 +102,147 @@ def _folders(place: Path, skipped: list[str]) -> Iterator[Path]:
             left += [child for child in reversed(inside) if child.is_dir()]
         except (OSError, RuntimeError) as error:  # of `resolve`, for links that end nowhere
             skipped.append(f"{shown(folder)}: cannot be read ({type(error).__name__})")
+
+
+def check_coverage(records: Sequence[Record], least: float) -> None:
+    """Raises UserError for runs of which the infrastructure lost so many held-out episodes that the
+    rest says little: one success and all others lost would be a success of 100 %."""
+    poor = [r for r in records if r.coverage < least]
+    if poor:
+        shown = ", ".join(f"run {r.fingerprint} ({r.coverage:.0%})" for r in poor[:5])
+        raise UserError(
+            f"{len(poor)} of {len(records)} runs have a score for less than {least:.0%} of their "
+            f"held-out episodes: {shown}. Run them again, count what was lost as failures "
+            "(regrade rule=zero), or allow a smaller share with --coverage."
+        )
+
+
+def say(what: str, lines: Iterable[str]) -> None:
+    """Prints what a command did with the runs, beside its output."""
+    for text in lines:
+        print(" ".join(visible(f"{what}: {text}").splitlines()), file=sys.stderr)
+
+
+# -- filters --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Filter:
+    """Keeps runs whose `key` has one of the values."""
+
+    key: str
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.key}={','.join(self.values)}"
+
+
+def split(arguments: Sequence[str]) -> tuple[list[Path], list[Filter]]:
+    """The places and the filters among arguments. `name=value` is a filter, unless there is a file
+    or folder of that name. Raises UserError for a filter without a value and for two of one key."""
+    places: list[Path] = []
+    filters: dict[str, Filter] = {}
+    for argument in arguments:
+        key, mark, given = argument.partition("=")
+        if not mark or not _KEY.fullmatch(key) or Path(argument).exists():
+            places.append(Path(argument))
+            continue
+        values = tuple(filter(None, (v.strip() for v in given.split(","))))
+        if not values:
+            raise UserError(f"the filter {argument} names no value; write {key}=VALUE[,VALUE].")
+        if key in filters:
+            raise UserError(
+                f"the filter {key} is given twice; name its values together: "
+                f"{key}={','.join((*filters[key].values, *values))}."
+            )
+        filters[key] = Filter(key, values)
+    return places, list(filters.values())
+
+
+def choose(found: Sequence[Found], filters: Sequence[Filter]) -> list[Found]:
+    """What was found without the records that a filter leaves out, which are counted on stderr.
+    Raises UserError for a key that no run has and for a value that no run has: they are typing
+    errors."""
+    records = [r for f in found for r in f.records]
+    for each in filters if records else ():
+        _check(each, records)
+    kept = {id(r) for r in records if all({*f.values} & {*names(r, f.key)} for f in filters)}
+    if records and not kept:
+        raise UserError(
+            f"none of the {len(records)} runs has {' and '.join(map(str, filters))} together. "
+            "Leave out one of the filters."
+        )
+    if gone := len(records) - len(kept):
+        shown = " ".join(map(str, filters))
+        say("left out", [f"{gone} of {len(records)} runs, by the filters {shown}"])
+    return [replace(f, records=tuple(r for r in f.records if id(r) in kept)) for f in found]
+
+
+def _check(given: Filter, records: Sequence[Record]) -> None:
+    known = [found for r in records if (found := names(r, given.key))]
+    if not known:
+        own = sorted({key for r in records for key in flat_settings(r)})
+        raise UserError(
+            f"no run has {given.key!r} to filter by; allowed: {', '.join(SHORT)}, and any setting "
+            f"of the runs, such as {', '.join(own[:3])}. Change the filter {given}."
+        )
+    every = {name for found in known for name in found}
+    if wrong := [v for v in given.values if v not in every]:
+        there = {found[0] for found in known}
+        shown = sorted(there, key=lambda v: (len(v), v) if v.isdigit() else (0, v))
+        more = f" and {len(shown) - _MOST_SHOWN} more" if len(shown) > _MOST_SHOWN else ""
+        raise UserError(
+            f"no run has {given.key}={','.join(wrong)}; there are: "
+            f"{', '.join(shown[:_MOST_SHOWN])}{more}. Change the filter {given}."
+        )
+
+
+def names(record: Record, key: str) -> tuple[str, ...]:
+    """What a run's value of a key may be called, its usual name first; () if it has no such key."""
+    if key in SHORT:
+        return SHORT[key](record)
+    return _texts(flat_settings(record), key)
+
+
+def _texts(settings: Mapping[str, object], key: str) -> tuple[str, ...]:
+    """A setting's value as it is written in YAML; () if there is none."""
+    if key not in settings:
+        return ()
+    value = settings[key]
+    if value is None:
+        return ("null", "none")
+    return (str(value).lower() if isinstance(value, bool) else str(value),)
+
+
+def _env(record: Record) -> tuple[str, ...]:
+    """With the name that a suite of one's own gives itself."""
+    own = record.suite.rpartition("/")[0]
+    return (*_texts(record.settings, "env.name"), *([own] if own else []))
+
+
+def _suite(record: Record) -> tuple[str, ...]:
+    env, _, variant = record.suite_name.rpartition("/")
+    if record.suite:
+        return record.suite, env, variant, str(record.settings["env.name"])
+    return (variant, f"{env}/{variant}") if env else (variant,)
+
+
+def _factory(record: Record) -> tuple[str, ...]:
+    """As it was given: module:attribute."""
+    s = record.settings
+    if "env.origin.module" in s:
+        return (f"{s['env.origin.module']}:{s['env.origin.attribute']}",)
+    return _texts(s, "env.factory")
+
+
+SHORT: Mapping[str, Callable[[Record], tuple[str, ...]]] = {
+    "method": lambda r: (r.label, r.method),  # with and without its marks
+    "budget": lambda r: (str(r.budget),),
+    "seed": lambda r: (str(r.seed),),
+    "env": _env,
+    "env.factory": _factory,
+    "suite": _suite,
+    "split": lambda r: _texts(r.settings, "evaluation.split"),
+    "model": lambda r: _texts(r.settings, "model.name"),
+}
+"""Filters with names of their own; any other is a setting by its full name."""

@@ -12,7 +12,7 @@ what was used and has no price is named.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,8 @@ from typing import Any
 from trace_bench.core.checked import build, number
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.yaml_file import read_settings
-from trace_bench.results.compare import Cell, base_of
+from trace_bench.results.compare import Cell, Cells, base_of, by_cell
 from trace_bench.results.records import Record
-from trace_bench.results.runs import TOKENS
 from trace_bench.results.statistics import mean
 from trace_bench.results.table import Table
 
@@ -83,73 +82,62 @@ class Bill:
 
 def bill(record: Record, prices: Prices) -> Bill:
     """What a whole run cost, held-out evaluation and yardsticks included."""
-    parts, unpriced = {}, []
-    total = record.wall_s.get("total")
+    parts: dict[str, float] = {}
+    unpriced = []
+    total, settings = record.wall_s.get("total"), record.settings
     machines = (("GPU", prices.gpu_hour, prices.gpus), ("CPU", prices.cpu_hour, prices.cpus))
     for name, price, count in machines:
         if price is None or count is None:
-            if name == "CPU" or _on_gpus(record):
+            devices = (settings.get("policy.device"), settings.get("trainer.device"))
+            if name == "CPU" or any(str(device).startswith("cuda") for device in devices):
                 unpriced.append(f"{name} hours")
         elif total is None:
             unpriced.append(f"{name} hours (not recorded)")
         else:
             parts[name] = total / 3600 * count * price
     for role, used in record.usage.items():
-        prompt, completion = (used.get(name, 0) for name in TOKENS)
-        price_of: TokenPrice | None = prices.tokens.get(role)
-        if price_of is not None:
-            money = (prompt * price_of.prompt + completion * price_of.completion) / 1e6
+        counts = {name: used.get(f"{name}_tokens", 0) for name in ("prompt", "completion")}
+        if price_of := prices.tokens.get(role):
+            money = sum(count * getattr(price_of, name) for name, count in counts.items()) / 1e6
             parts["tokens"] = parts.get("tokens", 0.0) + money
-        elif prompt or completion:
+        elif any(counts.values()):
             unpriced.append(f"tokens of {role}")
-    asked = {key.split(".")[1] for key in record.settings if key.startswith("llm.")}
+    asked = {key.split(".")[1] for key in settings if key.startswith("llm.")}
     unpriced += [f"tokens of {r} (not recorded)" for r in sorted(asked - record.usage.keys())
-                 if record.settings.get(f"llm.{r}.by") == "endpoint"]  # fmt: skip
+                 if settings.get(f"llm.{r}.by") == "endpoint"]  # fmt: skip
     return Bill(parts, tuple(unpriced))
 
 
-def _on_gpus(record: Record) -> bool:
-    devices = (record.settings.get(key) for key in ("policy.device", "trainer.device"))
-    return any(str(device).startswith("cuda") for device in devices)
-
-
-def table(found: Mapping[tuple[str, int], Cell], prices: Prices, caption: str) -> Table:
+def table(found: Cells, prices: Prices, caption: str) -> Table | None:
     """Money per run and per point of success gained over the run's own base agent, means over
     seeds."""
-    rows, unpriced = [], set()
-    for (method, budget), cell in found.items():
+
+    def row(cell: Cell) -> Iterator[tuple[str, ...]]:
         bills = [bill(r, prices) for r in cell.records]
-        missing = {text for each in bills for text in each.unpriced}
-        unpriced |= missing
-        least = "at least " if missing else ""
+        least = "at least " if any(b.unpriced for b in bills) else ""
         total = mean([b.total for b in bills])
         points = 100 * (cell.value - base_of(cell).value)
-        rows.append(
-            (
-                method,
-                f"{budget}",
-                f"{len(bills)}",
-                f"{mean([r.wall_s.get('total', 0.0) for r in cell.records]) / 3600:.3f}",
-                *(_part(bills, name) for name in ("GPU", "CPU", "tokens")),
-                f"{least}{_money(total)}",
-                f"{points:+.1f}",
-                f"{least}{_money(total / points)}" if points > 0 else "no gain",
-            )
+        yield (
+            f"{len(bills)}",
+            f"{cell.mean(lambda r: r.wall_s.get('total', 0.0)) / 3600:.3f}",
+            *(_part(bills, name) for name in ("GPU", "CPU", "tokens")),
+            f"{least}{_money(total)}",
+            f"{points:+.1f}",
+            f"{least}{_money(total / points)}" if points > 0 else "no gain",
         )
-    named = "; ".join(sorted(unpriced)) or "nothing"
+
+    records = [r for cell in found.values() for r in cell.records]
+    unpriced = {text for r in records for text in bill(r, prices).unpriced}
     text = (
         f"Money ({prices.currency}) per run and per point of success (0.01) gained over the base "
         "agent of the run's own evaluation, means over seeds. A run is counted whole, with its "
         "held-out evaluation and yardsticks; hours are wall time, of "
         f"{prices.gpus or 'no priced'} GPUs and {prices.cpus or 'no priced'} CPUs. Tokens of a "
         "`policy` are those since the run was last started. "
-        f"Used and unpriced: {named}. {caption}"
+        f"Used and unpriced: {'; '.join(sorted(unpriced)) or 'nothing'}. {caption}"
     )
-    header = (
-        *("method", "budget", "runs", "hours", "GPU", "CPU", "tokens"),
-        *("per run", "points", "per point"),
-    )
-    return Table("money", text, header, tuple(rows))
+    header = ("runs", "hours", "GPU", "CPU", "tokens", "per run", "points", "per point")
+    return by_cell("money", text, header, found, row)
 
 
 def _part(bills: Sequence[Bill], name: str) -> str:

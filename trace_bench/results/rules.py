@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.errors import unknown
 from trace_bench.core.lines import Figures, Outcome
 
 DEFAULT = "retry"
@@ -24,15 +24,6 @@ RULES = {
 
 COVERAGE = 0.9
 """The share of held-out episodes that must have a score, unless another is given."""
-
-
-class Covered(Protocol):
-    """A run, and the share of its held-out episodes that have a score."""
-
-    @property
-    def fingerprint(self) -> str: ...
-    @property
-    def coverage(self) -> float: ...
 
 
 def check(rule: str) -> str:
@@ -70,16 +61,3 @@ def drops(lines: Sequence[Outcome], rule: str) -> dict[str, Any]:
         "zeroed": without if rule == "zero" else 0,
         "limits": dict(Counter(o.stop.value for o in chosen if o.stop.endswith("_limit"))),
     }
-
-
-def check_coverage(records: Sequence[Covered], least: float) -> None:
-    """Raises UserError for runs of which the infrastructure lost so many held-out episodes that the
-    rest says little: one success and all others lost would be a success of 100 %."""
-    poor = [r for r in records if r.coverage < least]
-    if poor:
-        shown = ", ".join(f"run {r.fingerprint} ({r.coverage:.0%})" for r in poor[:5])
-        raise UserError(
-            f"{len(poor)} of {len(records)} runs have a score for less than {least:.0%} of their "
-            f"held-out episodes: {shown}. Run them again, count what was lost as failures "
-            "(regrade rule=zero), or allow a smaller share with --coverage."
-        )

@@ -7,19 +7,17 @@ in what else they differ, the caption says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trace_bench.core.errors import UserError
-from trace_bench.results import drawing
-from trace_bench.results.captions import began_apart, by_total, describe, readable
+from trace_bench.results import figures
+from trace_bench.results.captions import began_alike, by_total, describe, readable
 from trace_bench.results.compare import Cell, base_of, cells, check_same_settings, difference
 from trace_bench.results.groups import groups_of
 from trace_bench.results.places import Found
 from trace_bench.results.records import Record, flat_settings
-from trace_bench.results.statistics import mean
-from trace_bench.results.style import style
-from trace_bench.results.table import Table, estimate, gap
+from trace_bench.results.table import Table, estimate, gap, style, write
 
 Sizes = Mapping[int, Mapping[str, Cell]]
 """The cells by the number of the model's parameters and by method, both in rising order."""
@@ -27,7 +25,12 @@ SAME = ("held-out tasks", "rule", "protocol", "accounting", "env.name", "env.sui
         "evaluation.split", "evaluation.trials", "env.train_split", "env.train_tasks")  # fmt: skip
 
 
-def make(found: Found) -> tuple[Table, Sizes, str]:
+def make_sizes(found: Found, out: Path) -> list[Path]:
+    made, sizes, about = table(found)
+    return write([made], out) + draw(sizes, about, out / "sizes")
+
+
+def table(found: Found) -> tuple[Table, Sizes, str]:
     """The table, the cells that it shows, and what was run in words for the figure. Raises
     UserError for runs that do not say how large their model is, and for those that differ in what
     they are measured by."""
@@ -38,7 +41,11 @@ def make(found: Found) -> tuple[Table, Sizes, str]:
         )
     if len({r.parameters for r in found.records}) < 2:
         raise UserError("`sizes` needs runs of at least two models. Name more runs.")
-    _check(found.records)
+    every = {key for r in found.records for key in flat_settings(r)}
+    check_same_settings(found.records, sorted(every - set(SAME)))
+    if len(budgets := sorted({r.budget for r in found.records})) > 1:
+        named = ", ".join(map(str, budgets))
+        raise UserError(f"`sizes` shows one budget, and these runs have {named}. Name budget=.")
     records = by_size(found.records)
     sizes = {s: {m: cell for (m, _), cell in cells(some).items()} for s, some in records.items()}
     text = (
@@ -57,89 +64,70 @@ def by_size(records: Sequence[Record]) -> dict[int, tuple[Record, ...]]:
     """The runs of each model by its parameters, rows named as in a table of its own; budgets hold
     what was spent before. Raises UserError for runs of one size that no table can hold, or that
     did not begin alike."""
-    sizes = sorted({r.parameters for r in records if r.parameters is not None})
-    return {size: _alike(size, [r for r in records if r.parameters == size]) for size in sizes}
-
-
-def _alike(size: int, records: Sequence[Record]) -> tuple[Record, ...]:
-    check_same_settings(records)
-    if began_apart(records):
-        raise UserError(
-            f"the runs with {size:,} parameters began with different agents, and `sizes` shows one "
-            "beginning a model. Name the runs of one, or filter by method=."
-        )
-    (group,) = groups_of(by_total(records))
-    return group.records
+    found = {}
+    for size in sorted({r.parameters for r in records if r.parameters is not None}):
+        own = [r for r in records if r.parameters == size]
+        check_same_settings(own)
+        if not began_alike(own):
+            raise UserError(
+                f"the runs with {size:,} parameters began with different agents, and `sizes` shows "
+                "one beginning a model. Name the runs of one, or filter by method=."
+            )
+        (group,) = groups_of(by_total(own))
+        found[size] = group.records
+    return found
 
 
 def draw(sizes: Sizes, about: str, path: Path) -> list[Path]:
     """Success and minutes over parameters, a line a method."""
-    figure, ((left, right),) = drawing.panels(1, 2, (8.2, 3.6))
+    figure, ((left, right),) = figures.panels(1, 2, (8.2, 3.6))
     methods = list(dict.fromkeys(m for found in sizes.values() for m in found))
     looks = style().looks([style().control, *methods])
     bases = [(float(size), base_of(next(iter(found.values())))) for size, found in sizes.items()]
-    drawing.line(left, looks[style().control], [(x, cell.interval()) for x, cell in bases])
+    figures.line(left, looks[style().control], [(x, cell.interval()) for x, cell in bases])
     for method in methods:
         own = [(float(size), found[method]) for size, found in sizes.items() if method in found]
         look = looks[method]
-        drawing.line(left, look, [(x, cell.interval()) for x, cell in own])
+        figures.line(left, look, [(x, cell.interval()) for x, cell in own])
         right.plot([x for x, _ in own], [minutes(c) for _, c in own], color=look.colour,
                    marker=look.marker, markersize=6, linewidth=1.4)  # fmt: skip
     one = next(iter(next(iter(sizes.values())).values()))
-    drawing.bounds(left, one.records[0].floors)
+    figures.bounds(left, one.records[0].floors)
     for axes in (left, right):
         axes.set_xscale("log")
         axes.set_xticks(list(sizes), [_shown(s) for s in sizes])
         axes.minorticks_off()
         axes.set_xlabel("parameters of the base model")
-    left.set_ylabel(drawing.SUCCESS)
+    left.set_ylabel(figures.SUCCESS)
     right.set_yscale("log")
     right.yaxis.set_major_formatter("{x:g}")
     right.set_ylabel("minutes of the method")
-    right.legend(*left.get_legend_handles_labels(), **drawing.BESIDE)
-    caption = f"{about}; {drawing.INTERVALS}. Minutes are wall time, means over seeds."
-    return drawing.finish(figure, "Success and cost by the size of the model", caption, path)
+    right.legend(*left.get_legend_handles_labels(), **figures.BESIDE)
+    caption = f"{about}; {figures.INTERVALS}. Minutes are wall time, means over seeds."
+    return figures.finish(figure, "Success and cost by the size of the model", caption, path)
 
 
 def minutes(cell: Cell) -> float:
     """Wall time of the method, mean over seeds."""
-    return mean([r.wall_s.get("method", 0.0) for r in cell.records]) / 60
-
-
-def _check(records: Sequence[Record]) -> None:
-    every = {key for r in records for key in flat_settings(r)}
-    check_same_settings(records, sorted(every - set(SAME)))
-    budgets = sorted({r.budget for r in records})
-    if len(budgets) > 1:
-        named = ", ".join(map(str, budgets))
-        raise UserError(f"`sizes` shows one budget, and these runs have {named}. Name budget=.")
+    return cell.mean(lambda r: r.wall_s.get("method", 0.0)) / 60
 
 
 def _varying(records: Mapping[int, Sequence[Record]]) -> str:
     """In which settings the runs of one model differ from those of another."""
     first = [some[0].settings for some in records.values()]
     keys = sorted({key for s in first for key in s} - {"model.sha256", "model.path"})
-    shown = []
-    for key in keys:
-        values = [str(s.get(key)) for s in first]
-        if len(set(values)) > 1:
-            shown.append(f"{key} {', '.join(values)}")
-    return (
-        f"From the smallest to the largest model also differ: {'; '.join(shown)}. " if shown else ""
-    )
+    values = {key: [str(s.get(key)) for s in first] for key in keys}
+    shown = "; ".join(f"{k} {', '.join(v)}" for k, v in values.items() if len(set(v)) > 1)
+    return f"From the smallest to the largest model also differ: {shown}. " if shown else ""
 
 
-def _rows(size: int, found: Mapping[str, Cell]) -> list[tuple[str, ...]]:
-    rows: list[tuple[str, ...]] = []
+def _rows(size: int, found: Mapping[str, Cell]) -> Iterator[tuple[str, ...]]:
     for method, cell in found.items():
         base, own = base_of(cell), estimate(cell.interval())
         gain = gap(difference(cell, base).interval)
-        tokens = mean([r.tokens for r in cell.records]) / 1000
-        rows.append(
-            (f"{size:,}", method, f"{len(cell.records)}", f"{base.value:.3f}", own,
-             gain, f"{minutes(cell):.1f}", f"{tokens:.0f}")
-        )  # fmt: skip
-    return rows
+        tokens = cell.mean(lambda r: r.tokens) / 1000
+        yield (f"{size:,}", method, f"{len(cell.records)}", f"{base.value:.3f}", own, gain,
+               f"{minutes(cell):.1f}", f"{tokens:.0f}")  # fmt: skip
 
 
 def _shown(size: int) -> str:

@@ -1,7 +1,13 @@
-"""Intervals and paired tests over tasks. Pure functions on numbers; every draw is seeded.
+"""Intervals and paired tests over tasks, and what difference a design can show. Pure functions on
+numbers; every draw is seeded.
 
 A task is the unit of sampling: trials of one task are averaged first (`task_means`), because two
 trials of a task say less about an agent than two tasks do.
+
+Tasks and seeds are both samples, so both add variance. With five seeds a bootstrap that resamples
+them is too narrow (its variance is short by a factor of 4/5, and it has no tails of a t
+distribution); `Uncertainty` gives each variance the t quantile of its own degrees of freedom. How
+often such intervals hold: `python tests/bench/intervals.py`.
 """
 
 from __future__ import annotations
@@ -166,3 +172,109 @@ def _sign_test(positive: int, n: int) -> float:
     """Two-sided exact binomial test with share 1/2."""
     tail = sum(math.comb(n, k) for k in range(min(positive, n - positive) + 1))
     return min(1.0, 2 * tail / 2**n)
+
+
+# -- how uncertain a mean over tasks and seeds is --------------------------------------------------
+
+ALPHA, POWER = 0.05, 0.8
+ASSUMED_FLIPS = 0.2
+"""The assumption `flips`, where nothing was repeated: two runs of one method disagree on this share
+of the tasks. In results/records it is 0.02 to 0.25 for the methods that train."""
+
+
+@dataclass(frozen=True)
+class Uncertainty:
+    """Variances of an estimate that come from the tasks and from the seeds, each with the degrees
+    of freedom with which it was measured."""
+
+    tasks: float
+    task_freedom: float
+    seeds: float = 0.0
+    seed_freedom: float = math.inf
+
+    def width(self, share: float) -> float:
+        """How far the estimate lies above its mean with this probability: sqrt(t1^2 tasks + t2^2
+        seeds). Holds exactly where one of the two is 0 and a little more often between (W. G.
+        Cochran, Biometrics 20, 1964, for the sum of two variances). inf where nothing is known."""
+        parts = ((self.tasks, self.task_freedom), (self.seeds, self.seed_freedom))
+        return math.sqrt(sum(v * _t(share, df) ** 2 for v, df in parts if v))
+
+    def around(self, value: float, least: float) -> Interval:
+        """The 95 % interval of an estimate, within `least` and 1."""
+        half = self.width(1 - ALPHA / 2)
+        return Interval(value, max(least, value - half), min(1.0, value + half))
+
+    def detectable(self, comparisons: int = 1) -> float:
+        """The smallest true difference that is found with a power of 80 % at a two-sided level of
+        5 %, when `comparisons` are made."""
+        return self.width(1 - ALPHA / (2 * max(1, comparisons))) + self.width(POWER)
+
+
+def uncertainty(per_task: Sequence[float], *agents: Sequence[float]) -> Uncertainty:
+    """Of a mean over tasks. `per_task`: its value on each task, mean over seeds (a difference, for
+    two agents); `agents`: the means of each agent's seeds. One seed gives no variance of seeds:
+    then the estimate is about this seed only. The variances overlap in the noise of single
+    episodes, which counts in both and widens the interval a little."""
+    n = len(per_task)
+    tasks = float(np.var(per_task, ddof=1)) / n if n > 1 else math.inf
+    parts = [(float(np.var(m, ddof=1)) / len(m), len(m) - 1) for m in agents if len(m) > 1]
+    seeds = sum(v for v, _ in parts)
+    if not seeds:
+        return Uncertainty(tasks, n - 1)
+    # Welch's degrees of freedom for the sum over the agents (B. L. Welch, Biometrika 34, 1947).
+    freedom = seeds**2 / sum(v**2 / df for v, df in parts)
+    return Uncertainty(tasks, n - 1, seeds, freedom)
+
+
+def _t(share: float, freedom: float) -> float:
+    from scipy.special import ndtri, stdtrit
+
+    if freedom <= 0:
+        return math.inf
+    return float(ndtri(share) if math.isinf(freedom) else stdtrit(freedom, share))
+
+
+# -- what a design can show ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """How repeats of one thing differ: `flips`, the probability that two episodes of a task from
+    two repeats disagree; `deviation`, that of the seeds' means beyond it, with its degrees of
+    freedom; `source`, where both come from."""
+
+    flips: float
+    source: str
+    deviation: float = 0.0
+    freedom: float = math.inf
+
+
+ASSUMED = Repeats(ASSUMED_FLIPS, "the assumption `flips`, as nothing was repeated")
+
+
+def smallest(tasks: int, seeds: int, trials: int, repeats: Repeats) -> float:
+    """The smallest difference of two methods that so many tasks, seeds and trials can show if they
+    differ alike on all tasks."""
+    noise = repeats.flips / (tasks * seeds * trials)
+    between = 2 * repeats.deviation**2 / seeds
+    return Uncertainty(noise, math.inf, between, repeats.freedom).detectable()
+
+
+def can_show(tasks: int, seeds: int, trials: int, repeats: Repeats = ASSUMED) -> str:
+    """`smallest` as a sentence, with what it follows from. Above 1, the largest difference that two
+    success rates can have, there is none."""
+    counts = f"{many(tasks, 'task')}, {many(seeds, 'seed')} and {many(trials, 'trial')}"
+    least = smallest(tasks, seeds, trials, repeats)
+    shown = f"{least:.3f}" if least <= 1 else "none (not even a difference of 1)"
+    text = (
+        f"The smallest difference that {counts} can show (power 80 %, two-sided 5 %, paired by "
+        f"task): {shown}, if repeats disagree on {100 * repeats.flips:.1f} % of the tasks"
+    )
+    if repeats.deviation:
+        text += f" and seeds deviate by {repeats.deviation:.3f} beyond that"
+    return f"{text} ({repeats.source})." + ("" if seeds > 1 else " Other seeds may differ more.")
+
+
+def many(count: int, what: str) -> str:
+    """The count with the word, in the plural unless it is one."""
+    return f"{count} {what}" + ("" if count == 1 else "s")

@@ -1,11 +1,14 @@
-"""A table, its content as Markdown, LaTeX (booktabs) and CSV, and how figures stand in cells."""
+"""How results are shown: a table as Markdown, LaTeX (booktabs) and CSV, how figures stand in its
+cells, and the order, names, colours and markers of methods, from style.json beside this file."""
 
 from __future__ import annotations
 
 import csv
+import functools
 import io
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,25 +32,11 @@ class Table:
         return "\n".join([self.caption, "", line, rule, *body]) + "\n"
 
     def latex(self) -> str:
+        head, *body = (" & ".join(map(_tex, row)) + r" \\" for row in (self.header, *self.rows))
         columns = "l" + "r" * (len(self.header) - 1)
-        lines = [" & ".join(map(_tex, row)) + r" \\" for row in self.rows]
-        return (
-            "\n".join(
-                [
-                    r"\begin{table}",
-                    rf"\caption{{{_tex(self.caption)}}}",
-                    rf"\begin{{tabular}}{{{columns}}}",
-                    r"\toprule",
-                    " & ".join(map(_tex, self.header)) + r" \\",
-                    r"\midrule",
-                    *lines,
-                    r"\bottomrule",
-                    r"\end{tabular}",
-                    r"\end{table}",
-                ]
-            )
-            + "\n"
-        )
+        begin = [r"\begin{table}", rf"\caption{{{_tex(self.caption)}}}"]
+        begin += [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", head, r"\midrule"]
+        return "\n".join([*begin, *body, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
     def csv(self) -> str:
         out = io.StringIO()
@@ -72,9 +61,7 @@ def _tex(text: str) -> str:
 def write(tables: Sequence[Table | None], out: Path) -> list[Path]:
     """Each table in three formats; the files. None stands for a table that has nothing to show."""
     written = []
-    for table in tables:
-        if table is None:
-            continue
+    for table in filter(None, tables):
         for kind, text in (("md", table.markdown), ("tex", table.latex), ("csv", table.csv)):
             written.append(out / f"{table.name}.{kind}")
             write_text(written[-1], text())
@@ -89,3 +76,65 @@ def estimate(found: Interval) -> str:
 def gap(found: Interval) -> str:
     """A difference with its interval."""
     return f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
+
+
+# -- how methods are shown -------------------------------------------------------------------------
+
+OTHER = "#000000"
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one method is drawn."""
+
+    label: str
+    colour: str
+    marker: str
+
+
+@dataclass(frozen=True)
+class Style:
+    """`control`: the method that every other is compared with; `focus`: the one that tables look
+    at most closely; `level`: those that do not look at training tasks, drawn as level lines;
+    `known`: the looks of the methods that style.json names, in the order of tables; `spare`:
+    colours and markers for others."""
+
+    control: str
+    focus: str
+    level: tuple[str, ...]
+    known: Mapping[str, Look]
+    spare: tuple[tuple[str, str], ...]
+
+    def place(self, method: str) -> tuple[int, str]:
+        """Where a method stands in tables."""
+        order = list(self.known)
+        return (order.index(method) if method in self.known else len(order), method)
+
+    def looks(self, methods: Iterable[str]) -> Mapping[str, Look]:
+        """A look for each method of a figure. Those that style.json does not name, such as a
+        method's rows by its settings, get a spare one each, of its own colour and
+        marker; where there are no more, they are black."""
+        names = sorted(set(methods), key=self.place)
+        own = [self.known[name] for name in names if name in self.known]
+        taken = {look.colour for look in own} | {look.marker for look in own}
+        spare = iter([s for s in self.spare if not taken & {*s}])
+        return {
+            name: self.known.get(name) or Look(name.replace("_", " "), *next(spare, (OTHER, ".")))
+            for name in names
+        }
+
+    def look(self, method: str) -> Look:
+        """The look of a method by itself."""
+        return self.looks([method])[method]
+
+
+@functools.lru_cache(maxsize=1)
+def style() -> Style:
+    data = json.loads(Path(__file__).with_name("style.json").read_text(encoding="utf-8"))
+    return Style(
+        data["control"],
+        data["focus"],
+        tuple(data["level"]),
+        {m["name"]: Look(m["label"], m["colour"], m["marker"]) for m in data["methods"]},
+        tuple((s["colour"], s["marker"]) for s in data["spare"]),
+    )

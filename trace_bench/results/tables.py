@@ -1,81 +1,156 @@
-"""The main tables: every method over the budgets, and every method at one budget."""
+"""The main tables: every method over the budgets, and every method at one budget; and the command
+`tables`, which makes all tables and figures of every group of runs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 
-from trace_bench.results.captions import began_apart
-from trace_bench.results.compare import Cell, Difference, base_of, difference, holm
-from trace_bench.results.statistics import FINEST_P, mean
-from trace_bench.results.style import style
-from trace_bench.results.table import Table, estimate, gap
-from trace_bench.results.uncertainty import many
+from trace_bench.core.store import write_text
+from trace_bench.core.text import visible
+from trace_bench.results import details
+from trace_bench.results.captions import began_alike, describe, readable
+from trace_bench.results.compare import (
+    Cell,
+    Cells,
+    Difference,
+    base_of,
+    cells,
+    difference,
+    holm,
+)
+from trace_bench.results.groups import Group, groups_of, overview
+from trace_bench.results.places import Found, check_coverage, say
+from trace_bench.results.prices import Prices
+from trace_bench.results.prices import table as money
+from trace_bench.results.records import Record
+from trace_bench.results.statistics import FINEST_P, many
+from trace_bench.results.table import Table, estimate, gap, style, write
 
 
-def rollout_scaling(found: Mapping[tuple[str, int], Cell], caption: str) -> Table:
+def usable(found: Found, least: float) -> Found:
+    """The runs that tables can show: the infrastructure lost few enough of their held-out episodes,
+    and it is known what the agent cost with which they began. The others are named in `skipped`.
+    Raises UserError if none is left."""
+    why = {r.fingerprint: _unusable(r, least) for r in found.records}
+    kept = tuple(r for r in found.records if not why[r.fingerprint])
+    if not kept:
+        check_coverage(found.records, least)
+    poor = [f"run {fingerprint}: {text}" for fingerprint, text in why.items() if text]
+    say("left out", poor)
+    return replace(found, records=kept or found.records, skipped=(*found.skipped, *poor))
+
+
+def _unusable(record: Record, least: float) -> str:
+    if record.coverage < least:
+        return (
+            f"a score for {record.coverage:.0%} of its held-out episodes, less than {least:.0%} "
+            "(--coverage)"
+        )
+    return "it began with an agent of unknown cost" if record.before is None else ""
+
+
+def make_tables(found: Found, out: Path, prices: Prices | None = None) -> list[Path]:
+    """The tables and figures of every group of runs that can stand in one table: in `out` if there
+    is one group, else each in a folder of its own and groups.md beside them."""
+    groups = groups_of(found.records)
+    if len(groups) == 1:
+        return _tables(groups[0], found.skipped, out, prices)
+    left_out = "".join(f"\n- {visible(text)}" for text in found.skipped)
+    about = overview(groups).markdown()
+    write_text(
+        out / "groups.md", f"{about}\nCould not be used:\n{left_out}\n" if left_out else about
+    )
+    say(
+        f"{len(groups)} groups of runs that cannot stand in one table", [f"see {out / 'groups.md'}"]
+    )
+    written = [_tables(group, found.skipped, out / group.name, prices) for group in groups]
+    return [out / "groups.md", *(path for some in written for path in some)]
+
+
+def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | None) -> list[Path]:
+    from trace_bench.results import figures
+
+    say("left out", group.left_out)
+
+    def about(records: Sequence[Record]) -> str:
+        return " ".join((describe(records, skipped), *group.remarks))
+
+    records = group.records
+    found, caption, shown = cells(records), about(records), readable(records)
+    at = {b: about([r for r in records if r.budget == b]) for b in sorted({b for _, b in found})}
+    made = [
+        rollout_scaling(found, caption),
+        *(comparison(found, b, text) for b, text in at.items()),
+        *(pairs(found, b, text) for b, text in at.items()),
+        details.routing(records, caption),
+        details.selection(records, caption),
+        details.by_needs(found, caption),
+        details.reliability(found, caption),
+        details.cost(found, caption),
+        details.checklists(found, caption),
+        None if prices is None else money(found, prices, caption),
+    ]
+    written = write(made, out)
+    if (single := figures.single_budget(found)) is None:
+        written += figures.rollout_scaling(found, shown, out / "rollout_scaling")
+    else:
+        written += figures.ranking(found, single, shown, out / "ranking")
+    written += figures.composition(found, shown, out / "composition")
+    return written + figures.learning_curves(records, out / "learning_curves")
+
+
+def rollout_scaling(found: Cells, caption: str) -> Table:
     """Success by method and budget, each with its interval over tasks and seeds."""
     budgets = sorted({budget for _, budget in found})
-    methods = list(dict.fromkeys(method for method, _ in found))
-    rows = []
-    for method in methods:
-        row = [method]
-        for budget in budgets:
-            cell = found.get((method, budget))
-            row.append(estimate(cell.interval()) if cell else "not run")
-        rows.append(tuple(row))
+    methods = dict.fromkeys(method for method, _ in found)
+    rows = tuple((method, *(success(found, (method, b)) for b in budgets)) for method in methods)
     text = f"Success by rollout budget with 95 % intervals over tasks and seeds. {caption}"
-    header = ("method", *(f"{budget}" for budget in budgets))
-    return Table("rollout_scaling", text, header, tuple(rows))
+    return Table("rollout_scaling", text, ("method", *map(str, budgets)), rows)
 
 
-def comparison(found: Mapping[tuple[str, int], Cell], budget: int, caption: str) -> Table:
+def success(found: Cells, key: tuple[str, int]) -> str:
+    return estimate(found[key].interval()) if key in found else "not run"
+
+
+def comparison(found: Cells, budget: int, caption: str) -> Table:
     """Every method at one budget against the base agent and against the method in focus (TRACE),
     paired by task, with p-values corrected (Holm) for all comparisons of the table."""
     at = {method: cell for (method, b), cell in found.items() if b == budget}
     control, focus = style().control, style().focus
-    against_control, against_focus = _against(at, control), _against(at, focus)
-    raw = {f"{m}/{control}": d.p for m, d in against_control.items()}
-    raw |= {f"{m}/{focus}": d.p for m, d in against_focus.items() if f"{focus}/{m}" not in raw}
+    against = {other: _against(at, other) for other in (control, focus)}
+    raw = {f"{m}/{control}": d.p for m, d in against[control].items()}
+    raw |= {f"{m}/{focus}": d.p for m, d in against[focus].items() if f"{focus}/{m}" not in raw}
     corrected = holm(raw)
+    shown = [other for other in against if other == control or against[other]]
     rows = []
     for method, cell in at.items():
-        records = cell.records
-        spent = mean([r.total for r in records])
-        before = mean([r.before or 0 for r in records])
-        rows.append(
-            (
-                method,
-                f"{len(records)}",
-                f"{spent:.0f}" + (f" ({before:.0f} before)" if before else ""),
-                estimate(cell.interval()),
-                f"{mean([r.similarity for r in records]):.3f}",
-                *_difference(against_control.get(method), corrected.get(f"{method}/{control}")),
-                *(
-                    _difference(against_focus.get(method), corrected.get(f"{method}/{focus}"))
-                    if against_focus
-                    else ()
-                ),
-            )
-        )
-    made = (*against_control.values(), *against_focus.values())
+        before = cell.mean(lambda r: r.before or 0)
+        row = [method, f"{len(cell.records)}", f"{cell.mean(lambda r: r.total):.0f}"]
+        row[-1] += f" ({before:.0f} before)" if before else ""
+        row += [estimate(cell.interval()), f"{cell.mean(lambda r: r.similarity):.3f}"]
+        for other in shown:
+            p = corrected.get(f"{method}/{other}")
+            row += _difference(against[other].get(method), p)
+        rows.append(tuple(row))
+    made = [d for differences in against.values() for d in differences.values()]
     size = max((d.uncertainty.detectable(len(corrected)) for d in made), default=0.0)
-    text = (
-        f"All methods at {budget} rollouts. {caption} Differences are paired by task; p by sign "
-        "flips over tasks for the seeds that were run, Holm-corrected over "
-        f"{many(len(corrected), 'comparison')}; intervals are over tasks and seeds, the wider "
-        "statement: where they hold 0, a small p speaks of these seeds only. "
-        f"{_found_from(size)}"
-        if corrected
-        else f"All methods at {budget} rollouts. {caption} One agent, compared with no other."
-    )
-    if corrected and control not in at:
-        text += f" The {control} agent is that of each run's own evaluation."
-    header = (
-        *("method", "runs", "rollouts", "success", "similarity"),
-        *(f"vs {control}", "p"),
-        *((f"vs {focus}", "p") if against_focus else ()),
-    )
-    return Table(f"comparison_{budget}", text, header, tuple(rows))
+    text = f"All methods at {budget} rollouts. {caption} "
+    if corrected:
+        text += (
+            "Differences are paired by task; p by sign flips over tasks for the seeds that were "
+            f"run, Holm-corrected over {many(len(corrected), 'comparison')}; intervals are over "
+            "tasks and seeds, the wider statement: where they hold 0, a small p speaks of these "
+            f"seeds only. {_found_from(size)}"
+        )
+        if control not in at:
+            text += f" The {control} agent is that of each run's own evaluation."
+    else:
+        text += "One agent, compared with no other."
+    header = ("method", "runs", "rollouts", "success", "similarity")
+    columns = [name for other in shown for name in (f"vs {other}", "p")]
+    return Table(f"comparison_{budget}", text, (*header, *columns), tuple(rows))
 
 
 def _found_from(size: float) -> str:
@@ -89,7 +164,7 @@ def _found_from(size: float) -> str:
     )
 
 
-def pairs(found: Mapping[tuple[str, int], Cell], budget: int, caption: str) -> Table | None:
+def pairs(found: Cells, budget: int, caption: str) -> Table | None:
     """Every method against every other at one budget: row less column. None for one alone."""
     at = {method: cell for (method, b), cell in found.items() if b == budget}
     names = list(at)
@@ -122,7 +197,7 @@ def _against(at: Mapping[str, Cell], control: str) -> dict[str, Difference]:
     if control not in at and control != style().control:
         return {}
     runs = [record for cell in at.values() for record in cell.records]
-    if control not in at and began_apart(runs):
+    if control not in at and not began_alike(runs):
         return {}  # the runs' own base agents are not one agent
     return {
         m: difference(cell, at[control] if control in at else base_of(cell))
@@ -134,7 +209,6 @@ def _against(at: Mapping[str, Cell], control: str) -> dict[str, Difference]:
 def _difference(found: Difference | None, p: float | None) -> tuple[str, str]:
     if found is None or p is None:
         return "", ""
-    text = gap(found.interval)
-    if found.p <= FINEST_P:  # no flips at all reached it: the correction multiplies that bound
-        return text, f"<{p:.1g}" if p >= 0.0001 else "<0.0001"
-    return text, "<0.0001" if p < 0.0001 else f"{p:.4f}"
+    # Where no flips at all reached the value, the correction multiplies a bound.
+    text = f"<{p:.1g}" if found.p <= FINEST_P else f"{p:.4f}"
+    return gap(found.interval), text if p >= 0.0001 else "<0.0001"

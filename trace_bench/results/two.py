@@ -19,7 +19,6 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Outcome
 from trace_bench.core.run_files import TASKS
 from trace_bench.core.store import read_if_there, read_lines
-from trace_bench.results import choose
 from trace_bench.results.captions import began_with
 from trace_bench.results.compare import (
     Cell,
@@ -28,11 +27,12 @@ from trace_bench.results.compare import (
     difference,
     other_data,
     other_environment,
+    repeats_of,
 )
-from trace_bench.results.places import Found, find
+from trace_bench.results.places import Found, choose, find, say, split
 from trace_bench.results.records import Record, flat_settings
+from trace_bench.results.statistics import ASSUMED, can_show, many
 from trace_bench.results.table import Table, estimate, gap
-from trace_bench.results.uncertainty import ASSUMED, can_show, many, repeats_of
 
 _SAME_TASKS = ("env.name", "env.suite", "evaluation.split", "evaluation.limit")
 _MOST_NAMED = 12
@@ -160,51 +160,36 @@ def compare_two(a: Side, b: Side) -> str:
 
 def _settings(a: Side, b: Side) -> list[str]:
     one, two = a.settings(), b.settings()
-    both = [key for key in one if key in two]
-    differ = [f"  {k}: {one[k]} | {two[k]}" for k in both if one[k] != two[k]]
-    differ += _alone_in("A", [key for key in one if key not in two])
-    differ += _alone_in("B", [key for key in two if key not in one])
+    differ = [f"  {k}: {one[k]} | {two[k]}" for k in one if k in two and one[k] != two[k]]
+    for side, own, other in (("A", one, two), ("B", two, one)):
+        # Counted by group: of another method or part there are dozens.
+        groups: dict[str, list[str]] = {}
+        for key in (k for k in own if k not in other):
+            groups.setdefault(key.partition(".")[0], []).append(key)
+        counts = [some[0] if len(some) == 1 else f"{len(some)} of {group}"
+                  for group, some in groups.items()]  # fmt: skip
+        differ += [f"  settings that only {side} has: {', '.join(counts)}"] if counts else []
     head = f"run A {a.name} ({a.first.label}) and run B {b.name} ({b.first.label})"
     if not differ:
         return [f"{head} have the same settings."]
     return [f"{head} differ in (A | B):", *differ]
 
 
-def _alone_in(side: str, keys: Sequence[str]) -> list[str]:
-    """The settings that the other side does not have, counted by group: of another method or part
-    there are dozens."""
-    groups: dict[str, list[str]] = {}
-    for key in keys:
-        groups.setdefault(key.partition(".")[0], []).append(key)
-    counts = [f"{some[0]}" if len(some) == 1 else f"{len(some)} of {group}"
-              for group, some in groups.items()]  # fmt: skip
-    return [f"  settings that only {side} has: {', '.join(counts)}"] if counts else []
-
-
 def _table(a: Side, b: Side) -> Table:
     rows = [
-        _row(f"A: {a.first.label}", a.cell, difference(a.cell, a.base)),
-        _row(f"B: {b.first.label}", b.cell, difference(b.cell, b.base)),
-        _row("base of A", a.base, None),
-        _row("base of B", b.base, None),
+        (f"A: {a.first.label}", estimate(a.cell.interval()), *_shown(difference(a.cell, a.base))),
+        (f"B: {b.first.label}", estimate(b.cell.interval()), *_shown(difference(b.cell, b.base))),
+        ("base of A", estimate(a.base.interval()), "", ""),
+        ("base of B", estimate(b.base.interval()), "", ""),
     ]
-    rows.append(_alone("A less B", difference(a.cell, b.cell)))
-    rows.append(_alone("base of A less base of B", difference(a.base, b.base)))
+    for name, one, two in (("", a.cell, b.cell), ("base of ", a.base, b.base)):
+        value, p = _shown(difference(one, two))
+        rows.append((f"{name}A less {name}B", value, "", p))
     text = (
         f"{len(a.first.success)} held-out tasks. Differences are paired by task, with 95 % "
         "intervals; p by sign flips over tasks, of each comparison alone."
     )
-    header = ("", "success", "less its own base", "p")
-    return Table("compare", text, header, tuple(rows))
-
-
-def _row(name: str, cell: Cell, found: Difference | None) -> tuple[str, ...]:
-    return (name, estimate(cell.interval()), *(("", "") if found is None else _shown(found)))
-
-
-def _alone(name: str, found: Difference) -> tuple[str, ...]:
-    value, p = _shown(found)
-    return (name, value, "", p)
+    return Table("compare", text, ("", "success", "less its own base", "p"), tuple(rows))
 
 
 def _shown(found: Difference) -> tuple[str, str]:
@@ -231,34 +216,14 @@ def _same_base(a: Record, b: Record) -> bool:
     return all(a.settings.get(name) == b.settings.get(name) for name in names)
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """Two sides; `folders`: those of the runs, by fingerprint; `skipped`: the folders without a
-    usable run; `left_out`: what the filters left out; `notes`: what else there is to say."""
-
-    a: Side
-    b: Side
-    folders: Mapping[str, Path]
-    skipped: tuple[str, ...]
-    left_out: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-def chosen(arguments: Sequence[str], indexed: bool = False) -> Chosen:
-    """The two sides that places and filters (see `choose`) leave. Raises UserError as `sides_of`
-    does."""
-    places, filters = choose.split(arguments)
-    found = [find([Path(place)], indexed=indexed) for place in places]
-    left_out: list[str] = []
-    if filters:
-        kept, left_out = choose.choose([r for f in found for r in f.records], filters)
-        own = set(map(id, kept))
-        found = [replace(f, records=tuple(r for r in f.records if id(r) in own)) for f in found]
-    a, b = sides_of(found)
+def chosen(arguments: Sequence[str]) -> tuple[Side, Side, Mapping[str, Path]]:
+    """The two sides that places and filters leave, and the folders of their runs by fingerprint.
+    Raises UserError as `sides_of` does."""
+    places, filters = split(arguments)
+    found = [find([place]) for place in places]
+    say("skipped", [text for each in found for text in each.skipped])
     folders = {fingerprint: folder for f in found for fingerprint, folder in f.folders.items()}
-    skipped = tuple(text for f in found for text in f.skipped)
-    notes = tuple(text for f in found for text in f.notes)
-    return Chosen(a, b, folders, skipped, tuple(left_out), notes)
+    return (*sides_of(choose(found, filters)), folders)
 
 
 def per_task(a: Side, b: Side, folders: Mapping[str, Path]) -> str:
@@ -266,16 +231,15 @@ def per_task(a: Side, b: Side, folders: Mapping[str, Path]) -> str:
     of their base agents (means over seeds and trials, empty where every one was lost), A less B,
     and what that makes of A: better, worse, same, or dropped where one of them has no score. Raises
     UserError where there is no run folder with the names of the tasks."""
-    folder = next((folders[r.fingerprint] for r in (*a.records, *b.records)
-                   if r.fingerprint in folders), None)  # fmt: skip
-    if folder is None:
+    own = [folders[r.fingerprint] for r in (*a.records, *b.records) if r.fingerprint in folders]
+    if not own:
         raise UserError(
             "--csv needs the names of the tasks, which a file of records does not hold. Name the "
             "folder of one of the runs."
         )
-    outcomes = read_lines(folder / "evaluation.jsonl", Outcome)
+    outcomes = read_lines(own[0] / "evaluation.jsonl", Outcome)
     ids = sorted({o.task for o in outcomes if o.agent == "final"})
-    tags = read_if_there(folder / TASKS)
+    tags = read_if_there(own[0] / TASKS)
     needs = {task: words for task, words in tags.items() if isinstance(words, list)}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

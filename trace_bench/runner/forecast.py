@@ -19,7 +19,7 @@ from trace_bench.core.protocols import MethodPlan, Phase, Suite, Trainer
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls, read_key
 from trace_bench.play.suites import tasks_of
 from trace_bench.policies import check_device
-from trace_bench.results.uncertainty import can_show
+from trace_bench.results.statistics import can_show
 from trace_bench.runner.build import Parts, make_policy, make_suite, models_in_roles, run_context
 from trace_bench.runner.plan import (
     check_needs,

@@ -1,7 +1,13 @@
-"""The figures of measured runs. Their palette is safe for the colour-blind (Okabe and Ito)."""
+"""The figures: one look for all of them (sizes, lines with their intervals, bands, bounds, caption,
+files), and those of measured runs. Their palette is safe for the colour-blind (Okabe and Ito).
+
+A figure says in its title what it shows and in the caption below it what its intervals are, so that
+it can be read away from its page. Series differ in marker and dash as well as in colour.
+"""
 
 from __future__ import annotations
 
+import io
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -10,55 +16,197 @@ from typing import Any
 
 import numpy as np
 
-from trace_bench.results.compare import Cell
-from trace_bench.results.drawing import (
-    INTERVALS,
-    SUCCESS,
-    beside,
-    bounds,
-    curve,
-    doubling,
-    finish,
-    level,
-    line,
-    panels,
-    plain,
-)
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import write_bytes
+from trace_bench.results.compare import Cell, Cells
 from trace_bench.results.records import Record
-from trace_bench.results.style import Look, style
-from trace_bench.results.uncertainty import many
+from trace_bench.results.statistics import Interval, many
+from trace_bench.results.table import Look, style
+
+Points = Sequence[tuple[float, Interval]]
+SUCCESS = "success on held-out tasks"
+INTERVALS = "bars and bands are 95 % intervals over tasks and seeds"
+
+BESIDE: Any = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5)}
+"""Where a legend stands to the right of its panel."""
+
+_BOUNDS = {"reference": "reference solutions", "idle": "idle agent", "random": "random agent"}
+_BOUND = "#555555"
+_SMALL = 7
+_SETTINGS: Any = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlesize": 9,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "svg.hashsalt": "trace_bench",
+    "figure.dpi": 150,
+}
+
+
+def check_installed() -> None:
+    """Raises UserError if figures cannot be drawn, before anything is written."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise UserError(
+            "the figures need the package matplotlib, which is not installed: pip install "
+            "'.[plots]'. The commands collect, search and export draw none."
+        ) from error
+
+
+def panels(rows: int, columns: int, size: tuple[float, float], **shared: Any) -> tuple[Any, Any]:
+    """A figure of `size` inches and its panels [rows, columns]."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    pyplot.rcParams.update(_SETTINGS)
+    return pyplot.subplots(rows, columns, figsize=size, squeeze=False, **shared)
+
+
+def plain(text: str) -> str:
+    """A text that matplotlib shows as it is: between dollar signs it would read formulas."""
+    return text.replace("$", r"\$")
+
+
+def line(axes: Any, look: Look, points: Points) -> None:
+    """One method's values with their intervals."""
+    axes.errorbar(
+        [x for x, _ in points],
+        [i.value for _, i in points],
+        yerr=[[i.value - i.low for _, i in points], [i.high - i.value for _, i in points]],
+        label=plain(look.label),
+        color=look.colour,
+        marker=look.marker,
+        markersize=6,
+        linewidth=1.4,
+        elinewidth=0.8,
+        capsize=2,
+    )
+
+
+def level(axes: Any, look: Look, interval: Interval, order: int = 0) -> None:
+    """What is the same all along the axis: a line in a band. The first one is wide, the next are
+    narrow and dashed, so that those of one height do not hide each other."""
+    dashes, width = (("-", 4.5), ("--", 1.6), (":", 1.6), ("-.", 1.6))[min(order, 3)]
+    axes.axhspan(
+        interval.low, interval.high, color=look.colour, alpha=0.15, linewidth=0, zorder=0.5
+    )
+    axes.axhline(
+        interval.value, label=plain(look.label), color=look.colour,
+        linestyle=dashes, linewidth=width, alpha=0.3 if order == 0 else 1.0, zorder=1 + 0.1 * order,
+    )  # fmt: skip
+
+
+def chart(
+    axes: Any,
+    looks: Mapping[str, Look],
+    levels: Sequence[tuple[str, Interval]],
+    lines: Sequence[tuple[str, Points]],
+    shifted: bool = True,
+) -> None:
+    """Methods that are the same all along the axis, and those that are not. `shifted`: each line a
+    little to the side on a logarithmic axis, so that bars do not hide each other."""
+    for order, (method, interval) in enumerate(levels):
+        level(axes, looks[method], interval, order)
+    for order, (method, points) in enumerate(lines):
+        shift = 1 + 0.025 * (order - (len(lines) - 1) / 2) if shifted else 1
+        line(axes, looks[method], [(x * shift, interval) for x, interval in points])
+
+
+def curve(
+    axes: Any, x: Sequence[float], low: Sequence[float], middle: Sequence[float],
+    high: Sequence[float], colour: str, dashes: str = "-", label: str | None = None,
+) -> None:  # fmt: skip
+    """A line within a band."""
+    axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
+    axes.plot(x, middle, color=colour, linestyle=dashes, linewidth=1.4, label=label)
+
+
+def bounds(axes: Any, floors: Mapping[str, float], named: bool = True) -> None:
+    """Floor and ceiling of the held-out tasks, where the records have them, named on the line. The
+    lowest one's name stands below its line, so that two close ones can both be read; names that
+    would stand in one place are written as one."""
+    known = {name: value for name, value in floors.items() if name in _BOUNDS}
+    places: dict[tuple[str, bool], list[str]] = {}
+    for name, value in known.items():
+        axes.axhline(value, color=_BOUND, linestyle=(0, (1, 2)), linewidth=1, zorder=0.8)
+        below = value == min(known.values()) and value > 0.08
+        places.setdefault((f"{value:.2f}", below), []).append(name)
+    for (text, below), names in places.items() if named else ():
+        axes.annotate(
+            f"{' and '.join(_BOUNDS[name] for name in names)} {text}",
+            (0.01, known[names[0]]), (0, -2 if below else 2),
+            xycoords=("axes fraction", "data"), textcoords="offset points",
+            fontsize=_SMALL, color=_BOUND, va="top" if below else "bottom",
+        )  # fmt: skip
+    axes.set_ylim(0, 1.08)
+
+
+def doubling(axes: Any, ticks: Sequence[float], label: str) -> None:
+    """A logarithmic axis marked at `ticks`."""
+    axes.set_xscale("log", base=2)
+    evenly(axes, ticks, label)
+
+
+def evenly(axes: Any, ticks: Sequence[float], label: str) -> None:
+    """An axis marked at `ticks`."""
+    axes.set_xticks(ticks, [f"{t:,.10g}" for t in ticks], fontsize=_SMALL)
+    axes.minorticks_off()
+    axes.set_xlabel(label)
+
+
+def finish(figure: Any, title: str, caption: str, path: Path) -> list[Path]:
+    """Title above, caption below; PNG and SVG, without a date in them: the same records give the
+    same files."""
+    figure.tight_layout(pad=0.6)
+    box = figure.subplotpars
+    width, height = figure.get_size_inches()
+    figure.text(box.left, 1 + 0.06 / height, plain(title), fontsize=10.5, va="bottom")
+    lines = textwrap.fill(plain(caption), int(width * 19))
+    figure.text(box.left, -0.08 / height, lines, fontsize=_SMALL, va="top", color="#333333")
+    out = []
+    for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format=kind, bbox_inches="tight", metadata=metadata)
+        out.append(path.with_suffix(f".{kind}"))
+        write_bytes(out[-1], drawn.getvalue())
+    from matplotlib import pyplot
+
+    pyplot.close(figure)
+    return out
+
+
+# -- of measured runs ------------------------------------------------------------------------------
 
 _WINDOW = 8
 _WIDEST = 40
 """Characters of a label's line, so that it leaves room for the bars."""
 
 
-def rollout_scaling(found: Mapping[tuple[str, int], Cell], about: str, path: Path) -> list[Path]:
+def rollout_scaling(found: Cells, about: str, path: Path) -> list[Path]:
     """Success over the rollout budget: a line with bars a method, a band for one that gives the
     same agents at every budget. `about` says what was run."""
     figure, ((axes,),) = panels(1, 1, (6.6, 4.6))
     budgets = sorted({budget for _, budget in found})
     methods = list(dict.fromkeys(method for method, _ in found))
-    looks = style().looks(methods)
-    flat = [m for m in methods if _constant([c for (n, _), c in found.items() if n == m])]
-    for n, method in enumerate(flat):
-        own = next(c for (m, _), c in found.items() if m == method)
-        level(axes, looks[method], own.interval(), n)
-    moving = [m for m in methods if m not in flat]
-    for n, method in enumerate(moving):
-        shift = apart(n, len(moving))
-        line(axes, looks[method], [(b * shift, found[method, b].interval()) for b in budgets
-                                   if (method, b) in found])  # fmt: skip
+    own = {m: {b: c for (n, b), c in found.items() if n == m} for m in methods}
+    flat = {m: next(iter(c.values())) for m, c in own.items() if _constant([*c.values()])}
+    levels = [(m, cell.interval()) for m, cell in flat.items()]
+    lines = [(m, [(b, c.interval()) for b, c in own[m].items()]) for m in methods if m not in flat]
+    chart(axes, style().looks(methods), levels, lines)
     bounds(axes, next(iter(found.values())).records[0].floors)
     doubling(axes, budgets, "rollout budget")
     axes.set_ylabel(SUCCESS)
-    beside(axes)
+    axes.legend(**BESIDE)
     return finish(figure, "Success by rollout budget", f"{about}; {INTERVALS}.", path)
-
-
-def apart(place: int, lines: int) -> float:
-    """A factor for a line's place on a logarithmic axis, so that bars do not hide each other."""
-    return 1 + 0.025 * (place - (lines - 1) / 2)
 
 
 def _constant(own: Sequence[Cell]) -> bool:
@@ -67,7 +215,7 @@ def _constant(own: Sequence[Cell]) -> bool:
     return len(own) > 1 and all(np.array_equal(c.matrix, first, equal_nan=True) for c in own)
 
 
-def single_budget(found: Mapping[tuple[str, int], Cell]) -> int | None:
+def single_budget(found: Cells) -> int | None:
     """The one budget at which there are several methods; None if there are more such budgets, or
     none, or a method has several budgets."""
     methods = Counter(budget for _, budget in found)
@@ -76,9 +224,7 @@ def single_budget(found: Mapping[tuple[str, int], Cell]) -> int | None:
     return several[0] if len(several) == 1 and max(budgets.values()) == 1 else None
 
 
-def ranking(
-    found: Mapping[tuple[str, int], Cell], budget: int, about: str, path: Path
-) -> list[Path]:
+def ranking(found: Cells, budget: int, about: str, path: Path) -> list[Path]:
     """The methods' success at `budget`, the best above. `about` says what was run."""
     intervals = {m: cell.interval() for (m, b), cell in found.items() if b == budget}
     methods = sorted(intervals, key=lambda m: intervals[m].value)
@@ -102,7 +248,7 @@ def ranking(
     return finish(figure, f"Success at {budget:,} rollouts", caption, path)
 
 
-def composition(found: Mapping[tuple[str, int], Cell], about: str, path: Path) -> list[Path]:
+def composition(found: Cells, about: str, path: Path) -> list[Path]:
     """One panel a budget: what each way of composing adapters has of what there is to have. The
     routed agent with its interval, between the best adapter alone and the best choice for each
     task. No figure where no agent had a choice."""
