@@ -99,8 +99,8 @@ def test_a_run_says_what_a_judge_cost_for_each_item(
     assert shown in capsys.readouterr().out
     (record,) = find([tmp_path / "run"]).records
     found = checklists(cells([record]), "")
-    assert found is not None and found.rows[0][2:4] == ("judge", f"{cost['requests']:.2f}")
-    assert checklists(cells([replace(record, per_item={})]), "") is None
+    assert found.rows[0][2:4] == ("judge", f"{cost['requests']:.2f}")
+    assert not checklists(cells([replace(record, per_item={})]), "").rows
 
 
 @pytest.mark.parametrize("given", [{"level": "token"}, {"levels": "turn"}])

@@ -172,10 +172,10 @@ def by_cell(
     header: Sequence[str],
     found: Cells,
     rows: Callable[[Cell], Iterable[Sequence[str]]],
-) -> Table | None:
-    """A table with the rows of each cell behind its method and budget; None without any row."""
+) -> Table:
+    """A table with the rows of each cell behind its method and budget."""
     made = [(m, f"{budget}", *row) for (m, budget), cell in found.items() for row in rows(cell)]
-    return Table(name, caption, ("method", "budget", *header), tuple(made)) if made else None
+    return Table(name, caption, ("method", "budget", *header), tuple(made))
 
 
 def base_of(cell: Cell) -> Cell:

@@ -31,7 +31,7 @@ CONVENTIONS = {
 PURPOSES = ("analysis", "calibration", "training", "prompt", "validation")
 
 
-def routing(records: Sequence[Record], caption: str) -> Table | None:
+def routing(records: Sequence[Record], caption: str) -> Table:
     """TRACE's success with the router's choice, the oracle's choice and the best single adapter."""
 
     def row(cell: Cell) -> Iterator[list[str]]:
@@ -58,15 +58,13 @@ def routing(records: Sequence[Record], caption: str) -> Table | None:
     return by_cell("routing", text, header, dict(sorted(routed.items())), row)
 
 
-def selection(records: Sequence[Record], caption: str) -> Table | None:
+def selection(records: Sequence[Record], caption: str) -> Table:
     """How often each capability was selected over the runs of a budget, and how well the labelling
     runs of a run agreed about it."""
     at: dict[int, list[Record]] = {}
     for record in sorted(records, key=lambda r: r.budget):
         if record.label == style().focus:
             at.setdefault(record.budget, []).append(record)
-    if not at:
-        return None
     names = sorted({n for runs in at.values() for r in runs for n in (*r.capabilities, *r.votes)})
     rows = [(name, *(_selected(name, runs) for runs in at.values())) for name in names]
     text = (
@@ -83,7 +81,7 @@ def _selected(name: str, runs: Sequence[Record]) -> str:
     return f"{count} of {len(runs)}" + (f" ({mean(shares):.2f})" if shares else "")
 
 
-def reliability(found: Cells, caption: str) -> Table | None:
+def reliability(found: Cells, caption: str) -> Table:
     """pass^k of every method and budget by both conventions, mean over seeds, where tasks were
     tried several times."""
     tried = {key: cell for key, cell in found.items() if cell.records[0].passes}
@@ -114,7 +112,7 @@ def reliability(found: Cells, caption: str) -> Table | None:
     return by_cell("reliability", text, header, tried, rows)
 
 
-def by_needs(found: Cells, caption: str) -> Table | None:
+def by_needs(found: Cells, caption: str) -> Table:
     """Success on the tasks that need none, one, or several capabilities, where their suite says
     what they need."""
     known = next((r.needs for cell in found.values() for r in cell.records if r.needs), ())
@@ -140,9 +138,8 @@ def _only(cell: Cell, places: Sequence[int]) -> Cell:
     return replace(cell, records=tuple(some))
 
 
-def checklists(found: Cells, caption: str) -> Table | None:
-    """What models in roles cost for each checklist item, means over seeds; None if no model was
-    asked for one."""
+def checklists(found: Cells, caption: str) -> Table:
+    """What models in roles cost for each checklist item, means over seeds."""
 
     def rows(cell: Cell) -> Iterator[tuple[str, ...]]:
         for role in sorted({role for r in cell.records for role in r.per_item}):
@@ -158,7 +155,7 @@ def checklists(found: Cells, caption: str) -> Table | None:
     return by_cell("checklists", text, header, found, rows)
 
 
-def cost(found: Cells, caption: str) -> Table | None:
+def cost(found: Cells, caption: str) -> Table:
     """Rollouts by purpose, tokens and wall time of the method's phases, means over seeds."""
 
     def row(cell: Cell) -> Iterator[tuple[str, ...]]:

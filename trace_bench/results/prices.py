@@ -108,7 +108,7 @@ def bill(record: Record, prices: Prices) -> Bill:
     return Bill(parts, tuple(unpriced))
 
 
-def table(found: Cells, prices: Prices, caption: str) -> Table | None:
+def table(found: Cells, prices: Prices, caption: str) -> Table:
     """Money per run and per point of success gained over the run's own base agent, means over
     seeds."""
 

@@ -8,7 +8,7 @@ import functools
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,10 +58,10 @@ def _tex(text: str) -> str:
     return text.replace("~", r"\textasciitilde{}").replace("^", r"\textasciicircum{}")
 
 
-def write(tables: Sequence[Table | None], out: Path) -> list[Path]:
-    """Each table in three formats; the files. None stands for a table that has nothing to show."""
+def write(tables: Iterable[Table], out: Path) -> list[Path]:
+    """Each table with rows in three formats; the files."""
     written = []
-    for table in filter(None, tables):
+    for table in (t for t in tables if t.rows):
         for kind, text in (("md", table.markdown), ("tex", table.latex), ("csv", table.csv)):
             written.append(out / f"{table.name}.{kind}")
             write_text(written[-1], text())

@@ -90,7 +90,7 @@ def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | No
         details.reliability(found, caption),
         details.cost(found, caption),
         details.checklists(found, caption),
-        None if prices is None else money(found, prices, caption),
+        *([] if prices is None else [money(found, prices, caption)]),
     ]
     written = write(made, out)
     if (single := figures.single_budget(found)) is None:
@@ -164,12 +164,10 @@ def _found_from(size: float) -> str:
     )
 
 
-def pairs(found: Cells, budget: int, caption: str) -> Table | None:
-    """Every method against every other at one budget: row less column. None for one alone."""
+def pairs(found: Cells, budget: int, caption: str) -> Table:
+    """Every method against every other at one budget: row less column. No rows for one alone."""
     at = {method: cell for (method, b), cell in found.items() if b == budget}
-    names = list(at)
-    if len(names) < 2:
-        return None
+    names = list(at) if len(at) > 1 else []
     differences = {
         (one, two): difference(at[one], at[two]) for i, one in enumerate(names) for two in names[:i]
     }
