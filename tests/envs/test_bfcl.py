@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("bfcl_eval", reason="bfcl-eval is not installed (docs/bfcl.md says how)")
 pytest.importorskip("mpmath", reason="mpmath is not installed (docs/bfcl.md says how)")
 
+from bfcl_known_bad import find
 from bfcl_play import KINDS, changed, messages, ours, reference, theirs
 from pages import PAGES, ROOT, blocks
 from playing import play
@@ -26,8 +27,7 @@ from trace_bench.check import main as check_command
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AgentSpec, Message, StopReason, Task, to_json
 from trace_bench.envs.bfcl import data as bfcl_data
-from trace_bench.envs.bfcl.data import CATEGORIES, load
-from trace_bench.envs.bfcl.known_bad import find, known_bad
+from trace_bench.envs.bfcl.data import CATEGORIES, known_bad, load
 from trace_bench.envs.bfcl.suite import SPLITS, BfclSuite
 from trace_bench.envs.bfcl.synthetic import MAKERS
 from trace_bench.envs.bfcl.world import BfclCall, BfclWorld, parse
@@ -365,7 +365,7 @@ def test_the_clock_changes_nothing() -> None:
 
 def test_the_packages_evaluation_does_not_look_for_calls_where_none_is_due() -> None:
     """It imports the check and does not call it, so `official` does not either."""
-    source = (bfcl_data.package_folder() / "eval_checker" / "eval_runner.py").read_text()
+    source = (bfcl_data.installed() / "eval_checker" / "eval_runner.py").read_text()
     assert "multi_turn_irrelevance_checker," in source and "multi_turn_checker(" in source
     assert "multi_turn_irrelevance_checker(" not in source
 

@@ -182,7 +182,7 @@ def test_tasks_that_are_not_there_or_are_others_are_refused(tmp_path: Path) -> N
     assert "git clone --depth 1 --branch v1.0.1" in str(empty.value)
     domain = tmp_path / "data" / "tau2" / "domains" / "retail"
     domain.mkdir(parents=True)
-    shipped = tau2_data.package_folder() / "data" / "domains" / "retail" / "tasks.json"
+    shipped = tau2_data.port() / "data" / "domains" / "retail" / "tasks.json"
     shutil.copyfile(shipped, domain / "tasks.json")
     with pytest.raises(UserError, match="it is another release, was changed"):
         in_process("tau2", "retail", tasks="v1.0", source=str(tmp_path))

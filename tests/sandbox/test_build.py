@@ -12,7 +12,7 @@ import pytest
 from trace_bench.core.errors import UserError
 from trace_bench.sandbox import build
 from trace_bench.sandbox.build import assemble, main, names
-from trace_bench.sandbox.engine import connect
+from trace_bench.sandbox.docker import connect
 
 pytestmark = pytest.mark.docker
 root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")

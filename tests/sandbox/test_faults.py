@@ -17,7 +17,7 @@ from trace_bench.core.types import AgentSpec, Purpose, Trajectory, to_json
 from trace_bench.policies.scripted import ReferencePolicy
 from trace_bench.runner.ledger import read_ledger
 from trace_bench.sandbox.choose import Sandbox
-from trace_bench.sandbox.engine import LABEL, connect
+from trace_bench.sandbox.docker import LABEL, connect
 
 pytestmark = pytest.mark.docker
 

@@ -256,7 +256,7 @@ def test_the_hosts_memory_stays_small_while_one_floods() -> None:
 
 
 def test_nothing_is_left_behind() -> None:
-    from trace_bench.sandbox.engine import LABEL, connect
+    from trace_bench.sandbox.docker import LABEL, connect
 
     suite = suite_of("os._exit(1)", workers=2)
     suite.close()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from trace_bench.sandbox.engine import FOLDER, connect
+from trace_bench.sandbox.docker import FOLDER, connect
 
 PATIENCE = 60.0  # seconds until a worker must be gone; a machine may be busy
 

@@ -25,7 +25,7 @@ from trace_bench.envs.check import check
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 from trace_bench.sandbox.choose import Sandbox, generated_suite, untrusted_suite
-from trace_bench.sandbox.engine import LABEL, connect
+from trace_bench.sandbox.docker import LABEL, connect
 from trace_bench.sandbox.suite import SandboxedSuite, _class_with, _Remote, abilities_of
 
 PHONE = chosen("toolsandbox", "embedded")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module, metadata
+from pathlib import Path
 
-from trace_bench.core.errors import EpisodeError
+from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.protocols import Env
 from trace_bench.core.types import Boundary, Message, Score, Step, Task
 
@@ -34,3 +36,22 @@ class EitherEnv(Env):
         if self._env is not None:
             self._env.close()
             self._env = None
+
+
+def package_folder(env: str, package: str, version: str, install: str, *modules: str) -> Path:
+    """Where the first of a benchmark's modules is. Raises UserError if one is missing, or the
+    package has another version than the tested one. `install`: how to get it."""
+    try:
+        found = metadata.version(package)
+        place, *_ = [import_module(name).__file__ for name in modules]
+    except (metadata.PackageNotFoundError, ImportError) as error:
+        raise UserError(
+            f"env={env} needs {package} {version}: {install}, or sandbox=docker with the image of "
+            f"`python -m trace_bench.sandbox.build {env}`."
+        ) from error
+    if found != version:
+        raise UserError(
+            f"env={env} was measured with {package} {version}, and {found} is installed: its tasks "
+            f"may differ. Install that version: {install}."
+        )
+    return Path(str(place)).parent

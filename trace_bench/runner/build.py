@@ -188,7 +188,7 @@ def clean_up(settings: Settings) -> None:
     """Removes containers of ended processes: verl kills its workers, which then close nothing."""
     if settings.sandbox.name not in ("docker", "auto"):
         return
-    from trace_bench.sandbox.engine import connect, reap
+    from trace_bench.sandbox.docker import connect, reap
 
     with contextlib.suppress(UserError):  # without an engine nothing of it is left either
         client = connect(settings.sandbox.start)

@@ -30,7 +30,7 @@ from typing import Any
 from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import EngineError, UserError, unknown
-from trace_bench.sandbox.engine import asked, connect
+from trace_bench.sandbox.docker import asked, connect
 from trace_bench.sandbox.protocol import code_hash
 
 DEFAULT_BASE, OWN_BASE = "python:3.11-slim-bookworm", "trace-bench/python:3.11"

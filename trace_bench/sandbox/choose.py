@@ -11,8 +11,17 @@ from typing import Any
 
 from trace_bench.core.errors import EngineError, SourceError, UserError
 from trace_bench.core.protocols import Ask, RunContext, Suite
-from trace_bench.sandbox.docker import ContainerLimits, DockerTransport, check_image
-from trace_bench.sandbox.engine import FOLDER, LABEL, OWNER, connect, owner, reap
+from trace_bench.sandbox.docker import (
+    FOLDER,
+    LABEL,
+    OWNER,
+    ContainerLimits,
+    DockerTransport,
+    check_image,
+    connect,
+    owner,
+    reap,
+)
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.protocol import encode
 from trace_bench.sandbox.suite import remote, sandboxed

@@ -1,17 +1,160 @@
-"""Containers as sandboxes: no network, no privileges, nothing writable but a small tmpfs."""
+"""Containers as sandboxes: no network, no privileges, nothing writable but a small tmpfs; and the
+engine: a connection with time limits, its errors, and what ended programs left in it.
+
+Containers carry three labels: `trace_bench`, the run's fingerprint; `trace_bench.folder`, its
+folder, since runs with the same settings have the same fingerprint; and `trace_bench.host`, the
+process that owns them, by which the next program knows those that a killed program left behind.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import os
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import EngineError, UserError
-from trace_bench.sandbox.engine import asked
 from trace_bench.sandbox.transport import CHUNK, TAIL, Gone, ended, write_all
+
+LABEL, FOLDER, OWNER = "trace_bench", "trace_bench.folder", "trace_bench.host"
+SECONDS = 60.0  # for one request to the engine; sandbox.start in a run
+_PROC = Path("/proc")
+
+
+def connect(seconds: float = SECONDS) -> Any:
+    """A client of a running engine. `seconds`: the limit of every request. Raises UserError that
+    says what is missing and what to do."""
+    try:
+        import docker
+    except ImportError as error:
+        raise UserError(
+            "sandbox=docker needs the package `docker`: pip install '.[docker]', or change "
+            "`sandbox`."
+        ) from error
+    try:
+        client = docker.from_env(timeout=seconds)
+        # The client's own limit does not hold for attaching to a container.
+        client.api.request = functools.partial(client.api.request, timeout=seconds)
+        client.ping()
+    except faults() as error:
+        text = str(error)
+        if "Permission denied" in text or "PermissionError" in text:
+            raise UserError(
+                "the Docker engine's socket may not be opened by this user; add the user to the "
+                "group `docker` (and log in again), or change `sandbox` to process."
+            ) from error
+        raise EngineError(
+            f"no Docker engine answers at {address()}: install one (apt-get install docker.io) and "
+            "start it (systemctl start docker, or dockerd), or set DOCKER_HOST to where one runs, "
+            f"or change `sandbox` to process. The error: {_reason(error, seconds)}"
+        ) from error
+    return client
+
+
+def address() -> str:
+    """Where the engine is looked for."""
+    return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
+
+
+@contextlib.contextmanager
+def asked(client: Any, what: str) -> Iterator[None]:
+    """Turns all errors of the engine and of its client into an EngineError. `what`: what the engine
+    is asked to do."""
+    try:
+        yield
+    except faults() as error:
+        raise EngineError(
+            f"the Docker engine at {address()} did not {what}: "
+            f"{_reason(error, client.api.timeout)}. Look at it with `docker info`, or set "
+            "DOCKER_HOST to another one; sandbox=process needs none, and sandbox.start sets how "
+            "many seconds a request may take."
+        ) from error
+
+
+def faults() -> tuple[type[Exception], ...]:
+    """What the engine's client raises, also for an engine that is gone, slow or no engine: its own
+    errors, those of HTTP (which are an OSError), and those of reading a strange answer."""
+    import docker
+
+    strange = (ValueError, LookupError, TypeError, AttributeError)
+    return (docker.errors.DockerException, OSError, *strange)
+
+
+def _reason(error: BaseException, seconds: float) -> str:
+    text = " ".join(str(error).split())
+    if "timed out" in text or isinstance(error, TimeoutError):
+        return f"no answer within {seconds:g} s"
+    return f"{type(error).__name__}: {text[:300]}"
+
+
+# -- containers of ended programs -----------------------------------------------------------------
+
+
+def reap(client: Any) -> int:
+    """Removes containers of programs that have ended; never one of a program that may be running.
+    Returns how many were removed."""
+    import docker
+
+    with asked(client, "list the containers of earlier runs"):
+        found = client.api.containers(all=True, filters={"label": LABEL})
+        left = [c["Id"] for c in found if left_behind(c["Labels"].get(OWNER, ""), c["State"])]
+    count = 0
+    for container in left:
+        try:
+            with asked(client, "remove a container of an earlier run"):
+                client.api.remove_container(container, force=True, v=True)
+            count += 1
+        except EngineError as error:
+            if not isinstance(error.__cause__, docker.errors.APIError):
+                raise  # else another program is removing it, or the next one will
+    return count
+
+
+def left_behind(whose: str, state: str) -> bool:
+    """Whether the owner of a container in this state has ended. One that cannot be checked from
+    here (of another machine, boot or process namespace) may be running as long as the container
+    does, since a worker ends with its host (worker.py)."""
+    *place, pid, started = whose.split() if len(whose.split()) == 4 else ("", "", "", "")
+    if place != _here() or not pid.isdecimal():
+        return state in ("exited", "dead")
+    return _started(int(pid)) != started
+
+
+def owner() -> str:
+    """Identifies this process, so that others can check whether it still runs: boot, process
+    namespace, pid, start time."""
+    return " ".join([*_here(), str(os.getpid()), _started(os.getpid())])
+
+
+def _here() -> list[str]:
+    """Where a pid means what it means here."""
+    boot, space = _PROC / "sys/kernel/random/boot_id", _PROC / "self/ns/pid"
+    if not boot.exists():
+        return [socket.gethostname(), "-"]
+    return [boot.read_text().strip(), str(space.readlink())]
+
+
+def _started(pid: int) -> str:
+    """When the process began, in ticks since the boot; `gone` if it has ended. Without /proc only
+    whether it is there."""
+    if not _PROC.exists():
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return "gone"
+        except PermissionError:
+            pass
+        return "there"
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "gone"
+    return "gone" if fields[0] in "ZX" else fields[19]
 
 
 @dataclass(frozen=True)

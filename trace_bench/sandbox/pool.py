@@ -9,22 +9,18 @@ batch are then retried one at a time, so that one bad episode does not affect ot
 from __future__ import annotations
 
 import json
-import selectors
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from typing import Any
 
 from trace_bench.core.decode import messages_of
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
 from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import Ask
-from trace_bench.sandbox.protocol import (
-    PROTOCOL,
-    code_hash,
-    learn_tools,
-)
+from trace_bench.sandbox.protocol import PROTOCOL, code_hash, learn_tools
 from trace_bench.sandbox.transport import Lost, Transport, Worker
 
 MOST_ASKS = 100  # questions for each call; a replay may ask those of earlier calls again
@@ -39,6 +35,13 @@ class PooledEpisode:
     history: list[dict[str, Any]] = field(default_factory=list)
     answers: dict[str, Future[str]] = field(default_factory=dict)  # by question, for a replay
     strikes: int = 0
+
+    def leave(self) -> None:
+        """Leaves its worker, which closes it with the next batch."""
+        if self.worker is not None:
+            self.worker.live.discard(self.number)
+            self.worker.closing.append(self.number)
+            self.worker = None
 
 
 Result = dict[str, Any] | EpisodeError
@@ -92,10 +95,7 @@ class Pool:
 
     def forget(self, episode: PooledEpisode) -> None:
         """Ends the episode; its worker closes it with the next batch."""
-        if episode.worker is not None:
-            episode.worker.live.discard(episode.number)
-            episode.worker.closing.append(episode.number)
-            episode.worker = None
+        episode.leave()
         episode.history, episode.answers = [], {}
 
     def act(self, calls: Sequence[tuple[PooledEpisode, dict[str, Any]]]) -> list[Result]:
@@ -169,10 +169,8 @@ class Pool:
                 episode.worker = None  # the worker was lost: replay elsewhere
             if apart:
                 chosen = self._workers[n]
-                if episode.worker is not chosen and episode.worker is not None:
-                    episode.worker.live.discard(episode.number)
-                    episode.worker.closing.append(episode.number)
-                    episode.worker = None
+                if episode.worker is not chosen:
+                    episode.leave()
             else:
                 chosen = episode.worker or min(self._workers, key=lambda w: len(w.live))
             if episode.worker is None:
@@ -205,19 +203,14 @@ class Pool:
         done: list[tuple[_Calls, list[Result] | Lost]] = []
         waiting = list(batches)
         answers: list[tuple[_Calls, int, Future[str]]] = []
-        with selectors.DefaultSelector() as selector:
-            for batch in waiting:
-                for fd in batch.worker.transport.filenos():
-                    selector.register(fd, selectors.EVENT_READ, batch)
-            while waiting:
-                ready = {id(key.data): key.data for key, _ in selector.select(_pause(waiting))}
-                for batch in list(waiting):
-                    outcome = self._progress(batch, id(batch) in ready, answers)
-                    if outcome is not None:
-                        waiting.remove(batch)
-                        done.append((batch, outcome))
-                        for fd in batch.worker.transport.filenos():
-                            selector.unregister(fd)
+        while waiting:
+            owner = {fd: batch for batch in waiting for fd in batch.worker.transport.filenos()}
+            ready = {id(owner[fd]) for fd in wait(list(owner), _pause(waiting))}  # type: ignore[index]
+            for batch in list(waiting):
+                outcome = self._progress(batch, id(batch) in ready, answers)
+                if outcome is not None:
+                    waiting.remove(batch)
+                    done.append((batch, outcome))
         return done
 
     def _progress(
@@ -337,12 +330,9 @@ class Pool:
     def _first(self, worker: Worker) -> dict[str, Any]:
         deadline = time.monotonic() + self._start
         try:
-            with selectors.DefaultSelector() as selector:
-                for fd in worker.transport.filenos():
-                    selector.register(fd, selectors.EVENT_READ)
-                while time.monotonic() < deadline:
-                    if selector.select(0.2) and (messages := worker.lines()):
-                        return messages[0]
+            while time.monotonic() < deadline:
+                if wait(worker.transport.filenos(), 0.2) and (messages := worker.lines()):
+                    return messages[0]
             raise Lost(f"no greeting within {self._start:g} s ({worker.transport.epitaph()})")
         except Lost:
             self._retire(worker)

@@ -7,12 +7,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.errors import UserError
 from trace_bench.core.types import Tool
+from trace_bench.envs import package_folder
 
 PACKAGE, VERSION = "bfcl-eval", "2026.3.23"
 INSTALL = f"pip install 'mpmath>=1.3' && pip install --no-deps {PACKAGE}=={VERSION}"
@@ -21,6 +20,13 @@ SCENARIOS = 200  # of the category base; the other categories vary them, under t
 
 # The names of JSON schema for those of the package that differ.
 _TYPES = {"dict": "object", "float": "number", "tuple": "array", "list": "array", "any": "string"}
+
+
+@cache
+def known_bad() -> Mapping[str, str]:
+    """Entries whose answer no agent can find out (docs/bfcl.md): the reason by id ("base_4")."""
+    found: Mapping[str, str] = json.loads(Path(__file__).with_name("known_bad.json").read_text())
+    return found
 
 
 @dataclass(frozen=True)
@@ -39,7 +45,7 @@ class Data:
 def load(categories: Sequence[str]) -> Data:
     """The entries of these categories. Raises UserError if the package is missing or has another
     version than the tested one."""
-    folder, digest = package_folder() / "data", hashlib.sha256()
+    folder, digest = installed() / "data", hashlib.sha256()
     entries: list[Mapping[str, Any]] = []
     for category in categories:
         name = f"BFCL_v4_multi_turn_{category}.json"
@@ -51,24 +57,9 @@ def load(categories: Sequence[str]) -> Data:
     return Data(tuple(entries), f"{PACKAGE} {VERSION}, entries {digest.hexdigest()[:12]}")
 
 
-def package_folder() -> Path:
-    """Where bfcl-eval is installed."""
-    try:
-        found = metadata.version(PACKAGE)
-        import bfcl_eval
-        import mpmath  # noqa: F401  (used by the package's MathAPI)
-    except (metadata.PackageNotFoundError, ImportError) as error:
-        raise UserError(
-            f"env=bfcl needs {PACKAGE} {VERSION} without the packages that it pins: {INSTALL} "
-            "(with this interpreter's pip), or sandbox=docker with the image of `python -m "
-            "trace_bench.sandbox.build bfcl`."
-        ) from error
-    if found != VERSION:
-        raise UserError(
-            f"env=bfcl was measured with {PACKAGE} {VERSION}, and {found} is installed: its "
-            f"entries may differ. Install that version: {INSTALL}."
-        )
-    return Path(str(bfcl_eval.__file__)).parent
+def installed() -> Path:
+    """Where bfcl-eval is installed, without the packages that it pins. Raises UserError."""
+    return package_folder("bfcl", PACKAGE, VERSION, INSTALL, "bfcl_eval", "mpmath")
 
 
 def tools_of(entry: Mapping[str, Any]) -> tuple[tuple[Tool, ...], Mapping[str, tuple[Tool, ...]]]:
@@ -115,7 +106,7 @@ def _schemas(name: str) -> tuple[Tool, ...]:
         MULTI_TURN_FUNC_DOC_FILE_MAPPING as FILES,
     )
 
-    file = package_folder() / "data" / "multi_turn_func_doc" / FILES[name]
+    file = installed() / "data" / "multi_turn_func_doc" / FILES[name]
     return tuple(
         {
             "type": "function",

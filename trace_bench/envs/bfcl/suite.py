@@ -15,8 +15,8 @@ from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import HasChecklist, HasReference, Synthesizes, Typical
 from trace_bench.core.types import Message, Task
 from trace_bench.envs.bfcl.data import CATEGORIES, SCENARIOS, load
+from trace_bench.envs.bfcl.data import known_bad as listed
 from trace_bench.envs.bfcl.env import MOST_STEPS, BfclEnv, Checker
-from trace_bench.envs.bfcl.known_bad import known_bad as listed
 from trace_bench.envs.bfcl.synthetic import MAKERS, synthetic_data
 from trace_bench.envs.bfcl.world import named, parse
 
@@ -54,6 +54,7 @@ class BfclSuite(HasReference, HasChecklist, Synthesizes):
     ) -> None:
         self.variant: str = category
         self._known_bad, self._checker = known_bad, checker
+        self._bad = listed()
         self._data = load(CATEGORIES if category == "all" else (category,))
 
     def about(self) -> dict[str, Any]:
@@ -140,10 +141,6 @@ class BfclSuite(HasReference, HasChecklist, Synthesizes):
     @cached_property
     def _by_id(self) -> Mapping[str, Mapping[str, Any]]:
         return {entry["id"]: entry for entry in self._data.entries}
-
-    @cached_property
-    def _bad(self) -> Mapping[str, str]:
-        return listed()
 
     def _task(self, split: str, entry: Mapping[str, Any]) -> Task:
         number = CATEGORIES.index(entry["category"]) * SCENARIOS + entry["scenario"]

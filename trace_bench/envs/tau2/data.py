@@ -10,11 +10,11 @@ import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
 from trace_bench.core.errors import UserError
+from trace_bench.envs import package_folder
 
 PACKAGE, VERSION = "inspect-evals", "0.26.0"
 SPLITS = ("train", "test", "base")  # of the benchmark; telecom also has small and full
@@ -42,6 +42,11 @@ GET = (
 )
 
 
+def port() -> Path:
+    """Where the τ² port is installed. Raises UserError."""
+    return package_folder("tau2", PACKAGE, VERSION, "pip install '.[tau2]'", "inspect_evals.tau2")
+
+
 @dataclass(frozen=True)
 class DomainData:
     """A domain's tasks (the benchmark's own records, by id), the ids of every split, its folder in
@@ -59,7 +64,7 @@ def load(domain: str, tasks: Tasks = SHIPPED, source: str | None = None) -> Doma
     """The data of a domain. `source`: a checkout of the benchmark, for tasks that the package does
     not ship. Raises UserError if the package is missing or has another version than the tested one,
     and for a checkout that lacks the tasks or has unknown ones."""
-    folder = package_folder() / "data" / "domains" / domain
+    folder = port() / "data" / "domains" / domain
     shipped = _read(folder / ("tasks.json.gz" if domain == "telecom" else "tasks.json"))
     if tasks == SHIPPED:
         if source is not None:
@@ -125,24 +130,6 @@ def _blob(data: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
-def package_folder() -> Path:
-    """Where the τ² port is installed."""
-    try:
-        found = metadata.version(PACKAGE)
-        import inspect_evals.tau2 as tau2
-    except (metadata.PackageNotFoundError, ImportError) as error:
-        raise UserError(
-            f"env=tau2 needs {PACKAGE} {VERSION}: pip install '.[tau2]', or sandbox=docker with "
-            "the image of `python -m trace_bench.sandbox.build tau2`."
-        ) from error
-    if found != VERSION:
-        raise UserError(
-            f"env=tau2 was measured with {PACKAGE} {VERSION}, and {found} is installed: its tasks "
-            "may differ. Install that version."
-        )
-    return Path(str(tau2.__file__)).parent
-
-
 def policy_text(data: DomainData, solo: bool) -> str:
     """The benchmark's rules that the agent must follow."""
     if data.domain != "telecom":
@@ -156,7 +143,7 @@ def policy_text(data: DomainData, solo: bool) -> str:
 def user_guidelines(domain: str) -> str:
     """The benchmark's instructions for the simulated user's behaviour."""
     name = "simulation_guidelines_tools.txt" if domain == "telecom" else "simulation_guidelines.txt"
-    return _read(package_folder() / "data" / "user_simulator" / name).decode()
+    return _read(port() / "data" / "user_simulator" / name).decode()
 
 
 def _read(path: Path) -> bytes:

@@ -15,6 +15,8 @@ import tomllib
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from typing import Any
 
 from trace_bench.core.types import Tool
@@ -123,17 +125,20 @@ class Tau2World:
         return str(self.run(lambda: kit(self.toolbox.data.domain).db.get_hash()))
 
 
+DATABASES = {"airline": "FlightDB", "retail": "RetailDB"}
+"""The models of those that a toolkit of the agent's alone works on; telecom has two sides."""
+
+
+def _port(place: str) -> Any:
+    module, _, name = place.partition(":")
+    return getattr(import_module(f"inspect_evals.tau2.{module}"), name)
+
+
 def kit(domain: str) -> Any:
     """The domain's agent toolkit in the current context."""
-    if domain == "airline":
-        from inspect_evals.tau2.airline.AirlineAgentTools import get_airline_tools
-
-        return get_airline_tools()
-    if domain == "retail":
-        from inspect_evals.tau2.retail.tools import get_retail_tools
-
-        return get_retail_tools()
-    return environment().tools
+    if domain not in DATABASES:
+        return environment().tools
+    return _port(f"{domain}.tools:get_{domain}_tools")()
 
 
 def environment() -> Any:
@@ -152,71 +157,51 @@ def _initialize(action: Mapping[str, Any]) -> None:
 
 
 def _makers(data: DomainData) -> dict[str, list[Any]]:
-    if data.domain == "airline":
-        from inspect_evals.tau2.airline.tools import all_airline_tools
+    if data.domain in DATABASES:
+        newer = [get_item_details] if data.domain == "retail" and data.tasks != SHIPPED else []
+        return {AGENT: [*_port(f"{data.domain}.tools:all_{data.domain}_tools"), *newer], USER: []}
+    from inspect_evals.tau2.telecom import TelecomAgentTools
 
-        return {AGENT: list(all_airline_tools), USER: []}
-    if data.domain == "retail":
-        from inspect_evals.tau2.retail.tools import all_retail_tools
-
-        newer = [get_item_details] if data.tasks != SHIPPED else []
-        return {AGENT: [*all_retail_tools, *newer], USER: []}
-    from inspect_evals.tau2.telecom.tools import all_telecom_agent_tools
-    from inspect_evals.tau2.telecom.user_tools import all_telecom_user_tools
-
-    _pin_ids()
-    return {AGENT: list(all_telecom_agent_tools), USER: list(all_telecom_user_tools)}
+    TelecomAgentTools.uuid = _Ids  # type: ignore[assignment]
+    return {
+        AGENT: list(_port("telecom.tools:all_telecom_agent_tools")),
+        USER: list(_port("telecom.user_tools:all_telecom_user_tools")),
+    }
 
 
 def _databases(data: DomainData) -> list[Callable[[Any], Any]]:
     """Functions that put a fresh database into a store."""
-    if data.domain == "telecom":
+    if data.domain not in DATABASES:
         return _telecom(data)
-    raw = json.loads(_read(data.folder / "db.json.gz"))
-    toolkit: Any
-    base: Any
-    if data.domain == "airline":
-        from inspect_evals.tau2.airline.AirlineAgentTools import AirlineAgentTools as toolkit
-        from inspect_evals.tau2.airline.data_model import FlightDB
-
-        base, instance = FlightDB.model_validate(raw), "AirlineTools"
-    else:
-        from inspect_evals.tau2.retail.data_model import RetailDB
-        from inspect_evals.tau2.retail.RetailAgentTools import RetailAgentTools as toolkit
-
-        base, instance = RetailDB.model_validate(raw), "RetailTools"
+    name = data.domain.title()
+    toolkit = _port(f"{data.domain}.{name}AgentTools:{name}AgentTools")
+    model = _port(f"{data.domain}.data_model:{DATABASES[data.domain]}")
+    base = model.model_validate(json.loads(_read(data.folder / "db.json.gz")))
     tables = {name: getattr(base, name) for name in type(base).model_fields}
 
     def fresh(store: Any) -> None:
         own = {name: Shared(records) for name, records in tables.items()}
         db = type(base).model_construct(**own)
-        toolkit(store=store, instance=instance, db=db, initialized=True)
+        toolkit(store=store, instance=f"{name}Tools", db=db, initialized=True)
 
     return [fresh]
 
 
 def _telecom(data: DomainData) -> list[Callable[[Any], Any]]:
     """Telecom's databases, which are small enough to copy whole."""
-    from inspect_evals.tau2.telecom.data_model import TelecomDB
-    from inspect_evals.tau2.telecom.TelecomAgentTools import TelecomAgentTools
-    from inspect_evals.tau2.telecom.TelecomUserTools import TelecomUserTools
-    from inspect_evals.tau2.telecom.user_data_model import TelecomUserDB
+    made: list[Callable[[Any], Any]] = []
+    for side, file, model in (
+        ("TelecomAgentTools", "db.toml", "data_model:TelecomDB"),
+        ("TelecomUserTools", "user_db.toml", "user_data_model:TelecomUserDB"),
+    ):
+        text = (data.folder / file).read_text(encoding="utf-8")
+        base = _port(f"telecom.{model}").model_validate(tomllib.loads(text))
+        made.append(partial(_copied, base, _port(f"telecom.{side}:{side}"), side))
+    return made
 
-    def read(name: str) -> dict[str, Any]:
-        return tomllib.loads((data.folder / name).read_text(encoding="utf-8"))
 
-    ours = TelecomDB.model_validate(read("db.toml"))
-    theirs = TelecomUserDB.model_validate(read("user_db.toml"))
-
-    def agent(store: Any) -> None:
-        db = ours.model_copy(deep=True)
-        TelecomAgentTools(store=store, instance="TelecomAgentTools", db=db, initialized=True)
-
-    def user(store: Any) -> None:
-        db = theirs.model_copy(deep=True)
-        TelecomUserTools(store=store, instance="TelecomUserTools", db=db, initialized=True)
-
-    return [agent, user]
+def _copied(base: Any, toolkit: Any, instance: str, store: Any) -> None:
+    toolkit(store=store, instance=instance, db=base.model_copy(deep=True), initialized=True)
 
 
 class _Ids:
@@ -225,12 +210,6 @@ class _Ids:
     @staticmethod
     def uuid4() -> uuid.UUID:
         return uuid.UUID(int=_IDS.get().getrandbits(128), version=4)
-
-
-def _pin_ids() -> None:
-    from inspect_evals.tau2.telecom import TelecomAgentTools
-
-    TelecomAgentTools.uuid = _Ids  # type: ignore[assignment]
 
 
 def _schema(definition: Any) -> Tool:

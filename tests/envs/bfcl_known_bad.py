@@ -1,4 +1,4 @@
-"""Entries whose answer no agent can find out, found by a program.
+"""Finds the entries of BFCL whose answer no agent can find out.
 
 An entry is listed if one of its answer's calls has a text of four words or more that
 - decides the score: with another text in its place the states or results differ, and
@@ -6,8 +6,8 @@ An entry is listed if one of its answer's calls has a text of four words or more
   not in the tools' schemas, not in an earlier result; also not as a form that the user dictates
   ("the price is XXX"), nor as a list whose parts stand there. Case and punctuation are ignored.
 
-The list is stored (`known_bad.json`) with the text of each entry; `find` makes it again. It is a
-lower bound: wrong numbers, dates and calls are not looked for.
+The list is stored (`trace_bench/envs/bfcl/known_bad.json`) with the text of each entry; `find`
+makes it again. It is a lower bound: wrong numbers, dates and calls are not looked for.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import copy
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from trace_bench.envs.bfcl.data import tools_of
@@ -26,14 +24,6 @@ from trace_bench.envs.bfcl.world import BfclCall, BfclWorld, named, parse
 WORDS = 4
 _WORD = re.compile(r"\d+(?:[.,:]\d+)*|[^\W_]+")
 _FORM = re.compile(r"[^\W\d_]+")  # a placeholder that the user's form has for a number
-
-
-@cache
-def known_bad() -> Mapping[str, str]:
-    """The stored list: the reason by entry ("base_4")."""
-    text = Path(__file__).with_suffix(".json").read_text(encoding="utf-8")
-    reasons: Mapping[str, str] = json.loads(text)
-    return reasons
 
 
 def find(entries: Sequence[Mapping[str, Any]]) -> dict[str, str]:
