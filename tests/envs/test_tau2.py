@@ -96,15 +96,16 @@ class Whole(dict[str, Any]):
 
 
 def sequences(suite: Tau2Suite, toolbox: Toolbox) -> list[tuple[Any, list[tuple[str, dict]]]]:
-    """Calls by task: the task's own, then random ones with ids of the real database."""
+    """Calls by task: those of every third task, then random ones with ids of the real database. A
+    full copy and its hash take about a second a task."""
     domain, out = suite.variant, []
     rng = random.Random(5)
     pools = _values(domain, toolbox)
-    for task in suite.tasks("base"):
+    for task in suite.tasks("base")[::3]:
         actions = task.data["record"]["evaluation_criteria"]["actions"] or []
         calls = [(a["name"], a["arguments"]) for a in actions]
         out.append((task, calls))
-    for task in suite.tasks("base")[:30]:
+    for task in suite.tasks("base")[:30:2]:
         calls = []
         for _ in range(12):
             schema = rng.choice(toolbox.schemas[AGENT])["function"]
@@ -152,7 +153,7 @@ def test_shared_databases_behave_as_full_copies(
         changed += digest != before
         assert seen.setdefault(digest, one.changes()) == one.changes()
     assert len(set(seen.values())) == len(seen)  # one exactly when the other
-    assert changed > 20  # the calls did write
+    assert changed > 10  # the calls did write
     assert shared.world({"id": "after"}).hash() == before  # and the base was never touched
 
 
