@@ -4,7 +4,7 @@
     trace_bench.load(folder), trace_bench.compare(a, b)
 
 What an environment, method, policy or trainer of your own is made of can be imported from here too
-(`from trace_bench import Score, Step, Task`); everything is loaded when it is asked for.
+(`from trace_bench import Score, Step, Task`).
 """
 
 from __future__ import annotations
@@ -12,89 +12,66 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from trace_bench.core.chat import answer_call, make_call, make_tool, read_call
+from trace_bench.core.errors import EpisodeError, TraceBenchError, UserError
+from trace_bench.core.protocols import (
+    ActsTogether,
+    AssignsAdvantages,
+    ContinuesAdapters,
+    Env,
+    FineTunes,
+    HasChecklist,
+    HasMilestones,
+    HasReference,
+    Lab,
+    Lender,
+    Method,
+    MethodPlan,
+    Need,
+    Phase,
+    PlannedRun,
+    Policy,
+    RanksLabels,
+    RunContext,
+    ShowsState,
+    Suite,
+    Synthesizes,
+    SynthesizesDomains,
+    TakesBack,
+    TakesReport,
+    Tracker,
+    Trainer,
+    TrainingJob,
+    TurnReply,
+    TurnRequest,
+    Typical,
+    Yardstick,
+)
+from trace_bench.core.types import (
+    AdapterRef,
+    AgentSpec,
+    Message,
+    Milestone,
+    Purpose,
+    Score,
+    Step,
+    StopReason,
+    Task,
+    Tool,
+    Trajectory,
+    Turn,
+)
 from trace_bench.core.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from trace_bench.core.chat import answer_call, make_call, make_tool, read_call
-    from trace_bench.core.errors import EpisodeError, TraceBenchError, UserError
-    from trace_bench.core.protocols import (
-        ActsTogether,
-        AssignsAdvantages,
-        ContinuesAdapters,
-        Env,
-        FineTunes,
-        HasChecklist,
-        HasMilestones,
-        HasReference,
-        Lab,
-        Lender,
-        Method,
-        MethodPlan,
-        Need,
-        Phase,
-        PlannedRun,
-        Policy,
-        RanksLabels,
-        RunContext,
-        ShowsState,
-        Suite,
-        Synthesizes,
-        SynthesizesDomains,
-        TakesBack,
-        TakesReport,
-        Tracker,
-        Trainer,
-        TrainingJob,
-        TurnReply,
-        TurnRequest,
-        Typical,
-        Yardstick,
-    )
-    from trace_bench.core.types import (
-        AdapterRef,
-        AgentSpec,
-        Message,
-        Milestone,
-        Purpose,
-        Score,
-        Step,
-        StopReason,
-        Task,
-        Tool,
-        Trajectory,
-        Turn,
-    )
     from trace_bench.runner.api import Comparison, Result, compare, load, run
-
-_HOMES = {
-    "trace_bench.core.chat": ("answer_call", "make_call", "make_tool", "read_call"),
-    "trace_bench.core.errors": ("EpisodeError", "TraceBenchError", "UserError"),
-    "trace_bench.core.protocols": (
-        *("ActsTogether", "AssignsAdvantages", "ContinuesAdapters", "Env", "FineTunes"),
-        *("HasChecklist", "HasMilestones", "HasReference", "Lab", "Lender", "Method"),
-        *("MethodPlan", "Need", "Phase", "PlannedRun", "Policy", "RanksLabels"),
-        *("RunContext", "ShowsState", "Suite", "Synthesizes", "SynthesizesDomains", "TakesBack"),
-        "TakesReport",
-        *("Tracker", "Trainer", "TrainingJob", "TurnReply", "TurnRequest", "Typical"),
-        "Yardstick",
-    ),
-    "trace_bench.core.types": (
-        *("AdapterRef", "AgentSpec", "Message", "Milestone", "Purpose", "Score", "Step"),
-        *("StopReason", "Task", "Tool", "Trajectory", "Turn"),
-    ),
-    "trace_bench.runner.api": ("Comparison", "Result", "compare", "load", "run"),
-}
-__all__ = ["__version__", *(name for names in _HOMES.values() for name in names)]
-
-
-if not TYPE_CHECKING:  # a type checker knows all names, and should know which are none
+else:  # a type checker knows all names, and should know which are none
+    _LATER = ("Comparison", "Result", "compare", "load", "run")  # need what is slow to import
 
     def __getattr__(name: str) -> Any:
-        for module, names in _HOMES.items():
-            if name in names:
-                return getattr(import_module(module), name)
+        if name in _LATER:
+            return getattr(import_module("trace_bench.runner.api"), name)
         raise AttributeError(f"module 'trace_bench' has no attribute {name!r}")
 
-
-def __dir__() -> list[str]:
-    return list(__all__)
+    def __dir__() -> list[str]:
+        return [*globals(), *_LATER]

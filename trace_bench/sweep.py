@@ -38,7 +38,7 @@ KEYS = (
 
 
 @dataclass(frozen=True)
-class Member:
+class SweepRun:
     """One run of a sweep: its overrides and its folder."""
 
     overrides: tuple[str, ...]
@@ -60,7 +60,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Ended:
+class LogLine:
     """A line of a sweep's log: how a run ended."""
 
     folder: str
@@ -116,13 +116,15 @@ def _text(value: Any) -> str:
     )
 
 
-def members(path: Path, extra: Sequence[str] = (), config_dir: Path | None = None) -> list[Member]:
+def members(
+    path: Path, extra: Sequence[str] = (), config_dir: Path | None = None
+) -> list[SweepRun]:
     """All runs of a sweep, every command line composed and checked before anything starts. `extra`:
     settings for all of them."""
     overrides = [(*run, *extra) for run in read_sweep(path)]
     settings = compose_all(overrides, config_dir)
     return [
-        Member(o, locate(s, parts_of(s)).folder, config_dir)
+        SweepRun(o, locate(s, parts_of(s)).folder, config_dir)
         for o, s in zip(overrides, settings, strict=True)
     ]
 
@@ -148,10 +150,10 @@ def main(arguments: Sequence[str]) -> int:
     return sweep(record, runs, given.jobs, given.retry)
 
 
-def sweep(path: Path, runs: Sequence[Member], jobs: int, retry: bool) -> int:
+def sweep(path: Path, runs: Sequence[SweepRun], jobs: int, retry: bool) -> int:
     """Runs all unfinished members and logs those that end in `path`. Returns 1 if a run failed or
     has no score, now or before, else 0."""
-    record = Lines(path, Ended)
+    record = Lines(path, LogLine)
     codes = {line.folder: line.code for line in record.existing}  # the last try counts
     failed = {folder for folder, code in codes.items() if code != 0}
     finished = [m for m in runs if m.summary is not None]
@@ -165,11 +167,11 @@ def sweep(path: Path, runs: Sequence[Member], jobs: int, retry: bool) -> int:
         print(f"failed before, skipped (--retry runs it again): {member.name}", flush=True)
     bad, started = len(skipped) + len(unscored), time.monotonic()
     with ThreadPoolExecutor(jobs) as pool, closing(record):
-        futures: dict[Future[tuple[int, str]], Member] = {pool.submit(_run, m): m for m in left}
+        futures: dict[Future[tuple[int, str]], SweepRun] = {pool.submit(_run, m): m for m in left}
         try:
             for done, future in enumerate(as_completed(futures), start=1):
                 member, (code, error) = futures[future], future.result()
-                record.append(Ended(str(member.folder), code, member.overrides, error))
+                record.append(LogLine(str(member.folder), code, member.overrides, error))
                 bad += code != 0
                 pace = (time.monotonic() - started) / done
                 print(
@@ -184,7 +186,7 @@ def sweep(path: Path, runs: Sequence[Member], jobs: int, retry: bool) -> int:
     return 1 if bad else 0
 
 
-def _run(member: Member) -> tuple[int, str]:
+def _run(member: SweepRun) -> tuple[int, str]:
     """Exit code and the last line of stderr of a run in a process of its own. On Linux it ends with
     this process, or the same command would find its folder locked by an orphaned run."""
     place = [] if member.config_dir is None else ["--config-dir", str(member.config_dir)]
@@ -209,7 +211,7 @@ def _with_parent() -> Callable[[], object] | None:
     return partial(control, _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def _outcome(member: Member, code: int, error: str) -> str:
+def _outcome(member: SweepRun, code: int, error: str) -> str:
     summary = member.summary
     if code != 0 or summary is None:
         return f"failed with exit code {code}: {error}"

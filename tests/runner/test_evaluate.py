@@ -89,7 +89,7 @@ def test_lost_episodes_are_shown_and_never_scored() -> None:
     assert (nothing["success"], nothing["n"], nothing["failures"]) == (None, 0, 2)
     row = figures_of.row("trace", lost, BASE)
     assert row is not None
-    assert "(1 lost)" in report.table([vars(row)], "title")
+    assert "(1 lost)" in report.table([row], "title")
 
 
 def make(

@@ -14,8 +14,13 @@ import trace_bench
 from trace_bench.__main__ import main
 from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.types import Boundary, Check, Failure, Score, StopReason, Trajectory, Turn
-from trace_bench.runner import health, report
-from trace_bench.runner.outcomes import outcome_of
+from trace_bench.runner import report
+from trace_bench.runner.outcomes import (
+    EpisodeCounts,
+    TrainingCounts,
+    equal_trials,
+    outcome_of,
+)
 
 REPLY = {"role": "assistant", "content": ""}
 TURN = Turn((), REPLY)
@@ -34,15 +39,14 @@ COUNTED = {
 }  # fmt: skip
 
 
-def test_rollouts_and_evaluation_are_counted_alike() -> None:
-    one, two = health.EpisodeCounts(), health.EpisodeCounts()
-    one.played(PLAYED)
-    two.evaluated(outcome_of("base", 0, t, 0) for t in PLAYED)
-    assert one.data() == two.data() == COUNTED
+def test_episodes_are_counted() -> None:
+    found = EpisodeCounts()
+    found.add(outcome_of("base", 0, t, 0) for t in PLAYED)
+    assert found.data() == COUNTED
 
 
 def test_training_is_summed_over_its_iterations() -> None:
-    found = health.TrainingCounts()
+    found = TrainingCounts()
     found.log({"phase": "prompt", "steps": 5})
     nothing = {"groups": None, "constant": None, "steps": None, "apart": None, "alarms": 0}
     nothing |= {"update_norm": None}
@@ -61,7 +65,7 @@ def test_training_is_summed_over_its_iterations() -> None:
 
 
 def test_the_lines_say_what_there_is() -> None:
-    still = health.EpisodeCounts(episodes=8).data()
+    still = EpisodeCounts(episodes=8).data()
     training = {"groups": 7, "constant": 4, "steps": 2}
     assert report.health_lines(
         {"method": COUNTED, "evaluation": still, **training, "equal_trials": 3}
@@ -76,7 +80,7 @@ def test_the_lines_say_what_there_is() -> None:
 
 
 def test_a_sampler_that_is_not_the_trained_policy_is_in_the_lines() -> None:
-    still = health.EpisodeCounts(episodes=8).data()
+    still = EpisodeCounts(episodes=8).data()
     training = {"groups": None, "constant": None, "steps": 2, "apart": 0.125, "alarms": 3}
     found = {"method": still, "evaluation": still, **training, "equal_trials": None}
     assert report.health_lines(found)[0].endswith(
@@ -101,7 +105,7 @@ def outcome(trial: int, tokens: int = 3) -> Outcome:
     ],
 )
 def test_trials_that_repeat_each_other(found: list[Outcome], equal: int | None) -> None:
-    assert health.equal_trials(found) == equal
+    assert equal_trials(found) == equal
 
 
 class Outage(Whole):

@@ -19,6 +19,7 @@ from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.scripted import ReferencePolicy
 from trace_bench.runner.bench import LOOKED_AT, NO_TASK, check_prompts, try_turn
 from trace_bench.runner.summary import selected_capabilities
+from trace_bench.settings.schema import PolicySettings
 
 TASKS = [toy_task(i) for i in range(40)]
 
@@ -95,10 +96,13 @@ class Asked(ReferencePolicy):
         return "asked"
 
 
+HOW = PolicySettings("asked", eval_temperature=0.5, max_tokens=7)
+
+
 def test_the_first_turn_is_asked_for_with_the_shortest_prompt() -> None:
     def asked(suite: ToySuite) -> TurnRequest:
         policy = Asked(suite)
-        assert try_turn(policy, suite, TASKS, temperature=0.5, max_tokens=7) == "asked"
+        assert try_turn(policy, suite, TASKS, HOW) == "asked"
         return policy.request
 
     found = asked(ToySuite())
@@ -118,7 +122,7 @@ def test_the_first_turn_is_asked_for_with_the_shortest_prompt() -> None:
         found = asked(suite)
         assert found.messages == (NO_TASK,) and found.tools == ()
     plain = ReferencePolicy(ToySuite())
-    assert try_turn(plain, ToySuite(), TASKS, temperature=0.0, max_tokens=7) is None
+    assert try_turn(plain, ToySuite(), TASKS, HOW) is None
 
 
 def test_controls_that_nobody_trained_are_no_capabilities(tmp_path: Path) -> None:

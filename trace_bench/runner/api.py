@@ -25,7 +25,7 @@ from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec, Trajectory
 from trace_bench.results.compare import check_same_settings
 from trace_bench.results.runs import read_run
-from trace_bench.results.statistics import paired_difference
+from trace_bench.results.statistics import paired_difference, task_means
 from trace_bench.runner import report
 from trace_bench.runner.folder import stored_summary
 from trace_bench.runner.pipeline import carry_out
@@ -169,11 +169,8 @@ def compare(a: Result | str | Path, b: Result | str | Path) -> Comparison:
 
 def _by_task(result: Result) -> dict[str, float]:
     """Mean success over trials of every held-out task that has a score."""
-    values: dict[str, list[float]] = {}
-    for line in read_lines(result.folder / "evaluation.jsonl", Outcome):
-        if line.agent == "final" and not line.lost:
-            values.setdefault(line.task, []).append(line.success)
-    return {task: sum(v) / len(v) for task, v in values.items()}
+    lines = read_lines(result.folder / "evaluation.jsonl", Outcome)
+    return task_means((o.task, o.success) for o in lines if o.agent == "final" and not o.lost)
 
 
 def _settings(

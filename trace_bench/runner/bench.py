@@ -34,7 +34,6 @@ from trace_bench.runner.build import (
     make_policy,
     make_roles,
     make_suite,
-    models_in_roles,
     run_context,
 )
 from trace_bench.runner.folder import Place
@@ -48,7 +47,7 @@ from trace_bench.runner.plan import (
 )
 from trace_bench.settings.identity import model_path
 from trace_bench.settings.registry import Part
-from trace_bench.settings.schema import Settings
+from trace_bench.settings.schema import PolicySettings, Settings
 
 
 @dataclass(frozen=True)
@@ -79,12 +78,8 @@ def build_bench(
     context = run_context(
         settings,
         parts,
-        fingerprint=place.fingerprint,
-        folder=place.folder,
-        identity=place.identity,
-        ask=roles.ask if "user" in models_in_roles(settings) else None,
-        judge=roles.ask if "judge" in models_in_roles(settings) else None,
-        simulator=roles.ask if "simulator" in models_in_roles(settings) else None,
+        roles.ask,
+        **vars(place),
         elsewhere=MAKER,
         clean_up=lambda: clean_up(settings),
     )
@@ -110,20 +105,9 @@ def build_bench(
     policy = stack.enter_context(closing(make_policy(parts, context)))
     held_out = tasks_of(suite, settings.evaluation.split)[: settings.evaluation.limit]
     return Bench(
-        settings=settings,
-        parts=parts,
-        place=place,
-        context=context,
-        suite=suite,
-        roles=roles,
-        trainer=trainer,
-        method=method,
-        plan=plan,
-        train=train,
-        held_out=held_out,
-        policy=policy,
-        log=log,
-    )
+        settings, parts, place, context, suite, roles, trainer, method, plan, train, held_out,
+        policy, log,
+    )  # fmt: skip
 
 
 def check_built(bench: Bench, new: bool) -> None:
@@ -138,16 +122,9 @@ def check_built(bench: Bench, new: bool) -> None:
 
 def _check_turns(bench: Bench) -> None:
     """Logs what is found out before the first episode about its prompt and its first turn."""
-    tasks, policy = bench.held_out, bench.settings.policy
     found = (
-        check_prompts(bench.policy, bench.suite, tasks),
-        try_turn(
-            bench.policy,
-            bench.suite,
-            tasks,
-            temperature=policy.eval_temperature,
-            max_tokens=policy.max_tokens,
-        ),
+        check_prompts(bench.policy, bench.suite, bench.held_out),
+        try_turn(bench.policy, bench.suite, bench.held_out, bench.settings.policy),
     )
     for line in filter(None, found):
         bench.log(line)
@@ -228,7 +205,7 @@ def check_prompts(policy: Policy, suite: Suite, tasks: Sequence[Task]) -> str | 
 
 
 def try_turn(
-    policy: Policy, suite: Suite, tasks: Sequence[Task], *, temperature: float, max_tokens: int
+    policy: Policy, suite: Suite, tasks: Sequence[Task], how: PolicySettings
 ) -> str | None:
     """Asks a policy that can be asked beforehand for one turn, given the shortest of the first
     prompts; returns what it says about it. If a model plays the user, or no task can be reset, the
@@ -237,10 +214,8 @@ def try_turn(
         return None
     steps = [] if suite.asks_user() else list(_opened(suite, _chosen(tasks)))
     first = min(steps, key=_length, default=Step((NO_TASK,)))
-    request = TurnRequest(
-        -1, first.messages, first.tools, temperature=temperature, max_tokens=max_tokens
-    )
-    return policy.try_turn(request)
+    asked = TurnRequest(-1, first.messages, first.tools, temperature=how.eval_temperature)
+    return policy.try_turn(replace(asked, max_tokens=how.max_tokens))
 
 
 def _chosen(tasks: Sequence[Task]) -> Sequence[Task]:

@@ -8,17 +8,12 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import (
-    Policy,
-    RunContext,
-    Source,
-    Suite,
-)
+from trace_bench.core.protocols import Ask, Policy, RunContext, Source, Suite
 from trace_bench.core.types import to_json
 from trace_bench.llm.client import Endpoint, check_extra, check_urls, read_key
 from trace_bench.llm.roles import Role, Roles
@@ -28,7 +23,14 @@ from trace_bench.sandbox.choose import Sandbox, Where, generated_suite, suite_in
 from trace_bench.sandbox.docker import ContainerLimits
 from trace_bench.settings.identity import model_path, parts_of, served_name
 from trace_bench.settings.registry import Part, find
-from trace_bench.settings.schema import PARTS, PartSettings, RoleSettings, Settings, parse
+from trace_bench.settings.schema import (
+    PARTS,
+    PartSettings,
+    PolicySettings,
+    RoleSettings,
+    Settings,
+    parse,
+)
 
 Parts = Mapping[str, Part]
 Log = Callable[[str], None]
@@ -39,25 +41,25 @@ def log_line(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def run_context(settings: Settings, parts: Parts, **facts: Any) -> RunContext:
-    """The facts of the run for factories. `facts`: those that are already known."""
-    policy = settings.policy
-    at_servers = "policy" in parts and parts["policy"].declared.at_servers
+def run_context(
+    settings: Settings, parts: Parts, ask: Ask | None = None, **facts: Any
+) -> RunContext:
+    """The facts of the run for factories. `ask`: asks the models in roles; `facts`: those that are
+    already known."""
+    played = models_in_roles(settings)
+    shared = {f.name for f in fields(RunContext)} & {f.name for f in fields(PolicySettings)}
     return RunContext(
         seed=settings.seed,
         budget=settings.budget,
         model=model_path(settings, parts) if parts else "",
         served_model=served_name(settings.model),
-        batch=policy.batch,
-        context=policy.context,
-        threads=policy.threads,
-        device=policy.device,
-        dtype=policy.dtype,
-        max_turns=policy.max_turns,
-        max_tokens=policy.max_tokens,
         dev_split=settings.env.dev_split,
         settings=plain(settings),
-        at_servers=at_servers,
+        at_servers="policy" in parts and parts["policy"].declared.at_servers,
+        ask=ask if "user" in played else None,
+        judge=ask if "judge" in played else None,
+        simulator=ask if "simulator" in played else None,
+        **{name: getattr(settings.policy, name) for name in shared},
         **facts,
     )
 
@@ -113,8 +115,8 @@ def generated_suites(settings: Settings, run: RunContext, log: Log = log_line) -
 
 def make_roles(settings: Settings, path: Path, log: Log = log_line) -> Roles:
     """The models in roles, with their stored answers in `path`."""
-    chosen = {name: how for name, how in settings.llm.roles.items() if how.by == "endpoint"}
-    return Roles({name: _role(name, how, log) for name, how in chosen.items()}, path)
+    played = models_in_roles(settings)
+    return Roles({name: _role(name, how, log) for name, how in played.items()}, path)
 
 
 def _role(name: str, how: RoleSettings, log: Log) -> Role:
@@ -136,9 +138,9 @@ def _role(name: str, how: RoleSettings, log: Log) -> Role:
     return Role(endpoint, replace(how, extra=extra), lambda text: log(f"the {name}: {text}"))
 
 
-def models_in_roles(settings: Settings) -> frozenset[str]:
-    """The roles played by models."""
-    return frozenset(n for n, how in settings.llm.roles.items() if how.by == "endpoint")
+def models_in_roles(settings: Settings) -> dict[str, RoleSettings]:
+    """The roles played by models, and how."""
+    return {name: how for name, how in settings.llm.roles.items() if how.by == "endpoint"}
 
 
 def make_policy(parts: Parts, run: RunContext) -> Policy:
@@ -170,12 +172,8 @@ def suites_elsewhere(
     the file `llm`; `sources`: those of generated suites (`protocols.Source`)."""
     checked = parse(settings)
     parts = parts_of(checked)
-    played, roles = models_in_roles(checked), make_roles(checked, llm)
-    ask = roles.ask if "user" in played else None
-    judge = roles.ask if "judge" in played else None
-    simulator = roles.ask if "simulator" in played else None
-    asked = {"ask": ask, "judge": judge, "simulator": simulator}
-    context = run_context(checked, parts, fingerprint=run, folder=llm.parent, **asked)
+    ask = make_roles(checked, llm).ask
+    context = run_context(checked, parts, ask, fingerprint=run, folder=llm.parent)
     suites = Suites(make_suite(checked, parts, context))
     make = generated_suites(checked, context)
     for source in (Source(**s) for s in sources):

@@ -15,13 +15,13 @@ from trace_bench.core.run_files import FLOORS
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import splits_of, tasks_of
-from trace_bench.runner import health
 from trace_bench.runner.evaluate import Evaluator
 from trace_bench.runner.outcomes import (
+    EpisodeCounts,
     EvaluationPlan,
     KnownOutcomes,
     Outcome,
-    Routing,
+    RouterFigures,
     acts_alike,
     choices_of,
     only,
@@ -54,8 +54,8 @@ class Evaluation:
         """`tasks`: the held-out ones. `points`: the rollout counts of the curve, ascending."""
         self.outcomes: dict[str, list[Outcome]] = {}
         self.points: list[dict[str, Any]] = []
-        self.routed: Routing | None = None
-        self.validated: Routing | None = None
+        self.routed: RouterFigures | None = None
+        self.validated: RouterFigures | None = None
         self._player, self._settings, self._due = player, settings, tuple(points)
         self._progress, self._clock = progress, clock
         self._plan = EvaluationPlan(tuple(tasks), settings.evaluation.trials)
@@ -144,27 +144,17 @@ class Evaluation:
         """Episodes in the files, of all agents."""
         return self._held_out.count + self._curve.count + self._routing.count
 
-    @property
-    def turns(self) -> int:
-        """Turns of all agents on the held-out tasks."""
-        return sum(o.turns for o in self._held_out.everything())
+    def everything(self) -> EpisodeCounts:
+        """The episodes of all agents and scripted bounds on the held-out tasks."""
+        found = EpisodeCounts()
+        found.add(self._held_out.everything())
+        return found
 
-    @property
-    def malformed(self) -> int:
-        """Turns among those with a malformed tool call."""
-        return sum(o.malformed for o in self._held_out.everything())
-
-    @property
-    def items(self) -> int:
-        """Checklist items in the scores of all agents on the held-out tasks."""
-        return sum(o.items for o in self._held_out.everything())
-
-    def health(self) -> health.EpisodeCounts:
-        """The episodes of all agents on the held-out tasks, those of an unchanged agent once. The
-        scripted bounds' are left out."""
+    def health(self) -> EpisodeCounts:
+        """The episodes of all agents on the held-out tasks, those of an unchanged agent once."""
         agents = [o for o in self._held_out.everything() if o.agent not in FLOORS]
-        found = health.EpisodeCounts()
-        found.evaluated({(o.version, o.task, o.trial): o for o in agents}.values())
+        found = EpisodeCounts()
+        found.add({(o.version, o.task, o.trial): o for o in agents}.values())
         return found
 
     def close(self) -> None:

@@ -22,7 +22,7 @@ from trace_bench.core.store import (
     write_text,
 )
 from trace_bench.core.yaml_file import read_settings
-from trace_bench.runner import health, report
+from trace_bench.runner import report
 from trace_bench.runner.build import plain
 from trace_bench.settings.identity import differences, identity
 from trace_bench.settings.registry import Part
@@ -91,12 +91,18 @@ def stored_summary(folder: Path) -> dict[str, Any] | None:
     try:
         report.closing(summary)
         report.beside("", summary)
-        health.lost(summary)
+        lost_of(summary)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
             f"{path} is damaged ({type(error).__name__}: {error}). {REPAIRS[SUMMARY]}"
         ) from error
     return summary
+
+
+def lost_of(summary: Mapping[str, Any]) -> int:
+    """How many held-out episodes of a finished run were lost; 0 for summaries without a health."""
+    health = summary.get("health")
+    return 0 if health is None else sum(health["evaluation"]["lost"].values())
 
 
 LOCK = ".lock"

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from trace_bench.core.errors import TraceBenchError, UserError, outlasting
-from trace_bench.core.protocols import MethodPlan, Phase, Suite, Trainer
+from trace_bench.core.protocols import MethodPlan, Phase, RunContext, Suite, Trainer
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls, read_key
 from trace_bench.play.suites import tasks_of
 from trace_bench.policies import check_device
@@ -84,13 +85,8 @@ def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
     return "\n".join(lines), bool(f.missing)
 
 
-def _context(f: Forecast) -> Any:
-    played = models_in_roles(f.settings)
-    ask = _no_answer if "user" in played else None
-    judge = _no_answer if "judge" in played else None
-    simulator = _no_answer if "simulator" in played else None
-    asked = {"ask": ask, "judge": judge, "simulator": simulator}
-    return run_context(f.settings, f.parts, fingerprint="dry-run", **asked)
+def _context(f: Forecast) -> RunContext:
+    return run_context(f.settings, f.parts, _no_answer, fingerprint="dry-run", suite=f.suite)
 
 
 def _no_answer(role: str, messages: object, schema: object = None) -> str:
@@ -102,10 +98,8 @@ def _tasks(f: Forecast) -> Suite | None:
     suite = _found(f, lambda: make_suite(f.settings, f.parts, _context(f)))
     if suite is None and f.settings.sandbox.name != "inline":
         here = replace(f.settings, sandbox=SandboxSettings("inline"))
-        try:
+        with suppress(UserError):
             return make_suite(here, f.parts, _context(f))
-        except UserError:
-            return None
     return suite
 
 
@@ -117,7 +111,7 @@ def _rest(f: Forecast) -> None:
         tracker.close()
     if f.parts["policy"].origin is None:
         return
-    policy = _found(f, lambda: make_policy(f.parts, replace(_context(f), suite=f.suite)))
+    policy = _found(f, lambda: make_policy(f.parts, _context(f)))
     if policy is None:
         return
     if f.plan is not None and f.suite is not None and f.trainer is not None:
@@ -215,8 +209,8 @@ def _requests(f: Forecast, rollouts: int) -> list[str]:
             f"before the first episode: one turn at each of {servers} server(s), up to "
             f"{2 * servers} requests and no rollout"
         )
-    for name, role in f.settings.llm.roles.items():
-        if role.by == "endpoint" and questions.get(name):
+    for name, role in models_in_roles(f.settings).items():
+        if questions.get(name):
             asked = questions[name] * (1 if name == "user" else role.tries)
             read = asked * max(0, role.context - role.max_tokens)
             lines.append(
@@ -286,8 +280,7 @@ def _servers(settings: Settings, parts: Parts) -> list[str]:
     named: list[tuple[str, Mapping[str, Any]]] = []
     if parts["policy"].declared.at_servers:
         named.append(("policy", parts["policy"].options))
-    for name in sorted(models_in_roles(settings)):
-        role = settings.llm.roles[name]
+    for name, role in sorted(models_in_roles(settings).items()):
         named.append((f"llm.{name}", {"base_url": role.base_url, "key_env": role.key_env}))
     asked: dict[tuple[object, ...], tuple[str, Mapping[str, Any]]] = {}
     for where, how in named:  # each server once, by the first that asks it

@@ -30,7 +30,6 @@ from trace_bench.core.protocols import (
     Source,
     State,
     Suite,
-    TakesBack,
     Tracker,
     Trainer,
 )
@@ -44,12 +43,12 @@ from trace_bench.core.types import (
     Trajectory,
 )
 from trace_bench.llm.roles import Roles
-from trace_bench.play.known import KnownCalls, play_missing
+from trace_bench.play.known import KnownCalls
 from trace_bench.play.rollouts import Batch, Player
 from trace_bench.play.suites import generated_key
-from trace_bench.runner import health
-from trace_bench.runner.episodes import AGAIN, NOT_AGAIN, EpisodeFile, check, counts, too_many
-from trace_bench.runner.ledger import Ledger, entry
+from trace_bench.runner.episodes import CallStore, NamedCall
+from trace_bench.runner.ledger import Ledger
+from trace_bench.runner.outcomes import EpisodeCounts, TrainingCounts, outcome_of
 from trace_bench.runner.progress import Aside, Progress
 
 T = TypeVar("T")
@@ -106,23 +105,19 @@ class RunLab:
         self._player = player
         self._listeners = listeners
         self._models = models or Models()
-        self._known = known
-        self._max_lost = max_lost
         self._sources: dict[str, Source] = {}
-        self._trajectories = EpisodeFile(folder / "trajectories.jsonl")
+        self._calls = CallStore(folder, ledger, player, known, max_lost, self._show, self.log)
         self._latest: tuple[int, AgentSpec] | None = None
-        self._calls: set[str] = set()
+        self._calls_made: set[str] = set()
         self._heard: list[Hear] = []
         self.spent = 0  # by the calls made so far
         self.seconds: dict[str, float] = {}  # wall time in rollouts, by purpose
-        self.episodes, self.training = health.EpisodeCounts(), health.TrainingCounts()
+        self.episodes, self.training = EpisodeCounts(), TrainingCounts()
 
     def budget_left(self) -> int:
-        """Rollouts of the budget that are left after the calls so far."""
         return self.ledger.budget - self.spent
 
     def charges(self, purpose: Purpose) -> bool:
-        """Whether the budget pays for rollouts of this purpose."""
         return purpose in self.ledger.charged
 
     def rollouts(
@@ -146,26 +141,20 @@ class RunLab:
         too many of the episodes are lost.
         """
         charge = self._charge(call, len(tasks), purpose)
-        self._calls.add(call)
+        self._calls_made.add(call)
         if self._listeners.on_checkpoint is not None and self._latest is not None:
             self._listeners.on_checkpoint(*self._latest, self.spent + charge)
         self._listeners.progress.step(call)
         started = time.monotonic()
-        self.ledger.check(call, len(tasks), purpose)
         seeds = tuple(stable_seed(self.seed, call, i) for i in range(len(tasks)))
         way = None if route is None else tuple(route)
         told = None if hints is None else tuple(hints)
         batch = Batch(agent, tuple(tasks), seeds, temperature, way, told)
-        self._take_back(call, batch, by)
-        there = self._answered(call, batch, purpose)
-        self._check_lost(call, batch, there, by)
-        if len(there) < len(batch):
-            self._complete(call, batch, purpose, there, by)
-        if self._known is not None and by is None and self._player.repeats:
-            self._known.keep(call, batch, there)
-        out = [there[i] for i in range(len(batch))]
+        out = self._calls.play(NamedCall(call, batch, purpose, by))
         self.spent += charge
-        self._count(out, purpose, time.monotonic() - started)
+        self.episodes.add(outcome_of("", 0, trajectory, 0) for trajectory in out)
+        seconds = self.seconds.get(purpose.value, 0.0) + time.monotonic() - started
+        self.seconds[purpose.value] = seconds
         for hear in self._heard:
             hear(tasks, out)
         return out
@@ -220,8 +209,6 @@ class RunLab:
         return self.folder / name
 
     def prompt_limit(self, role: str) -> int | None:
-        """The prompt limit, in characters, of the model in that role; None if a program plays the
-        role."""
         roles = self._models.roles
         player = roles.role(role) if roles is not None else None
         return None if player is None else player.characters
@@ -242,16 +229,13 @@ class RunLab:
         return self._models.roles.usable(role, call, messages, read, schema)
 
     def retract(self, role: str, calls: str) -> None:
-        """Discards the answers to all questions whose name begins with `calls`."""
         if self._models.roles is not None:
             self._models.roles.retract(role, calls)
 
     def suite_of(self, task: Task) -> Suite:
-        """The suite of a task: the target suite or a generated one."""
         return self._player.suites.of(task)
 
     def sources(self) -> list[Source]:
-        """The sources of the generated suites in use."""
         return list(self._sources.values())
 
     def generated_suite(
@@ -278,13 +262,13 @@ class RunLab:
 
     def close(self) -> None:
         self.ledger.close()
-        self._trajectories.close()
+        self._calls.close()
         self._listeners.tracker.close()
         self._player.suites.close()
 
     def _charge(self, call: str, count: int, purpose: Purpose) -> int:
         """The rollouts charged for a call. Raises if the call is not permitted."""
-        if call in self._calls:
+        if call in self._calls_made:
             raise ValueError(f"the call {call!r} was made before; names are unique in a run")
         if purpose is Purpose.EVALUATION:
             raise ValueError("held-out evaluation is run outside the lab")
@@ -296,108 +280,7 @@ class RunLab:
             )
         return charge
 
-    def _take_back(self, call: str, batch: Batch, by: PlayElsewhere | None) -> None:
-        """Forgets the stored lost episodes of a call that lost too many. The trajectories come
-        last: as long as they are there, a start that was cut off is repeated by the next one."""
-        if not _goes_back(by):
-            return
-        stored = self._trajectories.of(call)
-        lost = [
-            i for i, t in stored.items() if i < len(batch) and counts(batch.tasks[i], t.failure)
-        ]
-        if not too_many(len(lost), len(batch), self._max_lost):
-            return
-        gone = frozenset(lost)
-        if isinstance(by, TakesBack):
-            by.take_back([i for i in range(len(batch)) if i in gone or i not in stored])
-        self.ledger.take_back(call, lost)
-        self._trajectories.take_back(call, lost)
-        self.log(f"{call}: {len(lost)} lost episodes are run again")
-
-    def _check_lost(
-        self, call: str, batch: Batch, there: Mapping[int, Trajectory], by: PlayElsewhere | None
-    ) -> None:
-        """Raises UserError if too many episodes of the call are lost."""
-        lost = [_cause(t) for i, t in there.items() if counts(batch.tasks[i], t.failure)]
-        remedy = AGAIN if _goes_back(by) else NOT_AGAIN
-        check(call, lost, len(batch), self._max_lost, self._player.faults, remedy)
-
-    def _answered(self, call: str, batch: Batch, purpose: Purpose) -> dict[int, Trajectory]:
-        """The call's episodes that are on disk, in the order in which they ended."""
-        there = self._trajectories.take(call)
-        for i, trajectory in there.items():
-            self._check_same(call, i, trajectory, batch)
-            # Its ledger line is missing if the run was killed between the two writes.
-            self.ledger.record(entry(call, i, purpose, trajectory))
-            self._show(trajectory, purpose)
-        return there
-
-    def _complete(
-        self,
-        call: str,
-        batch: Batch,
-        purpose: Purpose,
-        there: dict[int, Trajectory],
-        by: PlayElsewhere | None,
-    ) -> None:
-        """Runs the missing episodes; adds each to `there` and to the files when it ends."""
-
-        def ended(index: int, trajectory: Trajectory) -> None:
-            # The trajectory is written first, so every ledger line has its trajectory.
-            self._trajectories.add(call, index, trajectory)
-            self.ledger.record(entry(call, index, purpose, trajectory))
-            there[index] = trajectory
-            self._show(trajectory, purpose)
-            if trajectory.failure is not None:
-                self._check_lost(call, batch, there, by)
-
-        def arrived(index: int, trajectory: Trajectory) -> None:
-            self._check_same(call, index, trajectory, batch)
-            ended(index, trajectory)
-
-        if by is not None:
-            by([i for i in range(len(batch)) if i not in there], arrived)
-        elif (known := self._elsewhere(call, batch)) is not None:
-            for index in [i for i in known if i not in there]:
-                ended(index, known[index])
-        else:
-            play_missing(self._player, batch, frozenset(there), ended)
-
-    def _elsewhere(self, call: str, batch: Batch) -> Mapping[int, Trajectory] | None:
-        """The episodes of the same call in another lab, if they are repeatable."""
-        if self._known is None or not self._player.repeats:
-            return None
-        return self._known.find(call, batch)
-
-    def _count(self, played: Sequence[Trajectory], purpose: Purpose, seconds: float) -> None:
-        self.episodes.played(played)
-        self.seconds[purpose.value] = self.seconds.get(purpose.value, 0.0) + seconds
-
     def _show(self, trajectory: Trajectory, purpose: Purpose) -> None:
         score = trajectory.score
         reward = None if score is None else score.similarity
         self._listeners.progress.episode(reward, charged=self.charges(purpose))
-
-    def _check_same(self, call: str, index: int, found: Trajectory, batch: Batch) -> None:
-        """Raises UserError unless a stored (or received) episode is the one that this call runs."""
-        expected = "nothing"
-        if index < len(batch):
-            task, version = batch.tasks[index], batch.agent.version
-            expected = f"{task.id} by {version}"
-            if (found.task, found.seed, found.agent) == (task.id, batch.seeds[index], version):
-                return
-        raise UserError(
-            f"{self.folder} was written by another version of the program: its call {call!r}, "
-            f"episode {index} is {found.task} by {found.agent}, and this version would run "
-            f"{expected}. Change the setting `run_dir`, or remove the folder."
-        )
-
-
-def _goes_back(by: PlayElsewhere | None) -> bool:
-    """Whether the lost episodes of a call can be run again at the next start."""
-    return by is None or isinstance(by, TakesBack)
-
-
-def _cause(trajectory: Trajectory) -> str:
-    failure = trajectory.failure
-    return "" if failure is None else f"{failure.boundary}: {failure.error} ({trajectory.task})"

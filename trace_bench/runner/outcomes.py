@@ -1,16 +1,18 @@
 """The outcomes of an evaluation, a line per agent, task and trial, and the figures made of them: of
-an agent, and of a router against the best choice of adapter for each task."""
+an agent, of a router against the best choice of adapter for each task, and of the run's health:
+what was lost, cut off or unreadable, and whether training learned from it."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from trace_bench.core.lines import Figures, Outcome
-from trace_bench.core.types import AdapterRef, AgentSpec, Task, Trajectory
+from trace_bench.core.types import AdapterRef, AgentSpec, StopReason, Task, Trajectory
 from trace_bench.results.statistics import paired_difference, share_interval, task_means
 from trace_bench.runner.episodes import Spot
 
@@ -85,7 +87,7 @@ def outcome_of(label: str, trial: int, trajectory: Trajectory, attempt: int) -> 
 
 
 @dataclass(frozen=True)
-class Routing:
+class RouterFigures:
     """The quality of a router, computed from every adapter's outcome on every task."""
 
     oracle: tuple[Outcome, ...]  # per task and trial the best of base model and adapters
@@ -95,8 +97,21 @@ class Routing:
     decisive: int  # tasks on which the choices differ in score
     agreement_decisive: float | None  # the same among those; None when there are none
 
+    def data(self) -> dict[str, Any]:
+        """As they are in summary.json."""
+        return {
+            "agreement": self.agreement,
+            "decisive": self.decisive,
+            "agreement_decisive": self.agreement_decisive,
+            "single": self.single,
+            "oracle_score": score(self.oracle),
+            "single_score": score(self.single_outcomes),
+        }
 
-def routing(choices: Mapping[str | None, Sequence[Outcome]], final: Sequence[Outcome]) -> Routing:
+
+def routing(
+    choices: Mapping[str | None, Sequence[Outcome]], final: Sequence[Outcome]
+) -> RouterFigures:
     """`choices[name][i]` is adapter `name` (None: base model) on the i-th episode of the plan,
     `final[i]` the routed agent's outcome there. The base model wins ties, then the earlier adapter.
 
@@ -112,7 +127,7 @@ def routing(choices: Mapping[str | None, Sequence[Outcome]], final: Sequence[Out
     agree = [
         _rank(choices.get(o.adapter, final)[i]) >= _rank(oracle[i]) for i, o in enumerate(final)
     ]
-    return Routing(
+    return RouterFigures(
         oracle=oracle,
         single=single or "base model",
         single_outcomes=tuple(choices[single]),
@@ -149,20 +164,6 @@ def _total(outcomes: Sequence[Outcome]) -> tuple[float, float]:
     return (sum(o.success for o in outcomes), sum(o.similarity for o in outcomes))
 
 
-@dataclass(frozen=True)
-class TableRow:
-    """One agent's figures on the held-out tasks; `difference`: to the base agent, paired."""
-
-    name: str
-    success: float
-    low: float
-    high: float
-    similarity: float
-    n: int  # tasks
-    failures: int  # episodes that the infrastructure lost; in no other number
-    difference: Mapping[str, Any] | None = None
-
-
 def score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     """{success, similarity, n, interval, failures}: means over tasks, interval of the success.
 
@@ -185,22 +186,25 @@ def score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def row(name: str, outcomes: Sequence[Outcome], base: Sequence[Outcome] | None) -> TableRow | None:
-    """The table row of an agent; None if none of its episodes has a score."""
+def row(
+    name: str, outcomes: Sequence[Outcome], base: Sequence[Outcome] | None
+) -> dict[str, Any] | None:
+    """The table row of an agent, with its paired difference to the base agent; None if none of its
+    episodes has a score. `n`: tasks; `failures`: lost episodes, which are in no other number."""
     figures = score(outcomes)
     if figures["n"] == 0:
         return None
     low, high = figures["interval"]
-    return TableRow(
-        name=name,
-        success=figures["success"],
-        low=low,
-        high=high,
-        similarity=figures["similarity"],
-        n=figures["n"],
-        failures=figures["failures"],
-        difference=None if base is None else difference(outcomes, base),
-    )
+    return {
+        "name": name,
+        "success": figures["success"],
+        "low": low,
+        "high": high,
+        "similarity": figures["similarity"],
+        "n": figures["n"],
+        "failures": figures["failures"],
+        "difference": None if base is None else difference(outcomes, base),
+    }
 
 
 def difference(treated: Sequence[Outcome], control: Sequence[Outcome]) -> dict[str, Any] | None:
@@ -212,3 +216,84 @@ def difference(treated: Sequence[Outcome], control: Sequence[Outcome]) -> dict[s
         return None
     result = paired_difference({t: one[t] for t in both}, {t: two[t] for t in both})
     return dataclasses.asdict(result)
+
+
+@dataclass
+class EpisodeCounts:
+    """Counts of episodes: how many, lost ones by boundary, those cut off by the context and by the
+    limit of turns; of turns: how many, and those with a tool call that cannot be read; and of the
+    checklist items in the scores."""
+
+    episodes: int = 0
+    lost: Counter[str] = field(default_factory=Counter)
+    context: int = 0
+    turn_limit: int = 0
+    turns: int = 0
+    malformed: int = 0
+    items: int = 0
+
+    def add(self, outcomes: Iterable[Outcome]) -> None:
+        """Adds episodes: of the held-out ones, the last attempts."""
+        for o in outcomes:
+            self.episodes += 1
+            if o.error is not None and o.lost:
+                self.lost[o.error.partition(":")[0]] += 1
+            self.context += o.stop is StopReason.CONTEXT_LIMIT
+            self.turn_limit += o.stop is StopReason.TURN_LIMIT
+            self.turns += o.turns
+            self.malformed += o.malformed
+            self.items += o.items
+
+    def data(self) -> dict[str, Any]:
+        return {**vars(self), "lost": dict(sorted(self.lost.items()))}
+
+
+PHASES = ("training", "fine-tuning")
+"""The phases whose lines of metrics are about training."""
+
+
+@dataclass
+class TrainingCounts:
+    """Sums over the metrics of training iterations: groups of rollouts, those of them without an
+    advantage, optimizer steps. None: no trainer has reported it. `apart`: the largest of the
+    iterations' mean differences between sampler and trainer, in log-probability; `alarms`: the
+    iterations in which it was more than the trainer allows. `update_norm`: the largest norm of a
+    layer's update so far."""
+
+    groups: int | None = None
+    constant: int | None = None
+    steps: int | None = None
+    apart: float | None = None
+    alarms: int = 0
+    update_norm: float | None = None
+
+    def log(self, values: Mapping[str, Any]) -> None:
+        """Adds one line of metrics with `groups`, `constant_share` (of the groups), `steps`,
+        `logprob_difference_mean`, `logprob_alarm` or `update_norm`; lines of other phases are left
+        out."""
+        if values.get("phase") not in PHASES:
+            return
+        groups, share, steps = (values.get(k) for k in ("groups", "constant_share", "steps"))
+        if (apart := values.get("logprob_difference_mean")) is not None:
+            self.apart = max(self.apart or 0.0, apart)
+        self.alarms += bool(values.get("logprob_alarm"))
+        if (norm := values.get("update_norm")) is not None:
+            self.update_norm = max(self.update_norm or 0.0, norm)
+        if groups is not None and share is not None:
+            self.groups = (self.groups or 0) + groups
+            self.constant = (self.constant or 0) + round(share * groups)
+        if steps is not None:
+            self.steps = (self.steps or 0) + steps
+
+
+def equal_trials(outcomes: Sequence[Outcome]) -> int | None:
+    """The number of trials of each task if there are several and none differs from the first in
+    score, turns or tokens; else None."""
+    by_task: dict[str, list[tuple[Any, ...]]] = {}
+    for o in outcomes:
+        by_task.setdefault(o.task, []).append((o.score, o.stop, o.turns, o.tokens))
+    trials = {len(found) for found in by_task.values()}
+    if trials in (set(), {1}):
+        return None
+    same = all(one == found[0] for found in by_task.values() for one in found)
+    return max(trials) if same else None

@@ -27,7 +27,7 @@ from trace_bench.play.known import KnownCalls
 from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults
 from trace_bench.play.suites import Suites
-from trace_bench.runner import health, report
+from trace_bench.runner import report
 from trace_bench.runner.beginning import base_agent, beginning_of
 from trace_bench.runner.bench import (
     Bench,
@@ -46,6 +46,7 @@ from trace_bench.runner.folder import (
     claim,
     holds_run,
     locate,
+    lost_of,
     only_writer,
     stored_summary,
 )
@@ -129,7 +130,7 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
     with few_collections(), only_writer(place.folder), ExitStack() as stack:
         resumed = belongs(place)
         summary = stored_summary(place.folder) if resumed else None
-        if summary is not None and (gone := health.lost(summary)):
+        if summary is not None and (gone := lost_of(summary)):
             log(f"{gone} held-out episodes were lost; they are run again")
         elif summary is not None:
             summary = _reported_again(settings, parts, place, summary, log)
@@ -153,7 +154,7 @@ def _finished(parts: Mapping[str, Part], place: Place) -> Done | None:
     if parts["tracker"].declared.awaits_result() or not holds_run(place):
         return None
     summary = stored_summary(place.folder) if belongs(place) else None
-    if summary is None or health.lost(summary):
+    if summary is None or lost_of(summary):
         return None
     return Done(place.folder, summary, stored=True)
 
@@ -325,7 +326,7 @@ def _reported_again(
     tracker's failure if it fails."""
     if not parts["tracker"].declared.awaits_result():
         return summary
-    facts = {"fingerprint": place.fingerprint, "folder": place.folder, "identity": place.identity}
+    facts: dict[str, Any] = vars(place)
     tracker: Tracker = parts["tracker"].make(run_context(settings, parts, **facts))
     with closing(Metrics(place.folder / "metrics.jsonl", tracker, log)) as metrics:
         metrics.conclude(summary)

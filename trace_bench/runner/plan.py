@@ -37,7 +37,7 @@ def _planned(settings: Settings, method: Method, trainer: Trainer, tasks: int) -
         trainer=trainer,
         points=_points(settings),
         charged=CHARGED[settings.accounting],
-        models=models_in_roles(settings),
+        models=frozenset(models_in_roles(settings)),
     )
     found: object = method.plan(run)
     if not isinstance(found, MethodPlan):

@@ -19,11 +19,11 @@ from trace_bench.llm.roles import IN_EPISODES, cost_per_item
 from trace_bench.play.suites import about_of, name_of
 from trace_bench.results.captions import SHOWN
 from trace_bench.runner.bench import Bench
+from trace_bench.runner.build import models_in_roles
 from trace_bench.runner.evaluation import Evaluation
 from trace_bench.runner.folder import Place
-from trace_bench.runner.health import equal_trials
 from trace_bench.runner.lab import RunLab
-from trace_bench.runner.outcomes import Outcome, Routing, TableRow, difference, row, score
+from trace_bench.runner.outcomes import Outcome, difference, equal_trials, row, score
 from trace_bench.settings.identity import model_path, suite_identity, weights_count
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import Settings
@@ -94,9 +94,9 @@ def summarize(bench: Bench, evaluation: Evaluation, lab: RunLab, run: Finished) 
         "base_score": score(base),
         "difference": difference(final, base),
         **_without_known_bad(bench, final, base),
-        "table": [to_json(row) for row in _rows(bench, evaluation, run)],
-        "routing": None if routed is None else _routing_figures(routed),
-        "routing_dev": None if validated is None else _routing_figures(validated),
+        "table": _rows(bench, evaluation, run),
+        "routing": None if routed is None else routed.data(),
+        "routing_dev": None if validated is None else validated.data(),
         "llm": _costs(bench, evaluation, lab),
         "health": _health(evaluation, lab, run),
         "curve": list(evaluation.points),
@@ -127,9 +127,11 @@ def _costs(bench: Bench, evaluation: Evaluation, lab: RunLab) -> dict[str, Any]:
     usage: dict[str, Any] = dict(bench.roles.usage())
     if counts := bench.policy.usage():
         usage["policy"] = counts
-    turns = {"method": lab.episodes.turns, "evaluation": evaluation.turns}
-    bad = {"method": lab.episodes.malformed, "evaluation": evaluation.malformed}
-    items = {"method": lab.episodes.items, "evaluation": evaluation.items}
+    counted = {"method": lab.episodes, "evaluation": evaluation.everything()}
+    turns, bad, items = (
+        {name: getattr(counts, key) for name, counts in counted.items()}
+        for key in ("turns", "malformed", "items")
+    )
     shares = cost_per_item(usage, sum(items.values()))
     return {"usage": usage, "turns": turns, "malformed": bad, "items": items, "per_item": shares}
 
@@ -165,7 +167,7 @@ def _without_known_bad(
 
 def _models(settings: Settings) -> dict[str, dict[str, Any]]:
     """The models in roles besides the agent."""
-    played = {name: how for name, how in settings.llm.roles.items() if how.by == "endpoint"}
+    played = models_in_roles(settings)
     return {name: {k: getattr(how, k) for k in SHOWN} for name, how in played.items()}
 
 
@@ -180,7 +182,7 @@ def _unscored(outcomes: Mapping[str, Sequence[Outcome]]) -> list[str]:
     return [name for name, found in agents.items() if all(o.lost for o in found)]
 
 
-def _rows(bench: Bench, evaluation: Evaluation, run: Finished) -> list[TableRow]:
+def _rows(bench: Bench, evaluation: Evaluation, run: Finished) -> list[dict[str, Any]]:
     """The closing table: base and method first, then what bounds them."""
     outcomes, routed = evaluation.outcomes, evaluation.routed
     base = outcomes["base"]
@@ -195,17 +197,6 @@ def _rows(bench: Bench, evaluation: Evaluation, run: Finished) -> list[TableRow]
     there = [name for name in ROW_NAMES if name in outcomes]
     rows += [row(ROW_NAMES[name], outcomes[name], base) for name in there]
     return [row for row in rows if row is not None]
-
-
-def _routing_figures(routed: Routing) -> dict[str, Any]:
-    return {
-        "agreement": routed.agreement,
-        "decisive": routed.decisive,
-        "agreement_decisive": routed.agreement_decisive,
-        "single": routed.single,
-        "oracle_score": score(routed.oracle),
-        "single_score": score(routed.single_outcomes),
-    }
 
 
 def selected_capabilities(folder: Path) -> list[str] | None:

@@ -74,7 +74,7 @@ GUIDES = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class Entry:
+class Setting:
     """A setting: its whole name, its value by default, and what it is."""
 
     name: str
@@ -138,7 +138,7 @@ def _said(text: str) -> Iterator[tuple[str, str]]:
         yield name, " ".join(said.split())
 
 
-def settings_of(group: str, choice: str, more: Path | None = None) -> list[Entry]:
+def settings_of(group: str, choice: str, more: Path | None = None) -> list[Setting]:
     """Every setting of a choice, with its value there."""
     if group not in GROUPS:
         return []
@@ -187,27 +187,27 @@ def _entries(
     about: Mapping[str, str],
     prefix: str = "",
     values: Mapping[str, Any] = MappingProxyType({}),
-) -> Iterator[Entry]:
+) -> Iterator[Setting]:
     """The settings, and below each those within it. `values`: in place of the defaults."""
     for key, parameter in known.items():
         name, value = prefix + key, values[key] if key in values else plain(parameter)
         named = choices(parameter.hint)
         if named and isinstance(value, Mapping):
-            yield Entry(name, value["name"], about.get(key, ""))
+            yield Setting(name, value["name"], about.get(key, ""))
             for cls in dict.fromkeys(named.values()):
                 own = {n: p for n, p in parameters(cls).items() if n != "name"}
                 when = " or ".join(n for n, c in named.items() if c is cls)
                 said = {n: f"{when}: {text}" for n, text in documented(cls).items()}
                 yield from _entries(own, said, f"{name}.")
         elif dataclasses.is_dataclass(parameter.hint) and isinstance(value, Mapping):
-            yield Entry(name, "", about.get(key, ""))
+            yield Setting(name, "", about.get(key, ""))
             within = parameters(parameter.hint)  # type: ignore[arg-type]
             yield from _entries(within, documented(parameter.hint), f"{name}.", value)
         else:
-            yield Entry(name, value, about.get(key, ""))
+            yield Setting(name, value, about.get(key, ""))
 
 
-def _overview(groups: Mapping[str, Sequence[str]], run: Iterable[Entry]) -> str:
+def _overview(groups: Mapping[str, Sequence[str]], run: Iterable[Setting]) -> str:
     lines = [INTRODUCTION, "", "Groups (group=choice):"]
     about = documented(Settings)
     for name, names in groups.items():
