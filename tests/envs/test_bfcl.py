@@ -330,8 +330,16 @@ def test_sums_without_end_are_refused() -> None:
         BfclCall("square_root", {"number": 2, "precision": 1e9}),
         BfclCall("power", {"base": 9, "exponent": 10**10}),
         BfclCall("round_number", {"number": 5, "decimal_places": -(10**10)}),
+        BfclCall("logarithm", {"value": 3, "base": 2, "precision": "200000"}),
+        BfclCall("logarithm", {"value": 3, "base": 2, "precision": " 3_000_000 "}),
     ):
         assert "must be between -1000 and 1000" in world.call(wanted)
+    for wanted in (
+        BfclCall("logarithm", {"value": "1e200000000", "base": 2, "precision": 5}),
+        BfclCall("multiply", {"a": "xx", "b": 10**12}),
+        BfclCall("multiply", {"a": [1], "b": 10**12}),
+    ):
+        assert "must be between" in world.call(wanted)
     assert json.loads(world.call(BfclCall("power", {"base": 2, "exponent": 10}))) == {
         "result": 1024
     }
@@ -349,6 +357,29 @@ def test_folders_that_are_copied_into_themselves_do_not_grow_without_end() -> No
         world.call(BfclCall("mv", {"source": f"b{n}", "destination": "a"}))
     assert "copied" in answers[5] and "more than 10000 files" in answers[-1]
     assert "matches" in world.call(BfclCall("find", {"path": ".", "name": "f"}))
+
+
+def test_a_removed_folder_that_is_worked_in_does_not_grow_without_end() -> None:
+    folder = {"type": "directory", "contents": {"f": {"type": "file", "content": "x"}}}
+    root = {"workspace": {"type": "directory", "contents": {"a": folder}}}
+    config = {"GorillaFileSystem": {"root": root}}
+    world = BfclWorld({"category": "base", "classes": ["GorillaFileSystem"], "config": config})
+    for name, arguments in (
+        ("mkdir", {"dir_name": "outer"}),
+        ("mv", {"source": "a", "destination": "outer"}),
+        ("cp", {"source": "outer", "destination": "other"}),
+        ("rm", {"file_name": "outer"}),
+        ("cd", {"folder": "other"}),
+        ("cd", {"folder": "a"}),
+        ("cd", {"folder": ".."}),  # the removed one, which the copy's folder came from
+    ):
+        assert "error" not in world.call(BfclCall(name, arguments)).lower()
+    answers = []
+    for n in range(40):
+        answers.append(world.call(BfclCall("cp", {"source": "a", "destination": f"b{n}"})))
+        world.call(BfclCall("mv", {"source": f"b{n}", "destination": "a"}))
+    assert "copied" in answers[5] and "more than 10000 files" in answers[-1]
+    assert "disk_usage" in world.call(BfclCall("du", {}))
 
 
 def test_the_clock_changes_nothing() -> None:

@@ -14,12 +14,22 @@ import pytest
 from playing import play
 from servers.scripted import serve
 from test_written import load
-from toy import ToySuite
+from toy import ToyEnv, ToySuite
 from trace_lab import BASE, MemoryLab
 from writer import BAD, GOOD, Writer, block, counting, paying_for
 
+from trace_bench.core.chat import answer_call
 from trace_bench.core.protocols import Hear, TurnRequest
-from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Tool
+from trace_bench.core.types import (
+    AgentSpec,
+    Message,
+    Purpose,
+    Score,
+    Step,
+    StopReason,
+    Task,
+    Tool,
+)
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.llm.client import Endpoint
 from trace_bench.llm.roles import Role, Roles
@@ -129,6 +139,25 @@ def test_floors_are_measured_on_the_tasks_of_training() -> None:
     with workers(late, 1) as (fresh,):
         (said,) = audit.before_training(accepted(fresh), fresh, SETTINGS)
     assert "only talks earns 1.00" in said
+
+
+class OneCall(ToyEnv):
+    """Pays for exactly one call, whatever it is."""
+
+    def step(self, action: Message) -> Step:
+        if action.get("tool_calls"):
+            self.calls = getattr(self, "calls", 0) + 1
+            return Step((answer_call(action["tool_calls"][0], "ok"),))
+        paid = getattr(self, "calls", 0) == 1
+        return Step((), done=True, score=Score(float(paid), paid), stop=StopReason.DONE)
+
+
+def test_one_call_at_random_is_a_floor_as_well_as_four() -> None:
+    suite = ToySuite()
+    suite.make = lambda: OneCall(6)  # type: ignore[method-assign]
+    floors = audit.measure(suite, suite.tasks("train")[:4], SETTINGS)
+    assert [f.earned for f in floors] == [0.0, 0.0, 0.0, 1.0]
+    assert "calls one tool at random earns 1.00" in audit.too_high(floors)[0]
 
 
 def keeping(*names: str) -> tuple[list[Trained], MemoryLab]:

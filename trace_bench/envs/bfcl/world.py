@@ -8,6 +8,7 @@ import copy
 import importlib
 import inspect
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,8 +17,10 @@ from typing import Any
 
 REFUSED = frozenset({"kill", "exit", "quit", "remove", "unlink", "popen", "Popen", "run"})
 """Names that the package's executor refuses."""
-# MathAPI computes to as many digits as a call asks for; these limits keep a call under a second.
+# MathAPI computes to as many digits as a call asks for, also where the number is a text, and
+# repeats a text or a list that is multiplied; these limits keep a call under a second.
 _MOST = {"precision": 1000, "decimal_places": 1000, "exponent": 1000}
+_LARGEST = 1e300
 _FILES = 10_000  # the most that may be copied: folders that are copied into each other double
 
 
@@ -60,11 +63,9 @@ class BfclWorld:
             raise ValueError(f"Function call {call.name} is not allowed.")
         if (method := self._methods.get(call.name)) is None:
             raise NameError(f"name {call.name!r} is not defined")
-        for name, most in _MOST.items():
-            value = call.arguments.get(name)
-            if isinstance(value, int | float) and abs(value) > most:
-                raise ValueError(f"{name} must be between -{most} and {most}")
-        if call.name == "cp" and _is_full(self.instances["GorillaFileSystem"].root):
+        if "MathAPI" in self.instances and call.name in methods_of("MathAPI"):
+            _check_numbers(call.arguments)
+        if call.name == "cp" and _is_full(self.instances["GorillaFileSystem"]):
             raise ValueError(f"there are more than {_FILES} files and folders")
         # Tools keep what they are given, so every replay gives them values of its own.
         return method(*copy.deepcopy(call.given), **copy.deepcopy(dict(call.arguments)))
@@ -119,14 +120,45 @@ class _Release(datetime):
         return cls(2026, 3, 23)
 
 
-def _is_full(root: Any) -> bool:
-    """Whether a folder holds more than `_FILES` files and folders."""
-    left, count = [root], 0
-    while left and count <= _FILES:
-        inner = getattr(left.pop(), "contents", {}).values()
-        count += len(inner)
-        left += inner
-    return count > _FILES
+def _check_numbers(arguments: Mapping[str, Any]) -> None:
+    """Raises ValueError for what would compute without end."""
+    repeated = any(isinstance(v, list) or _number(v) is None for v in arguments.values())
+    for name, value in arguments.items():
+        most = _MOST.get(name, 10**6 if repeated else _LARGEST)
+        if (number := _number(value)) is not None and not abs(number) <= most:
+            raise ValueError(f"{name} must be between -{most} and {most}")
+
+
+def _number(value: Any) -> float | None:
+    """A number, also one in a text, as the tools read it."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _is_full(files: Any) -> bool:
+    """Whether a folder that can be reached holds more than `_FILES` files and folders, each as
+    often as it stands there: a copy shares what it holds with the original. One that was removed is
+    reached from what it shares."""
+    left, sizes, seen = [files.root, files._current_dir], dict[int, float](), dict[int, Any]()
+    while left:
+        if id(item := left.pop()) not in seen and item is not None:
+            seen[id(item)] = item
+            left += [getattr(item, "parent", None), *getattr(item, "contents", {}).values()]
+    try:
+        return any(_size(item, sizes) > _FILES for item in seen.values())
+    except RecursionError:
+        return True
+
+
+def _size(item: Any, known: dict[int, float]) -> float:
+    """How many files and folders are in a folder; without end where it holds itself."""
+    if id(item) not in known:
+        known[id(item)] = math.inf
+        inner = getattr(item, "contents", {}).values()
+        known[id(item)] = sum(1 + _size(part, known) for part in inner)
+    return known[id(item)]
 
 
 def _text(value: Any) -> str:

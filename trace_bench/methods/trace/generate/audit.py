@@ -11,6 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from trace_bench.core.errors import EpisodeError, SourceError
 from trace_bench.core.protocols import HasReference, Suite, make_env
@@ -97,7 +98,8 @@ def measure(suite: Suite, tasks: Sequence[Task], settings: SynthesisSettings) ->
     agents: tuple[tuple[str, float, Script], ...] = (
         ("does nothing", settings.idle_limit, lambda suite, task: ((), IDLE)),
         ("only talks", settings.idle_limit, _talk),
-        ("calls tools at random", settings.random_limit, _random_calls),
+        ("calls tools at random", settings.random_limit, partial(_random_calls, calls=CALLS)),
+        ("calls one tool at random", settings.random_limit, partial(_random_calls, calls=1)),
     )
     floors = []
     for agent, limit, script in agents:
@@ -139,11 +141,11 @@ def _talk(suite: Suite, task: Task) -> tuple[Sequence[Message], Message]:
     return (), text_message(" ".join(rng.sample(words, min(WORDS, len(words)))))
 
 
-def _random_calls(suite: Suite, task: Task) -> tuple[Sequence[Message], Message]:
+def _random_calls(suite: Suite, task: Task, calls: int) -> tuple[Sequence[Message], Message]:
     tools = first_step(suite, task).tools
     rng = random.Random(stable_seed("random agent", task.id))
     out: list[Message] = []
-    for n in range(CALLS if tools else 0):
+    for n in range(calls if tools else 0):
         function = rng.choice(tools)["function"]
         arguments = plausible(function.get("parameters") or {}, rng)
         out.append(call_message(function["name"], arguments, f"call_{n}"))
