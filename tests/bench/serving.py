@@ -107,7 +107,7 @@ def main() -> None:
     settings = ServeSettings(requests=max(256, given.requests))
     backend = local(MODEL_FOLDER, agent, BATCH, given.tokens)
     if given.long:
-        for acting in (policy, backend._engine._policy):
+        for acting in (policy, backend._engine.policy):
             acting._engine.stop = acting.chat.stop = -1
     best: dict[str, list[float]] = {"alone": [0.0, 0.0], "over HTTP": [0.0, 0.0]}
 

@@ -46,7 +46,7 @@ def turns(model: Path, guided: Mapping[int, Mapping[str, Any]], heat: float) -> 
         TurnRequest(n, ({"role": "user", "content": f"say {n // 3}"},), (), None, n, heat, 99)
         for n in range(6)
     ]
-    policy.submit(requests, {n: policy.guide(schema) for n, schema in guided.items()})
+    policy.submit(requests, {n: policy.guides.guide(schema) for n, schema in guided.items()})
     found: dict[int, Turn] = {}
     while len(found) < 6:
         for reply in policy.collect():
@@ -126,9 +126,11 @@ def test_tokens_are_read_as_the_bytes_that_they_stand_for() -> None:
         stop = tokenizer.eos_token_id
         guide = Guides(tokenizer, len(tokenizer), stop).guide(SCHEMA)
         for token in tokenizer.encode(text, add_special_tokens=False):
-            assert bool(guide.allowed()[token])
+            assert bool(guide.allowed(torch.zeros(0))[token])
             guide.take(token)
-        assert guide.allowed().nonzero().flatten().tolist() == [stop] and not guide.error
+        assert (
+            guide.allowed(torch.zeros(0)).nonzero().flatten().tolist() == [stop] and not guide.error
+        )
 
 
 def test_without_the_package_the_message_names_it(
@@ -136,4 +138,4 @@ def test_without_the_package_the_message_names_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(UserError, match=r"the package llguidance: pip install '\.\[serve\]'"):
-        LocalPolicy(model, batch=1).guide(SCHEMA)
+        LocalPolicy(model, batch=1).guides.guide(SCHEMA)

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -27,6 +26,7 @@ from trace_bench.policies.local import LocalPolicy
 from trace_bench.serve.request import ServeSettings
 
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+JSON = {"Content-Type": "application/json"}
 HELLO = [{"role": "user", "content": "send a message"}]
 WIDE = [
     {"type": "object", "properties": {f"{i}.{j}": {"type": "null"} for j in range(12)}}
@@ -247,7 +247,8 @@ def test_a_client_that_is_killed_frees_its_place(how: str, tmp_path: Path) -> No
     with_limit = ServeSettings(tokens=8000)
     policy = LocalPolicy(model, batch=1, context=8000, threads=1)
     policy.chat.stop = -1  # this model would end its turn by chance
-    from trace_bench.serve.engine import Local, LocalEngine
+    from trace_bench.serve.engine import LocalEngine
+    from trace_bench.serve.local import Local
 
     agent = AgentSpec(str(model))
     engine = LocalEngine(policy, agent, 8000)
@@ -269,27 +270,46 @@ def test_a_client_that_is_killed_frees_its_place(how: str, tmp_path: Path) -> No
     [
         ({"model": "other"}, 404, "there are: agent, base, a@0001, b@0001"),
         ({"messages": []}, 400, "at least one message"),
-        ({"messages": [{"role": "robot", "content": "x"}]}, 400, "role must be one of"),
+        ({"messages": [{"role": "robot", "content": "x"}]}, 400, "`messages[0].role` is 'robot'"),
         ({"messages": [{"role": "assistant", "content": "x"}]}, 400, "first message"),
         ({"messages": [*HELLO, {"role": "assistant", "content": "x"}]}, 400, "last message"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "text parts"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            400,
+            "`messages[0].content[0].type` is 'image_url'",
+        ),
         ({"messages": [{"role": "user", "content": "x" * 1100}]}, 400, "context length"),
         ({"messages": [{"role": "user", "content": "x" * 21_000}]}, 413, "longer than 20000"),
         ({"max_tokens": 65}, 400, "1 to 64"),
-        ({"max_tokens": True}, 400, "a whole number"),
-        ({"temperature": 3}, 400, "from 0 to 2"),
-        ({"n": 2}, 400, "n can only be 1"),
-        ({"top_k": 3}, 400, "unknown field 'top_k'"),
-        ({"stream": "yes"}, 400, "stream must be true or false"),
-        ({"tools": [{"name": "f"}]}, 400, "list of functions"),
-        ({"stop": "x"}, 400, "stop can only be"),
-        ({"response_format": "json"}, 400, "response_format must be an object"),
-        ({"response_format": {"type": "xml"}}, 400, "text, json_object or json_schema"),
+        ({"max_tokens": True}, 400, "`max_tokens` is True"),
+        ({"temperature": 3}, 400, "allowed: a number from 0 to 2"),
+        ({"n": 17}, 400, "`n` is 17; allowed: a whole number from 1 to 16"),
+        ({"n": 0}, 400, "`n` is 0"),
+        ({"top_p": 0}, 400, "`top_p` is 0"),
+        ({"presence_penalty": 1}, 400, "`presence_penalty` is 1"),
+        ({"logprobs": True, "top_logprobs": 2}, 400, "top_logprobs can only be 0"),
+        ({"tool_choice": "required"}, 400, "a tool that is not in tools"),
+        (
+            {"tool_choice": {"type": "function", "function": {"name": "f"}}, "tools": [TOOL]},
+            400,
+            "a tool that is not in tools",
+        ),
+        ({"top_k": 3}, 400, "`top_k` is no key here"),
+        ({"stream": "yes"}, 400, "`stream` is 'yes'; allowed: bool"),
+        ({"tools": [{"name": "f"}]}, 400, "`tools[0].function` is missing"),
+        ({"stop": ["x"] * 17}, 400, "`stop`"),
+        ({"stop": [""]}, 400, "`stop[0]`"),
+        ({"response_format": "json"}, 400, "`response_format` is 'json'; allowed: object"),
+        (
+            {"response_format": {"type": "xml"}},
+            400,
+            "`response_format.type` is 'xml'; allowed: text",
+        ),
         ({"response_format": {"type": "json_schema"}}, 400, "must have a `schema`"),
         ({"response_format": {"type": "json_object", "json_schema": {}}}, 400, "no json_schema"),
         ({"response_format": shaped({"type": "frob"})}, 400, "cannot be used: Invalid type"),
         ({"response_format": {"type": "json_object"}, "tools": [TOOL]}, 400, "with tools"),
-        ({"seed": 2**64}, 400, "64 bits"),
+        ({"seed": 2**64}, 400, "`seed`"),
     ],
 )
 def test_a_bad_request_is_refused_in_words(
@@ -306,14 +326,15 @@ def test_half_a_surrogate_pair_is_a_character_that_is_not_known(served: Served) 
     body = (
         b'{"model": "agent", "max_tokens": 2, "messages": [{"role": "user", "content": "\\ud800"}]}'
     )
-    answer = httpx.post(f"{served.url}/v1/chat/completions", content=body, timeout=60)
+    url = f"{served.url}/v1/chat/completions"
+    answer = httpx.post(url, content=body, headers=JSON, timeout=60)
     assert answer.status_code == 200, answer.text
 
 
 def test_what_is_no_request_is_refused(served: Served) -> None:
     url = f"{served.url}/v1/chat/completions"
     for body in (b"", b"{", b"[1]", b"\xff", b'{"model": NaN}', b"[" * 5000):
-        assert httpx.post(url, content=body).status_code == 400
+        assert httpx.post(url, content=body, headers=JSON).status_code == 400
     assert httpx.get(url).status_code == 405
     missing = httpx.get(f"{served.url}/v1/embeddings")
     assert missing.status_code == 404 and "not served" in missing.json()["error"]["message"]
@@ -334,16 +355,83 @@ def test_with_a_key_only_its_owner_is_answered(place: Path, agent: AgentSpec) ->
 
 def test_more_requests_than_allowed_must_wait(place: Path, agent: AgentSpec) -> None:
     backend = local(place / "model", agent, batch=2)
-    with serving(backend, agent, ServeSettings(requests=1, tokens=900)) as served:
-        with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as slow:
-            slow.sendall(
-                b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
-            )
-            settled(served, lambda h: h["open"] == 1)
+    policy = backend._engine.policy
+    policy.chat.stop = policy._engine.stop = -1  # this model would end its turn by chance
+    with serving(backend, agent, ServeSettings(requests=2, tokens=900)) as served:
+        url = f"{served.url}/v1/chat/completions"
+        body = {"model": "base", "messages": HELLO, "max_tokens": 900, "stream": True, "n": 2}
+        with httpx.stream("POST", url, json=body, timeout=60) as response:
+            next(lines := response.iter_lines())
+            health = httpx.get(f"{served.url}/health").json()
+            assert health["open"] == 2, (health, response.status_code, served.lines)
             answer = ask(served)
             assert answer.status_code == 429 and answer.headers["retry-after"] == "1"
+            lines.close()
         settled(served, lambda h: h["open"] == 0)
-        assert ask(served).status_code == 200
+        assert ask(served, model="base").status_code == 200
+
+
+def test_several_answers_are_those_of_several_seeds(served: Served) -> None:
+    """The first is the one that the request has alone."""
+    warm: dict[str, Any] = {"temperature": 1, "seed": 7, "max_tokens": 12}
+    three = ask(served, n=3, **warm).json()
+    texts = [choice["message"]["content"] for choice in three["choices"]]
+    assert [choice["index"] for choice in three["choices"]] == [0, 1, 2]
+    assert len(set(texts)) == 3 and texts[0] == said(ask(served, **warm))["content"]
+    assert three["usage"]["completion_tokens"] > 12
+    streamed: dict[int, str] = {}
+    for event in ask(served, n=3, stream=True, **warm).text.split("\n\n")[:-2]:
+        for choice in json.loads(event[6:])["choices"]:
+            so_far = streamed.get(choice["index"], "")
+            streamed[choice["index"]] = so_far + choice["delta"].get("content", "")
+    assert [streamed[i] for i in range(3)] == texts
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_text_that_ends_the_answer_is_not_in_it(several: bool, served: Served) -> None:
+    whole = said(ask(served, max_tokens=40))["content"]
+    stop = whole[9:12]
+    given: Any = [stop, "never said at all"] if several else stop
+    answer = ask(served, max_tokens=40, stop=given).json()
+    expected = whole[: whole.find(stop)]
+    assert answer["choices"][0]["message"]["content"] == expected
+    assert answer["choices"][0]["finish_reason"] == "stop"
+    assert answer["usage"]["completion_tokens"] < 40
+    events = ask(served, max_tokens=40, stop=given, stream=True).text.split("\n\n")[:-2]
+    deltas = [json.loads(e[6:])["choices"][0]["delta"].get("content", "") for e in events]
+    assert "".join(deltas) == expected
+
+
+def test_tokens_are_drawn_from_the_likeliest_alone(served: Served) -> None:
+    greedy = said(ask(served, max_tokens=16))["content"]
+    few = said(ask(served, max_tokens=16, temperature=1.5, top_p=1e-6, seed=3))["content"]
+    all_of_them = said(ask(served, max_tokens=16, temperature=1.5, seed=3))["content"]
+    assert few == greedy != all_of_them
+
+
+def test_log_probabilities_come_with_the_tokens(served: Served) -> None:
+    answer = ask(served, max_tokens=8, logprobs=True)
+    (choice,) = answer.json()["choices"]
+    found = choice["logprobs"]["content"]
+    assert "".join(t["token"] for t in found).strip() == choice["message"]["content"]
+    assert all(-50 < t["logprob"] <= 0 and t["top_logprobs"] == [] for t in found)
+    events = ask(served, max_tokens=8, logprobs=True, stream=True).text.split("\n\n")[:-2]
+    ends = [json.loads(e[6:])["choices"][0].get("logprobs") for e in events]
+    assert [e["content"] for e in ends if e] == [found]
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "look"}}])
+def test_a_call_that_is_required_is_made(choice: Any, served: Served) -> None:
+    parameters = {
+        "type": "object", "properties": {"at": {"enum": [1, 20]}}, "required": ["at"],
+        "additionalProperties": False,
+    }  # fmt: skip
+    tool = {"type": "function", "function": {"name": "look", "parameters": parameters}}
+    answer = ask(served, tools=[tool], tool_choice=choice, max_tokens=64).json()["choices"][0]
+    assert answer["finish_reason"] == "tool_calls" and answer["message"]["content"] == ""
+    (call,) = answer["message"]["tool_calls"]
+    assert call["function"]["name"] == "look"
+    assert json.loads(call["function"]["arguments"])["at"] in (1, 20)
 
 
 def test_the_log_has_no_contents(served: Served) -> None:
@@ -358,18 +446,21 @@ def test_the_log_has_no_contents(served: Served) -> None:
 def test_a_tool_call_is_an_answer_of_its_own(place: Path) -> None:
     """The shape of a turn with a call, which a random model never makes."""
     from trace_bench.core.types import Turn
-    from trace_bench.serve.completion import Shape, answer_of
+    from trace_bench.serve.completion import Shape
+    from trace_bench.serve.hold import answer_of
+    from trace_bench.serve.request import ChatRequest
 
     call = {"id": "call_0_0", "type": "function",
             "function": {"name": "look", "arguments": '{"at": 1}'}}  # fmt: skip
     turn = Turn((), {"role": "assistant", "content": "", "tool_calls": [call]}, (1,), (2, 3))
-    answer = answer_of(turn, 7)
+    chat = LocalPolicy(place / "model", batch=1).chat
+    answer = answer_of(turn, 7, ChatRequest(model="agent", messages=()), chat)
     shape = Shape("agent")
-    whole = shape.whole(answer)["choices"][0]
+    whole = shape.whole([answer])["choices"][0]
     assert whole["finish_reason"] == "tool_calls"
     assert whole["message"]["tool_calls"][0]["function"] == call["function"]
     assert whole["message"]["tool_calls"][0]["id"] != "call_0_0"
-    events = [json.loads(e[6:]) for e in shape.last(answer, False)[:-1]]
+    events = [json.loads(e[6:]) for e in shape.last(0, answer)]
     (named,) = events[0]["choices"][0]["delta"]["tool_calls"]
     assert (named["index"], named["function"]) == (0, call["function"])
 

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import uvicorn
@@ -16,8 +16,9 @@ from trace_bench.core.store import write_json
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.serve.__main__ import models_of
-from trace_bench.serve.app import Answerer, App
-from trace_bench.serve.engine import Local, LocalEngine
+from trace_bench.serve.app import Answerer, App, config
+from trace_bench.serve.engine import LocalEngine
+from trace_bench.serve.local import Local
 from trace_bench.serve.request import ServeSettings
 
 
@@ -41,10 +42,7 @@ def serving(
     app = App(backend, models_of(agent, settings.name), settings, key, served.lines.append)
     listening = socket.create_server(("127.0.0.1", 0), backlog=512)
     served.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    config = uvicorn.Config(
-        app.asgi, access_log=False, log_level="warning", timeout_graceful_shutdown=5
-    )
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(config(app, replace(settings, grace=5)))
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     thread.start()
     try:

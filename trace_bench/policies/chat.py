@@ -14,8 +14,10 @@ Tool calls are parsed in the Hermes format that Qwen3 uses:
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
+import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +30,7 @@ from trace_bench.core.types import Message, Tool
 CALL = Limits(2**20)  # of the text of one tool call
 _CALL_TAG = "<tool_call>"
 _SENTINEL = "zqxsentinelxqz"
+_LONG = 20_000  # characters; a text with more is encoded so that other threads go on meanwhile
 _REMEMBERED = 1_000_000  # tokens of cached first prompts, which the rollouts of a task share
 
 
@@ -54,21 +57,33 @@ class Chat:
         self._stop_text: str = tokenizer.eos_token
         self._prompts: OrderedDict[bytes, tuple[int, ...]] = OrderedDict()
         self._remembered = 0  # tokens in the cache
+        self._lock = threading.Lock()  # of the cache: servers read prompts in several threads
         self._frames: dict[str, tuple[str, str] | None] = {}
         self._check()
 
     def first(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[int, ...]:
         """The ids of an episode's first prompt, up to the start of the assistant turn."""
         key = hashlib.sha256(json.dumps([list(messages), list(tools)]).encode()).digest()
-        if key in self._prompts:
-            self._prompts.move_to_end(key)
-            return self._prompts[key]
+        with self._lock:
+            if key in self._prompts:
+                self._prompts.move_to_end(key)
+                return self._prompts[key]
         ids = self._encode(self._render(messages, tools))
-        self._prompts[key] = ids
-        self._remembered += len(ids)
-        while self._remembered > _REMEMBERED and len(self._prompts) > 1:
-            self._remembered -= len(self._prompts.popitem(last=False)[1])
+        with self._lock:
+            self._remembered += len(ids) - len(self._prompts.get(key, ()))
+            self._prompts[key] = ids
+            while self._remembered > _REMEMBERED and len(self._prompts) > 1:
+                self._remembered -= len(self._prompts.popitem(last=False)[1])
         return ids
+
+    @functools.cached_property
+    def longest(self) -> int:
+        """The most characters that one token can stand for."""
+        return max(map(len, self._tokenizer.get_vocab()))
+
+    def piece(self, token: int) -> str:
+        """The text of one token; U+FFFD for what is no character by itself."""
+        return str(self._tokenizer.decode([token], clean_up_tokenization_spaces=False))
 
     def check_tools(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         """Raises UserError if the template leaves the tools out of the prompt."""
@@ -131,6 +146,8 @@ class Chat:
 
     def _encode(self, text: str) -> tuple[int, ...]:
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is not None and len(text) > _LONG:
+            return tuple(backend.encode_batch([text], add_special_tokens=False)[0].ids)
         if backend is not None:
             return tuple(backend.encode(text, add_special_tokens=False).ids)
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))

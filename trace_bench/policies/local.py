@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from array import array
 from collections import OrderedDict
@@ -25,9 +26,9 @@ from trace_bench.core.types import AgentSpec, Message, Tool, Turn
 from trace_bench.policies import check_device
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.engine.backend import Backend
-from trace_bench.policies.engine.guide import Guide, Guides
+from trace_bench.policies.engine.guide import Guides
 from trace_bench.policies.engine.lora import read_adapter
-from trace_bench.policies.engine.scheduler import Engine, Order, Sampled
+from trace_bench.policies.engine.scheduler import Engine, Guide, Order, Sampled
 
 if TYPE_CHECKING:
     from trace_bench.policies.precision import DType
@@ -83,7 +84,6 @@ class LocalPolicy(RanksLabels, ShowsState):
         self._backend = backend_of(model, batch, self.context)
         self._engine = Engine(self._backend, batch, self.context, self.chat.stop)
         self._tokenizer = tokenizer
-        self._guides: Guides | None = None  # made when the first turn is held to a schema
         self._adapters: dict[str, str] = {}  # name -> path
         self._open: dict[int, _Open] = {}
         self._ready: list[TurnReply] = []
@@ -110,12 +110,11 @@ class LocalPolicy(RanksLabels, ShowsState):
                 self._backend.add(read_adapter(ref, self._backend.shapes))
                 self._adapters[name] = ref.path
 
-    def guide(self, schema: Mapping[str, Any]) -> Guide:
-        """A guide that holds one turn to a JSON schema. Raises BadSchema, or UserError if the
-        package is missing or the tokenizer cannot be used."""
-        if self._guides is None:
-            self._guides = Guides(self._tokenizer, self._backend.vocab, self.chat.stop)
-        return self._guides.guide(schema)
+    @functools.cached_property
+    def guides(self) -> Guides:
+        """Makes guides, each of which holds one turn to a form. Raises UserError if the package is
+        missing or the tokenizer cannot be used."""
+        return Guides(self._tokenizer, self._backend.vocab, self.chat.stop)
 
     def submit(
         self, requests: Sequence[TurnRequest], guides: Mapping[int, Guide] = MappingProxyType({})

@@ -33,7 +33,8 @@ _HELP = {
     "name": "the agent's name for clients",
     "body": "bytes of a request",
     "tokens": "the most tokens of an answer",
-    "requests": "the most requests in flight",
+    "requests": "the most answers in flight",
+    "patience": "seconds that a client may take for a head, for a body, for a part of an answer",
     "grace": "seconds for answers under way when it is stopped",
 }
 
@@ -58,9 +59,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--backend", help="address of a server behind this one (http://.../v1)")
     parser.add_argument("--backend-model", help="the base model's name there (the agent's own)")
     parser.add_argument("--backend-key-env", help="environment variable with the key for it")
-    parser.add_argument("--deadline", type=float, default=300.0, help="seconds for it")
+    parser.add_argument(
+        "--deadline", type=float, default=300.0, help="seconds for an answer of it (%(default)s)"
+    )
     for field in fields(ServeSettings):
-        kind = {"name": str, "grace": float}.get(field.name, int)
+        kind = {"name": str, "grace": float, "patience": float}.get(field.name, int)
         text = f"{_HELP[field.name]} (%(default)s)"
         parser.add_argument(f"--{field.name}", type=kind, default=field.default, help=text)
     return parser
@@ -70,7 +73,7 @@ def _serve(given: argparse.Namespace) -> int:
     try:
         import uvicorn
 
-        from trace_bench.serve.app import App
+        from trace_bench.serve.app import App, config
     except ImportError as error:
         raise UserError(
             f"serving needs the package {error.name}: pip install '.[serve]'"
@@ -86,17 +89,7 @@ def _serve(given: argparse.Namespace) -> int:
     models = models_of(agent, settings.name)
     backend = _forward(given, agent, settings) if given.backend else _local(given, agent, settings)
     app = App(backend, models, settings, key, _log)
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app.asgi,
-            host=given.host,
-            port=given.port,
-            access_log=False,
-            log_level="warning",
-            timeout_graceful_shutdown=int(settings.grace),
-            backlog=max(2048, settings.requests),
-        )
-    )
+    server = uvicorn.Server(config(app, settings, host=given.host, port=given.port))
     _log(f"serving {', '.join(models)} at http://{given.host}:{given.port}/v1")
     server.run()
     return 0
@@ -113,7 +106,8 @@ def models_of(agent: AgentSpec, name: str) -> dict[str, Model]:
 
 def _local(given: argparse.Namespace, agent: AgentSpec, settings: ServeSettings) -> Answerer:
     from trace_bench.policies.local import LocalPolicy
-    from trace_bench.serve.engine import Local, LocalEngine
+    from trace_bench.serve.engine import LocalEngine
+    from trace_bench.serve.local import Local
 
     policy = LocalPolicy(
         given.model or agent.model,

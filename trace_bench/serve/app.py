@@ -1,4 +1,10 @@
-"""The HTTP side: keys, limits and responses. Requests are logged without their contents."""
+"""The HTTP side: keys, limits and responses. Requests are logged without their contents.
+
+A request takes its places, one for each answer, once it is there whole; a client that is slow with
+its head, its body or with reading is cut off after `ServeSettings.patience` seconds. Without a key,
+a web page in a browser of this machine must not reach the agent: `Host` must then name this
+machine, and a body must be JSON by its type, which a page of another site cannot send unasked.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +15,21 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trace_bench.core.limits import Limits
-from trace_bench.serve.completion import error_body, error_event
+from trace_bench.serve.completion import event
 from trace_bench.serve.request import ChatRequest, Model, Refused, ServeSettings, parse
 
 Log = Callable[[str], None]
 GONE = 499  # in the log: the client has gone before its answer
+HERE = ("localhost", "127.0.0.1", "::1")
 
 
 class Answerer(Protocol):
@@ -84,17 +93,16 @@ class App:
         return JSONResponse({"object": "list", "data": named})
 
     async def _chat(self, request: Request) -> Response:
-        line, open_ = _Line(self._log), False
+        line, places = _Line(self._log), 0
         status: int | None = 500
         try:
             self._check_key(request)
-            if self._open >= self._settings.requests:
-                raise Refused(
-                    429, f"{self._open} requests are in flight, as many as allowed; try again"
-                )
-            self._open, open_ = self._open + 1, True
             body = await self._body(request)
             line.ask = ask = parse(body, Limits(self._settings.body), self._settings.tokens)
+            if self._open + ask.n > (most := self._settings.requests):
+                raise Refused(429, f"{self._open} of at most {most} answers are in flight; wait")
+            places = ask.n
+            self._open += places
             if (model := self._models.get(ask.model)) is None:
                 names = ", ".join(self._models)
                 text = f"the model {ask.model[:80]!r} does not exist; there are: {names}"
@@ -114,7 +122,7 @@ class App:
             return Response(status_code=GONE)
         finally:
             if status is not None:  # else the stream ends it
-                self._open -= open_
+                self._open -= places
                 line.ended(status)
 
     async def _streamed(
@@ -129,28 +137,38 @@ class App:
             raise
 
         def over(status: int) -> None:
-            self._open -= 1
+            self._open -= ask.n
             line.ended(status)
 
-        return _Stream(first, events, over)
+        return _Stream(first, events, over, self._settings.patience)
 
     def _check_key(self, request: Request) -> None:
-        """Raises Refused without the key, if there is one."""
+        """Raises Refused without the key, if there is one, and without one for a request that was
+        meant for another host."""
         if self._key is None:
+            if request.url.hostname not in HERE:
+                raise Refused(403, "the header Host does not name this machine; serve with a key")
             return
         given = request.headers.get("authorization", "").encode()
         if not hmac.compare_digest(given, f"Bearer {self._key}".encode()):
             raise Refused(401, "the key is wrong or missing (Authorization: Bearer KEY)")
 
     async def _body(self, request: Request) -> bytes:
-        """The body, read no further than allowed. Raises Refused."""
-        most = self._settings.body
-        parts: list[bytes] = []
-        async for part in request.stream():
-            parts.append(part)
-            if sum(map(len, parts)) > most:
-                raise Refused(413, f"the body is longer than {most} bytes")
-        return b"".join(parts)
+        """The body, read no further and no longer than allowed. Raises Refused."""
+        most, patience = self._settings.body, self._settings.patience
+        kind = request.headers.get("content-type", "none").partition(";")[0].strip().lower()
+        if kind != "application/json":
+            raise Refused(415, f"the content type is {kind[:80]!r}; allowed: application/json")
+        body = bytearray()
+        try:
+            async with asyncio.timeout(patience):
+                async for part in request.stream():
+                    body += part
+                    if len(body) > most:
+                        raise Refused(413, f"the body is longer than {most} bytes")
+        except TimeoutError as error:
+            raise Refused(408, f"the body was not there within {patience:g} s") from error
+        return bytes(body)
 
 
 class _Stream(StreamingResponse):
@@ -158,14 +176,28 @@ class _Stream(StreamingResponse):
     are closed, however it ends: a client may go before anything was sent."""
 
     def __init__(
-        self, first: bytes, events: AsyncGenerator[bytes, None], over: Callable[[int], None]
+        self,
+        first: bytes,
+        events: AsyncGenerator[bytes, None],
+        over: Callable[[int], None],
+        patience: float,
     ) -> None:
         super().__init__(self._sent(first), media_type="text/event-stream")
         self._events, self._over, self._status = events, over, GONE
+        self._patience = patience
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def soon(message: Message) -> None:
+            try:
+                async with asyncio.timeout(self._patience):
+                    await send(message)
+            except TimeoutError as error:
+                raise ClientDisconnect from error  # it does not read
+
         try:
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, soon)
+        except ClientDisconnect:
+            return
         finally:
             await self._events.aclose()
             self._over(self._status)
@@ -178,7 +210,7 @@ class _Stream(StreamingResponse):
             self._status = 200
         except Refused as error:
             self._status = error.status
-            yield error_event(error)
+            yield event(error.body())
 
 
 class _Line:
@@ -222,7 +254,7 @@ async def _disconnected(request: Request) -> None:
 
 def _refusal(error: Refused) -> Response:
     headers = {"Retry-After": "1"} if error.status == 429 else None
-    return JSONResponse(error_body(error), error.status, headers)
+    return JSONResponse(error.body(), error.status, headers)
 
 
 async def _no_such(request: Request, error: Exception) -> Response:
@@ -233,3 +265,44 @@ async def _no_such(request: Request, error: Exception) -> Response:
 
 async def _fault(request: Request, error: Exception) -> Response:
     return _refusal(Refused(500, "the server has failed; see its log"))
+
+
+class _Timely(H11Protocol):
+    """Closes a connection that has no whole head of a request `patience` seconds after it was
+    opened, or after the last answer."""
+
+    patience: float
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._due.cancel()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._due.cancel()
+        self._wait()
+
+    def _wait(self) -> None:
+        self._due = self.loop.call_later(self.patience, self._late)
+
+    def _late(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
+
+
+def config(app: App, settings: ServeSettings, **where: Any) -> uvicorn.Config:
+    """How uvicorn serves the app. `where`: its arguments `host` and `port`."""
+    return uvicorn.Config(
+        app.asgi,
+        http=type("Timely", (_Timely,), {"patience": settings.patience}),
+        access_log=False,
+        log_level="warning",
+        timeout_graceful_shutdown=int(settings.grace),
+        backlog=max(2048, settings.requests),
+        limit_concurrency=4 * settings.requests + 1024,  # connections: each may hold a body
+        **where,
+    )

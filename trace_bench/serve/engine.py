@@ -1,5 +1,5 @@
-"""Answers by this process's own engine. One thread runs it over the requests of all clients, which
-join and leave the batch between two steps.
+"""One thread that runs this process's engine over the requests of all clients, which join and leave
+the batch between two steps. What a request needs before is prepared in other threads (`local`).
 
 A conversation keeps its place in the engine after an answer, as long as no other needs that place:
 the request that goes on with it then only adds to its prompt.
@@ -7,26 +7,22 @@ the request that goes on with it then only adds to its prompt.
 
 from __future__ import annotations
 
-import asyncio
 import queue
 import threading
 import traceback
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RoutesTurns, TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message
 from trace_bench.play.steps import with_guidance
-from trace_bench.policies.engine.guide import BadSchema, Guide
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.routing.merge import MergedSums
 from trace_bench.policies.routing.router import make_router
-from trace_bench.serve.completion import Completion, Shape, answer_of
+from trace_bench.serve.completion import Completion
+from trace_bench.serve.hold import Hold, answer_of
 from trace_bench.serve.request import (
     ChatRequest,
     Model,
@@ -43,15 +39,18 @@ Event = str | Completion | Refused
 
 @dataclass(eq=False)
 class Ticket:
-    """One request in the engine. `deliver` is called in the engine's thread, the last time with an
-    answer or a refusal; with `stream`, before that with the growing text."""
+    """One answer to a request, its choice number `index`. `deliver` is called in the engine's
+    thread, the last time with an answer or a refusal; with `stream`, before that with the growing
+    text. `unread`: why its conversation cannot be read from the beginning, if it cannot."""
 
     ask: ChatRequest
     model: Model
-    deliver: Callable[[Event], None]
+    index: int
+    hold: Hold | None
+    unread: Refused | None
+    deliver: Callable[[Ticket, Event], None]
     episode: int = -1
     adapter: str | None = None
-    guide: Guide | None = None  # of an answer that is held to a schema
 
 
 class LocalEngine:
@@ -61,7 +60,7 @@ class LocalEngine:
         """`most`: the tokens of an answer whose request names no number."""
         policy.load(agent)
         self.broken = False
-        self._policy, self._agent, self._most = policy, agent, most
+        self.policy, self._agent, self._most = policy, agent, most
         self._router = make_router(agent, policy)
         self._sums = MergedSums(policy, agent)
         self._asked: queue.SimpleQueue[tuple[str, Ticket | None]] = queue.SimpleQueue()
@@ -99,14 +98,14 @@ class LocalEngine:
             while self._take():
                 self._admit()
                 if self._running:
-                    for reply in self._policy.step():
+                    for reply in self.policy.step():
                         self._finish(reply)
                     self._tell()
         except Exception:
             traceback.print_exc()
             self.broken = True
             for ticket in (*self._waiting, *self._running.values()):
-                ticket.deliver(Refused(500, "the engine has failed; see the server's log"))
+                ticket.deliver(ticket, Refused(500, "the engine has failed; see the server's log"))
             self._refuse_the_rest()
 
     def _take(self) -> bool:
@@ -130,7 +129,9 @@ class LocalEngine:
             if ticket is None:
                 return
             if what == "start":
-                ticket.deliver(Refused(503, "the engine has failed; start the server again"))
+                ticket.deliver(
+                    ticket, Refused(503, "the engine has failed; start the server again")
+                )
 
     def _drop(self, ticket: Ticket) -> None:
         if ticket in self._waiting:
@@ -140,7 +141,7 @@ class LocalEngine:
             self._release(ticket.episode)
 
     def _release(self, episode: int) -> None:
-        self._policy.release(episode)
+        self.policy.release(episode)
         self._tokens.pop(episode, None)
 
     def _admit(self) -> None:
@@ -157,12 +158,12 @@ class LocalEngine:
             except Exception as error:
                 if known is not None:
                     self._release(known[0])
-                ticket.deliver(_refusal(error))
+                ticket.deliver(ticket, _refusal(error))
 
     def _place(self) -> bool:
         """Whether there is a place for another conversation; the one that was idle for longest
         makes way."""
-        if len(self._running) + len(self._idle) < self._policy.capacity:
+        if len(self._running) + len(self._idle) < self.policy.capacity:
             return True
         if not self._idle:
             return False
@@ -172,10 +173,10 @@ class LocalEngine:
 
     def _begin(self, ticket: Ticket, known: tuple[int, str | None] | None) -> None:
         ask = ticket.ask
-        ticket.guide = self._guide(ask)
         if known is None:
-            messages = self._guided(ask.messages, ticket.model)
-            self._check(messages, ask)  # a router may read all of it
+            if ticket.unread is not None:
+                raise ticket.unread
+            messages = self.guided(ask, ticket.model)
             self._number += 1
             ticket.episode, ticket.adapter = self._number, self._adapter(ask, ticket.model)
         else:
@@ -184,7 +185,8 @@ class LocalEngine:
             if ticket.model.routed and isinstance(self._router, RoutesTurns):
                 ticket.adapter = self._adapter(ask, ticket.model)
         seed = ask.seed if ask.seed is not None else stable_seed("serve", ticket.episode)
-        self._policy.submit(
+        seed = stable_seed("choice", seed, ticket.index) if ticket.index else seed
+        self.policy.submit(
             [
                 TurnRequest(
                     ticket.episode,
@@ -193,41 +195,16 @@ class LocalEngine:
                     ticket.adapter,
                     seed % 2**63,
                     ask.temperature,
-                    ask.max_tokens or self._most,
+                    ask.most or self._most,
                 )
             ],
-            {} if ticket.guide is None else {ticket.episode: ticket.guide},
+            {} if ticket.hold is None else {ticket.episode: ticket.hold},
         )
         self._running[ticket.episode] = ticket
 
-    def _guide(self, ask: ChatRequest) -> Guide | None:
-        """What holds the answer to its schema, if it has one. Raises Refused."""
-        if ask.schema is None:
-            return None
-        where = "response_format"
-        if ask.tools:
-            text = "response_format cannot be combined with tools here: the answer is one or a call"
-            raise Refused(400, text, param=where)
-        try:
-            return self._policy.guide(ask.schema)
-        except BadSchema as error:
-            text = f"{where}: this schema cannot be used: {error}"
-            raise Refused(400, text, param=where) from error
-        except UserError as error:
-            raise Refused(400, str(error), param=where) from error
-
-    def _check(self, messages: tuple[Message, ...], ask: ChatRequest) -> None:
-        """Raises Refused for a conversation that the chat template or the context does not hold."""
-        try:
-            tokens = len(self._policy.chat.first(messages, ask.tools))
-        except Exception as error:  # templates may raise any exception
-            text = f"the model cannot read this conversation: {error.__cause__ or error}"
-            raise Refused(400, text, param="messages") from error
-        if tokens >= self._policy.context:
-            raise _full()
-
-    def _guided(self, messages: tuple[Message, ...], model: Model) -> tuple[Message, ...]:
-        return with_guidance(messages, self._agent.prompt if model.prompted else "")
+    def guided(self, ask: ChatRequest, model: Model) -> tuple[Message, ...]:
+        """The whole conversation, with the agent's prompt where the model has it."""
+        return with_guidance(ask.messages, self._agent.prompt if model.prompted else "")
 
     def _adapter(self, ask: ChatRequest, model: Model) -> str | None:
         """The adapter for a conversation's next turn."""
@@ -239,14 +216,14 @@ class LocalEngine:
         """The growing texts of the answers that are streamed."""
         for episode, ticket in self._running.items():
             if ticket.ask.stream:
-                ticket.deliver(self._policy.partial(episode))
+                ticket.deliver(ticket, self.policy.partial(episode))
 
     def _finish(self, reply: TurnReply) -> None:
         ticket = self._running.pop(reply.episode)
-        lost = ticket.guide.error if ticket.guide is not None else ""
+        lost = ticket.hold.error if ticket.hold is not None else ""
         if reply.turn is None or lost:
             self._release(reply.episode)
-            ticket.deliver(_beyond(lost) if lost else _failure(reply))
+            ticket.deliver(ticket, _beyond(lost) if lost else _failure(reply))
             return
         turn = reply.turn
         prompt = self._tokens.get(reply.episode, 0) + len(turn.prompt_ids)
@@ -255,76 +232,12 @@ class LocalEngine:
         if (old := self._idle.pop(key, None)) is not None:
             self._release(old[0])
         self._idle[key] = (reply.episode, ticket.adapter)
-        ticket.deliver(answer_of(turn, prompt))
-
-
-class Local:
-    """`app.Answerer`: the engine of this process."""
-
-    def __init__(self, engine: LocalEngine) -> None:
-        self._engine = engine
-
-    async def whole(self, ask: ChatRequest, model: Model, note: dict[str, Any]) -> dict[str, Any]:
-        async with aclosing(self._ask(ask, model, note)) as events:
-            async for event in events:
-                if isinstance(event, Completion):
-                    return Shape(ask.model).whole(event)
-        raise AssertionError("the last event is an answer, or it raises")
-
-    async def events(
-        self, ask: ChatRequest, model: Model, note: dict[str, Any]
-    ) -> AsyncGenerator[bytes, None]:
-        shape, said, begun = Shape(ask.model), "", False
-        async with aclosing(self._ask(ask, model, note)) as found:
-            async for event in found:
-                text = event.message["content"] if isinstance(event, Completion) else event
-                if not begun:
-                    yield shape.first()
-                    begun = True
-                if len(text) > len(said):
-                    yield shape.text(text[len(said) :])
-                    said = text
-                if isinstance(event, Completion):
-                    for data in shape.last(event, ask.usage):
-                        yield data
-
-    def health(self) -> dict[str, Any]:
-        return {"status": "broken" if self._engine.broken else "ok", **self._engine.load}
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self._engine.close)
-
-    async def _ask(
-        self, ask: ChatRequest, model: Model, note: dict[str, Any]
-    ) -> AsyncGenerator[str | Completion, None]:
-        """The engine's events for a request; the last one is the answer."""
-        loop = asyncio.get_running_loop()
-        events: asyncio.Queue[Event] = asyncio.Queue()
-        done = False
-
-        def deliver(event: Event) -> None:
-            loop.call_soon_threadsafe(events.put_nowait, event)
-
-        ticket = Ticket(ask, model, deliver)
-        self._engine.start(ticket)
-        try:
-            while not done:
-                event = await events.get()
-                done = not isinstance(event, str)
-                note["adapter"] = ticket.adapter
-                if isinstance(event, Refused):
-                    raise event
-                if isinstance(event, Completion):
-                    note |= {"prompt": event.prompt, "completion": event.completion}
-                yield event
-        finally:
-            if not done:
-                self._engine.cancel(ticket)
+        ticket.deliver(ticket, answer_of(turn, prompt, ticket.ask, self.policy.chat))
 
 
 def _failure(reply: TurnReply) -> Refused:
     if reply.context_full:
-        return _full()
+        return full()
     text = f"the model cannot read this conversation: {reply.error}"
     return Refused(400, text, param="messages")
 
@@ -334,7 +247,7 @@ def _beyond(why: str) -> Refused:
     return Refused(400, text, param="response_format")
 
 
-def _full() -> Refused:
+def full() -> Refused:
     return Refused(
         400,
         "the conversation and an answer exceed the model's context length",

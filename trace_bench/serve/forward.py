@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from dataclasses import MISSING, fields
 from typing import Any
 
 import httpx
+from msgspec import to_builtins
 
 from trace_bench.core.limits import Unreadable, read
 from trace_bench.core.protocols import Router
 from trace_bench.core.text import without_surrogates
-from trace_bench.core.types import AgentSpec, Message
+from trace_bench.core.types import AgentSpec
 from trace_bench.llm.client import BODY, CONNECT, Endpoint, LLMError, Secret, decompressed
 from trace_bench.play.steps import with_guidance
 from trace_bench.policies.openai import CHAT, OpenAIPolicy
@@ -24,6 +27,10 @@ from trace_bench.serve.completion import DONE, event
 from trace_bench.serve.request import ChatRequest, Model, Refused, choose
 
 NAME = "model"  # the field of every answer that holds a name of the server behind
+PASSED = ("tools", "tool_choice", "response_format", "seed", "n", "top_p", "stop", "logprobs",
+          "top_logprobs")  # fmt: skip
+"""The fields that go on as they are, where they differ from what is meant without them."""
+_DEFAULTS = {f.name: f.default for f in fields(ChatRequest) if f.default is not MISSING}
 
 
 class Forward:
@@ -36,6 +43,7 @@ class Forward:
         self._router: Router = make_router(agent, self._policy)
         self._policy.load(agent)
         self._sums = MergedSums(self._policy, agent)
+        self._deadline = endpoint.deadline
         self._one = asyncio.Lock()  # of what loads adapters
         self._secret = Secret(endpoint.key)
         headers = {"Accept-Encoding": "identity"}
@@ -45,16 +53,17 @@ class Forward:
             headers=headers,
             trust_env=False,
             follow_redirects=False,
-            timeout=httpx.Timeout(endpoint.deadline, connect=CONNECT),
+            timeout=httpx.Timeout(None, connect=CONNECT),
             limits=httpx.Limits(max_connections=endpoint.concurrency),
         )
 
     async def whole(self, ask: ChatRequest, model: Model, note: dict[str, Any]) -> dict[str, Any]:
         body = await self._body(ask, model, note)
         try:
-            async with self._http.stream("POST", self._url + CHAT, json=body) as answer:
-                said = await self._said(answer)
-        except httpx.HTTPError as error:
+            async with asyncio.timeout(self._deadline):
+                async with self._http.stream("POST", self._url + CHAT, json=body) as answer:
+                    said = await self._said(answer)
+        except (httpx.HTTPError, TimeoutError) as error:
             raise _unreachable(error) from error
         usage = said.get("usage")
         if isinstance(usage, dict):
@@ -68,21 +77,32 @@ class Forward:
         self, ask: ChatRequest, model: Model, note: dict[str, Any]
     ) -> AsyncGenerator[bytes, None]:
         body = await self._body(ask, model, note) | {"stream": True}
-        if ask.usage:
+        if ask.stream_options.include_usage:
             body["stream_options"] = {"include_usage": True}
+        until = asyncio.get_running_loop().time() + self._deadline
+        texts, begun = _Texts(self._secret), False
+        asked = self._http.build_request("POST", self._url + CHAT, json=body)
         try:
-            async with self._http.stream("POST", self._url + CHAT, json=body) as answer:
+            async with asyncio.timeout_at(until):
+                answer = await self._http.send(asked, stream=True)
+            async with aclosing(answer):
                 if answer.status_code != 200:
-                    await self._said(answer)
-                begun = False
-                async for line in _lines(answer):
-                    if line.startswith(b"data:"):
-                        begun = True
-                        yield self._renamed(line.removeprefix(b"data:").strip(), ask.model)
-        except httpx.HTTPError as error:
+                    async with asyncio.timeout_at(until):
+                        await self._said(answer)
+                async for line in _lines(answer, until):
+                    if not line.startswith(b"data:"):
+                        continue
+                    begun = True
+                    if (data := line.removeprefix(b"data:").strip()) == b"[DONE]":
+                        yield DONE
+                        return
+                    for said in self._events(data, texts):
+                        named = isinstance(said, dict) and NAME in said
+                        yield event({**said, NAME: ask.model} if named else said)
+        except (httpx.HTTPError, TimeoutError) as error:
             raise _unreachable(error) from error
-        if not begun:
-            raise Refused(502, "the server behind this one sent a stream without events")
+        why = "a stream that was cut before its end" if begun else "a stream without events"
+        raise Refused(502, f"the server behind this one sent {why}")
 
     def health(self) -> dict[str, Any]:
         return {"status": "ok", "backend": self._url}
@@ -93,18 +113,17 @@ class Forward:
 
     async def _body(self, ask: ChatRequest, model: Model, note: dict[str, Any]) -> dict[str, Any]:
         note["adapter"] = adapter = await self._adapter(ask, model)
-        messages = self._policy.servers.readable(self._guided(ask.messages, model))
+        guided = with_guidance(ask.messages, self._agent.prompt if model.prompted else "")
         body = {
             NAME: self._policy.servers.name_of(adapter),
-            "messages": messages,
+            "messages": self._policy.servers.readable(guided),
             "temperature": ask.temperature,
-            "max_tokens": ask.max_tokens or self._most,
+            "max_tokens": ask.most or self._most,
         }
-        if ask.tools:
-            body["tools"] = list(ask.tools)
-        if ask.response_format is not None:
-            body["response_format"] = dict(ask.response_format)
-        return body if ask.seed is None else {**body, "seed": ask.seed}
+        for name in PASSED:
+            if (value := getattr(ask, name)) != _DEFAULTS[name]:
+                body[name] = to_builtins(value)
+        return body
 
     async def _said(self, answer: httpx.Response) -> dict[str, Any]:
         """The object in an answer. Raises Refused, with the server's own words for a refusal, but
@@ -123,23 +142,23 @@ class Forward:
         code = code if isinstance(code, str) else None
         raise Refused(own, f"the server behind this one: {str(message)[:500]}", code=code)
 
-    def _renamed(self, data: bytes, name: str) -> bytes:
-        """An event under the name that the client asked for. Raises Refused for one that is no
-        JSON."""
-        if data == b"[DONE]":
-            return DONE
+    def _events(self, data: bytes, texts: _Texts) -> list[Any]:
+        """The events to pass on for one of a stream, without the key. Raises Refused for one that
+        is no JSON."""
         try:
-            said = self._clean(data)
+            said = without_surrogates(read(data, BODY))
         except Unreadable as error:
             raise _unusable(error) from error
-        return event({**said, NAME: name} if isinstance(said, dict) and NAME in said else said)
+        return [self._secret.clean_value(one) for one in texts.events(said)]
 
     def _clean(self, data: bytes) -> Any:
         """The value of a JSON text, without the key. Raises Unreadable."""
-        return self._secret.clean_value(without_surrogates(read(data, BODY)))
-
-    def _guided(self, messages: tuple[Message, ...], model: Model) -> tuple[Message, ...]:
-        return with_guidance(messages, self._agent.prompt if model.prompted else "")
+        said = without_surrogates(read(data, BODY))
+        clean = self._secret.clean_value(said)
+        for before, after in zip(_choices(said), _choices(clean), strict=True):
+            if before.get("message") != after.get("message"):
+                after["logprobs"] = None  # they hold its text in pieces
+        return clean
 
     async def _adapter(self, ask: ChatRequest, model: Model) -> str | None:
         if not model.routed:
@@ -154,11 +173,64 @@ class Forward:
             return await asyncio.to_thread(self._sums.name_of, choice)
 
 
-async def _lines(answer: httpx.Response) -> AsyncGenerator[bytes, None]:
+class _Texts:
+    """The texts that grow over a stream's events, each held back where it may have begun with a
+    piece of the key: an event holds only a part, which by itself shows nothing."""
+
+    def __init__(self, secret: Secret) -> None:
+        self._secret = secret
+        self._held: dict[tuple[Any, ...], str] = {}  # by choice and place in its delta
+
+    def events(self, said: Any) -> list[Any]:
+        """What to pass on for one event: it, with its texts as far as they may be seen, after an
+        event for each text that is let go because its choice has ended."""
+        out = []
+        for choice in _choices(said):
+            number, delta = choice.get("index"), choice.get("delta")
+            choice["delta"] = self._shown((number,), delta)
+            if choice["delta"] != delta and "logprobs" in choice:
+                choice["logprobs"] = None  # they hold the text in pieces
+            if choice.get("finish_reason") is None:
+                continue
+            for place in [p for p in self._held if p[0] == number]:
+                last: Any = self._held.pop(place)
+                for step in reversed(place[1:]):
+                    last = [{"index": step, **last}] if isinstance(step, int) else {step: last}
+                one = {"index": number, "delta": last, "finish_reason": None}
+                out.append({**said, "choices": [one]})
+        return [*out, said]
+
+    def _shown(self, place: tuple[Any, ...], value: Any) -> Any:
+        if isinstance(value, dict):
+            whole = ("role", "id", "type", "index")
+            return {k: v if k in whole else self._shown((*place, k), v) for k, v in value.items()}
+        if isinstance(value, list):
+            numbers = [v.get("index", i) if isinstance(v, dict) else i for i, v in enumerate(value)]
+            return [self._shown((*place, n), v) for n, v in zip(numbers, value, strict=True)]
+        if not isinstance(value, str):
+            return value
+        shown, held = self._secret.split(self._held.pop(place, "") + value)
+        if held:
+            self._held[place] = held
+        return shown
+
+
+def _choices(said: Any) -> list[dict[str, Any]]:
+    found = said.get("choices") if isinstance(said, dict) else None
+    return [c for c in found if isinstance(c, dict)] if isinstance(found, list) else []
+
+
+async def _lines(answer: httpx.Response, until: float) -> AsyncGenerator[bytes, None]:
     """The lines of a stream. They end at a line feed alone: JSON may hold the other characters that
-    end lines elsewhere, such as U+2028. Raises Refused for a line beyond `BODY.size`."""
+    end lines elsewhere, such as U+2028. Raises TimeoutError at the loop's time `until`, and Refused
+    for a line beyond `BODY.size`."""
     begun = bytearray()
-    async for piece in answer.aiter_raw():
+    pieces = answer.aiter_raw()
+    while True:
+        async with asyncio.timeout_at(until):
+            piece = await anext(pieces, None)
+        if piece is None:
+            break
         *ended, last = piece.split(b"\n")
         for line in ended:
             yield bytes(begun) + line
@@ -174,5 +246,5 @@ def _unusable(error: Unreadable) -> Refused:
     return Refused(502, f"the server behind this one sent no usable JSON: {error}")
 
 
-def _unreachable(error: httpx.HTTPError) -> Refused:
+def _unreachable(error: Exception) -> Refused:
     return Refused(502, f"the server behind this one does not answer ({type(error).__name__})")

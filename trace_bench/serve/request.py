@@ -1,5 +1,5 @@
-"""A request for a chat completion: one parser for what clients send, with a clear refusal of the
-rest. Fields that would change the answer and that no backend here honours are refused by name.
+"""A request for a chat completion, checked at one boundary with limits. Fields that would change
+the answer and that are not honoured here are refused by name.
 
 Conversations arrive whole with each request. A request goes on with an earlier answer if all up to
 that answer is as before; then the prompt only grows, by the tokens that were sampled."""
@@ -8,43 +8,42 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta
 
 from trace_bench.core.checked import number
-from trace_bench.core.limits import Limits, Unreadable, read
+from trace_bench.core.decode import convert, shaped
+from trace_bench.core.limits import Limits, Unreadable, fault_of, read
 from trace_bench.core.protocols import Router, RoutesTurns
 from trace_bench.core.store import canonical
 from trace_bench.core.text import without_surrogates
-from trace_bench.core.types import ROLES, Message, Tool
+from trace_bench.core.types import Message, Tool
 from trace_bench.play.steps import with_guidance
 
-IGNORED = frozenset(("user", "metadata", "store", "parallel_tool_calls", "service_tier"))
-FIXED: Mapping[str, tuple[Any, ...]] = {
-    "n": (1,), "top_p": (1,), "presence_penalty": (0,), "frequency_penalty": (0,),
-    "stop": ([],), "logprobs": (False,), "logit_bias": ({},), "top_logprobs": (0,),
-    "tool_choice": ("auto", "none"),
-}  # fmt: skip
-"""Fields with the only values that are honoured (null and leaving them out are always fine)."""
+SHAPES = Limits(2**18, depth=64, items=20_000)
+"""Of a request's tools, and of the schema of its answer."""
 _ARGUMENTS = Limits(2**20)
-OWN = frozenset(
-    ("model", "messages", "tools", "temperature", "max_tokens", "max_completion_tokens", "seed",
-     "stream", "stream_options", "response_format")
-)  # fmt: skip
+Zero = Annotated[float, Meta(ge=0, le=0)]
+Text = Annotated[str, Meta(min_length=1, max_length=1000)]
 
 
 @dataclass(frozen=True)
 class ServeSettings:
     """What a server allows. name: the agent's name for clients. body: bytes of a request. tokens:
-    the most that an answer may have, and what it gets if the request names no number. requests: in
-    flight at once, those that wait for the engine included; more are refused. grace: seconds that
-    answers under way are given when the server is stopped."""
+    the most that an answer may have, and what it gets if the request names no number. requests:
+    answers in flight at once, those that wait for the engine included; more are refused. patience:
+    seconds that a client may take for the head of a request, for its body, and for each part of an
+    answer. grace: seconds that answers under way are given when the server is stopped."""
 
     name: str = "agent"
     body: int = field(default=2**20, metadata=number(1024, 2**30))
     tokens: int = field(default=512, metadata=number(1, 2**20))
     requests: int = field(default=256, metadata=number(1, 100_000))
+    patience: float = field(default=30.0, metadata=number(0.1))
     grace: float = field(default=30.0, metadata=number(0))
 
 
@@ -67,30 +66,121 @@ class Refused(Exception):
         super().__init__(message)
         self.status, self.param, self.code = status, param, code
 
+    def body(self) -> dict[str, Any]:
+        """In OpenAI's shape."""
+        kinds = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
+        other = "invalid_request_error" if self.status < 500 else "api_error"
+        said = {"message": str(self), "type": kinds.get(self.status, other)}
+        return {"error": {**said, "param": self.param, "code": self.code}}
+
 
 @dataclass(frozen=True)
+class _Part:
+    type: Literal["text"]
+    text: str
+
+
+@dataclass(frozen=True)
+class _Function:
+    name: Text
+    arguments: str | None = None
+
+
+@dataclass(frozen=True)
+class _Call:
+    function: _Function
+    id: str = ""
+
+
+@dataclass(frozen=True)
+class _Said:
+    """A message as clients send it."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[_Part] | None = None
+    tool_calls: list[_Call] | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True)
+class _Named:
+    name: Text
+
+
+@dataclass(frozen=True)
+class _Tool:
+    function: _Named
+
+
+@dataclass(frozen=True)
+class Format:
+    """The form of an answer, as given."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class _StreamOptions:
+    include_usage: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class ChatRequest:
-    """A checked request. `messages` are the whole conversation; `usage`: a stream ends with the
-    token counts. `response_format`: as given; None for text."""
+    """A checked request. `messages` are the whole conversation, `seed` is reduced to 64 bits, and
+    `tools` are none where the choice of a tool is. Fields without effect here: what the client
+    notes for itself, and numbers with the only value that is honoured."""
 
     model: str
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
-    temperature: float = 1.0
-    max_tokens: int | None = None
-    seed: int | None = None
+    tool_choice: Literal["auto", "none", "required"] | _Tool = "auto"
+    temperature: Annotated[float, Meta(ge=0, le=2)] = 1.0
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    n: Annotated[int, Meta(ge=1, le=16)] = 1
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
+    stop: Text | Annotated[tuple[Text, ...], Meta(max_length=16)] = ()
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] = 0
+    seed: Annotated[int, Meta(ge=-(2**63) + 1, le=2**63 - 1)] | None = None
     stream: bool = False
-    usage: bool = False
-    response_format: Mapping[str, Any] | None = None
+    stream_options: _StreamOptions = _StreamOptions()
+    response_format: Format = Format("text")
+    presence_penalty: Zero = 0.0
+    frequency_penalty: Zero = 0.0
+    logit_bias: Annotated[dict[str, float], Meta(max_length=0)] = field(default_factory=dict)
+    user: Any = None
+    metadata: Any = None
+    store: Any = None
+    parallel_tool_calls: Any = None
+    service_tier: Any = None
+
+    @property
+    def most(self) -> int | None:
+        """The most tokens of the answer, if the request says so."""
+        return self.max_completion_tokens or self.max_tokens
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (self.stop,) if isinstance(self.stop, str) else self.stop
 
     @property
     def schema(self) -> Mapping[str, Any] | None:
         """The JSON schema of the answer; None for text."""
-        if self.response_format is None:
+        if self.response_format.type == "text":
             return None
-        named: Mapping[str, Any] = self.response_format.get("json_schema", {})
-        schema: Mapping[str, Any] = named.get("schema", {"type": "object"})
-        return schema
+        named = self.response_format.json_schema or {}
+        return named.get("schema", {"type": "object"})  # type: ignore[no-any-return]
+
+    @property
+    def callable(self) -> tuple[Tool, ...]:
+        """The tools of which the answer must be a call; empty if it need be none."""
+        if isinstance(self.tool_choice, str):
+            return self.tools if self.tool_choice == "required" else ()
+        name = self.tool_choice.function.name
+        return tuple(t for t in self.tools if t["function"]["name"] == name)
 
 
 def parse(body: bytes, limits: Limits, most: int) -> ChatRequest:
@@ -101,163 +191,76 @@ def parse(body: bytes, limits: Limits, most: int) -> ChatRequest:
         raise Refused(400, f"the body is not usable JSON: {error}") from error
     if not isinstance(data, dict):
         raise Refused(400, "the body must be a JSON object")
-    _only_known(data)
-    tools = () if data.get("tool_choice") == "none" else _tools(data.get("tools"))
-    return ChatRequest(
-        model=_typed(data, "model", str, required=True),
-        messages=_messages(data.get("messages")),
-        tools=tools,
-        temperature=_number(data, "temperature", 0, 2, 1.0),
-        max_tokens=_most(data, most),
-        seed=_seed(data),
-        stream=bool(_typed(data, "stream", bool)),
-        usage=_usage(data),
-        response_format=_format(data),
-    )
+    try:
+        ask = convert({k: v for k, v in data.items() if v is not None}, ChatRequest)
+        shaped(ask.messages, _Said, "messages")
+        shaped(ask.tools, _Tool, "tools")
+        for name, shape in (("tools", ask.tools), ("response_format", ask.schema)):
+            if shape and (fault := fault_of(shape, SHAPES)):
+                raise Unreadable(f"`{name}`: {fault}")
+    except Unreadable as error:
+        field = re.match(r"`(\w+)", str(error))
+        raise Refused(400, str(error), param=field[1] if field else None) from error
+    ask = replace(ask, messages=_plain(ask.messages))
+    _check(ask, most)
+    return replace(ask, tools=()) if ask.tool_choice == "none" else ask
 
 
-def _only_known(data: Mapping[str, Any]) -> None:
-    for name, value in data.items():
-        if name in OWN or name in IGNORED:
-            continue
-        if name not in FIXED:
-            raise Refused(400, f"unknown field {name[:80]!r}", param=name[:80])
-        if value is not None and value not in FIXED[name]:
-            allowed = " or ".join(map(repr, FIXED[name]))
-            raise Refused(400, f"{name} can only be {allowed} here", param=name)
-
-
-def _messages(given: Any) -> tuple[Message, ...]:
-    if not isinstance(given, list) or not given:
-        raise Refused(400, "messages must be a list with at least one message", param="messages")
-    calls: dict[str, str] = {}  # id -> the name of the tool
-    out = tuple(_message(m, f"messages[{i}]", calls) for i, m in enumerate(given))
-    if out[0]["role"] in ("assistant", "tool"):
-        raise Refused(400, "the first message must be the system's or the user's", param="messages")
-    if out[-1]["role"] == "assistant":
-        raise Refused(400, "the last message must not be the assistant's own", param="messages")
-    return out
-
-
-def _message(given: Any, where: str, calls: dict[str, str]) -> Message:
-    role = given.get("role") if isinstance(given, dict) else None
-    role = "system" if role == "developer" else role
-    if role not in ROLES:
-        raise Refused(400, f"{where}.role must be one of {', '.join(ROLES)}", param=where)
-    out: Message = {"role": role, "content": _content(given.get("content"), where)}
-    if role == "assistant" and given.get("tool_calls"):
-        out["tool_calls"] = _calls(given["tool_calls"], where, calls)
-    if role == "tool":
-        made_for = given.get("tool_call_id")
-        out["tool_call_id"] = made_for if isinstance(made_for, str) else ""
-        name = given.get("name")
-        out["name"] = name if isinstance(name, str) else calls.get(out["tool_call_id"], "")
-    return out
-
-
-def _content(given: Any, where: str) -> str:
-    if given is None:
-        return ""
-    if isinstance(given, str):
-        return given
-    parts = given if isinstance(given, list) else [given]
-    texts = [p.get("text") for p in parts if isinstance(p, dict) and p.get("type") == "text"]
-    if len(texts) < len(parts) or not all(isinstance(t, str) for t in texts):
-        raise Refused(400, f"{where}.content must be a text, or text parts", param=where)
-    return "".join(map(str, texts))
-
-
-def _calls(given: Any, where: str, calls: dict[str, str]) -> list[dict[str, Any]]:
-    out = []
-    for item in given if isinstance(given, list) else [None]:
-        call = item if isinstance(item, dict) else {}
-        function = call.get("function")
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise Refused(400, f"{where}.tool_calls: each needs a function's name", param=where)
-        arguments = function.get("arguments") or "{}"
-        if not isinstance(arguments, str):
-            raise Refused(400, f"{where}.tool_calls: arguments must be a text", param=where)
-        call_id = str(call.get("id") or "")
-        calls[call_id] = function["name"]
-        named = {"name": function["name"], "arguments": arguments}
-        out.append({"id": call_id, "type": "function", "function": named})
-    return out
-
-
-def _tools(given: Any) -> tuple[Tool, ...]:
-    if given is None:
-        return ()
-    for tool in given if isinstance(given, list) else [None]:
-        function = tool.get("function") if isinstance(tool, dict) else None
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-            raise Refused(400, "tools must be a list of functions, each with a name", param="tools")
-    return tuple(given)
-
-
-def _most(data: Mapping[str, Any], most: int) -> int | None:
-    for name in ("max_completion_tokens", "max_tokens"):
-        value = _typed(data, name, int)
-        if value is None:
-            continue
-        if not 1 <= value <= most:
-            raise Refused(400, f"{name} is {value}; allowed: 1 to {most}", param=name)
-        return int(value)
-    return None
-
-
-def _seed(data: Mapping[str, Any]) -> int | None:
-    value = _typed(data, "seed", int)
-    if value is not None and abs(value) >= 2**63:
-        raise Refused(400, "seed must fit 64 bits", param="seed")
-    return None if value is None else int(value)
-
-
-def _number(data: Mapping[str, Any], name: str, low: float, high: float, default: float) -> float:
-    value = data.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise Refused(400, f"{name} must be a number from {low} to {high}", param=name)
-    return float(value)
-
-
-def _typed(data: Mapping[str, Any], name: str, kind: type, required: bool = False) -> Any:
-    value = data.get(name)
-    if value is None and not required:
-        return None
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise Refused(400, f"{name} must be {_KINDS[kind]}", param=name)
-    return value
-
-
-def _format(data: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    given: Mapping[str, Any] = _typed(data, "response_format", dict) or {"type": "text"}
-    kind, named = given.get("type"), given.get("json_schema")
-    if kind not in ("text", "json_object", "json_schema"):
-        text = "response_format.type must be text, json_object or json_schema"
-        raise Refused(400, text, param="response_format")
-    has_schema = isinstance(named, dict) and isinstance(named.get("schema"), dict)
-    if kind == "json_schema" and not has_schema:
-        text = "response_format.json_schema must have a `schema`, an object"
-        raise Refused(400, text, param="response_format")
-    if kind != "json_schema" and named is not None:
-        text = f"response_format of type {kind} has no json_schema"
-        raise Refused(400, text, param="response_format")
-    return None if kind == "text" else given
-
-
-def _usage(data: Mapping[str, Any]) -> bool:
-    options = _typed(data, "stream_options", dict) or {}
-    return options.get("include_usage") is True
-
-
-_KINDS = {str: "a text", int: "a whole number", bool: "true or false", dict: "an object"}
-
-
-def opening(ask: ChatRequest) -> tuple[Message, ...]:
-    """The messages before the agent's first turn, by which the router decides."""
+def _check(ask: ChatRequest, most: int) -> None:
+    """Raises Refused for what each field alone does not show."""
     roles = [m["role"] for m in ask.messages]
-    return ask.messages[: roles.index("assistant")] if "assistant" in roles else ask.messages
+    form = ask.response_format
+    has_schema = form.json_schema is not None and isinstance(form.json_schema.get("schema"), dict)
+    forced = ask.tool_choice == "required" or not isinstance(ask.tool_choice, str)
+    wrong = {
+        "messages must be a list with at least one message": not roles,
+        "messages: the first message must be the system's or the user's":
+            roles[:1] in (["assistant"], ["tool"]),
+        "messages: the last message must not be the assistant's own": roles[-1:] == ["assistant"],
+        f"max_tokens is {ask.most}; allowed: 1 to {most}": (ask.most or 1) > most,
+        "response_format.json_schema must have a `schema`, an object":
+            form.type == "json_schema" and not has_schema,
+        f"response_format of type {form.type} has no json_schema":
+            form.type != "json_schema" and form.json_schema is not None,
+        "tool_choice asks for a call of a tool that is not in tools": forced and not ask.callable,
+        "top_logprobs needs logprobs": ask.top_logprobs > 0 and not ask.logprobs,
+    }  # fmt: skip
+    for text, true in wrong.items():
+        if true:
+            raise Refused(400, text, param=re.split(r"\W", text)[0])
+
+
+def _plain(given: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
+    """The messages as an episode has them: with a text, calls with all fields, and the tools' names
+    beside their results."""
+    names: dict[str, str] = {}  # id of a call -> the name of the tool
+    out = []
+    for one in given:
+        content = one.get("content") or ""
+        text = content if isinstance(content, str) else "".join(p["text"] for p in content)
+        role = "system" if one["role"] == "developer" else one["role"]
+        message: Message = {"role": role, "content": text}
+        if role == "assistant" and one.get("tool_calls"):
+            message["tool_calls"] = [
+                {
+                    "id": call.get("id", ""),
+                    "type": "function",
+                    "function": {
+                        "name": call["function"]["name"],
+                        "arguments": call["function"].get("arguments") or "{}",
+                    },
+                }
+                for call in one["tool_calls"]
+            ]
+            names |= {c["id"]: c["function"]["name"] for c in message["tool_calls"]}
+        if role == "tool":
+            message["tool_call_id"] = made_for = one.get("tool_call_id") or ""
+            message["name"] = one.get("name") or names.get(made_for, "")
+        out.append(message)
+    return tuple(out)
+
+
+# -- which conversation a request goes on with -----------------------------------------------------
 
 
 def choose(router: Router, ask: ChatRequest, prompt: str) -> Any:
@@ -265,7 +268,9 @@ def choose(router: Router, ask: ChatRequest, prompt: str) -> Any:
     first messages, or from all of them if it chooses anew at every turn."""
     if isinstance(router, RoutesTurns) and _answered(ask):
         return router.next(with_guidance(ask.messages, prompt), ask.tools)
-    return router.route(with_guidance(opening(ask), prompt), ask.tools)
+    roles = [m["role"] for m in ask.messages]
+    opening = roles.index("assistant") if "assistant" in roles else len(roles)
+    return router.route(with_guidance(ask.messages[:opening], prompt), ask.tools)
 
 
 def new_messages(ask: ChatRequest) -> tuple[Message, ...]:
@@ -291,11 +296,11 @@ def _answered(ask: ChatRequest) -> int:
 
 
 def _key(ask: ChatRequest, messages: Sequence[Message]) -> str:
-    said = [ask.model, list(ask.tools), [_plain(m) for m in messages]]
+    said = [ask.model, list(ask.tools), [_counts(m) for m in messages]]
     return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
 
-def _plain(message: Message) -> list[Any]:
+def _counts(message: Message) -> list[Any]:
     """What of a message counts. Clients number calls anew, and write arguments in their own way."""
     content = message["content"]
     if message["role"] != "assistant":

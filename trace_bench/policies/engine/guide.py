@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,8 +37,8 @@ class Guide:
     def __init__(self, matcher: Any, stop: int) -> None:
         self._matcher, self._stop = matcher, stop
 
-    def allowed(self) -> Tensor:
-        """bool [vocabulary]: the tokens that may come next."""
+    def allowed(self, logits: Tensor) -> Tensor:
+        """bool [vocabulary]: the tokens that may come next, whatever their logits."""
         import torch
 
         bias = np.frombuffer(self._matcher.compute_logit_bias(), dtype=np.uint8)
@@ -69,6 +69,7 @@ class Guides:
             ) from error
         self._matcher: Any = llguidance.LLMatcher
         self._stop = stop
+        self._tags = tokenizer.get_added_vocab()  # texts that are tokens, which grammars name
         self._tokenizer = _readable(llguidance, tokenizer, vocabulary, stop)
 
     def guide(self, schema: Mapping[str, Any]) -> Guide:
@@ -78,6 +79,30 @@ class Guides:
             grammar = self._matcher.grammar_from_json_schema(json.dumps(schema), overrides=LAYOUT)
         except ValueError as error:
             raise BadSchema(_words(str(error))) from error
+        return self._guide(grammar)
+
+    def call(self, functions: Sequence[Mapping[str, Any]]) -> Guide:
+        """A guide for a turn that is one call of one of these functions, in the format that
+        `policies.chat` reads. Raises BadSchema for parameters that cannot be followed."""
+        shapes = [
+            {
+                "type": "object",
+                "properties": {
+                    "name": {"const": f["name"]},
+                    "arguments": f.get("parameters") or {"type": "object"},
+                },
+                "required": ["name", "arguments"],
+                "additionalProperties": False,
+            }
+            for f in functions
+        ]
+        schema = json.dumps({"anyOf": shapes, "x-guidance": LAYOUT})
+        tags = ("<tool_call>", "</tool_call>")
+        begin, end = (tag if tag in self._tags else f'"{tag}"' for tag in tags)
+        lark = f'start: {begin} "\\n" call "\\n" {end}\ncall: %json {schema}\n'
+        return self._guide(self._matcher.grammar_from_lark(lark))
+
+    def _guide(self, grammar: str) -> Guide:
         made = self._matcher(self._tokenizer, grammar, log_level=0)
         if made.is_error():
             raise BadSchema(_words(made.get_error()))

@@ -34,9 +34,10 @@ _WORTH_MOVING = 24  # a row is moved for a new one if it is longer by at least t
 
 
 class Guide(Protocol):
-    """Which tokens a turn may have: `allowed` (bool [vocab]) is asked before each, then `take`."""
+    """Which tokens a turn may have: `allowed` (logits [vocab] -> bool [vocab]) is asked before
+    each, then `take`."""
 
-    def allowed(self) -> torch.Tensor: ...
+    def allowed(self, logits: torch.Tensor) -> torch.Tensor: ...
     def take(self, token: int) -> None: ...
 
 
@@ -196,7 +197,9 @@ class Engine:
         members = [member for _, _, member in ready]
         draws = np.array([m.draws[len(m.ids)] for m in members])
         temperatures = torch.tensor([m.temperature for m in members])
-        allowed = {i: m.guide.allowed() for i, m in enumerate(members) if m.guide is not None}
+        allowed = {
+            i: m.guide.allowed(logits[i]) for i, m in enumerate(members) if m.guide is not None
+        }
         ids, logprobs = sample(logits, temperatures, torch.from_numpy(draws), allowed)
         for member, token, logprob in zip(members, ids.tolist(), logprobs.tolist(), strict=True):
             member.ids.append(token)

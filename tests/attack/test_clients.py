@@ -1,0 +1,259 @@
+"""Clients and servers around `serve` that are slow, that lie, or that end too early: nobody else
+waits for them, no place is held, and no key gets out."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from models import save_model
+from servers.agent import Served, local, serving
+from servers.scripted import models, serve
+
+from trace_bench.core.types import AgentSpec
+from trace_bench.llm.client import Endpoint
+from trace_bench.serve.forward import Forward
+from trace_bench.serve.request import ServeSettings
+
+HELLO = [{"role": "user", "content": "hello"}]
+KEY = "sk-9f/Aq+Zr~7w"
+HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n"
+TYPED = HEAD + b"Content-Type: application/json\r\n"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    model = save_model(tmp_path_factory.mktemp("model"))
+    agent = AgentSpec(str(model))
+    settings = ServeSettings(requests=4, patience=1.5, tokens=900)
+    with serving(local(model, agent, batch=4), agent, settings) as found:
+        yield found
+
+
+def ask(served: Served, timeout: float = 30, **fields: Any) -> httpx.Response:
+    body = {"model": "agent", "messages": HELLO, "max_tokens": 2, **fields}
+    return httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=timeout)
+
+
+def connected(served: Served) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2])), timeout=20)
+
+
+SLOW = {
+    "nothing": b"",
+    "half a head": HEAD,
+    "a head and one byte": TYPED + b"Content-Length: 500\r\n\r\n{",
+    "a head without a length": TYPED + b"Transfer-Encoding: chunked\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("sent", SLOW.values(), ids=SLOW)
+def test_clients_that_are_slow_hold_no_place_and_are_cut_off(sent: bytes, served: Served) -> None:
+    with ExitStack() as stack:
+        slow = [stack.enter_context(connected(served)) for _ in range(40)]
+        for one in slow:
+            one.sendall(sent)
+        assert ask(served).status_code == 200
+        start = time.monotonic()
+        ends = [one.recv(4096) for one in slow]
+        assert time.monotonic() - start < 15
+        assert all(end == b"" or b" 408 " in end for end in ends)
+
+
+def test_a_client_that_drips_its_head_is_cut_off(served: Served) -> None:
+    with connected(served) as slow:
+        start = time.monotonic()
+        try:
+            while time.monotonic() - start < 15:
+                slow.sendall(b"X" if time.monotonic() - start > 0.3 else HEAD)
+                time.sleep(0.1)
+        except OSError:
+            pass
+        assert time.monotonic() - start < 10
+
+
+def test_a_client_that_does_not_read_frees_its_places(served: Served) -> None:
+    body = {"model": "agent", "messages": HELLO, "max_tokens": 900, "stream": True, "n": 4}
+    text = json.dumps(body | {"logprobs": True, "temperature": 1}).encode()
+    with socket.socket() as slow:
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        slow.connect(("127.0.0.1", int(served.url.rpartition(":")[2])))
+        slow.sendall(TYPED + b"Content-Length: %d\r\n\r\n" % len(text) + text)
+        end = time.monotonic() + 40
+        while ask(served).status_code != 200:
+            assert time.monotonic() < end
+            time.sleep(0.2)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Host": "attacker.example"}, 403),
+        ({"Host": "attacker.example:8800"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Content-Type": ""}, 415),
+        ({"Content-Type": "application/json; charset=utf-8"}, 200),
+    ],
+)
+def test_a_page_in_a_browser_does_not_reach_the_agent(
+    headers: dict[str, str], status: int, served: Served
+) -> None:
+    body = json.dumps({"model": "agent", "messages": HELLO, "max_tokens": 2}).encode()
+    given = {"Content-Type": "application/json"} | headers
+    url = f"{served.url}/v1/chat/completions"
+    assert httpx.post(url, content=body, headers=given, timeout=30).status_code == status
+
+
+def schema(properties: int) -> dict[str, Any]:
+    names = [f"key{i}" for i in range(properties)]
+    fields = {name: {"type": "string"} for name in names}
+    return {"type": "object", "properties": fields, "required": names}
+
+
+def shaped(properties: int) -> dict[str, Any]:
+    named = {"name": "x", "schema": schema(properties)}
+    return {"response_format": {"type": "json_schema", "json_schema": named}}
+
+
+def tooled(properties: int) -> dict[str, Any]:
+    function = {"name": "f", "parameters": schema(properties)}
+    return {"tools": [{"type": "function", "function": function}]}
+
+
+HEAVY: dict[str, Any] = {
+    "a schema of 20,000 properties": shaped(20_000),
+    "a schema of 4,000": shaped(4000),
+    "a tool of 20,000": tooled(20_000),
+    "a tool of 4,000": tooled(4000),
+    "a prompt of 900 kB": {"messages": [{"role": "user", "content": "hello there " * 75_000}]},
+    "9,000 messages": {"messages": [{"role": "user", "content": "hello"}] * 9000},
+}
+
+
+@pytest.mark.parametrize("heavy", HEAVY.values(), ids=HEAVY)
+def test_others_do_not_wait_for_a_heavy_request(heavy: dict[str, Any], served: Served) -> None:
+    ask(served, **shaped(1))  # the libraries are there
+    answers: list[httpx.Response] = []
+    one = threading.Thread(target=lambda: answers.append(ask(served, **heavy)))
+    one.start()
+    slowest = 0.0
+    while one.is_alive():
+        start = time.monotonic()
+        assert ask(served).status_code == 200
+        slowest = max(slowest, time.monotonic() - start)
+    one.join()
+    assert answers[0].status_code in (200, 400) and slowest < 2.0
+
+
+# -- servers behind `serve --backend` --------------------------------------------------------------
+
+
+@contextmanager
+def in_front_of(*sent: bytes, pause: float = 0.0, deadline: float = 3.0) -> Iterator[Served]:
+    """Our server before one that answers a conversation with these bytes, one after the other."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def answer(connection: socket.socket) -> None:
+            with connection:
+                asked = b""
+                while not asked.endswith(b"}"):
+                    asked += connection.recv(2**16)
+                try:
+                    for data in sent:
+                        connection.sendall(data)
+                        time.sleep(pause)
+                except OSError:
+                    return
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listening.accept()
+                except OSError:
+                    return
+                threading.Thread(target=answer, args=[connection], daemon=True).start()
+
+        threading.Thread(target=accept, daemon=True).start()
+        agent = AgentSpec("m")
+        with serve(lambda path, body: models("m")) as ready:
+            endpoint = Endpoint((ready.url,), KEY, retries=0, deadline=deadline)
+            forward = Forward(endpoint, "m", agent, 16)
+        forward._url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        with serving(forward, agent, ServeSettings(requests=1)) as served:
+            yield served
+        listening.shutdown(socket.SHUT_RDWR)
+
+
+STREAM = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n"
+DONE = b"data: [DONE]\n\n"
+
+
+def said(end: str | None = None, **delta: Any) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": end}
+    return f"data: {json.dumps({'model': 'm', 'choices': [choice]})}\n\n".encode()
+
+
+def pieces(size: int, text: str) -> list[str]:
+    return [text[i : i + size] for i in range(0, len(text), size)]
+
+
+def arguments(text: str) -> dict[str, Any]:
+    return {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+
+
+def texts(stream: str) -> tuple[str, str]:
+    """(content, arguments) that a client puts together."""
+    content = called = ""
+    for event in stream.split("\n\n"):
+        if not event.startswith("data: {"):
+            continue
+        for choice in json.loads(event[6:]).get("choices", ()):
+            content += choice["delta"].get("content") or ""
+            for call in choice["delta"].get("tool_calls", ()):
+                called += call["function"]["arguments"]
+    return content, called
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 13])
+@pytest.mark.parametrize(
+    "coded", [KEY, "".join(f"\\u{ord(c):04x}" for c in KEY), KEY.encode().hex()]
+)
+def test_a_key_in_pieces_does_not_come_out(coded: str, size: int) -> None:
+    text = f"The key is {coded}, and sk- is not."
+    events = [said(content=piece, logprobs=None) for piece in pieces(size, text)]
+    events += [said(**arguments(piece)) for piece in pieces(size, text)]
+    with in_front_of(STREAM, *events, said("stop"), DONE) as served:
+        content, called = texts(ask(served, stream=True).text)
+    assert content == called == "The key is ***, and sk- is not."
+
+
+def test_what_may_be_the_beginning_of_a_key_comes_at_the_end() -> None:
+    with in_front_of(STREAM, said(content="It is sk-9"), said("stop"), DONE) as served:
+        assert texts(ask(served, stream=True).text)[0] == "It is sk-9"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_server_that_drips_holds_no_place(stream: bool) -> None:
+    head = STREAM if stream else STREAM.replace(b"text/event-stream", b"application/json")
+    drops = [said(content="x")] * 200 if stream else [b" "] * 200
+    with in_front_of(head, *drops, pause=0.1, deadline=1.0) as served:
+        start = time.monotonic()
+        answer = ask(served, stream=stream)
+        assert time.monotonic() - start < 8
+        assert "does not answer (TimeoutError)" in answer.text
+        assert httpx.get(f"{served.url}/health").json()["open"] == 0
+
+
+def test_a_stream_that_is_cut_is_an_error() -> None:
+    with in_front_of(STREAM, said(content="It")) as served:
+        answer = ask(served, stream=True).text
+    assert texts(answer)[0] == "It"
+    assert "cut before its end" in answer and "[DONE]" not in answer
