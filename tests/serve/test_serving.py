@@ -366,7 +366,6 @@ def test_more_requests_than_allowed_must_wait(place: Path, agent: AgentSpec) -> 
             assert health["open"] == 2, (health, response.status_code, served.lines)
             answer = ask(served)
             assert answer.status_code == 429 and answer.headers["retry-after"] == "1"
-            lines.close()
         settled(served, lambda h: h["open"] == 0)
         assert ask(served, model="base").status_code == 200
 
