@@ -115,6 +115,11 @@ class Evaluator:
                 self._write(replace(outcome, agent=label))
         return [found[o.task, o.trial] for o in source]
 
+    def kept(self, label: str, count: int) -> list[Trajectory]:
+        """The trajectories of an agent's first attempts that were stored, of so many episodes."""
+        spots = [(f"evaluation/{label}", i) for i in range(count)]
+        return list(self._kept.read(spots).values())
+
     def everything(self) -> list[Outcome]:
         """The outcomes of all agents."""
         return [outcome for found in self._found.values() for outcome in found.values()]

@@ -29,6 +29,7 @@ from trace_bench.runner.outcomes import (
     score,
 )
 from trace_bench.runner.progress import Clock, Progress
+from trace_bench.runner.unable import unable
 from trace_bench.settings.schema import Settings
 
 
@@ -67,9 +68,14 @@ class Evaluation:
         self._routing = self._evaluator(folder / "routing.jsonl")
 
     def base(self, agent: AgentSpec) -> None:
-        """Evaluates the base agent."""
+        """Evaluates the base agent, and says what it did if it earned nothing."""
         with self._clock.phase("base evaluation"):
-            self.outcomes["base"] = self._held_out.evaluate("base", agent, self._plan, keep=True)
+            found = self._held_out.evaluate("base", agent, self._plan, keep=True)
+        self.outcomes["base"] = found
+        if not any(o.score and o.score.similarity for o in found):
+            said = unable(self._held_out.kept("base", len(found)))
+            if said is not None:
+                self._progress.log(said)
 
     def floors(self, policies: Mapping[str, Policy]) -> None:
         """Evaluates scripted policies, by name, as bounds for the scores."""
