@@ -53,6 +53,17 @@ def test_a_conversation_is_readable(folder: Path, capsys: pytest.CaptureFixture[
     assert "missed" not in text
 
 
+def test_options_may_stand_anywhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*words: str) -> str:
+        assert main([*words]) == 0
+        return capsys.readouterr().out
+
+    task, _ = task_with_calls(folder)
+    shown = said(str(folder), task, "--agent", "base")
+    assert said(str(folder), "--agent", "base", task) == shown
+    assert said("--agent", "base", str(folder), task) == shown
+
+
 def test_missed_milestones_and_labels_are_shown(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -193,7 +193,7 @@ def labels_of(folder: Path, episode: Stored) -> dict[str, Any]:
 
 @command()
 def main(argv: Sequence[str]) -> int:
-    given = _parser().parse_args(argv)
+    given = _parser().parse_intermixed_args(argv)
     text = visible(_asked(given))
     if sys.stdout.isatty() and text.count("\n") >= shutil.get_terminal_size().lines:
         pydoc.pager(text)

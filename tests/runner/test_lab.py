@@ -172,6 +172,9 @@ def test_progress_says_phase_budget_reward_and_time() -> None:
         now[0] += 1.0
         progress.episode(0.5, charged=True)
     assert progress.line() == "method | rollouts 20/100 | reward 0.50 | 1 min 20 s left"
+    progress.step("train/asks_for_what_is_missing/iteration 12 of 20")
+    assert progress.line(80).endswith("\u2026 | rollouts 20/100 | reward 0.50 | 1 min 20 s left")
+    assert progress.line(80).startswith("method: train/asks") and len(progress.line(80)) == 80
     assert len(stream.getvalue().splitlines()) == 5
     progress.phase("evaluation of base", total=40)
     for _ in range(10):

@@ -38,7 +38,14 @@ from trace_bench.runner.bench import (
     write_tags,
     yardsticks,
 )
-from trace_bench.runner.build import Log, generated_suites, log_line, run_context, scripted_policies
+from trace_bench.runner.build import (
+    Log,
+    Parts,
+    generated_suites,
+    log_line,
+    run_context,
+    scripted_policies,
+)
 from trace_bench.runner.evaluation import Evaluation
 from trace_bench.runner.folder import (
     Place,
@@ -57,7 +64,6 @@ from trace_bench.runner.progress import TIMING, Clock, Progress
 from trace_bench.runner.report import hand_over
 from trace_bench.runner.summary import Finished, summarize
 from trace_bench.settings.identity import parts_of
-from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import Settings
 from trace_bench.trackers.jsonl import Metrics, Silent
 
@@ -87,7 +93,9 @@ def run(settings: Settings) -> int:
     done = carry_out(settings, verbose=True)
     if done.stored:
         print("this run is finished; its stored result:", file=sys.stderr)
-    print(report.closing(done.summary, _columns()))
+    # As wide as the terminal, or as it gets in a file.
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else report.WIDE
+    print(report.closing(done.summary, columns))
     if (larger := _larger(settings, done.summary)) is not None:
         print(larger)
     if not (done.folder / SUMMARY).is_file():
@@ -97,11 +105,6 @@ def run(settings: Settings) -> int:
         print(f"error: {why}", file=sys.stderr)
         return 1
     return 0
-
-
-def _columns() -> int:
-    """How wide the closing table may be: the terminal, or as wide as it gets in a file."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else report.WIDE
 
 
 def _unmeasured(done: Done) -> str | None:
@@ -122,7 +125,7 @@ def _unmeasured(done: Done) -> str | None:
 def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
     """Starts, resumes or loads the run of these settings. `verbose`: progress on stderr. Raises as
     `run` does; after KeyboardInterrupt the same call resumes the run."""
-    log: Log = log_line if verbose else _silence
+    log: Log = log_line if verbose else lambda text: None
     parts = parts_of(settings)
     place = locate(settings, parts)
     if (found := _finished(parts, place)) is not None:
@@ -148,7 +151,7 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
     return Done(place.folder, summary, stored=False)
 
 
-def _finished(parts: Mapping[str, Part], place: Place) -> Done | None:
+def _finished(parts: Parts, place: Place) -> Done | None:
     """The run if it is finished and nothing is left to write: it needs no lock then, so that it can
     be looked at in a read-only folder. None if there is something to do, also for its tracker."""
     if parts["tracker"].declared.awaits_result() or not holds_run(place):
@@ -188,14 +191,9 @@ def _execute(
         settings.policy.max_tokens,
         Faults(folder / FAULTS),
     )
+    points = checkpoints(settings, bench.plan)
     evaluation = Evaluation(
-        folder,
-        player,
-        settings,
-        bench.held_out,
-        checkpoints(settings, bench.plan),
-        progress=progress,
-        clock=clock,
+        folder, player, settings, bench.held_out, points, progress=progress, clock=clock
     )
     stack.enter_context(closing(evaluation))
     metrics = Metrics(folder / "metrics.jsonl", tracker, bench.log)
@@ -210,13 +208,8 @@ def _execute(
     agent = _phases(run, lab, base)
     trained = {y.name: _yardstick(run, y, base) for y in yardsticks(bench)}
     clock.add("total", time.monotonic() - started)
-    finished = Finished(
-        agent=agent,
-        before=None if beginning is None else beginning.runs,
-        yardsticks=trained,
-        seconds=clock.seconds,
-        tracker=metrics.failure,
-    )
+    before = None if beginning is None else beginning.runs
+    finished = Finished(agent, before, trained, clock.seconds, metrics.failure)
     if not (folder / CONFIG).exists():
         raise UserError(
             f"{folder} was removed while the run wrote to it, so it has no result. Run the same "
@@ -287,11 +280,12 @@ def _lab(run: _InProgress, yardstick: Yardstick | None = None) -> RunLab:
     tracker shows only the method's."""
     bench, settings = run.bench, run.bench.settings
     folder = bench.place.folder
-    trainer = bench.trainer
+    trainer, player = bench.trainer, run.player
     if yardstick is None:
         listeners = Listeners(run.metrics, run.progress, run.evaluation.checkpoint)
     else:
         folder = folder / yardstick.name
+        player = replace(player, suites=Suites(bench.suite))  # with generated ones of its own
         trainer = bench.parts["trainer"].make(bench.context)
         listeners = Listeners(
             Metrics(folder / "metrics.jsonl", Silent(), bench.log), run.progress.aside()
@@ -301,7 +295,7 @@ def _lab(run: _InProgress, yardstick: Yardstick | None = None) -> RunLab:
         folder,
         seed=settings.seed,
         ledger=Ledger(folder / "ledger.jsonl", settings.budget, charged),
-        player=run.player if yardstick is None else _apart(run.player),
+        player=player,
         trainer=trainer,
         listeners=listeners,
         models=Models(bench.roles, generated_suites(settings, bench.context, bench.log)),
@@ -310,17 +304,8 @@ def _lab(run: _InProgress, yardstick: Yardstick | None = None) -> RunLab:
     )
 
 
-def _apart(player: Player) -> Player:
-    """The same player, with its own set of generated suites."""
-    return replace(player, suites=Suites(player.suites.target))
-
-
 def _reported_again(
-    settings: Settings,
-    parts: Mapping[str, Part],
-    place: Place,
-    summary: dict[str, Any],
-    log: Log,
+    settings: Settings, parts: Parts, place: Place, summary: dict[str, Any], log: Log
 ) -> dict[str, Any]:
     """Passes a stored result to a tracker that waits for it. Returns the summary, with the
     tracker's failure if it fails."""
@@ -353,21 +338,12 @@ def _larger(settings: Settings, summary: Mapping[str, Any]) -> str | None:
     return report.beside(f"with {split}", found)
 
 
-def _silence(text: str) -> None:
-    """Discards a log line."""
-
-
-_OBJECTS, _YOUNG, _OLD = 20_000, 10, 50
-"""New objects between two collections of the youngest generation (Python's default is 700), and how
-many of those are to one of the next generations."""
-
-
 @contextmanager
 def few_collections() -> Iterator[None]:
     """Reduces garbage collection. A run makes millions of small values, hardly any in reference
     cycles, and each collection of the old generation visits the model and all libraries."""
     before = gc.get_threshold()
-    gc.set_threshold(_OBJECTS, _YOUNG, _OLD)
+    gc.set_threshold(20_000, 10, 50)  # new objects between collections; Python has 700, 10, 10
     try:
         yield
     finally:

@@ -86,9 +86,10 @@ class Progress:
             self._live.stop()
             self._live = None
 
-    def line(self) -> str:
-        """The current state as one line."""
-        parts = [f"{self._phase}: {self._step}" if self._step else self._phase]
+    def line(self, columns: int = 1000) -> str:
+        """The current state as one line. In few `columns` the name of the phase and its step is
+        what is shortened."""
+        parts = []
         if self._total:
             parts.append(f"{self._done}/{self._total} episodes")
         parts.append(f"rollouts {self.spent}/{self.budget}")
@@ -97,7 +98,11 @@ class Progress:
         left = self._time_left()
         if left is not None:
             parts.append(f"{duration(left)} left")
-        return " | ".join(parts)
+        figures = " | ".join(parts)
+        name = f"{self._phase}: {self._step}" if self._step else self._phase
+        most = max(columns - len(f" | {figures}"), 12)
+        name = name if len(name) <= most else f"{name[: most - 1]}\u2026"
+        return f"{name} | {figures}"
 
     def _time_left(self) -> float | None:
         """Estimated seconds, from this phase's pace so far."""
@@ -111,7 +116,8 @@ class Progress:
         if self._live is not None:
             from rich.text import Text
 
-            self._live.update(Text(self.line(), no_wrap=True, overflow="ellipsis"))
+            columns = self._live.console.width
+            self._live.update(Text(self.line(columns), no_wrap=True, overflow="ellipsis"))
             return
         now = self._clock()
         if force or now - self._last >= self._every:

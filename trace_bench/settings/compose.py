@@ -78,12 +78,14 @@ def compose_plain(
     overrides: Sequence[Sequence[str]], config_dir: Path | None = None
 ) -> list[dict[str, Any]]:
     """The composed settings as plain data, not yet checked."""
+    from hydra import compose as hydra_compose
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
     if config_dir is not None and not config_dir.is_dir():
         raise UserError(f"--config-dir {config_dir} is not a folder.")
     fill()
+    place = [] if config_dir is None else [f"hydra.searchpath=[file://{config_dir.resolve()}]"]
     chosen: dict[tuple[str, ...], Any] = {}
     out = []
     others = GlobalHydra.instance().hydra  # the caller, such as a notebook, may use Hydra too
@@ -93,19 +95,12 @@ def compose_plain(
             for run in overrides:
                 files, values = _sorted_out(_opened(with_custom(run)), config_dir)
                 if files not in chosen:
-                    chosen[files] = _composed(files, config_dir)
+                    chosen[files] = hydra_compose("config", [*files, *place])
                 cfg = chosen[files] if len(overrides) == 1 else copy.deepcopy(chosen[files])
                 out.append(_plain(_with_values(cfg, values)))
     finally:
         GlobalHydra.instance().hydra = others  # Hydra has replaced the instance meanwhile
     return out
-
-
-def _composed(files: Sequence[str], config_dir: Path | None) -> Any:
-    from hydra import compose as hydra_compose
-
-    place = [] if config_dir is None else [f"hydra.searchpath=[file://{config_dir.resolve()}]"]
-    return hydra_compose("config", [*files, *place])
 
 
 def _sorted_out(

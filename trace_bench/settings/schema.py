@@ -10,12 +10,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from trace_bench.core.checked import PLACE, build, number
 from trace_bench.core.errors import UserError
-
-P = TypeVar("P", bound="PartSettings")
 
 
 @dataclass(frozen=True)
@@ -343,7 +341,7 @@ def _with_shared(llm: LLMSettings) -> LLMSettings:
     return replace(llm, **roles)
 
 
-def _gathered(cls: type[P], group: str, data: Any) -> Any:
+def _gathered(cls: type[PartSettings], group: str, data: Any) -> Any:
     """A group's settings; keys that are not the group's own are moved into `options`."""
     if not isinstance(data, Mapping):
         return data
