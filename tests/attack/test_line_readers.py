@@ -34,7 +34,7 @@ from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.record.folder import Folder
-from trace_bench.report.talks import Talks
+from trace_bench.report.page import Talks
 from trace_bench.results.card import export
 from trace_bench.results.places import find
 from trace_bench.results.records import read_records
@@ -147,7 +147,7 @@ READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
     ],
     "results/records.py": [(lambda f: read_records(f / "records.jsonl"), "records.jsonl")],
     "results/card.py": [(lambda f: export(f, f / "out"), "evaluation.jsonl")],
-    "report/talks.py": [
+    "report/page/__init__.py": [
         (lambda f: Talks().add(f / "trajectories.jsonl"), "trajectories.jsonl"),
     ],
     "results/places.py": [(lambda f: find([f]), "evaluation.jsonl")],

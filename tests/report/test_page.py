@@ -135,6 +135,51 @@ def test_damaged_conversations_are_named_and_the_rest_is_shown(
     assert len(unpacked(page, "run-0")["tasks"]["ids"]) == 24
 
 
+@pytest.mark.parametrize(
+    ("given", "found"),
+    [
+        ('"role":"assistant"', '"rule":"assistant"'),
+        ('"role":"user"', '"rule":"user"'),
+        ('"function":', '"fun":'),
+    ],
+)
+def test_messages_of_another_form_leave_out_no_other_run(
+    given: str, found: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy = tmp_path / "runs"
+    shutil.copytree(runs, copy)
+    path = copy / "random" / "evaluation_trajectories.jsonl"
+    first, rest = path.read_text().split("\n", 1)
+    assert given in rest
+    path.write_text(f"{first}\n{rest.replace(given, found)}")
+    page = report([copy], tmp_path / "r.html")
+    index = unpacked(page, "index")
+    assert len(index["runs"]) == 2 and len(index["remarks"]) == 1
+    assert "line 2 is corrupt (" in index["remarks"][0]
+    assert index["remarks"][0] in capsys.readouterr().err.replace("left out: ", "")
+    assert len(unpacked(page, "talk-0-0")) == 1 or len(unpacked(page, "talk-1-0")) == 1
+
+
+def test_capabilities_of_another_form_leave_out_no_other_run(runs: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "runs"
+    shutil.copytree(runs, copy)
+    (copy / "random" / "capabilities.json").write_text('{"labels": [{"passed": true}]}')
+    summary = json.loads((copy / "random" / "summary.json").read_text())
+    del summary["hashes"]["capabilities.json"]
+    (copy / "random" / "summary.json").write_text(json.dumps(summary))
+    page = report([copy], tmp_path / "r.html")
+    index = unpacked(page, "index")
+    assert len(index["runs"]) == 2 and "capabilities: KeyError" in index["remarks"][0]
+
+
+@pytest.mark.parametrize("name", ["{{data}}", "{{style}}", "{{unknown}}", "\\g<0>"])
+def test_a_name_that_looks_like_a_mark_is_a_name(name: str, runs: Path) -> None:
+    found = find([runs / "random"])
+    page = build(Runs((replace(found.runs[0], name=name),), ()), 10**8).html
+    assert f"<title>trace_bench: {name.replace('<', '&lt;').replace('>', '&gt;')}</title>" in page
+    assert unpacked(page, "index")["runs"][0]["name"] == name
+
+
 @pytest.mark.parametrize("given", ["nowhere", "empty"])
 def test_a_place_without_runs_is_one_line(
     given: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

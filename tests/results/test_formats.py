@@ -64,6 +64,32 @@ def test_inspect_reads_every_log(run: Path, tmp_path: Path) -> None:
     assert sum(len(log.samples) for name, log in read.items() if "train" in name) == 64
 
 
+def test_inspects_tables_have_a_row_for_each_log_and_sample(run: Path, tmp_path: Path) -> None:
+    """By the readers that docs/report.md names."""
+    pytest.importorskip("inspect_ai")
+    pytest.importorskip("pyarrow")
+    from inspect_ai.analysis import evals_df, samples_df
+
+    out = exported(run, tmp_path / "logs", "inspect")
+    logs = [json.loads(path.read_text()) for path in out.iterdir()]
+    evals, samples = evals_df(str(out)), samples_df(str(out))
+    assert len(evals) == evals["eval_id"].nunique() == len(logs)
+    assert len(samples) == samples["sample_id"].nunique() == sum(len(g["samples"]) for g in logs)
+    assert all(log["stats"]["model_usage"]["agent"]["total_tokens"] > 0 for log in logs)
+    counted = sum(log["stats"]["model_usage"]["agent"]["total_tokens"] for log in logs)
+    assert counted == samples["total_tokens"].sum()
+
+
+@pytest.mark.parametrize("kind", ["card", "inspect", "atif"])
+def test_an_export_says_one_line(
+    kind: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = exported(run, tmp_path / kind, kind)
+    said = capsys.readouterr().out
+    files = sum(p.is_file() for p in out.rglob("*"))
+    assert said == f"{out}: {files} files\n"
+
+
 def test_a_lost_episode_is_an_error_and_no_score(run: Path, tmp_path: Path) -> None:
     """Scores of lost episodes are left out of an exported mean."""
     source = _source(run)

@@ -3,6 +3,7 @@ time that grows with its length, whatever a model has written."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Any
 
@@ -54,6 +55,16 @@ def without_surrogates(value: Any) -> Any:
     if isinstance(value, dict):
         return {without_surrogates(k): without_surrogates(v) for k, v in value.items()}
     return value
+
+
+def file_name(text: str) -> str:
+    """Any text, such as a name in a stranger's file, as one part of a path: letters, digits and
+    `_+.:@-`, no leading dot, at most 120 characters. What had to be changed has a digest behind it,
+    so that two texts never share a name."""
+    plain = re.sub(r"[^A-Za-z0-9_+.:@-]+", "-", text).lstrip(".-")[:100]
+    if plain == text and text:
+        return text
+    return f"{plain}-{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:10]}"
 
 
 def visible(text: str) -> str:

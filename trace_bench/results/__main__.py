@@ -51,6 +51,7 @@ from trace_bench.results.groups import with_own
 from trace_bench.results.places import Found
 from trace_bench.results.prices import read_prices
 from trace_bench.results.records import as_line, training_tasks
+from trace_bench.results.statistics import many
 
 ONLY = {
     "format": ("export",), "csv": ("compare",), "prices": ("tables", "regrade"), "port": ("view",),
@@ -152,7 +153,9 @@ def _export(given: argparse.Namespace) -> list[Path]:
 
     if len(given.places) != 1:
         raise UserError(f"export takes one run folder, got {len(given.places)}.")
-    return export(Path(given.places[0]), given.out, given.format or "card")
+    written = export(Path(given.places[0]), given.out, given.format or "card")
+    print(f"{given.out}: {many(len(written), 'file')}")
+    return []
 
 
 def _make(given: argparse.Namespace) -> list[Path]:

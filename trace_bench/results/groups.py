@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from trace_bench.core.errors import unknown
+from trace_bench.core.text import file_name
 from trace_bench.results.compare import shared
 from trace_bench.results.records import Record, own_settings
 from trace_bench.results.table import Table
@@ -80,7 +80,7 @@ def groups_of(records: Sequence[Record], free: Sequence[str] = ()) -> list[Group
 def _place(record: Record) -> str:
     """Suite and split as the beginning of a folder's name."""
     parts = (*record.suite_name.split("/"), record.settings["evaluation.split"])
-    return re.sub(r"[^\w+-]+", "_", "-".join(filter(None, parts)))[:_LONGEST]
+    return file_name("-".join(filter(None, parts))[:_LONGEST])
 
 
 def _group(

@@ -10,18 +10,23 @@ import base64
 import gzip
 import html
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.alike import same_agents
 from trace_bench.core.errors import UserError
+from trace_bench.core.lines import Stored
+from trace_bench.core.store import each_line
+from trace_bench.core.text import described
+from trace_bench.core.types import Message, Score, Trajectory, to_json
 from trace_bench.report import runs
 from trace_bench.report.runs import Run, Runs
-from trace_bench.report.talks import Talks
 from trace_bench.results.compare import environment_code
+from trace_bench.results.records import DAMAGE
 
 SUMMARY = (
     "method", "env", "suite", "suite_name", "suite_data", "split", "train_split", "dev_split",
@@ -54,7 +59,9 @@ def build(found: Runs, limit: int, plotly: Path | None = None) -> Made:
         blocks |= _parts(number, own, 0)
     left_out += _training(found.runs, talks, blocks, limit)
     for number, (run, own) in enumerate(zip(found.runs, talks, strict=True)):
-        blocks[f"run-{number}"] = _json(_run(run, own))
+        shown, unread = _run(run, own)
+        blocks[f"run-{number}"] = _json(shown)
+        left_out += unread
     compared, remark = runs.differences(found.runs)
     index = {
         "runs": [_head(run) for run in found.runs],
@@ -103,17 +110,31 @@ def _head(run: Run) -> dict[str, Any]:
     return own | {k: run.summary.get(k) for k in keys}
 
 
-def _run(run: Run, talks: Talks) -> dict[str, Any]:
-    return {
+READ: Mapping[str, tuple[Callable[[Run], Any], Any]] = {
+    "tasks": (runs.tasks, {"ids": [], "tags": [], "agents": {}}),
+    "capabilities": (runs.capabilities, None),
+    "training": (runs.curves, []),
+    "same": (lambda run: same_agents(run.folder), {}),
+}
+"""What is read of a run's files, and what stands for it where they are damaged."""
+
+
+def _run(run: Run, talks: Talks) -> tuple[dict[str, Any], list[str]]:
+    """What the page shows of a run, and what was left out of it."""
+    shown = {
         "summary": {k: run.summary[k] for k in SUMMARY if k in run.summary},
         "settings": dict(run.settings),
-        "tasks": runs.tasks(run),
-        "capabilities": runs.capabilities(run),
-        "training": runs.curves(run),
         "talks": talks.places,
-        "same": same_agents(run.folder),
         "tools": talks.tools,
     }
+    left_out = []
+    for name, (read, without) in READ.items():
+        try:
+            shown[name] = read(run)
+        except (UserError, *DAMAGE) as error:
+            shown[name] = without
+            left_out.append(f"{run.name}: {name}: {described(error)}")
+    return shown, left_out
 
 
 def _plotly() -> bytes:
@@ -166,12 +187,97 @@ def _page(title: str, blocks: Mapping[str, str]) -> str:
         f'<script type="text/plain" id="data-{name}">{packed}</script>'
         for name, packed in blocks.items()
     )
-    page = text("page.html")
-    for mark, value in (
-        ("{{title}}", html.escape(title)),
-        ("{{style}}", text("page.css")),
-        ("{{imports}}", imports),
-        ("{{data}}", data),
-    ):
-        page = page.replace(mark, value, 1)
-    return page
+    values = {
+        "title": html.escape(title), "style": text("page.css"), "imports": imports, "data": data,
+    }  # fmt: skip
+    # At once: a name in a title may hold another mark.
+    return re.sub(r"\{\{(\w+)\}\}", lambda mark: values[mark[1]], text("page.html"))
+
+
+# -- the stored conversations of a run, without token ids, tools once ------------------------------
+
+CHUNK = 64
+"""Conversations in one compressed part: the browser unpacks one part to show one of them."""
+
+
+@dataclass
+class Talks:
+    """Conversations in parts. `places`: {call: {task: [[part, index in the part]]}}; `tools`: each
+    tool once, conversations refer to it by its index."""
+
+    parts: list[list[dict[str, Any]]] = field(default_factory=list)
+    places: dict[str, dict[str, list[list[int]]]] = field(default_factory=dict)
+    tools: list[Mapping[str, Any]] = field(default_factory=list)
+    _known: dict[str, int] = field(default_factory=dict)
+
+    def copy(self) -> Talks:
+        """Talks that grow apart from these."""
+        return Talks([*self.parts], {**self.places}, [*self.tools], {**self._known})
+
+    def add(self, path: Path) -> None:
+        """Adds the episodes of a file of trajectories, if there is such a file. UserError for a
+        damaged one; what was read before the damage is kept."""
+        if not path.exists():
+            return
+        self.parts.append([])
+        for line in each_line(path, Stored):
+            trajectory = line.trajectory
+            if len(self.parts[-1]) == CHUNK:
+                self.parts.append([])
+            of_task = self.places.setdefault(line.call, {}).setdefault(trajectory.task, [])
+            of_task.append([len(self.parts) - 1, len(self.parts[-1])])
+            self.parts[-1].append(self._packed(trajectory))
+
+    def _packed(self, played: Trajectory) -> dict[str, Any]:
+        return {
+            "seed": str(played.seed),
+            "agent": played.agent,
+            "adapter": played.adapter,
+            "tools": [self._tool(t["function"]) for t in played.tools],
+            "messages": list(_messages(played)),
+            "stop": played.stop.value,
+            "failure": None if played.failure is None else to_json(played.failure),
+            "score": _score(played.score),
+            "tokens": played.tokens,
+        }
+
+    def _tool(self, function: Mapping[str, Any]) -> int:
+        text = json.dumps(function, sort_keys=True)
+        if text not in self._known:
+            self._known[text] = len(self.tools)
+            self.tools.append(function)
+        return self._known[text]
+
+
+def _messages(played: Trajectory) -> Iterator[dict[str, Any]]:
+    """The messages in order; the agent's with what is known of the turn."""
+    for turn in played.turns:
+        yield from map(_message, turn.messages)
+        yield {
+            **_message(turn.reply),
+            "adapter": turn.adapter,
+            "tokens": [len(turn.prompt_ids), len(turn.token_ids)],
+            "malformed": turn.malformed,
+            "truncated": turn.truncated,
+        }
+    yield from map(_message, played.closing)
+
+
+def _message(message: Message) -> dict[str, Any]:
+    calls = [c["function"] for c in message.get("tool_calls") or ()]
+    return {
+        "role": message["role"],
+        "content": message.get("content") or "",
+        "calls": [[c["name"], c["arguments"]] for c in calls],
+    }
+
+
+def _score(score: Score | None) -> dict[str, Any] | None:
+    if score is None:
+        return None
+    return {
+        "success": score.success,
+        "similarity": score.similarity,
+        "milestones": to_json(score.milestones),
+        "minefields": to_json(score.minefields),
+    }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.store import write_text
+from trace_bench.core.text import file_name
 from trace_bench.core.types import Message, Trajectory, Turn, to_json
 from trace_bench.core.version import VERSION
 from trace_bench.results.formats.episodes import FinishedRun, Played
@@ -25,8 +26,9 @@ def write(source: FinishedRun, out: Path) -> None:
     for played in source.episodes():
         if played.trajectory.messages:
             attempt = f"-attempt{played.attempt}" if played.attempt else ""
-            path = out / played.group / f"{played.index:04d}{attempt}.json"
-            write_text(path, json.dumps(document(played, source)))
+            place = out.joinpath(*map(file_name, played.group.split("/")))
+            document_ = json.dumps(document(played, source))
+            write_text(place / f"{played.index:04d}{attempt}.json", document_)
 
 
 def document(played: Played, source: FinishedRun) -> dict[str, Any]:

@@ -9,13 +9,13 @@ traces/<...>.jsonl     a held-out conversation a file, in the hub's format for s
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_text
+from trace_bench.core.text import file_name
 from trace_bench.results.formats.episodes import FinishedRun, Played
 
 COLUMNS = {
@@ -43,13 +43,13 @@ def write(source: FinishedRun, out: Path) -> None:
         import pyarrow.parquet as parquet
     except ImportError as error:
         raise UserError(
-            "--format hf writes Parquet, which needs pyarrow: pip install pyarrow"
+            "--format hf writes Parquet, which needs pyarrow: pip install '.[hf]'"
         ) from error
     parts: dict[str, list[dict[str, Any]]] = {"held_out": [], "rollouts": []}
     for played in source.episodes():
         parts["held_out" if played.held_out else "rollouts"].append(_row(played, source))
         if played.held_out:
-            name = re.sub(r"[^A-Za-z0-9]+", "-", f"{played.group}-{played.trajectory.task}")
+            name = file_name(f"{played.group}/{played.trajectory.task}")
             path = out / "traces" / f"{name}-{played.trial}-{played.attempt}.jsonl"
             lines = "".join(json.dumps(line) + "\n" for line in _session(played, source))
             write_text(path, lines)

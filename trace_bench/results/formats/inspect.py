@@ -9,14 +9,14 @@ conversation have samples without messages.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.lines import Outcome
-from trace_bench.core.store import write_text
+from trace_bench.core.store import fingerprint, write_text
+from trace_bench.core.text import file_name
 from trace_bench.core.types import Message, Trajectory
 from trace_bench.results.formats.episodes import HELD_OUT, FinishedRun, Played
 from trace_bench.results.statistics import mean, task_means
@@ -40,8 +40,7 @@ def write(source: FinishedRun, out: Path) -> None:
     for group, samples in logs.items():
         log = _log(source, group, list(samples.values()), made)
         # Inspect lists JSON files whose names begin with a time.
-        label = re.sub(r"[^A-Za-z0-9]+", "-", f"{source.name}-{group}").strip("-")
-        name = f"{made[:19].replace(':', '-')}+00-00_{label}"
+        name = f"{made[:19].replace(':', '-')}+00-00_{file_name(f'{source.name}-{group}')}"
         write_text(out / f"{name}.json", json.dumps(log))
 
 
@@ -60,14 +59,20 @@ def _log(
 ) -> dict[str, Any]:
     s = source.summary
     ids = list(dict.fromkeys(sample["id"] for sample in samples))
+    used = [sample["model_usage"]["agent"] for sample in samples]
+    usage = {name: sum(counts[name] for counts in used) for name in used[0]}
     epochs = max(sample["epoch"] for sample in samples)
     suite = s.get("suite_name") or "/".join(filter(None, (s["env"], s["suite"])))
     split = s["split"] if group.startswith(HELD_OUT) else s["train_split"]
+    own = {"run": s["fingerprint"], "group": group}
     run = {k: s[k] for k in ("method", "budget", "seed", "accounting", "protocol", "fingerprint")}
     return {
         "version": VERSION,
         "status": "success",
         "eval": {
+            # Inspect's tables know a log by these two; `run_id` is common to a run's logs.
+            "eval_id": fingerprint(own, 22),
+            "task_id": fingerprint({**own, "of": "task"}, 22),
             "created": made,
             "run_id": s["fingerprint"],
             "task": f"{suite}/{split}",
@@ -85,7 +90,7 @@ def _log(
             "completed_samples": sum("error" not in sample for sample in samples),
             "scores": [_figures(name, samples) for name in SCORES],
         },
-        "stats": {"started_at": made, "completed_at": made},
+        "stats": {"started_at": made, "completed_at": made, "model_usage": {"agent": usage}},
         "samples": samples,
     }
 
@@ -123,15 +128,18 @@ def _sample(played: Played, source: FinishedRun) -> dict[str, Any]:
             "needs": source.tags.get(t.task, []),
             "tools": [tool["function"]["name"] for tool in t.tools],
         },
-        "model_usage": {
-            "agent": {
-                "input_tokens": sum(len(turn.prompt_ids) for turn in t.turns),
-                "output_tokens": sum(len(turn.token_ids) for turn in t.turns),
-                "total_tokens": t.tokens,
-            }
-        },
+        **_usage(
+            sum(len(turn.prompt_ids) for turn in t.turns),
+            sum(len(turn.token_ids) for turn in t.turns),
+            t.tokens,
+        ),
     }
     return sample | _result(t)
+
+
+def _usage(read: int, written: int, total: int) -> dict[str, Any]:
+    counts = {"input_tokens": read, "output_tokens": written, "total_tokens": total}
+    return {"model_usage": {"agent": counts}}
 
 
 def _result(t: Trajectory) -> dict[str, Any]:
@@ -153,12 +161,13 @@ def _result(t: Trajectory) -> dict[str, Any]:
 
 def _bare(line: Outcome) -> dict[str, Any]:
     """A sample of an outcome without a conversation."""
-    sample = {
+    sample: dict[str, Any] = {
         "id": line.task,
         "epoch": line.trial + 1,
         "input": "",
         "target": "",
         "metadata": {k: getattr(line, k) for k in ("adapter", "stop", "tokens", "attempt")},
+        **_usage(0, 0, line.tokens),
     }
     if line.lost:
         return sample | _error(str(line.error))

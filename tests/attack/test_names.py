@@ -1,0 +1,71 @@
+"""Names in a stranger's run folder that would become paths elsewhere, in every export."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_line_readers import PLAYED
+
+from trace_bench.core.lines import Stored
+from trace_bench.core.store import canonical
+from trace_bench.core.text import file_name
+from trace_bench.results.formats import WRITERS
+from trace_bench.results.formats.episodes import FinishedRun
+
+HOSTILE = {
+    "upwards": "../../../outside",
+    "upwards in the middle": "train/../../../../outside",
+    "the folder above": "..",
+    "the folder itself": ".",
+    "absolute": "{place}/outside",
+    "absolute, doubled": "//{place}//outside",
+    "upwards in a held-out agent": "evaluation/../../../outside",
+    "upwards behind an attempt": "../../outside/attempt2",
+    "a null byte": "train\x00/../../outside",
+    "hidden": ".ssh/authorized_keys",
+    "longer than a file system takes": "x" * 5000,
+    "a line break and a bell": "a\n\x07/../b",
+    "backslashes": "..\\..\\outside",
+    "nothing": "",
+}
+SUMMARY = {
+    **{"method": "../m", "fingerprint": "f" * 12, "model": "tiny", "env": "e", "suite": None},
+    **{"split": "test", "train_split": "train", "budget": 1, "seed": 0, "accounting": "strict"},
+    **{"protocol": "held_out", "versions": {}},
+}
+
+
+@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_no_name_in_a_file_leads_out_of_the_export(name: str, kind: str, tmp_path: Path) -> None:
+    if kind == "hf":
+        pytest.importorskip("pyarrow")
+    name = name.format(place=tmp_path)
+    run, out = tmp_path / "run", tmp_path / "deep" / "er" / "out"
+    for folder in (run, out):
+        folder.mkdir(parents=True)
+    (run / "summary.json").write_text(json.dumps(SUMMARY))
+    played = replace(PLAYED, task=name or "x")
+    for file, call in (
+        ("trajectories.jsonl", name),
+        ("evaluation_trajectories.jsonl", f"evaluation/{name}"),
+    ):
+        (run / file).write_text(canonical(Stored(call, 0, played)) + "\n")
+    for file in ("ledger.jsonl", "evaluation.jsonl"):
+        (run / file).write_text("")
+    before = {p for p in tmp_path.rglob("*") if p.is_file()}
+    WRITERS[kind](FinishedRun(run, SUMMARY), out)
+    made = {p for p in tmp_path.rglob("*") if p.is_file()} - before
+    assert made and all(p.is_relative_to(out) for p in made)
+    assert not any(part.startswith(".") for p in made for part in p.relative_to(out).parts)
+    assert "outside" not in {p.name for p in tmp_path.iterdir()}
+
+
+def test_no_two_names_are_one_file() -> None:
+    names = ["a b", "a-b", "a/b", "a\\b", ".a", "a", "x" * 300, "x" * 301, "", "é", "\ud800"]
+    assert len({file_name(n).casefold() for n in names}) == len(names)
+    assert file_name("adapter:reads_settings@0003") == "adapter:reads_settings@0003"
+    assert all(0 < len(file_name(n)) <= 120 and "/" not in file_name(n) for n in names)
