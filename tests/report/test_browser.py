@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,6 +148,50 @@ def test_a_phone_shows_it_without_scrolling_sideways(page: Any, state: str) -> N
     show(page, state)
     page.wait_for_timeout(300)
     assert page.evaluate("document.documentElement.scrollWidth") <= NARROW["width"]
+
+
+def test_a_phone_shows_the_success_of_each_run(page: Any) -> None:
+    page.set_viewport_size(NARROW)
+    show(page, "view=runs")
+    for cell in page.locator("tbody tr td:nth-child(2)").all()[:2]:
+        box = cell.bounding_box()
+        assert re.fullmatch(r"0\.\d{3}", cell.inner_text())
+        assert box["x"] + box["width"] <= NARROW["width"]
+
+
+def test_charts_that_nobody_looked_at_are_there_when_it_is_printed(page: Any) -> None:
+    show(page, "view=run&run=0")
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    charts = page.locator("figure .chart").count()
+    page.wait_for_function(
+        "n => document.querySelectorAll('.chart .main-svg').length >= n", arg=charts
+    )
+    assert charts > 2
+
+
+def test_an_episode_is_shown_as_json(page: Any) -> None:
+    show(page, "view=tasks&left=0/base&right=0/final")
+    page.locator("tbody a").first.click()
+    page.wait_for_selector(".side .message")
+    page.get_by_text("as JSON").first.click()
+    page.wait_for_function("document.querySelector('.json pre').textContent")
+    found = json.loads(page.locator(".json pre").first.text_content())
+    assert {"messages", "score", "stop", "tools", "seed"} <= found.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("grpo@0007", "grpo@0007"),
+        ("a_b@0003*1+c@0003*0.35+d@0003*0.35+e@0003*0.35", "a b + 0.35 of 3 others"),
+        ("ties0.2(a@0003*1+b@0003*1)", "ties0.2: 1 of a and b"),
+        ("a+b", "a+b"),
+        ("a*1+b*x*y", "a*1+b*x*y"),
+    ],
+)
+def test_a_sum_of_adapters_has_a_short_name(page: Any, name: str, short: str) -> None:
+    code = "async (name) => (await import('report/dom')).adapter(name)"
+    assert page.evaluate(code, name) == short
 
 
 def test_it_follows_the_readers_colour_scheme(page: Any) -> None:

@@ -75,9 +75,8 @@ def test_inspects_tables_have_a_row_for_each_log_and_sample(run: Path, tmp_path:
     evals, samples = evals_df(str(out)), samples_df(str(out))
     assert len(evals) == evals["eval_id"].nunique() == len(logs)
     assert len(samples) == samples["sample_id"].nunique() == sum(len(g["samples"]) for g in logs)
-    assert all(log["stats"]["model_usage"]["agent"]["total_tokens"] > 0 for log in logs)
     counted = sum(log["stats"]["model_usage"]["agent"]["total_tokens"] for log in logs)
-    assert counted == samples["total_tokens"].sum()
+    assert counted == samples["total_tokens"].sum() > 0
 
 
 @pytest.mark.parametrize("kind", ["card", "inspect", "atif"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import json
 import os
 import re
@@ -89,6 +90,16 @@ def advised(**changes: Any) -> Result:
 # -- results --------------------------------------------------------------------------------------
 
 
+def test_a_result_is_a_frame_with_the_figures_of_its_differences() -> None:
+    pytest.importorskip("pandas")
+    base = {"name": "base", "success": 0.5, "difference": None}
+    final = {"name": "final", "success": 0.75, "difference": {"value": 0.25, "p_value": 0.1}}
+    frame = trace_bench.Result(Path("run"), {"table": [base, final]}).to_frame()
+    assert frame["success"].to_dict() == {"base": 0.5, "final": 0.75}
+    assert frame.loc["final", "difference.value"] == 0.25
+    assert frame["difference.p_value"].isna().to_dict() == {"base": True, "final": False}
+
+
 def test_a_run_and_all_that_is_in_its_result(here: Path) -> None:
     result = advised(seed=3, policy="local")
     score: Any = result.score
@@ -96,6 +107,7 @@ def test_a_run_and_all_that_is_in_its_result(here: Path) -> None:
     assert result.rollouts == {"prompt": 8, "evaluation": result.rollouts["evaluation"]}
     assert result.agent.prompt == "Ask when something is missing."
     assert result.rows[0]["name"] == "base"
+    assert result._repr_html_() == f"<pre>{html.escape(result.table)}</pre>"
     assert result.table.startswith(f"{__name__}:Advice on toolsandbox/embedded")
     assert result.folder.is_relative_to("runs") and (result.folder / "ledger.jsonl").exists()
     rollouts: list[Trajectory] = result.trajectories()

@@ -18,7 +18,8 @@ import numpy as np
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_bytes
-from trace_bench.results.compare import Cell, Cells
+from trace_bench.results.captions import began_alike
+from trace_bench.results.compare import Cell, Cells, base_of
 from trace_bench.results.records import Record
 from trace_bench.results.statistics import Interval, many
 from trace_bench.results.table import Look, style
@@ -193,16 +194,20 @@ _WIDEST = 40
 
 def rollout_scaling(found: Cells, about: str, path: Path) -> list[Path]:
     """Success over the rollout budget: a line with bars a method, a band for one that gives the
-    same agents at every budget. `about` says what was run."""
+    same agents at every budget, and for the base agent of the runs' own evaluation where it has no
+    runs of its own. `about` says what was run."""
     figure, ((axes,),) = panels(1, 1, (6.6, 4.6))
     budgets = sorted({budget for _, budget in found})
     methods = list(dict.fromkeys(method for method, _ in found))
     own = {m: {b: c for (n, b), c in found.items() if n == m} for m in methods}
     flat = {m: next(iter(c.values())) for m, c in own.items() if _constant([*c.values()])}
     levels = [(m, cell.interval()) for m, cell in flat.items()]
+    control, cell = style().control, next(iter(found.values()))
+    if control not in own and began_alike([r for c in found.values() for r in c.records]):
+        levels = [(control, base_of(cell).interval()), *levels]
     lines = [(m, [(b, c.interval()) for b, c in own[m].items()]) for m in methods if m not in flat]
-    chart(axes, style().looks(methods), levels, lines)
-    bounds(axes, next(iter(found.values())).records[0].floors)
+    chart(axes, style().looks([*methods, *(m for m, _ in levels)]), levels, lines)
+    bounds(axes, cell.records[0].floors)
     doubling(axes, budgets, "rollout budget")
     axes.set_ylabel(SUCCESS)
     axes.legend(**BESIDE)

@@ -10,6 +10,7 @@ Nothing is printed unless `verbose` is set. Errors in the arguments or on the ma
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -62,6 +63,20 @@ class Result:
         """The closing table's rows: name, success, low, high, similarity, n, failures, difference
         (to the base agent, paired by task; None for the base agent itself)."""
         return list(self.summary["table"])
+
+    def to_frame(self) -> Any:
+        """The rows as a pandas DataFrame indexed by agent; the difference's figures are columns of
+        their own, such as `difference.value`. Raises UserError without pandas."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise UserError("to_frame() needs the package pandas: pip install pandas.") from error
+        rows = [{**row, "difference": row["difference"] or {}} for row in self.rows]
+        return pandas.json_normalize(rows).set_index("name")
+
+    def _repr_html_(self) -> str:
+        """The closing table in a notebook."""
+        return f"<pre>{html.escape(self.table)}</pre>"
 
     @property
     def rollouts(self) -> Mapping[str, int]:

@@ -31,14 +31,20 @@ export function chart(caption, series, own, height = 300) {
   const place = el("div", { class: "chart", style: `height:${height}px`, role: "img",
     "aria-label": caption });
   const config = { displaylogo: false, responsive: true, displayModeBar: false };
-  const seen = new IntersectionObserver((entries) => {
-    if (!entries.some((e) => e.isIntersecting)) return;
+  let drawn = false;
+  const draw = () => {
+    if (drawn || !place.isConnected) return;
+    drawn = true;
     seen.disconnect();
-    // The library is large: what is there already is painted before it is run.
-    setTimeout(() => plotly().then((P) =>
-      P.newPlot(place, series, layout({ height, ...own }), config)), 50);
+    plotly().then((P) => P.newPlot(place, series, layout({ height, ...own }), config));
+  };
+  // The library is large: what is there already is painted before it is run.
+  const seen = new IntersectionObserver((entries) => {
+    if (entries.some((e) => e.isIntersecting)) setTimeout(draw, 50);
   });
   seen.observe(place);
+  setTimeout(draw, 1500); // also what nobody has looked at: the page may be printed
+  addEventListener("beforeprint", draw);
   return el("figure", {}, place, el("figcaption", {}, caption));
 }
 

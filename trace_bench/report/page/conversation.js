@@ -1,6 +1,6 @@
 // A task's conversations of two agents next to each other, and any other stored conversation.
 import { load } from "report/data";
-import { el, link, number, select, shown, words } from "report/dom";
+import { adapter, el, link, number, select, shown, words } from "report/dom";
 import { choices, clean, compared, passing, side } from "report/tasks";
 
 const WHO = { assistant: "agent", tool: "tool result", user: "user", system: "system" };
@@ -83,7 +83,16 @@ function body(talk, tools) {
     talk.messages.map((m, i) => message(m, i)),
     parts("Milestones", talk.score?.milestones, "hit", "missed"),
     parts("Minefields", talk.score?.minefields, "stepped on", "avoided"),
+    json({ ...talk, tools: used }),
   ];
+}
+
+// The episode as the file holds it, written when it is opened.
+function json(talk) {
+  const text = el("pre");
+  return el("details", { class: "json", ontoggle: () => {
+    text.textContent ||= JSON.stringify(talk, null, 2);
+  } }, el("summary", {}, "as JSON"), text);
 }
 
 function verdict(talk) {
@@ -91,7 +100,7 @@ function verdict(talk) {
   return el("p", {}, s ? el("span", { class: s.success ? "gained" : "lost" },
     s.success ? "\u2713 success" : "\u2717 failure") : "no score",
   s ? `, similarity ${number(s.similarity)}` : "", `. Stopped: ${words(talk.stop)}. ` +
-  `${talk.tokens} tokens, adapter ${talk.adapter ?? "none (base model)"}, seed ${talk.seed}.`,
+  `${talk.tokens} tokens, adapter ${adapter(talk.adapter ?? "none (base model)")}, seed ${talk.seed}.`,
   talk.failure ? el("span", { class: "lost" }, ` Lost at the ${talk.failure.boundary}: ` +
     talk.failure.error) : null);
 }
@@ -100,7 +109,7 @@ function message(m, place) {
   return el("div", { class: `message ${m.role in WHO ? m.role : "system"}` },
     el("div", { class: "who" }, el("b", {}, WHO[m.role] ?? m.role), `message ${place}`,
       m.tokens ? el("span", {}, `${m.tokens[0]} tokens read, ${m.tokens[1]} written`) : null,
-      m.adapter ? el("span", {}, `adapter ${m.adapter}`) : null,
+      m.adapter ? el("span", { title: m.adapter }, `adapter ${adapter(m.adapter)}`) : null,
       m.truncated ? el("span", { class: "lost" }, "cut off at the token limit") : null,
       m.malformed ? el("span", { class: "lost" }, `unreadable call: ${m.malformed}`) : null),
     m.content || !m.calls.length ? el("pre", {}, m.content || "(silence)") : null,

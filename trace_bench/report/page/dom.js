@@ -39,6 +39,22 @@ export function shown(value) {
 
 export const words = (name) => String(name).replaceAll("_", " ");
 
+// An adapter; a sum of some by short names: "disambiguates + 0.35 of 3 others".
+export function adapter(name) {
+  const merged = /^([a-z][\w.]*)\((.*)\)$/.exec(name);
+  const parts = (merged ? merged[2] : name).split("+").map((part) => part.split("*"));
+  if (parts.length < 2 || parts.some((part) => part.length !== 2)) return name;
+  const groups = new Map();
+  for (const [who, weight] of parts) {
+    groups.set(weight, [...groups.get(weight) ?? [], words(who.split("@")[0])]);
+  }
+  const sum = [...groups].sort(([one], [other]) => other - one).map(([weight, who], i) => {
+    const some = who.length > 2 ? `${who.length} ${i ? "others" : "adapters"}` : who.join(" and ");
+    return weight === "1" && who.length === 1 ? some : `${weight} of ${some}`;
+  }).join(" + ");
+  return merged ? `${merged[1]}: ${sum}` : sum;
+}
+
 export function select(label, options, chosen, changed) {
   const list = el("select", { onchange: (event) => changed(event.target.value) },
     options.map(([value, text]) => el("option", { value, selected: value === chosen }, text)));

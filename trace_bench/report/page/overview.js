@@ -13,16 +13,16 @@ export function overview(index) {
     table("Held-out success of each run's agent and of its base agent, with 95 % intervals.", [
       { name: "run", text: true, value: (r) => r.name, cell: (r) =>
         link({ view: "run", run: r.i }, r.name) },
-      { name: "suite", value: (r) =>
-        r.suite_name ?? [r.env, r.suite].filter(Boolean).join(" ") },
-      { name: "model", value: (r) => r.model },
-      { name: "base", value: (r) => r.base_score?.success, cell: (r) =>
-        number(r.base_score?.success) },
       { name: "success", value: (r) => r.score?.success, cell: (r) => number(r.score?.success) },
       { name: "interval", value: (r) => r.score?.interval[0], cell: (r) =>
         r.score ? span(...r.score.interval) : "" },
       { name: "difference", value: (r) => r.difference?.value, cell: (r) =>
         r.difference ? signed(r.difference.value) : "" },
+      { name: "base", value: (r) => r.base_score?.success, cell: (r) =>
+        number(r.base_score?.success) },
+      { name: "suite", value: (r) =>
+        r.suite_name ?? [r.env, r.suite].filter(Boolean).join(" ") },
+      { name: "model", value: (r) => r.model },
     ], rows),
     dots("Success over held-out tasks: means with 95 % intervals over tasks.",
       scored.map((r) => [r.name, r.score.success, ...r.score.interval]), "success"),

@@ -1,6 +1,6 @@
 // One run: its result, how it got there, what it cost.
 import { chart, colour, dash, dots, pattern, symbol } from "report/charts";
-import { el, facts, link, number, p, section, shown, signed, span, words } from "report/dom";
+import { adapter, el, facts, link, number, p, section, shown, signed, span, words } from "report/dom";
 import { about, notes } from "report/overview";
 import { table } from "report/table";
 
@@ -155,12 +155,22 @@ function routing(s, tasks) {
       `${number(r.agreement)} of all tasks and on ${number(r.agreement_decisive)} of the ` +
       `${r.decisive} tasks on which the choice matters.`),
     table("How many held-out tasks were run with which adapter.", [
-      { name: "adapter", text: true, value: (c) => c.name },
+      { name: "adapter", text: true, value: (c) => c.name, cell: (c) =>
+        el("span", { title: c.name }, adapter(c.name)) },
       { name: "tasks", value: (c) => c.tasks },
       { name: "success there", value: (c) => c.solved / c.tasks, cell: (c) =>
         number(c.solved / c.tasks) },
     ], [...counts.values()]));
 }
+
+const MEANING = {
+  apart: "the mean difference of a token's log-probability between sampler and trainer, the " +
+    "largest of any iteration",
+  constant: "groups of rollouts with one reward, which teach nothing",
+  equal_trials: "so many trials of each task were the same to the token, so they say no more " +
+    "than one",
+  items: "checklist items in the scores of the episodes",
+};
 
 function health(s) {
   if (!s.health) return null;
@@ -168,5 +178,9 @@ function health(s) {
   const rows = Object.entries(s.health).map(([name, value]) =>
     [words(name), value && typeof value === "object" ? Object.entries(value)
       .map(([k, v]) => `${words(k)} ${plain(v)}`).join(", ") || "none" : plain(value)]);
-  return section("Health of the run", facts(rows));
+  const names = new Set([...Object.keys(s.health), ...Object.values(s.health)
+    .flatMap((v) => Object.keys(v && typeof v === "object" ? v : {}))]);
+  const told = Object.entries(MEANING).filter(([name]) => names.has(name));
+  return section("Health of the run", facts(rows), told.map(([name, text]) =>
+    el("p", { class: "note" }, `${words(name)}: ${text}.`)));
 }

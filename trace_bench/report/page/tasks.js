@@ -1,6 +1,6 @@
 // Every held-out task with two agents side by side.
 import { load } from "report/data";
-import { el, link, number, select, words } from "report/dom";
+import { adapter, el, link, number, select, words } from "report/dom";
 import { table } from "report/table";
 
 const STATUS = ["gained", "lost", "same", "dropped"];
@@ -109,7 +109,8 @@ function list(rows, state) {
       outcome(r.left, r.leftSimilarity) },
     { name: "right", value: (r) => r.rightSimilarity ?? -1, cell: (r) =>
       outcome(r.right, r.rightSimilarity) },
-    { name: "adapter on the right", text: true, value: (r) => r.adapter },
+    { name: "adapter on the right", text: true, value: (r) => r.adapter, cell: (r) =>
+      el("span", { title: r.adapter }, adapter(r.adapter)) },
     { name: "needs", text: true, value: (r) => `${r.tags.length} ${r.tags.join(" ")}`, cell: (r) =>
       r.tags.map(words).join(", ") },
     { name: "lost to", text: true, value: (r) => r.error },
