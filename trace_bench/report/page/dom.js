@@ -50,7 +50,7 @@ export function adapter(name) {
   }
   const sum = [...groups].sort(([one], [other]) => other - one).map(([weight, who], i) => {
     const some = who.length > 2 ? `${who.length} ${i ? "others" : "adapters"}` : who.join(" and ");
-    return weight === "1" && who.length === 1 ? some : `${weight} of ${some}`;
+    return weight === "1" ? some : `${weight} of ${some}`;
   }).join(" + ");
   return merged ? `${merged[1]}: ${sum}` : sum;
 }
