@@ -361,7 +361,8 @@ def test_more_requests_than_allowed_must_wait(place: Path, agent: AgentSpec) -> 
         url = f"{served.url}/v1/chat/completions"
         body = {"model": "base", "messages": HELLO, "max_tokens": 900, "stream": True, "n": 2}
         with httpx.stream("POST", url, json=body, timeout=60) as response:
-            next(lines := response.iter_lines())
+            lines = response.iter_lines()  # the stream ends with it
+            assert next(lines)
             health = httpx.get(f"{served.url}/health").json()
             assert health["open"] == 2, (health, response.status_code, served.lines)
             answer = ask(served)

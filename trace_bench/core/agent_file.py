@@ -7,17 +7,23 @@ from pathlib import Path
 
 from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Unreadable
+from trace_bench.core.limits import Limits, Unreadable, fault_of
 from trace_bench.core.run_files import REPAIRS
 from trace_bench.core.store import read_json
 from trace_bench.core.types import AgentSpec
+
+PROMPT = Limits(2**18)
+"""Of an agent's prompt: more than any context holds."""
 
 
 def read_agent(path: Path) -> AgentSpec:
     """The agent in a file. An adapter that lies in the folder of the file is the one meant, so that
     a copied run uses its own; else the one where the file says. Raises UserError."""
     try:
-        return placed(convert(read_json(path), AgentSpec), path.parent)
+        agent = convert(read_json(path), AgentSpec)
+        if fault := fault_of(agent.prompt, PROMPT):
+            raise Unreadable(f"`prompt`: {fault}")
+        return placed(agent, path.parent)
     except Unreadable as error:
         raise UserError(f"{path} holds no agent ({error}). {REPAIRS['agent.json']}") from error
 

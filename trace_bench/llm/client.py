@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.limits import Limits, TooMuch, Unreadable, read
@@ -243,14 +242,20 @@ def check_urls(urls: tuple[str, ...], setting: str) -> tuple[str, ...]:
     that may contain a password."""
     if not urls:
         raise UserError(f"`{setting}` names no server; such as http://127.0.0.1:8000/v1.")
+    import httpx
+
     for url in urls:
-        parts = urlsplit(url)
-        if parts.username or parts.password or parts.query:
+        if "@" in url or "?" in url:  # in what is no address, too
             raise UserError(
                 f"`{setting}` holds a name, a password or a query; keys come from an environment "
                 "variable only, see the setting beside it that ends in `key_env`."
             )
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        try:
+            parts = httpx.URL(url)
+            usable = bool(parts.host) and (parts.port or 1) < 2**16
+        except (httpx.InvalidURL, UnicodeError):
+            usable = False
+        if not usable or parts.scheme not in ("http", "https"):
             raise UserError(
                 f"`{setting}` is {url!r}; allowed: an address such as http://127.0.0.1:8000/v1."
             )
