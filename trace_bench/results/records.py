@@ -31,6 +31,10 @@ BY_KIND = ("lost", "rollouts_lost", "limits")
 """The drops that are counts by kind."""
 FREE_TEXT = ("settings", "method_settings", "source", "versions", "about", "curve")
 """The fields whose texts stand in no table."""
+LATER = (
+    "about", "beginning", "usage", "needs", "suite", "source", "per_item", "parameters", "marks",
+)  # fmt: skip
+"""The fields that older files of records do not have."""
 Trials = Annotated[int, Meta(ge=0, le=10**6)]
 
 
@@ -305,19 +309,9 @@ def as_line(record: Record) -> str:
     """A record as a line of a record file; whole successes as integers, to keep it small."""
     line = {f.name: getattr(record, f.name) for f in fields(record)}
     del line["row"]
-    for name in (
-        "about",
-        "beginning",
-        "usage",
-        "needs",
-        "suite",
-        "source",
-        "per_item",
-        "parameters",
-        "marks",
-    ):
+    for name in LATER:
         if not line[name]:
-            del line[name]  # as in records from before there were any
+            del line[name]
     for name in ("success", "base"):
         line[name] = [int(v) if v is not None and v == int(v) else v for v in line[name]]
     return json.dumps(line, sort_keys=True, separators=(",", ":")) + "\n"

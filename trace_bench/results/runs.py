@@ -31,8 +31,6 @@ FREE = (
     "beginning",  # its cost is counted (`captions.by_total`)
 )  # fmt: skip
 CHECKED = ("metrics.jsonl", "capabilities.json", TASKS)  # older runs have no hash of them
-FILES = ("config.yaml", "summary.json", "ledger.jsonl", "evaluation.jsonl", *CHECKED)
-"""All files that a record is made from."""
 TOKENS = ("prompt_tokens", "completion_tokens")
 _TOKENS = re.compile(rb'"tokens":(\d+)')
 _FEW = 200  # points of a training curve that are kept
