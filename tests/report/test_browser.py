@@ -174,7 +174,7 @@ def test_an_episode_is_shown_as_json(page: Any) -> None:
     page.locator("tbody a").first.click()
     page.wait_for_selector(".side .message")
     page.get_by_text("as JSON").first.click()
-    page.wait_for_function("document.querySelector('.json pre').textContent")
+    page.wait_for_function("() => document.querySelector('.json pre').textContent")
     found = json.loads(page.locator(".json pre").first.text_content())
     assert {"messages", "score", "stop", "tools", "seed"} <= found.keys()
 
