@@ -5,19 +5,23 @@ from __future__ import annotations
 import io
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from toy import ToySuite, toy_task
 
+from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.protocols import TurnRequest, Yardstick
 from trace_bench.core.store import read_lines, stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Message
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
+from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.scripted import IdlePolicy, ScriptedPolicy, call_message, text_message
 from trace_bench.runner.evaluation import Evaluation
+from trace_bench.runner.outcomes import KnownOutcomes
 from trace_bench.runner.progress import Clock, Progress
 from trace_bench.settings.compose import compose
 
@@ -193,6 +197,17 @@ def test_a_kill_among_kept_trajectories_changes_nothing(tmp_path: Path, kept: in
     (tmp_path / "routing.jsonl").unlink()
     whole(tmp_path, AdapterPolicy())
     assert {file: (tmp_path / file).read_bytes() for file in FILES} == expected
+
+
+def test_a_weighted_sum_is_the_same_for_agents_with_the_same_adapters_in_it() -> None:
+    known = KnownOutcomes()
+    total = Mixture((("a@1", 0.6), ("b@1", 0.4))).name
+    line = Outcome("curve", "v1", total, "t", 0, Figures(True, 1.0), "done", None, 9)
+    known.add(routed(), line, None)
+    assert known.find(replace(routed(), version="v2"), total, "t", 0) == (line, None)
+    other = (ADAPTERS[0], AdapterRef("b@1", "elsewhere/b"))
+    for agent, acts in ((routed(other), total), (routed(), "a@1"), (BASE, total)):
+        assert known.find(agent, acts, "t", 0) is None
 
 
 def test_a_lost_episode_is_no_answer_for_another_agent(tmp_path: Path) -> None:

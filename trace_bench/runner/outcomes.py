@@ -33,7 +33,7 @@ class EvaluationPlan:
         return [(task.id, trial) for task, trial in self.episodes]
 
 
-_Act = tuple[str, str, AdapterRef | None, str, int]
+_Act = tuple[str, str, str | None, tuple[AdapterRef, ...], str, int]
 
 
 @dataclass
@@ -57,13 +57,12 @@ class KnownOutcomes:
 
 
 def _act(agent: AgentSpec, adapter: str | None, task: str, trial: int) -> _Act | None:
-    """The key of an episode; None for a weighted sum of adapters."""
-    ref = None
-    if adapter is not None:
-        ref = next((a for a in agent.adapters if a.name == adapter), None)
-        if ref is None:
-            return None
-    return agent.model, agent.prompt, ref, task, trial
+    """The key of an episode. `adapter`: what acts, by name, which for a weighted sum has those of
+    its adapters in it. None for an adapter that the agent lacks."""
+    refs = tuple(a for a in agent.adapters if adapter is not None and a.name in adapter)
+    if adapter is not None and not refs:
+        return None
+    return agent.model, agent.prompt, adapter, refs, task, trial
 
 
 def outcome_of(label: str, trial: int, trajectory: Trajectory, attempt: int) -> Outcome:
