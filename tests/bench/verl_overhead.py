@@ -86,7 +86,7 @@ def measured(folder: Path, steps: int, plain: bool) -> dict[str, float]:
     if plain:
         settings = replace(settings, verl=stock(folder, trivial(tasks, lab.suite)))
     place = folder / "verl"
-    prepare(place, job, spec_of(job, lab, settings, trainer.context), settings, ())
+    prepare(place, job, spec_of(job, lab, settings, trainer.context), ())
     if plain:
         rows = [first_messages(lab.suite, task_of(job, g), g) for g in range(4 * steps)]
         parquet.write_table(pyarrow.Table.from_pylist(rows), place / "tasks.parquet")

@@ -11,8 +11,8 @@ from toy import TOOLS
 
 from trace_bench.models import NOTE, place, read_kept
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.engine.backend import Rows
 from trace_bench.policies.engine.decoder import Decoder
+from trace_bench.policies.engine.layout import Rows
 from trace_bench.policies.local import backend_of, load_model, load_tokenizer
 
 CACHE = place(None)

@@ -135,7 +135,7 @@ def tuning_of(kind: type[Tuning], place: Any) -> Tuning:
 def test_its_steps_are_counted_and_without_one_there_is_no_adapter(
     tmp_path: Path, trainer: Any
 ) -> None:
-    from trace_bench.trainers.resume import State
+    from trace_bench.trainers.update import State
 
     place = lab(tmp_path / "one", trainer)
     assert sft(demonstrations=4).fit(BASE, [], place).adapters

@@ -15,7 +15,7 @@ from toy import ToySuite, toy_task
 from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.protocols import TurnRequest, Yardstick
 from trace_bench.core.store import read_lines, stable_seed
-from trace_bench.core.types import AdapterRef, AgentSpec, Message
+from trace_bench.core.types import AdapterRef, AgentSpec, Message, StopReason
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.merge import Mixture
@@ -202,7 +202,7 @@ def test_a_kill_among_kept_trajectories_changes_nothing(tmp_path: Path, kept: in
 def test_a_weighted_sum_is_the_same_for_agents_with_the_same_adapters_in_it() -> None:
     known = KnownOutcomes()
     total = Mixture((("a@1", 0.6), ("b@1", 0.4))).name
-    line = Outcome("curve", "v1", total, "t", 0, Figures(True, 1.0), "done", None, 9)
+    line = Outcome("curve", "v1", total, "t", 0, Figures(True, 1.0), StopReason.DONE, None, 9)
     known.add(routed(), line, None)
     assert known.find(replace(routed(), version="v2"), total, "t", 0) == (line, None)
     other = (ADAPTERS[0], AdapterRef("b@1", "elsewhere/b"))

@@ -27,8 +27,7 @@ from trace_bench.core.types import (
     Trajectory,
     Turn,
 )
-from trace_bench.trainers.credit import credit, earned, packed, unpacked
-from trace_bench.trainers.grpo import Advantages
+from trace_bench.trainers.grpo import Advantages, credit, earned, packed, unpacked
 
 STEP = {"level": "step", "holders": 2}
 

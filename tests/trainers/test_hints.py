@@ -20,9 +20,9 @@ from trace_bench.core.types import AgentSpec, Message, Task, Trajectory
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.trainers.course import hint, sequences
-from trace_bench.trainers.resume import State
 from trace_bench.trainers.settings import TrainerSettings, VerlSettings
 from trace_bench.trainers.tree import build, sequence_of
+from trace_bench.trainers.update import State
 
 HINTED = replace(SETTINGS, hinted=2)  # of six
 

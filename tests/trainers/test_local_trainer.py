@@ -129,7 +129,7 @@ def test_killed_at_any_moment_it_ends_the_same(model, tmp_path) -> None:
 
 
 def test_killed_between_a_version_and_its_state(model, tmp_path, monkeypatch) -> None:
-    from trace_bench.trainers.resume import State
+    from trace_bench.trainers.update import State
 
     train(tmp_path / "whole", model, 36)
     save = State.save

@@ -16,7 +16,7 @@ from trace_bench.core.store import read_lines, write_json
 from trace_bench.core.types import AgentSpec, Trajectory
 from trace_bench.envs.recorded.data import META
 from trace_bench.methods.grpo import Cm2Settings
-from trace_bench.trainers.credit import credit, earned
+from trace_bench.trainers.grpo import credit, earned
 from trace_bench.trainers.settings import Recipe
 
 pytestmark = pytest.mark.verl

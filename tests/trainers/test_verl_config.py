@@ -22,7 +22,7 @@ def composed(folder: Path, *more: str) -> Any:
     chosen = compose(["method=grpo", *more])
     own = verl_settings(chosen)
     job = VerlTrainer(own, facts(chosen)).sample_job()
-    return verl.composed(verl.overrides(job, own, folder))
+    return verl.composed(verl.overrides(job, folder))
 
 
 @pytest.mark.parametrize(

@@ -238,7 +238,7 @@ def test_damaged_metrics_and_checkpoints_are_named(tmp_path: Path, model: Path) 
 
 def test_episodes_that_the_ledger_has_and_verl_has_not(tmp_path: Path) -> None:
     """verl would play others, and learn from those."""
-    job = spec(groups=1, group_size=2)
+    job = spec(groups=1, trainer=VerlSettings(group_size=2))
     job.write(tmp_path)
     process = Process(tmp_path, VerlSettings(), print)
     collector = Collector(job, tmp_path, 0, Arrivals(tmp_path / "episodes"), process)

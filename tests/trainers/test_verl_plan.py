@@ -19,6 +19,7 @@ from verl_job import spec
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import stable_seed
+from trace_bench.core.types import AgentSpec
 from trace_bench.settings.identity import identity, parts_of
 from trace_bench.settings.schema import Settings
 from trace_bench.trainers.course import task_of_group
@@ -100,24 +101,27 @@ def test_where_it_runs_is_not_what_it_is() -> None:
 )
 def test_what_the_ledger_rests_on_is_not_verls_to_change(line: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="which the other settings of `trainer` decide"):
-        overrides(spec(), VerlSettings(device="cpu", verl=(line,)), tmp_path)
+        overrides(spec(trainer=VerlSettings(device="cpu", verl=(line,))), tmp_path)
 
 
 def test_settings_in_hydras_notation(tmp_path: Path) -> None:
     odd = tmp_path / "it's a, folder = here"
     odd.mkdir()
-    s = replace(spec(), model="a'b")
+    balanced = VerlSettings(device="cpu", verl=("trainer.balance_batch=false",))
+    s = spec(agent=AgentSpec("a'b"), trainer=balanced)
     s.write(odd)
-    given = overrides(s, VerlSettings(device="cpu", verl=("trainer.balance_batch=false",)), odd)
+    assert read_spec(odd) == s
+    given = overrides(s, odd)
     assert given[-1] == "trainer.balance_batch=false"
     assert "actor_rollout_ref.model.path='a\\'b'" in given
     assert "actor_rollout_ref.rollout.n=8" in given and "data.train_batch_size=4" in given
     assert "trainer.total_training_steps=3" in given
-    on_gpu = overrides(s, VerlSettings(gpus=8, tensor_parallel=2), odd)
+    s = replace(s, trainer=VerlSettings(gpus=8, tensor_parallel=2))
+    on_gpu = overrides(s, odd)
     assert "actor_rollout_ref.rollout.name='vllm'" in on_gpu
     assert "actor_rollout_ref.rollout.layered_summon=true" in on_gpu
     assert not any("cpu" in line for line in on_gpu)
-    assert "VERL_PLATFORM" not in environment(s, VerlSettings(), odd)
+    assert "VERL_PLATFORM" not in environment(s, odd)
 
 
 def preflight_of(chosen: Settings) -> None:
@@ -172,7 +176,7 @@ def test_refusals(
 
     monkeypatch.setattr(metadata, "version", version)
     with pytest.raises(UserError, match=said.replace("(", r"\(")):
-        preflight(spec(), VerlSettings(**{"device": "cpu", **settings}))
+        preflight(spec(trainer=VerlSettings(**{"device": "cpu", **settings})))
 
 
 @pytest.mark.parametrize(
@@ -229,10 +233,11 @@ def test_a_dead_cluster_and_an_unknown_module(
         sock.bind(("127.0.0.1", 0))
         dead = f"127.0.0.1:{sock.getsockname()[1]}"
     with pytest.raises(UserError, match="no Ray cluster answers"):
-        preflight(spec(), VerlSettings(device="cpu", ray_address=dead))
-    model = spec(model=str(save_model(tmp_path / "model")))
+        preflight(spec(trainer=VerlSettings(device="cpu", ray_address=dead)))
+    agent = AgentSpec(str(save_model(tmp_path / "model")))
+    settings = VerlSettings(device="cpu", target_modules=("q_proj", "w_proj"))
     with pytest.raises(UserError, match="unknown LoRA target 'w_proj'"):
-        preflight(model, VerlSettings(device="cpu", target_modules=("q_proj", "w_proj")))
+        preflight(spec(agent=agent, trainer=settings))
 
 
 def test_the_context_of_a_served_agent_must_be_stated() -> None:

@@ -70,7 +70,7 @@ class Tuning:
     def run(self) -> AgentSpec:
         """The agent with the adapter; the base agent if no step had a gradient."""
         from trace_bench.trainers.adapters import write_adapter
-        from trace_bench.trainers.resume import State, restore
+        from trace_bench.trainers.update import State, restore
 
         state = State.load(self.folder, self._identity(), self.lab.log)
         if not state.finished:

@@ -25,8 +25,8 @@ from trace_bench.core.protocols import (
 from trace_bench.core.types import AgentSpec, Message, Tool, Turn
 from trace_bench.policies import check_device
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.engine.backend import Backend
 from trace_bench.policies.engine.guide import Guides
+from trace_bench.policies.engine.layout import Backend
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.scheduler import Engine, Guide, Order, Sampled
 

@@ -3,10 +3,10 @@
     python -m trace_bench.tiny build [folder] [--size small|medium|large]
     python -m trace_bench.tiny measure [folder]
 
-`build` makes tokenizer, model, figures and card from scratch, `measure` prints the figures of the
-card. Without a folder it is the one from which the package loads its model, whose size is medium:
-a million parameters; small has 0.3 and large 4.3 million (`model.path=FOLDER` runs them). Building
-medium takes about twenty minutes on two CPU cores, measuring it half a minute.
+`build` makes tokenizer, model, figures and card from scratch, `measure` prints the card with new
+figures. Without a folder it is the one from which the package loads its model, whose size is
+medium: a million parameters; small has 0.3 and large 4.3 million (`model.path=FOLDER` runs them).
+Building medium takes about twenty minutes on two CPU cores, measuring it half a minute.
 """
 
 from __future__ import annotations
@@ -44,21 +44,16 @@ def build(folder: Path, size: str = SHIPPED) -> None:
     describe(folder)
 
 
-def describe(folder: Path) -> None:
-    """Measures the model and writes its card."""
-    from trace_bench.tiny.measure import card, measure, show
+def describe(folder: Path, write: bool = True) -> None:
+    """Measures the model and prints its card. `write`: figures and card to the folder as well."""
+    from trace_bench.tiny.measure import card, measure
 
     figures = measure(folder)
-    print(show(figures))
-    write_json(folder / "measured.json", figures)
-    write_text(folder / "README.md", card(read_json(folder / "training.json"), figures))
-
-
-def measured(folder: Path) -> None:
-    """Prints the figures and writes nothing."""
-    from trace_bench.tiny.measure import measure, show
-
-    print(show(measure(folder)))
+    text = card(read_json(folder / "training.json"), figures)
+    print(text)
+    if write:
+        write_json(folder / "measured.json", figures)
+        write_text(folder / "README.md", text)
 
 
 @command()
@@ -71,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
         each.add_argument("folder", nargs="?", type=Path, default=MODEL_FOLDER)
     given = parser.parse_args(arguments)
     if given.command == "measure":
-        measured(given.folder)
+        describe(given.folder, write=False)
     elif given.folder.resolve() == MODEL_FOLDER.resolve() and given.size != SHIPPED:
         raise UserError(
             f"--size {given.size} into {MODEL_FOLDER}; the package's own model is {SHIPPED}. "

@@ -119,27 +119,6 @@ def _rate(episodes: Sequence[Trajectory]) -> dict[str, Any]:
     }
 
 
-def show(figures: dict[str, Any]) -> str:
-    """The figures as text."""
-
-    def line(name: str, rate: dict[str, Any]) -> str:
-        low, high = rate["interval"]
-        return f"{name:<40}{rate['success']:6.3f}  [{low:.3f}, {high:.3f}]  n={rate['n']}"
-
-    dev = figures["dev"]
-    out = ["development split"]
-    out += [line(f"  {k}", v) for k, v in dev.items() if isinstance(v, dict)]
-    out.append(f"  tokens of an episode, greedy: {dev['greedy_tokens']}")
-    out.append("development split, greedy, by augmentation")
-    out += [line(f"  {k}", v) for k, v in figures["augmentations"].items()]
-    kinds = ("taught", "none", "helpful", "irrelevant", "greedy")
-    out.append(f"{'one capability alone':<40}" + "".join(f"{k:>12}" for k in kinds))
-    for name, row in figures["capabilities"].items():
-        values = [row[k] if k == "taught" else row[k]["success"] for k in kinds]
-        out.append(f"  {name:<38}" + "".join(f"{v:12.3f}" for v in values))
-    return "\n".join(out)
-
-
 def card(training: Mapping[str, Any], figures: Mapping[str, Any]) -> str:
     """The card as Markdown: `training` is training.json, `figures` what `measure` gives."""
     recipe, report, dev = training["recipe"], training["report"], figures["dev"]

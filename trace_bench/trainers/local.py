@@ -55,8 +55,7 @@ if TYPE_CHECKING:
     from trace_bench.policies.precision import DType
     from trace_bench.trainers.grpo import Advantages
     from trace_bench.trainers.model import Learner
-    from trace_bench.trainers.resume import State
-    from trace_bench.trainers.update import Steps
+    from trace_bench.trainers.update import State, Steps
 
 __all__ = ["LocalTrainer", "TrainerSettings"]
 
@@ -147,7 +146,7 @@ class _Training:
         self.folder = lab.folder / "adapters" / job.name
 
     def run(self) -> AgentSpec:
-        from trace_bench.trainers.resume import State
+        from trace_bench.trainers.update import State
 
         state = State.load(self.folder, self.identity(), self.lab.log)
         self.tidy(state)
@@ -162,7 +161,7 @@ class _Training:
 
     def go_on(self, state: State) -> None:
         """Runs all remaining iterations."""
-        from trace_bench.trainers.resume import restore
+        from trace_bench.trainers.update import restore
 
         learner = self.trainer.learner(self.job.agent.model)
         optimizer = restore(state, learner, self.settings, self.job.seed, self.start)
@@ -198,7 +197,7 @@ class _Training:
         self, call: str, iteration: int, groups: Sequence[Task]
     ) -> tuple[list[Trajectory], list[float], int]:
         """(episodes of one group for each task, their rewards, how many groups differ in them)."""
-        from trace_bench.trainers.credit import earned
+        from trace_bench.trainers.grpo import earned
 
         size = self.settings.group_size
         tasks = [task for task in groups for _ in range(size)]
@@ -292,7 +291,7 @@ class _Training:
     ) -> dict[str, Any]:
         """Updates the adapter from one iteration's rollouts; returns metrics."""
         from trace_bench.trainers.adapters import largest_update
-        from trace_bench.trainers.credit import credit
+        from trace_bench.trainers.grpo import credit
         from trace_bench.trainers.update import update
 
         found = credit(trajectories, rewards, self.job, self.settings)

@@ -16,9 +16,6 @@ from trace_bench.policies.engine.lora import read_weights
 from trace_bench.trainers.settings import Recipe
 
 if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
     from trace_bench.trainers.grpo import Advantages, Mismatch
 
 REWARDS = ("similarity", "success")

@@ -22,8 +22,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from trace_bench.policies.engine.backend import Rows, groups
-from trace_bench.policies.engine.layout import BLOCK_SLOTS, Decode, Extend, Layout, make_layout
+from trace_bench.policies.engine.layout import (
+    BLOCK_SLOTS,
+    Decode,
+    Extend,
+    Layout,
+    Rows,
+    groups,
+    make_layout,
+)
 from trace_bench.policies.engine.lora import Adapter
 from trace_bench.policies.engine.matrices import LowRank, Matrices, Merged, Parts, Source, pairs
 from trace_bench.policies.precision import SMALL

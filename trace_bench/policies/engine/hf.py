@@ -20,7 +20,7 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from trace_bench.core.errors import UserError
-from trace_bench.policies.engine.backend import Rows, groups
+from trace_bench.policies.engine.layout import Rows, groups
 from trace_bench.policies.engine.lora import Adapter
 
 _BLOCK = 64

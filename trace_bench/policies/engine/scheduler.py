@@ -24,7 +24,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from trace_bench.policies.engine.backend import Backend, Rows
+from trace_bench.policies.engine.layout import Backend, Rows
 from trace_bench.policies.engine.sampling import sample, uniforms
 
 _STEP_TOKENS = 2048  # new tokens in one forward call, which bounds its memory

@@ -33,7 +33,7 @@ class Collector(TakesBack):
 
     def __call__(self, which: Sequence[int], ended: OnEpisode) -> None:
         left, call = set(which), self.spec.call(self.iteration)
-        self.check_kept(set(range(self.spec.groups * self.spec.group_size)) - left)
+        self.check_kept(set(range(self.spec.groups * self.spec.trainer.group_size)) - left)
         self.process.progress()  # the time until now was spent here, for instance on an evaluation
         while left:
             for index, trajectory in self.arrivals.take(call, left):

@@ -20,20 +20,21 @@ _ENGINE = "trace_bench.trainers.verl.engine"
 _PLUGIN = "trace_bench.trainers.verl.cpu.plugin"
 
 
-def overrides(spec: JobSpec, settings: VerlSettings, folder: Path, start: int = 0) -> list[str]:
-    """The settings of a job's `start`-th start in Hydra's notation. `settings.verl` comes last and
+def overrides(spec: JobSpec, folder: Path, start: int = 0) -> list[str]:
+    """The settings of a job's `start`-th start in Hydra's notation. `trainer.verl` comes last and
     overrides the others. Raises UserError for keys that it must not override."""
+    settings = spec.trainer
     decided = {
-        **_recipe(spec, settings),
-        **_model(spec, settings, folder),
-        **_rollout(spec, settings, folder),
-        **_trainer(spec, settings, folder),
+        **_recipe(spec),
+        **_model(spec, folder),
+        **_rollout(spec, folder),
+        **_trainer(spec, folder),
     }
     _refuse_decided(settings.verl, decided)
     values = {
         **decided,
         **(_on_cpu() if settings.device == "cpu" else _on_gpu(settings)),
-        **_ray(settings, environment(spec, settings, folder, start)),
+        **_ray(settings, environment(spec, folder, start)),
     }
     return [f"{key}={_text(value)}" for key, value in values.items()] + list(settings.verl)
 
@@ -56,9 +57,7 @@ def metrics_file(folder: Path, start: int) -> Path:
     return folder / f"metrics-{start:03d}.jsonl"
 
 
-def environment(
-    spec: JobSpec, settings: VerlSettings, folder: Path, start: int = 0
-) -> dict[str, str]:
+def environment(spec: JobSpec, folder: Path, start: int = 0) -> dict[str, str]:
     """Environment variables of every process of the job, on every machine."""
     variables = {
         JOB_VARIABLE: str(folder),
@@ -66,9 +65,9 @@ def environment(
         "TOKENIZERS_PARALLELISM": "false",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
-    if Path(spec.model).is_dir():
+    if Path(spec.agent.model).is_dir():
         variables["HF_HUB_OFFLINE"] = "1"  # nothing needs to be downloaded
-    if settings.device == "cpu":
+    if spec.trainer.device == "cpu":
         variables |= {
             "VERL_PLATFORM": "cpu",
             "VERL_USE_EXTERNAL_MODULES": _PLUGIN,
@@ -127,8 +126,8 @@ def _instantiated(config: Any) -> None:
         OmegaConf.merge(OmegaConf.structured(schema), values)
 
 
-def _recipe(spec: JobSpec, s: VerlSettings) -> dict[str, Any]:
-    actor, batch = "actor_rollout_ref.actor", spec.groups
+def _recipe(spec: JobSpec) -> dict[str, Any]:
+    s, actor, batch = spec.trainer, "actor_rollout_ref.actor", spec.groups
     return {
         "algorithm.adv_estimator": ESTIMATOR,
         "algorithm.norm_adv_by_std_in_grpo": s.normalize_std,
@@ -155,10 +154,10 @@ def _recipe(spec: JobSpec, s: VerlSettings) -> dict[str, Any]:
     }
 
 
-def _model(spec: JobSpec, s: VerlSettings, folder: Path) -> dict[str, Any]:
-    model = "actor_rollout_ref.model"
+def _model(spec: JobSpec, folder: Path) -> dict[str, Any]:
+    s, model = spec.trainer, "actor_rollout_ref.model"
     return {
-        f"{model}.path": spec.model,
+        f"{model}.path": spec.agent.model,
         f"{model}.lora_rank": s.rank,
         f"{model}.lora_alpha": int(s.alpha),  # preflight.py has checked that it is an integer
         f"{model}.target_modules": list(s.target_modules),
@@ -170,10 +169,10 @@ def _model(spec: JobSpec, s: VerlSettings, folder: Path) -> dict[str, Any]:
     }
 
 
-def _rollout(spec: JobSpec, s: VerlSettings, folder: Path) -> dict[str, Any]:
-    rollout = "actor_rollout_ref.rollout"
+def _rollout(spec: JobSpec, folder: Path) -> dict[str, Any]:
+    s, rollout = spec.trainer, "actor_rollout_ref.rollout"
     return {
-        f"{rollout}.n": spec.group_size,
+        f"{rollout}.n": s.group_size,
         f"{rollout}.temperature": 1.0,
         f"{rollout}.seed": spec.seed % 2**31,
         f"{rollout}.calculate_log_probs": True,
@@ -189,8 +188,8 @@ def _rollout(spec: JobSpec, s: VerlSettings, folder: Path) -> dict[str, Any]:
     }
 
 
-def _trainer(spec: JobSpec, s: VerlSettings, folder: Path) -> dict[str, Any]:
-    validated = s.validate_every > 0
+def _trainer(spec: JobSpec, folder: Path) -> dict[str, Any]:
+    s, validated = spec.trainer, spec.trainer.validate_every > 0
     return {
         "data.train_files": str(folder / "tasks.parquet"),
         "data.val_files": str(folder / ("validation" if validated else "tasks")) + ".parquet",

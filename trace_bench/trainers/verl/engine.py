@@ -41,7 +41,7 @@ class VerlEngine(FSDPEngineWithLMHead):
 
     def _build_lr_scheduler(self, optimizer: torch.optim.Optimizer) -> Any:
         spec = read_spec(Path(os.environ[JOB_VARIABLE]))
-        if spec.decay == "constant":
+        if spec.trainer.decay == "constant":
             return super()._build_lr_scheduler(optimizer)
         # One step of the schedule is one iteration.
         return torch.optim.lr_scheduler.LambdaLR(optimizer, spec.rate)

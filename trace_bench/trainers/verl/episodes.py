@@ -31,7 +31,7 @@ from trace_bench.core.types import Task, Trajectory
 from trace_bench.play.known import play_missing
 from trace_bench.play.rollouts import Batch, Player
 from trace_bench.policies.chat import Chat
-from trace_bench.trainers.credit import packed
+from trace_bench.trainers.grpo import packed
 from trace_bench.trainers.record import exact
 from trace_bench.trainers.verl.arrivals import StepFiles
 from trace_bench.trainers.verl.spec import (
@@ -180,13 +180,13 @@ class EpisodePlayer:
         """Sets the servers that generate the turns; called with the first episode."""
         if self._thread is not None:
             return
-        self._chat = Chat(tokenizer, self.spec.model)
+        self._chat = Chat(tokenizer, self.spec.agent.model)
         self._servers = TokenServers(
             generate=servers.generate,
             loop=asyncio.get_running_loop(),
             version=self.spec.version,
             context=self.spec.context,
-            deadline=self.spec.deadline,
+            deadline=self.spec.trainer.deadline,
             seeded=name != "vllm",
             sampling={k: sampling[k] for k in ("top_p", "top_k") if k in sampling},
         )

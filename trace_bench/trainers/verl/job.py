@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,7 +30,7 @@ def spec_of(job: TrainingJob, lab: Lab, settings: VerlSettings, run: RunContext)
         reward=job.reward,
         agent=job.agent,
         shape=full_iterations(job.rollouts, settings, job.name),
-        sources=[to_json(s) for s in lab.sources() if generated_key(s.name) in used],
+        sources=tuple(to_json(s) for s in lab.sources() if generated_key(s.name) in used),
         assignment=job.assignment,
     )
 
@@ -45,7 +44,7 @@ def described(
     reward: str,
     agent: AgentSpec,
     shape: tuple[int, int],
-    sources: Sequence[Mapping[str, Any]] = (),
+    sources: tuple[Mapping[str, Any], ...] = (),
     assignment: Mapping[str, Any] | None = None,
 ) -> JobSpec:
     """Describes a job of the run. `shape`: (iterations, groups of each)."""
@@ -54,17 +53,13 @@ def described(
         run=run.fingerprint,
         seed=seed,
         reward=reward,
-        model=agent.model,
-        agent=to_json(agent),
-        trainer=dataclasses.asdict(settings),
+        agent=agent,
+        trainer=settings,
         settings=run.settings,
         suites=run.elsewhere,
         iterations=shape[0],
         groups=shape[1],
-        group_size=settings.group_size,
-        decay=settings.decay,
         context=context(run),
-        deadline=settings.deadline,
         max_turns=run.max_turns,
         max_tokens=run.max_tokens,
         sources=sources,
@@ -89,16 +84,16 @@ def context(run: RunContext) -> int:
     return context_of(AutoConfig.from_pretrained(run.model, trust_remote_code=False), run.context)
 
 
-def claim(folder: Path, job: TrainingJob, spec: JobSpec, settings: VerlSettings) -> None:
+def claim(folder: Path, job: TrainingJob, spec: JobSpec) -> None:
     """Claims the folder of an adapter's versions for this job. Raises UserError if it belongs to
     another job."""
-    own = {"settings": settings.trained(), "tasks": [t.id for t in job.tasks]}
+    own = {"settings": spec.trainer.trained(), "tasks": [t.id for t in job.tasks]}
     data = {**to_json(spec), **own}
-    for key in ("deadline", "trainer", "suites"):
+    for key in ("trainer", "suites"):
         del data[key]
     if data["assignment"] is None:
         del data["assignment"]
-    data |= {"model": Path(spec.model).name, "agent": job.agent.version}  # folders may move
+    data |= {"model": Path(spec.agent.model).name, "agent": job.agent.version}  # folders may move
     digest, path = fingerprint({**data, "job seed": job.seed}), folder / "job"
     if path.exists() and read_bytes(path) != digest.encode():
         raise UserError(
@@ -112,7 +107,6 @@ def prepare(
     folder: Path,
     job: TrainingJob,
     spec: JobSpec,
-    settings: VerlSettings,
     validation: Sequence[Task],
 ) -> None:
     """Writes all files that verl's processes read. Done at every start, since they depend on the
@@ -120,16 +114,17 @@ def prepare(
     from trace_bench.trainers.adapters import fresh, write_adapter
 
     spec.write(folder)
+    settings, model = spec.trainer, spec.agent.model
     groups = range(spec.iterations * spec.groups)
     table(folder / "tasks.parquet", TRAIN, [task_of(job, g) for g in groups])
     if validation:
         table(folder / "validation.parquet", VALIDATION, validation)
     loop = "trace_bench.trainers.verl.episodes.EpisodeLoop"
     write_text(folder / "agent_loop.yaml", f"- name: trace_bench\n  _target_: {loop}\n")
-    layers = fresh(spec.model, settings.target_modules, settings.rank, job.seed)
+    layers = fresh(model, settings.target_modules, settings.rank, job.seed)
     if (start := start_of(job.agent)) is not None:
         begin_with(layers, start, settings)
-    write_adapter(folder / "start", layers, lora(settings), spec.model)
+    write_adapter(folder / "start", layers, lora(settings), model)
 
 
 def task_of(job: TrainingJob, group: int) -> Task:

@@ -20,14 +20,14 @@ _TRL_PPO = "experimental/ppo/__init__.py"
 _INSTALL = "pip install '.[verl]'"
 
 
-def preflight(spec: JobSpec, settings: VerlSettings, *, whole: bool = True) -> None:
+def preflight(spec: JobSpec, *, whole: bool = True) -> None:
     """Raises UserError that says what to change; cheap checks first. `spec`: any job of the run;
     `whole`: also let verl check its settings, which takes as long as importing it."""
     for check in CHECKS:
-        check(settings)
+        check(spec.trainer)
     from trace_bench.trainers.adapters import fresh
 
-    fresh(spec.model, settings.target_modules, settings.rank, 0)
+    fresh(spec.agent.model, spec.trainer.target_modules, spec.trainer.rank, 0)
     if not whole:
         return
     with tempfile.TemporaryDirectory(prefix="trace_bench-") as folder:

@@ -60,7 +60,7 @@ class Process:
 
     def start(self) -> None:
         """Starts verl; its output goes to verl.log."""
-        variables = environment(read_spec(self.folder), self.settings, self.folder, self.attempt)
+        variables = environment(read_spec(self.folder), self.folder, self.attempt)
         env = {**os.environ, **variables, "PYTHONUNBUFFERED": "1"}
         steps = StepFiles(self.folder)
         steps.repair()
@@ -187,14 +187,13 @@ def main(arguments: list[str]) -> int:
     folder = Path(arguments[0])
     _die_with_parent()
     spec = read_spec(folder)
-    settings = VerlSettings(**spec.trainer)
     try:
-        if settings.device == "cpu":
+        if spec.trainer.device == "cpu":
             from trace_bench.trainers.verl.cpu.plugin import register_rollout
 
             register_rollout()
         start = 0 if "--check" in arguments else int(arguments[1])
-        config = composed(overrides(spec, settings, folder, start))
+        config = composed(overrides(spec, folder, start))
     except UserError as error:
         print(f"refused: {error}", flush=True)
         return REFUSED

@@ -11,8 +11,8 @@ on storage that all machines share:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from trace_bench.core.decode import convert
 from trace_bench.core.store import read_json, stable_seed, write_json
 from trace_bench.core.types import AdapterRef, AgentSpec, Task
 from trace_bench.trainers.record import start_of
+from trace_bench.trainers.settings import VerlSettings
 
 JOB_VARIABLE = "TRACE_BENCH_VERL_JOB"
 """The environment variable with the path of the folder, for verl's processes."""
@@ -41,37 +42,33 @@ MISMATCH = tuple(f"trace_bench/logprob_difference_{name}" for name in ("mean", "
 """The metrics with the fields of `grpo.Mismatch`."""
 
 CREDIT = "trace_bench_episode"
-"""The extra field of a row with what its advantages depend on (`credit.packed`)."""
+"""The extra field of a row with what its advantages depend on (`grpo.packed`)."""
 
 TRAIN, VALIDATION = "train", "validation"
 
 
 @dataclass(frozen=True)
 class JobSpec:
-    """One training job. `trainer`: the settings of trainer=verl; `settings`: the run's, as plain
-    data. `suites`: the function that builds the run's suites from them in another process
-    ("module:function"). `seed`: the run's seed, from which episodes' seeds are derived.
-    `iterations` have `groups` groups of `group_size` rollouts each; `decay` is over them. Iteration
-    i uses adapter version i; version 0 is the agent's own adapter, or the base model."""
+    """One training job. `settings`: the run's, as plain data. `suites`: the function that builds
+    the run's suites from them in another process ("module:function"). `seed`: the run's seed, from
+    which episodes' seeds are derived. `iterations` have `groups` groups each, and the learning rate
+    falls over them. Iteration i uses adapter version i; version 0 is the agent's own adapter, or
+    the base model."""
 
     name: str
     run: str
     seed: int
     reward: str
-    model: str
-    agent: Mapping[str, Any]
-    trainer: Mapping[str, Any]
+    agent: AgentSpec
+    trainer: VerlSettings
     settings: Mapping[str, Any]
     suites: str
     iterations: int
     groups: int
-    group_size: int
-    decay: str
     context: int
-    deadline: float
     max_turns: int
     max_tokens: int
-    sources: Sequence[Mapping[str, Any]] = field(default_factory=tuple)
+    sources: tuple[Mapping[str, Any], ...] = ()
     assignment: Mapping[str, Any] | None = None  # `protocols.TrainingJob`
 
     def call(self, iteration: int) -> str:
@@ -81,7 +78,7 @@ class JobSpec:
     def place(self, group: int, member: int) -> tuple[str, int]:
         """(call, index) of an episode."""
         iteration, within = divmod(group, self.groups)
-        return self.call(iteration), within * self.group_size + member
+        return self.call(iteration), within * self.trainer.group_size + member
 
     def validation(self, step: int) -> str:
         """The name of verl's own validation after so many iterations."""
@@ -95,30 +92,24 @@ class JobSpec:
         """The adapter for an iteration's rollouts; None is the base model."""
         if iteration:
             return f"{self.name}@{iteration:04d}"
-        start = start_of(convert(self.agent, AgentSpec))
+        start = start_of(self.agent)
         return None if start is None else start.name
 
     def rate(self, iteration: int) -> float:
         """The factor on the learning rate in an iteration."""
-        if self.decay == "constant":
+        if self.trainer.decay == "constant":
             return 1.0
         return max(0.0, 1.0 - iteration / self.iterations)
 
     def acting(self, iteration: int, folder: Path) -> AgentSpec:
         """The agent for an iteration's rollouts; after the last iteration, the result. `folder`
         holds the versions of the adapter."""
-        base = convert(self.agent, AgentSpec)
         version = self.version(iteration)
         if not iteration or version is None:
-            return base
+            return self.agent
         adapter = AdapterRef(version, str(folder / f"{iteration:04d}"))
-        return AgentSpec(
-            model=base.model,
-            version=f"{base.version}+{version}",
-            prompt=base.prompt,
-            adapters=(adapter,),
-            router=base.router,
-        )
+        version = f"{self.agent.version}+{version}"
+        return replace(self.agent, version=version, adapters=(adapter,))
 
     def write(self, folder: Path) -> None:
         write_json(folder / "job.json", self)
@@ -126,7 +117,7 @@ class JobSpec:
 
 def read_spec(folder: Path) -> JobSpec:
     """The job that `folder` describes."""
-    return JobSpec(**read_json(folder / "job.json"))
+    return convert(read_json(folder / "job.json"), JobSpec)
 
 
 def row(index: int, split: str, task: Task, text: str) -> dict[str, Any]:

@@ -27,9 +27,8 @@ from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
 from verl.workers.utils.padding import response_to_nested
 
 from trace_bench.checklists.rewards import Assignment
-from trace_bench.trainers import credit
-from trace_bench.trainers.credit import unpacked
-from trace_bench.trainers.grpo import group_advantages, mismatch
+from trace_bench.trainers import grpo
+from trace_bench.trainers.grpo import group_advantages, mismatch, unpacked
 from trace_bench.trainers.record import assignment_of
 from trace_bench.trainers.verl.spec import (
     CREDIT,
@@ -66,12 +65,12 @@ def advantages(
 def by_checklist(
     episodes: Sequence[str], response_mask: Tensor, index: np.ndarray, how: Assignment
 ) -> Tensor:
-    """The advantages [rows, tokens] of packed episodes (`credit.packed`), as trainer=local has
+    """The advantages [rows, tokens] of packed episodes (`grpo.packed`), as trainer=local has
     them. `response_mask` [rows, tokens] is 1 at the sampled tokens, `index` [rows] the group."""
     found = [unpacked(text) for text in episodes]
     labels = np.unique(index.astype(str), return_inverse=True)[1]
     groups = [np.flatnonzero(labels == n).tolist() for n in range(int(labels.max()) + 1)]
-    made = credit.by_checklist([r for r, _ in found], [each for _, each in found], groups, how)
+    made = grpo.by_checklist([r for r, _ in found], [each for _, each in found], groups, how)
     out = torch.zeros_like(response_mask, dtype=torch.float32)
     for row, tokens in enumerate(made.tokens or ()):
         places = response_mask[row].bool().nonzero()[:, 0]
@@ -159,7 +158,7 @@ class StepTrainer(PPOTrainerSync):
         nested = data["response_mask"]
         mask = nested.to_padded_tensor(padding=0)
         episodes = [extra[CREDIT] for extra in list(data["extra_fields"])]
-        how = assignment_of(spec.assignment, bool(spec.trainer["normalize_std"]))
+        how = assignment_of(spec.assignment, spec.trainer.normalize_std)
         uid = np.array(list(data["uid"]), dtype=object)
         made = by_checklist(episodes, mask, uid, how)
         there = response_to_nested(made, nested)

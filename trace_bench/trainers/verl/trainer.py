@@ -68,7 +68,7 @@ class VerlTrainer(ContinuesAdapters, AssignsAdvantages):
 
     def preflight(self, new: bool) -> None:
         """Raises UserError for settings that cannot work; for a `new` run verl checks them too."""
-        preflight(self.sample_job(), self.settings, whole=new)
+        preflight(self.sample_job(), whole=new)
 
     def sample_job(self) -> JobSpec:
         """A job like those of the run, for checking settings."""
@@ -115,13 +115,13 @@ class _VerlTraining:
         self.folder = self.adapters / "verl"
 
     def run(self, context: RunContext) -> AgentSpec:
-        claim(self.adapters, self.job, self.spec, self.settings)
+        claim(self.adapters, self.job, self.spec)
         if (self.adapters / "finished.json").exists():
             records = self.again()
         else:
             split = context.dev_split
             wanted = self.lab.suite.tasks(split) if self.settings.validate_every else ()
-            prepare(self.folder, self.job, self.spec, self.settings, wanted)
+            prepare(self.folder, self.job, self.spec, wanted)
             try:
                 records = self.go_on()
             finally:
@@ -190,7 +190,7 @@ class _VerlTraining:
         """The iteration's episodes, run by verl's workers and recorded in the ledger."""
         first = iteration * self.spec.groups
         tasks = [task_of(self.job, g) for g in range(first, first + self.spec.groups)]
-        tasks = [task for task in tasks for _ in range(self.spec.group_size)]
+        tasks = [task for task in tasks for _ in range(self.settings.group_size)]
         adapter = self.spec.version(iteration)
         played = self.lab.rollouts(
             self.spec.call(iteration),
@@ -216,7 +216,7 @@ class _VerlTraining:
         steps = StepFiles(self.folder)
         self.wait(process, lambda: steps.saved() >= version or None)
         checkpoints = self.folder / "checkpoints"
-        export(steps.checkpoint(version), target, lora(self.settings), self.spec.model)
+        export(steps.checkpoint(version), target, lora(self.settings), self.spec.agent.model)
         for old in sorted(self.adapters.glob("[0-9]*")):
             if int(old.name) < version:
                 shutil.rmtree(old)
@@ -232,7 +232,7 @@ class _VerlTraining:
         self, iteration: int, played: Sequence[Trajectory], verl: Mapping[str, Any]
     ) -> dict[str, Any]:
         """One line of metrics, with the same names as trainer=local."""
-        from trace_bench.trainers.credit import credit, earned
+        from trace_bench.trainers.grpo import credit, earned
 
         rewards = earned(played, self.job, self.settings)
         found = credit(played, rewards, self.job, self.settings)
@@ -242,7 +242,7 @@ class _VerlTraining:
             "phase": "training",
             "adapter": self.spec.version(iteration + 1),
             "iteration": iteration,
-            "spent": (iteration + 1) * self.spec.groups * self.spec.group_size,
+            "spent": (iteration + 1) * self.spec.groups * self.settings.group_size,
             **of_rollouts(played, self.job.reward, found),
             "learning_rate": self.settings.learning_rate * self.spec.rate(iteration),
             "tokens": sum(t.tokens for t in played),

@@ -4,8 +4,7 @@ comes to know it and the rollout server: it loads a plug-in by importing its mod
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,11 +15,17 @@ from verl.plugin.platform.platform_manager import PlatformRegistry
 from trace_bench.trainers.verl.spec import CPU_ROLLOUT
 
 
+def nothing(*_: Any, **__: Any) -> None:
+    """What a CPU does where a GPU waits for its work, is chosen, frees memory or is profiled."""
+
+
 class CpuPlatform(PlatformBase):
     """Uses processes in place of GPUs; Ray counts them as logical resources."""
 
     device_name = "cpu"
     vendor_name = "cpu"
+    set_device = synchronize = set_allocator_settings = empty_cache = nothing
+    profiler_start = profiler_stop = cudart = nothing
 
     @property
     def device_module(self) -> Any:
@@ -38,23 +43,10 @@ class CpuPlatform(PlatformBase):
     def device_count(self) -> int:
         return 1
 
-    def set_device(self, device_index: int) -> None:
-        """No effect: there is one device."""
-
-    def synchronize(self, device_index: int | None = None) -> None:
-        """No effect: nothing runs asynchronously."""
-
     def manual_seed(self, seed: int) -> None:
         torch.manual_seed(seed)
 
-    def manual_seed_all(self, seed: int) -> None:
-        torch.manual_seed(seed)
-
-    def set_allocator_settings(self, settings: str) -> None:
-        """No effect: there is no allocator to configure."""
-
-    def empty_cache(self) -> None:
-        """No effect: there is no cache."""
+    manual_seed_all = manual_seed
 
     def get_device_capability(self, device_index: int = 0) -> tuple[int | None, int | None]:
         return None, None
@@ -65,15 +57,8 @@ class CpuPlatform(PlatformBase):
     def visible_devices_envvar(self) -> str:
         return "CUDA_VISIBLE_DEVICES"
 
-    @contextmanager
-    def nvtx_range(self, msg: str) -> Iterator[None]:
-        yield
-
-    def profiler_start(self) -> None:
-        """No effect: there is no profiler."""
-
-    def profiler_stop(self) -> None:
-        """No effect: there is no profiler to stop."""
+    def nvtx_range(self, msg: str) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def ray_resource_name(self) -> str:
         return "GPU"
@@ -84,15 +69,9 @@ class CpuPlatform(PlatformBase):
     def is_ipc_supported(self) -> bool:
         return False
 
-    def cudart(self) -> Any:
-        return None
-
 
 def device_module() -> Any:
     """The functions of `torch.cuda` that verl uses, for a CPU."""
-
-    def nothing(*_: Any, **__: Any) -> None:
-        return None
 
     def zero(*_: Any, **__: Any) -> int:
         return 0
