@@ -59,7 +59,7 @@ def _fault(arguments: str) -> str | None:
     return None if isinstance(found, dict) else '"arguments" is not an object'
 
 
-def check_ids(ids: Any, whose: str, most: int) -> None:
+def check_ids(ids: Any, whose: str, most: int, vocabulary: int = LARGEST_ID) -> None:
     """Raises Unreadable unless it is a list of at most `most` token ids (or there is none)."""
     if ids is None:
         return
@@ -68,7 +68,7 @@ def check_ids(ids: Any, whose: str, most: int) -> None:
     if len(ids) > most:
         raise Unreadable(f"{len(ids)} token ids for {whose}, which can have at most {most}")
     for token in ids:
-        if type(token) is not int or not 0 <= token < LARGEST_ID:
+        if type(token) is not int or not 0 <= token < vocabulary:
             raise Unreadable(f"{str(token)[:40]!r} in {whose} is not the id of a token")
 
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from trace_bench.core.checked import PLACE, number
@@ -33,10 +34,17 @@ from trace_bench.llm.client import (
     check_urls,
     read_key,
 )
-from trace_bench.policies.answers import check_ids, check_logprobs, first_choice, read_message
+from trace_bench.policies.answers import (
+    LARGEST_ID,
+    check_ids,
+    check_logprobs,
+    first_choice,
+    read_message,
+)
 from trace_bench.policies.served import ContextFull, Servers, try_servers
 
 CHAT = "/chat/completions"
+CONFIG = "config.json"  # of a model's folder
 # Without these, vLLM takes its values from the model's generation_config.json.
 PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
 PROBATION = 60.0  # seconds until a server that did not answer is tried again
@@ -89,6 +97,7 @@ class OpenAIPolicy(RanksLabels):
     ) -> None:
         self.capacity = capacity
         self.model = model
+        self._vocabulary = LARGEST_ID
         self._extra = dict(extra or {})
         self._client = Client(endpoint)
         self.servers = Servers(self._client, model)
@@ -99,6 +108,13 @@ class OpenAIPolicy(RanksLabels):
         self._ready: queue.SimpleQueue[tuple[TurnRequest, Future[Any] | TurnReply] | None]
         self._ready = queue.SimpleQueue()
         self.rewritten = 0
+
+    def hold_to(self, folder: Path) -> None:
+        """Refuses ids that the model in this folder does not have, where it is one: a trainer that
+        reads its weights there could not look them up."""
+        if (folder / CONFIG).is_file():
+            found = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+            self._vocabulary = int(found.get("vocab_size", LARGEST_ID))
 
     def usage(self) -> dict[str, int]:
         """Requests, retries and tokens so far."""
@@ -328,8 +344,9 @@ class OpenAIPolicy(RanksLabels):
         whole, sampled = reply.get("prompt_token_ids"), choice.get("token_ids")
         if whole or sampled:
             spoken = len(json.dumps([episode.history, episode.tools]).encode())
-            check_ids(whole, "the prompt", spoken + len(episode.ids) + SPARE_IDS)
-            check_ids(sampled, "the turn", request.max_tokens + 1)
+            most = spoken + len(episode.ids) + SPARE_IDS
+            check_ids(whole, "the prompt", most, self._vocabulary)
+            check_ids(sampled, "the turn", request.max_tokens + 1, self._vocabulary)
         if not episode.exact or not whole or sampled is None:
             episode.exact = False
             return (), (), ()
@@ -355,7 +372,9 @@ def served(settings: OpenAISettings, run: RunContext) -> OpenAIPolicy:
         concurrency=run.batch,
     )
     extra = check_extra(settings.extra, "policy.extra")
-    return OpenAIPolicy(endpoint, run.served_model, capacity=run.batch, extra=extra)
+    policy = OpenAIPolicy(endpoint, run.served_model, capacity=run.batch, extra=extra)
+    policy.hold_to(Path(run.model))
+    return policy
 
 
 def context_is_full(error: LLMError) -> bool:
