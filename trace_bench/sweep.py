@@ -24,7 +24,7 @@ from typing import Any
 from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.store import Lines
+from trace_bench.core.store import Lines, read_bytes
 from trace_bench.runner.folder import locate, stored_summary
 from trace_bench.runner.progress import duration
 from trace_bench.settings.compose import compose_all
@@ -75,7 +75,7 @@ def read_sweep(path: Path) -> list[tuple[str, ...]]:
     import yaml
 
     try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+        data = yaml.safe_load(read_bytes(path, "Change FILE.").decode())
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         why = " ".join(str(error).split())
         raise UserError(f"the sweep file {path} cannot be read: {why}. Change FILE.") from error

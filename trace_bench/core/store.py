@@ -17,6 +17,7 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from enum import Enum
+from itertools import count
 from pathlib import Path
 from typing import IO, Any, Generic, TypeVar, overload
 
@@ -190,19 +191,40 @@ def read_if_there(path: Path) -> dict[str, Any]:
     return read_object(path) if path.exists() else {}
 
 
-def read_bytes(path: Path) -> bytes:
-    """The content of a file. Raises UserError for what is no plain file and might never end (a
-    pipe, a device, also behind a symbolic link) and for what may not be read; FileNotFoundError."""
+@contextmanager
+def plain_file(path: Path, fix: str = "") -> Iterator[IO[bytes]]:
+    """A file to read, of which any path goes through here that a person or another file names.
+    Raises UserError for what is no plain file and might never end (a pipe, a device, also behind a
+    symbolic link) and for what may not be read; FileNotFoundError. `fix`: what to do about it."""
     without_waiting = os.O_RDONLY | os.O_NONBLOCK  # also for a pipe without a writer
     try:
         with os.fdopen(os.open(path, without_waiting), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise UserError(f"{path} is no plain file. {repair(path)}")
-            return file.read()
+                raise UserError(f"{path} is no plain file. {fix or repair(path)}")
+            yield file
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {reason(error)}. {repair(path)}") from error
+        raise UserError(f"{path} cannot be read: {reason(error)}. {fix or repair(path)}") from error
+
+
+def read_bytes(path: Path, fix: str = "") -> bytes:
+    """The content of a `plain_file`."""
+    with plain_file(path, fix) as file:
+        return file.read()
+
+
+def bounded_lines(path: Path, longest: int, fix: str = "") -> Iterator[tuple[int, bytes]]:
+    """The lines of a `plain_file` that are not empty, with their numbers. Raises UserError for one
+    of more than `longest` bytes, of which no more is read."""
+    with plain_file(path, fix) as file:
+        for number in count(1):
+            if not (line := file.readline(longest + 1)):
+                return
+            if len(line) > longest:
+                raise UserError(f"{path}, line {number} is longer than {longest} bytes. {fix}")
+            if line.strip():
+                yield number, line
 
 
 class Lines(Generic[T]):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.store import bounded_lines
 
 TASKS, VERIFIERS = "gen_tasks.jsonl", "gen_verifier.pure_code.jsonl"
 PARTS = {
@@ -27,6 +28,7 @@ PARTS = {
     "api_spec": ("gen_spec.jsonl", "api_spec"),
     "code": ("gen_envs.jsonl", "full_code"),
 }
+LONGEST = 64 * 2**20  # bytes of a line
 MOST = 12 * 2**20  # characters that one worker is sent
 
 
@@ -78,15 +80,12 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
             f"AgentWorldModel format, with {TASKS}, {VERIFIERS} and "
             f"{', '.join(file for file, _ in PARTS.values())}. Change `method.environments`."
         )
-    with path.open(encoding="utf-8") as lines:
-        for number, text in enumerate(lines, start=1):
-            if not text.strip():
-                continue
-            try:
-                line = json.loads(text)
-                line["scenario"] = line.get("scenario") or line["name"]
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise UserError(
-                    f"{path}, line {number} is no scenario: {type(error).__name__}: {error}."
-                ) from error
-            yield line
+    for number, text in bounded_lines(path, LONGEST, "Change `method.environments`."):
+        try:
+            line = json.loads(text)
+            line["scenario"] = line.get("scenario") or line["name"]
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(
+                f"{path}, line {number} is no scenario: {type(error).__name__}: {error}."
+            ) from error
+        yield line

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.store import reason
+from trace_bench.core.store import read_bytes, reason
 from trace_bench.models import write_note
 from trace_bench.tiny.template import CHAT_TEMPLATE, END, START
 
@@ -64,7 +64,7 @@ def _template(template: str) -> str | None:
     if template == HERMES:
         return CHAT_TEMPLATE
     try:
-        return Path(template).read_text(encoding="utf-8")
+        return read_bytes(Path(template), "Change `--template`.").decode()
     except (OSError, ValueError) as error:
         raise UserError(
             f"--template {template}: {reason(error)}; allowed: {HERMES}, {OWN}, or a file with a "

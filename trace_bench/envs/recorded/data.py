@@ -24,7 +24,7 @@ from trace_bench.checklists.sources import of_reference
 from trace_bench.checklists.talk import turns_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, read
-from trace_bench.core.store import reason
+from trace_bench.core.store import bounded_lines
 from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import ROLES, Message
 
@@ -48,20 +48,14 @@ def read_split(folder: Path, split: str) -> Iterator[Record]:
     """The dialogues of a split, in order. Raises UserError naming file, line and what is wrong."""
     path = folder / f"{split}.jsonl"
     seen: dict[str, int] = {}
-    try:
-        with path.open("rb") as lines:
-            for number, line in enumerate(lines, start=1):
-                if not line.strip():
-                    continue
-                where = f"{path}, line {number}"
-                record = read_record(_parsed(line, where), where)
-                if record["uuid"] in seen:
-                    first = seen[record["uuid"]]
-                    raise _wrong(where, f"line {first} has the id {record['uuid']!r} already")
-                seen[record["uuid"]] = number
-                yield record
-    except OSError as error:
-        raise UserError(f"{path}: {reason(error)}. Change the setting `env.folder`.") from error
+    for number, line in bounded_lines(path, LINE.size, "Change the setting `env.folder`."):
+        where = f"{path}, line {number}"
+        record = read_record(_parsed(line, where), where)
+        if record["uuid"] in seen:
+            first = seen[record["uuid"]]
+            raise _wrong(where, f"line {first} has the id {record['uuid']!r} already")
+        seen[record["uuid"]] = number
+        yield record
 
 
 def read_record(data: Any, where: str) -> Record:

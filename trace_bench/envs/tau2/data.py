@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.store import read_bytes
 from trace_bench.envs import package_folder
 
 PACKAGE, VERSION = "inspect-evals", "0.26.0"
@@ -94,8 +95,8 @@ def _released(domain: str, source: str | None, shipped: bytes) -> bytes:
     path = place / "data" / "tau2" / "domains" / domain / "tasks.json"
     named = f"env.source={source}" if source is not None else str(place)
     try:
-        data = path.read_bytes()
-    except OSError as error:
+        data = read_bytes(path, GET)
+    except FileNotFoundError as error:
         raise UserError(f"{named} has no tasks of {domain} ({error}). {GET}") from error
     found = _as_released(data, domain)
     if found is None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.store import plain_file, read_bytes
 from trace_bench.core.types import AdapterRef
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ def read_weights(ref: AdapterRef) -> dict[str, Tensor]:
 
     path = Path(ref.path) / WEIGHTS
     try:
-        tensors: dict[str, Tensor] = load_file(path)
+        with plain_file(path):  # else it might never end
+            tensors: dict[str, Tensor] = load_file(path)
     except (OSError, SafetensorError) as error:
         raise _damaged(ref, path, str(error)) from error
     for name, value in tensors.items():
@@ -102,7 +104,7 @@ def read_config(ref: AdapterRef) -> dict[str, Any]:
     """The adapter's configuration. Raises UserError if it cannot be read."""
     path = Path(ref.path) / CONFIG
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = json.loads(read_bytes(path))
     except (OSError, ValueError, RecursionError) as error:
         raise _damaged(ref, path, str(error)) from error
     alpha = config.get("lora_alpha") if isinstance(config, dict) else None

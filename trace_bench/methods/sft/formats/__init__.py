@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.store import bounded_lines, read_bytes
 from trace_bench.methods.sft.formats import adp, atif, inspect_log, openai
 from trace_bench.methods.sft.formats.found import Found
 
 ENDINGS = (".json", ".jsonl")
+LONGEST = 64 * 2**20  # bytes of a conversation
 
 
 def read(place: Path) -> Iterator[Found]:
@@ -40,21 +42,21 @@ def _file(path: Path) -> Iterator[Found]:
             f"{path} is compressed by Inspect. Convert it: inspect log convert {path} --to json "
             "--output-dir DIR; then set `method.data` to DIR."
         )
+    fix = "Change `method.data`."
     try:
         if path.suffix == ".json":
-            yield from _document(_parsed(path.read_text(encoding="utf-8"), str(path)), str(path))
+            yield from _document(_parsed(read_bytes(path, fix), str(path)), str(path))
             return
-        with path.open(encoding="utf-8") as lines:
-            for number, line in enumerate(lines, start=1):
-                where = f"{path}, line {number}"
-                data = _parsed(line, where)
-                known = isinstance(data, dict) and openai.is_one(data)
-                yield openai.read(data, where) if known else adp.read(data, where)
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read ({error}). Change `method.data`.") from error
+        for number, line in bounded_lines(path, LONGEST, fix):
+            where = f"{path}, line {number}"
+            data = _parsed(line, where)
+            known = isinstance(data, dict) and openai.is_one(data)
+            yield openai.read(data, where) if known else adp.read(data, where)
+    except FileNotFoundError as error:
+        raise UserError(f"{path} cannot be read ({error}). {fix}") from error
 
 
-def _parsed(text: str, where: str) -> Any:
+def _parsed(text: bytes, where: str) -> Any:
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
