@@ -28,7 +28,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.types import AgentSpec, Message, StopReason, Task, to_json
 from trace_bench.envs.bfcl import data as bfcl_data
 from trace_bench.envs.bfcl.data import CATEGORIES, known_bad, load
-from trace_bench.envs.bfcl.suite import SPLITS, BfclSuite
+from trace_bench.envs.bfcl.suite import SPLITS, BfclSuite, split_of
 from trace_bench.envs.bfcl.synthetic import MAKERS
 from trace_bench.envs.bfcl.world import BfclCall, BfclWorld, parse
 from trace_bench.envs.check import check
@@ -320,6 +320,27 @@ def test_a_call_that_cannot_be_read_is_answered_and_not_judged(suite: BfclSuite)
     for step in steps[1 : 1 + len(bad)]:
         assert step.messages[0]["content"].startswith("Error: ")
     assert steps[-1].score is not None and steps[-1].score.success
+
+
+def test_the_turns_that_splits_share_are_those_that_the_page_lists() -> None:
+    texts: dict[str, set[int]] = {}
+    answers: dict[tuple[str, ...], set[int]] = {}
+    for entry in load(CATEGORIES).entries:
+        for text, answer in zip(entry["turns"], entry["answers"], strict=True):
+            if text and len(text.split()) > 5:
+                texts.setdefault(text.strip(), set()).add(entry["scenario"])
+            if len(answer) > 1:
+                answers.setdefault(tuple(answer), set()).add(entry["scenario"])
+
+    def shared(found: dict[Any, set[int]]) -> list[set[int]]:
+        apart = [{split_of(n) == "test" for n in scenarios} for scenarios in found.values()]
+        return [s for s, sides in zip(found.values(), apart, strict=True) if len(sides) > 1]
+
+    assert shared(texts) == [{40, 43}]
+    turns = shared(answers)
+    held_out = sorted({n for scenarios in turns for n in scenarios if split_of(n) == "test"})
+    assert len(turns) == 11
+    assert ", ".join(map(str, held_out)) in (ROOT / "docs/bfcl.md").read_text().replace("\n", " ")
 
 
 def test_sums_without_end_are_refused() -> None:
