@@ -1,15 +1,18 @@
-"""How often the 95 % intervals of the tables hold: simulated methods whose true success is known.
+"""How often the 95 % intervals of the tables hold, and how many tables of equal methods have a
+star: simulated methods whose true success is known.
 
     python tests/bench/intervals.py [--draws 2000] [--tasks 387]
 
 A task's probability is drawn from 0.2 + 0.6 Beta(0.4, 0.4), so most tasks are hard or easy, each
 seed shifts all of them by a normal deviation, and an episode succeeds or not. Tasks and seeds are
-drawn anew each time; the true success is 0.5, the true difference of two such methods 0.
+drawn anew each time; the true success is 0.5, the true difference of two such methods 0. A table
+compares every method with every other; a star is a p-value that survives Holm's correction.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 
 import numpy as np
 
@@ -39,6 +42,26 @@ def coverage(seeds: int, tasks: int, deviation: float, draws: int) -> tuple[floa
     return held[0] / draws, held[1] / draws
 
 
+def false_stars(seeds: int, tasks: int, deviation: float, draws: int, methods: int = 12) -> float:
+    """The share of tables of equal methods that have a star."""
+    rng = np.random.default_rng([seeds, tasks, round(1000 * deviation), methods])
+    pairs = list(itertools.combinations(range(methods), 2))
+    with_stars = 0
+    for _ in range(draws):
+        chance = 0.2 + 0.6 * rng.beta(0.4, 0.4, tasks)
+        arms = [_success(rng, chance, seeds, deviation) for _ in range(methods)]
+        with_stars += any(
+            uncertainty(
+                (arms[i].mean(0) - arms[j].mean(0)).tolist(),
+                arms[i].mean(1).tolist(),
+                arms[j].mean(1).tolist(),
+            ).p(float(arms[i].mean() - arms[j].mean()))
+            < 0.05 / len(pairs)
+            for i, j in pairs
+        )
+    return with_stars / draws
+
+
 def _success(
     rng: np.random.Generator, chance: np.ndarray, seeds: int, deviation: float
 ) -> np.ndarray:
@@ -56,6 +79,11 @@ def main() -> None:
         for deviation in (0.0, 0.03, 0.06, 0.12):
             one, two = coverage(seeds, given.tasks, deviation, given.draws)
             print(f"{seeds:5}  {deviation:9.2f}  {one:6.3f}  {two:10.3f}")
+    print("seeds  deviation  tables of 12 equal methods with a star")
+    for seeds in (3, 5):
+        for deviation in (0.0, 0.03, 0.045, 0.07):
+            found = false_stars(seeds, given.tasks, deviation, given.draws // 5)
+            print(f"{seeds:5}  {deviation:9.3f}  {found:.3f}")
 
 
 if __name__ == "__main__":

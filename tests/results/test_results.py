@@ -325,7 +325,7 @@ def test_without_runs_of_the_base_agent_each_run_has_its_own() -> None:
     runs = [replace(record("grpo", [1.0] * 40 + [0.0] * 20, s), base=base) for s in (0, 1)]
     (row,) = (found := tables.comparison(cells(runs), 640, "")).rows
     assert row[5].startswith(f"{40 / 60 - sum(base) / 60:+.3f} [") and row[6]
-    assert "1 comparison;" in found.caption and "each run's own evaluation" in found.caption
+    assert "1 comparison." in found.caption and "each run's own evaluation" in found.caption
     alone = tables.comparison(cells([record("base", [1.0, 0.0])]), 640, "")
     assert "compared with no other" in alone.caption
 

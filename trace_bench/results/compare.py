@@ -19,7 +19,6 @@ from trace_bench.results.statistics import (
     Uncertainty,
     many,
     mean,
-    permutation_p,
     uncertainty,
     wilson_interval,
 )
@@ -186,8 +185,8 @@ def base_of(cell: Cell) -> Cell:
 
 @dataclass(frozen=True)
 class Difference:
-    """Treated less control on the same tasks, means over seeds: `interval` over tasks and seeds,
-    from `uncertainty`; `p` by sign flips over tasks."""
+    """Treated less control on the same tasks, means over seeds: `interval` and `p` over tasks and
+    seeds, both from `uncertainty`."""
 
     interval: Interval
     p: float
@@ -195,8 +194,7 @@ class Difference:
 
 
 def difference(treated: Cell, control: Cell) -> Difference:
-    """The difference, paired by task. The p-value treats the seeds as fixed and tests over tasks;
-    the interval is about other seeds, too, so it covers more uncertainty. Raises UserError where no
+    """The difference, paired by task; tasks and seeds are both samples. Raises UserError where no
     task has a score of both."""
     per_task = treated.per_task - control.per_task
     known = per_task[~np.isnan(per_task)].tolist()
@@ -207,7 +205,7 @@ def difference(treated: Cell, control: Cell) -> Difference:
         )
     found = uncertainty(known, treated.seed_means, control.seed_means)
     value = sum(known) / len(known)
-    return Difference(found.around(value, -1.0), permutation_p(known), found)
+    return Difference(found.around(value, -1.0), found.p(value), found)
 
 
 def holm(p_values: Mapping[str, float]) -> dict[str, float]:

@@ -6,8 +6,9 @@ trials of a task say less about an agent than two tasks do.
 
 Tasks and seeds are both samples, so both add variance. With five seeds a bootstrap that resamples
 them is too narrow (its variance is short by a factor of 4/5, and it has no tails of a t
-distribution); `Uncertainty` gives each variance the t quantile of its own degrees of freedom. How
-often such intervals hold: `python tests/bench/intervals.py`.
+distribution); `Uncertainty` gives each variance the t quantile of its own degrees of freedom, in
+intervals and p-values alike. How often they hold, and how many stars a table of
+equal methods has: `python tests/bench/intervals.py`.
 """
 
 from __future__ import annotations
@@ -93,10 +94,6 @@ def share_interval(values: Sequence[float]) -> Interval:
     if values and (all(v == 0 for v in values) or all(v == 1 for v in values)):
         return wilson_interval(sum(values), len(values))
     return bootstrap_interval(values)
-
-
-FINEST_P = 1 / (RESAMPLES * 2 + 1)
-"""The smallest Monte Carlo p-value of `permutation_p`: no sign flip reached the observed value."""
 
 
 def permutation_p(differences: Sequence[float], *, resamples: int = RESAMPLES * 2) -> float:
@@ -203,6 +200,21 @@ class Uncertainty:
         """The 95 % interval of an estimate, within `least` and 1."""
         half = self.width(1 - ALPHA / 2)
         return Interval(value, max(least, value - half), min(1.0, value + half))
+
+    def p(self, value: float) -> float:
+        """The two-sided p-value of "the estimate's mean is 0": the level at which the interval
+        around `value` would end at 0, so that p < 0.05 and a 95 % interval without 0 are one
+        statement. Not below 2 to the number of tasks less 1, the finest that signs of so many
+        tasks could show; also where nothing varied."""
+        from scipy.optimize import brentq
+
+        if value == 0 or math.isinf(self.tasks):
+            return 1.0
+        least = max(1e-12, 2.0**-self.task_freedom)
+        if self.width(1 - least / 2) < abs(value):
+            return least
+        found = brentq(lambda x: self.width(1 - math.exp(x) / 2) - abs(value), math.log(least), 0.0)
+        return math.exp(found)
 
     def detectable(self, comparisons: int = 1) -> float:
         """The smallest true difference that is found with a power of 80 % at a two-sided level of

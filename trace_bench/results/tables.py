@@ -25,7 +25,7 @@ from trace_bench.results.places import Found, check_coverage, say
 from trace_bench.results.prices import Prices
 from trace_bench.results.prices import table as money
 from trace_bench.results.records import Record
-from trace_bench.results.statistics import FINEST_P, many
+from trace_bench.results.statistics import many
 from trace_bench.results.table import Table, estimate, gap, style, write
 
 
@@ -139,10 +139,8 @@ def comparison(found: Cells, budget: int, caption: str) -> Table:
     text = f"All methods at {budget} rollouts. {caption} "
     if corrected:
         text += (
-            "Differences are paired by task; p by sign flips over tasks for the seeds that were "
-            f"run, Holm-corrected over {many(len(corrected), 'comparison')}; intervals are over "
-            "tasks and seeds, the wider statement: where they hold 0, a small p speaks of these "
-            f"seeds only. {_found_from(size)}"
+            "Differences are paired by task; intervals and p are over tasks and seeds, p "
+            f"Holm-corrected over {many(len(corrected), 'comparison')}. {_found_from(size)}"
         )
         if control not in at:
             text += f" The {control} agent is that of each run's own evaluation."
@@ -158,6 +156,8 @@ def _found_from(size: float) -> str:
     none."""
     if size > 1:
         return "The noisiest of these comparisons can show no difference, not even one of 1."
+    if size == 0:
+        return "Nothing varied between tasks or seeds, so these figures say nothing of others."
     return (
         f"A true difference of {size:.3f} would be found with a power of 80 % over tasks and "
         "seeds, in the noisiest of these comparisons."
@@ -177,13 +177,12 @@ def pairs(found: Cells, budget: int, caption: str) -> Table:
         if (one, two) not in differences:
             return ""
         d = differences[one, two].interval
-        clear = corrected[f"{one}/{two}"] < 0.05 and not d.low <= 0 <= d.high
-        return f"{gap(d)}{'*' if clear else ''}"
+        return f"{gap(d)}{'*' if corrected[f'{one}/{two}'] < 0.05 else ''}"
 
     text = (
         f"Success at {budget} rollouts: row less column, paired by task, with 95 % intervals over "
-        "tasks and seeds. A star: the interval leaves out 0, and p by sign flips over tasks, "
-        f"Holm-corrected over all {len(corrected)} pairs, is below 0.05. {caption}"
+        "tasks and seeds. A star: p over tasks and seeds, Holm-corrected over all "
+        f"{len(corrected)} pairs, is below 0.05. {caption}"
     )
     rows = tuple((one, *(shown(one, two) for two in names[:-1])) for one in names)
     return Table(f"pairs_{budget}", text, ("method", *names[:-1]), rows)
@@ -207,6 +206,4 @@ def _against(at: Mapping[str, Cell], control: str) -> dict[str, Difference]:
 def _difference(found: Difference | None, p: float | None) -> tuple[str, str]:
     if found is None or p is None:
         return "", ""
-    # Where no flips at all reached the value, the correction multiplies a bound.
-    text = f"<{p:.1g}" if found.p <= FINEST_P else f"{p:.4f}"
-    return gap(found.interval), text if p >= 0.0001 else "<0.0001"
+    return gap(found.interval), f"{p:.4f}" if p >= 0.0001 else "<0.0001"

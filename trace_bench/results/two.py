@@ -187,7 +187,7 @@ def _table(a: Side, b: Side) -> Table:
         rows.append((f"{name}A less {name}B", value, "", p))
     text = (
         f"{len(a.first.success)} held-out tasks. Differences are paired by task, with 95 % "
-        "intervals; p by sign flips over tasks, of each comparison alone."
+        "intervals; p over tasks and seeds, of each comparison alone."
     )
     return Table("compare", text, ("", "success", "less its own base", "p"), tuple(rows))
 
