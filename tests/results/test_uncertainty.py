@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from bench.intervals import coverage
+from bench.intervals import coverage, false_stars
 from results.test_results import record
 
 from trace_bench.results.compare import Cell, difference, repeats_of
@@ -49,6 +49,30 @@ def test_lost_episodes_do_not_look_like_seeds_that_differ() -> None:
     """A seed that lost the hard task is no better seed."""
     cell = Cell("m", 640, (record("m", [1.0, 1.0, 0.0]), record("m", [1.0, 1.0, None], seed=1)))
     assert cell.seed_means[0] == pytest.approx(cell.seed_means[1])
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 5])
+def test_p_and_the_interval_are_one_statement(seeds: int) -> None:
+    """p is below 0.05 exactly where the 95 % interval leaves out 0, and falls with the value."""
+    rng = np.random.default_rng(seeds)
+    means = rng.normal(0, 0.03, (2, seeds)).tolist() if seeds > 1 else []
+    found = uncertainty(rng.normal(0, 0.4, 387).tolist(), *means)
+    edge = found.width(0.975)
+    assert found.p(edge) == found.p(-edge) == pytest.approx(0.05)
+    values = [0.0, edge / 2, 0.999 * edge, 1.001 * edge, 2 * edge]
+    p = [found.p(value) for value in values]
+    assert p[0] == 1 and p == sorted(p, reverse=True) and p[2] > 0.05 > p[3]
+
+
+def test_p_is_no_smaller_than_so_many_tasks_can_show() -> None:
+    assert uncertainty([1.0] * 5).p(1.0) == 1 / 16 and uncertainty([1.0]).p(1.0) == 1
+    assert uncertainty([1.0] * 400).p(1.0) == pytest.approx(1e-12)
+
+
+@pytest.mark.slow
+def test_tables_of_equal_methods_have_few_stars() -> None:
+    """At the deviation of the records' seeds; sign flips over tasks gave half of them one."""
+    assert false_stars(seeds=5, tasks=387, deviation=0.045, draws=60) <= 0.05
 
 
 def test_the_detectable_difference_has_the_power_it_says() -> None:
