@@ -56,7 +56,7 @@ def sft(**settings: Any) -> Sft:
 
 
 def lab(folder: Path, trainer: Any) -> Any:
-    notes: dict[str, list] = {"metrics": [], "logged": []}
+    notes: dict[str, list] = {"metrics": [], "logged": [], "steps": []}
     return SimpleNamespace(
         folder=folder,
         seed=3,
@@ -64,6 +64,7 @@ def lab(folder: Path, trainer: Any) -> Any:
         budget_left=lambda: 640,
         metric=lambda **values: notes["metrics"].append(values),
         log=notes["logged"].append,
+        step=lambda *done: notes["steps"].append(done),
         notes=notes,
     )
 

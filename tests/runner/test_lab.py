@@ -12,16 +12,19 @@ import pytest
 from toy import ToySuite
 
 from trace_bench.core.errors import BudgetExceeded, UserError
-from trace_bench.core.protocols import Policy, TurnRequest
+from trace_bench.core.protocols import MethodPlan, Phase, Policy, TurnRequest, Yardstick
 from trace_bench.core.types import AdapterRef, AgentSpec, Message, Purpose, Task, Trajectory
+from trace_bench.methods.base import Base
 from trace_bench.play.known import KnownCalls
 from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
+from trace_bench.runner.ahead import stages_of
 from trace_bench.runner.lab import Listeners, RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import Progress
+from trace_bench.settings.compose import compose
 from trace_bench.trackers.jsonl import Metrics, Silent
 
 BASE = AgentSpec(model="random")
@@ -181,6 +184,42 @@ def test_progress_says_phase_budget_reward_and_time() -> None:
         now[0] += 1.0
         progress.episode(None, charged=False)
     assert progress.line() == ("evaluation of base | 10/40 episodes | rollouts 20/100 | 30 s left")
+
+
+def test_progress_says_what_comes_after_the_last_rollout_and_about_when_it_ends() -> None:
+    now = [0.0]
+    stream = io.StringIO()
+    mark = Yardstick("joint", "one joint adapter", Base())
+    plan = MethodPlan((Phase("rollouts", 400, most=True),), trains=True, yardsticks=(mark,))
+    stages = stages_of(compose(["budget=100"]), plan, held_out=20, dev=10, points=4)
+    progress = Progress(100, stream=stream, clock=lambda: now[0], stages=stages)
+
+    def played(count: int, seconds: float) -> None:
+        for _ in range(count):
+            now[0] += seconds
+            progress.episode(0.5, charged=False)
+
+    progress.stage("base evaluation", {})
+    assert stream.getvalue().endswith("how long it takes is said after the base evaluation\n")
+    assert "not known yet" in progress.whole()
+    played(20, 2.0)
+    progress.stage("floors", {"base evaluation": 40.0})
+    said = stream.getvalue().splitlines()[-1]
+    assert "method (at most 140 episodes), final evaluation (at most 20 episodes)" in said
+    assert "about 9 min 20 s, until about " in said  # 140 + 20 + 120 episodes of 2 s
+    assert "later by training's own steps" in said
+    progress.stage("method", {"base evaluation": 40.0})
+    played(140, 3.0)
+    assert "in all about 6 min 40 s left" in progress.whole()  # 20 of 2 s and 120 of 3 s
+    progress.phase("method")
+    for done in range(11):
+        progress.step("sft", done, 40)
+        now[0] += 1.0 if done < 10 else 0.0
+    assert progress.line() == "method: sft | 10/40 steps | rollouts 0/100 | 30 s left"
+    assert "in all about 7 min 19 s left" in progress.whole()
+    progress.stage("final evaluation", {"base evaluation": 40.0, "method": 420.0})
+    assert progress.whole(60).startswith("then one jo") and len(progress.whole(60)) == 60
+    assert len(stream.getvalue().splitlines()) < 12
 
 
 class MoodyPolicy(CountingPolicy):

@@ -79,6 +79,7 @@ class Tuning:
             optimizer = restore(state, self.learner, self.trainer, self.seed, start)
             batches = self._batches(len(sequences))
             for step in range(state.iteration, len(batches)):
+                self.lab.step(self.name, step, len(batches))
                 for group in optimizer.param_groups:
                     group["lr"] = self.settings.learning_rate * (1 - step / len(batches))
                 self.where = f"{self.name}, step {step + 1}"

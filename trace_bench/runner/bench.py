@@ -25,7 +25,8 @@ from trace_bench.core.store import write_json
 from trace_bench.core.types import Message, Step, Task
 from trace_bench.llm.roles import Roles
 from trace_bench.play.steps import close, make, step_all
-from trace_bench.play.suites import about_of, tasks_of
+from trace_bench.play.suites import about_of, splits_of, tasks_of
+from trace_bench.runner.ahead import Stage, stages_of
 from trace_bench.runner.beginning import beginning_of, check_beginning
 from trace_bench.runner.build import (
     MAKER,
@@ -141,6 +142,14 @@ def acting_model(bench: Bench) -> str:
 def yardsticks(bench: Bench) -> tuple[Yardstick, ...]:
     """The method's yardsticks that the run also trains."""
     return bench.plan.yardsticks if bench.settings.evaluation.yardsticks else ()
+
+
+def stages(bench: Bench) -> tuple[Stage, ...]:
+    """What the run does one after the other, with its episodes."""
+    settings, plan, split = bench.settings, bench.plan, bench.settings.env.dev_split
+    known = plan.learns and split in splits_of(bench.suite)
+    dev = len(tasks_of(bench.suite, split)) if known else 0
+    return stages_of(settings, plan, len(bench.held_out), dev, len(checkpoints(settings, plan)))
 
 
 def write_tags(bench: Bench) -> None:

@@ -21,6 +21,7 @@ from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls, read_
 from trace_bench.play.suites import tasks_of
 from trace_bench.policies import check_device
 from trace_bench.results.statistics import can_show
+from trace_bench.runner.ahead import BASE, stages_of
 from trace_bench.runner.build import Parts, make_policy, make_suite, models_in_roles, run_context
 from trace_bench.runner.plan import (
     check_needs,
@@ -149,26 +150,13 @@ def _held_out(f: Forecast) -> int:
 
 
 def _phases(f: Forecast) -> tuple[Phase, ...]:
-    evaluation = f.settings.evaluation
-    held_out = _held_out(f) * evaluation.trials
-    phases = [Phase("base evaluation", held_out)]
+    if f.plan is None:
+        return (Phase(BASE, _held_out(f) * f.settings.evaluation.trials),)
     plan = f.plan
-    if plan is None:
-        return tuple(phases)
-    phases += plan.phases
     dev = _count(f, f.settings.env.dev_split) if plan.learns else 0
-    if plan.learns or plan.adapters:
-        phases.append(Phase("final evaluation", held_out))
-    if plan.adapters > 1 and evaluation.routing:
-        phases.append(Phase("every adapter alone", plan.adapters * held_out, most=True))
-        phases.append(Phase("routing on the dev split", (plan.adapters + 2) * dev, most=True))
-    for yardstick in plan.yardsticks if evaluation.yardsticks else ():
-        count = f.settings.budget + held_out
-        phases.append(Phase(f"{yardstick.title}, a yardstick", count, most=True))
-    points = _found(f, lambda: checkpoints(f.settings, plan))
-    if points:
-        phases.append(Phase("points of the curve", len(points) * dev))
-    return tuple(phases)
+    points = _found(f, lambda: checkpoints(f.settings, plan)) or ()
+    stages = stages_of(f.settings, plan, _held_out(f), dev, len(points))
+    return tuple(phase for stage in stages for phase in stage.phases)
 
 
 def _design(f: Forecast) -> list[str]:

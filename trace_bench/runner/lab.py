@@ -192,6 +192,9 @@ class RunLab:
     def log(self, text: str) -> None:
         self._listeners.progress.log(text)
 
+    def step(self, name: str, done: int, total: int) -> None:
+        self._listeners.progress.step(name, done, total)
+
     def write(self, name: str, value: Any) -> None:
         write_json(self._path(name), value)
 

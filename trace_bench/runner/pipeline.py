@@ -35,6 +35,7 @@ from trace_bench.runner.bench import (
     build_bench,
     check_built,
     header,
+    stages,
     write_tags,
     yardsticks,
 )
@@ -61,7 +62,6 @@ from trace_bench.runner.lab import Listeners, Models, RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.plan import checkpoints
 from trace_bench.runner.progress import TIMING, Clock, Progress
-from trace_bench.runner.report import hand_over
 from trace_bench.runner.summary import Finished, summarize
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.schema import Settings
@@ -145,8 +145,8 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
             claim(place, settings)
         for line in header(bench):
             log(line)
-        nowhere = stack.enter_context(Path(os.devnull).open("w"))
-        progress = Progress(settings.budget, stream=sys.stderr if verbose else nowhere)
+        stream = sys.stderr if verbose else stack.enter_context(Path(os.devnull).open("w"))
+        progress = Progress(settings.budget, stream=stream, stages=stages(bench))
         summary = _execute(bench, tracker, stack, progress, resumed)
     return Done(place.folder, summary, stored=False)
 
@@ -183,7 +183,7 @@ def _execute(
     folder, settings = bench.place.folder, bench.settings
     stack.callback(progress.close)
     write_tags(bench)
-    clock = Clock(folder / TIMING)
+    clock = Clock(folder / TIMING, progress.stage)
     player = Player(
         bench.policy,
         Suites(bench.suite),
@@ -219,7 +219,7 @@ def _execute(
     write_json(folder / SUMMARY, summary)
     lab.conclude(summary)
     if summary["complete"]:
-        hand_over(folder, metrics)
+        report.hand_over(folder, metrics)
     metrics.close()  # the tracker may fail at its very end, too
     if metrics.failure != summary["health"]["tracker"]:
         summary["health"]["tracker"] = metrics.failure
@@ -315,7 +315,7 @@ def _reported_again(
     tracker: Tracker = parts["tracker"].make(run_context(settings, parts, **facts))
     with closing(Metrics(place.folder / "metrics.jsonl", tracker, log)) as metrics:
         metrics.conclude(summary)
-        hand_over(place.folder, metrics)
+        report.hand_over(place.folder, metrics)
     if metrics.failure is None or "health" not in summary:
         return summary
     return {**summary, "health": {**summary["health"], "tracker": metrics.failure}}

@@ -1,7 +1,8 @@
 """Progress output: phase, rollouts spent of the budget, reward, time left.
 
-On a terminal, one line at the bottom is updated; elsewhere a plain line is printed from time to
-time. Everything goes to stderr, so that stdout carries only the results.
+On a terminal, two lines at the bottom are updated, of the phase and of the whole run; elsewhere a
+plain line of the phase is printed from time to time. Everything goes to stderr, so that stdout
+carries only the results.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any, TextIO
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import REPAIRS
 from trace_bench.core.store import read_object, write_json
+from trace_bench.runner.ahead import ENOUGH, Ahead, Stage
 
 RECENT = 64  # episodes in the running reward
 
@@ -32,14 +34,17 @@ class Progress:
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
         every: float = 10.0,
+        stages: Sequence[Stage] = (),
     ) -> None:
         self.budget = budget
+        self._ahead = Ahead(stages)
+        self._told: bool | None = None  # what is to come, and (True) how long it takes
         self.spent = 0
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._every = every
         self._phase = "starting"
-        self._step = ""
+        self._step, self._steps = "", _Steps()
         self._total = 0
         self._done = 0
         self._rewards: deque[float] = deque(maxlen=RECENT)
@@ -51,20 +56,42 @@ class Progress:
 
     def phase(self, name: str, total: int = 0) -> None:
         """Starts a phase; `total`: its number of episodes, 0 if it spends the budget."""
-        self._phase, self._step, self._total, self._done = name, "", total, 0
+        self._phase, self._total, self._done = name, total, 0
+        self._step, self._steps = "", _Steps()
         self._rewards.clear()
         self._phase_start = self._last = self._clock()
         self._spent_at_start = self.spent
         self._show(force=True)
 
-    def step(self, name: str) -> None:
-        """Sets the current step of the phase; the time left is still that of the whole phase."""
-        self._step = name
+    def stage(self, name: str, seconds: Mapping[str, float]) -> None:
+        """Starts a stage of the run, after those that took so many seconds. Says what is to come,
+        and again when it is known how long that takes."""
+        self._ahead.begin(name, seconds, self._clock())
+        left, later = self._ahead.left(self._clock()), self._ahead.later()
+        known = left is not None
+        if not later or (self._told is not None and known <= self._told):
+            return
+        self._told = known
+        names = ", ".join(f"{s.name} (at most {s.episodes} episodes)" for s in later)
+        how_long = "how long it takes is said after the base evaluation"
+        if left is not None:
+            how_long = f"about {duration(left)}, until about {until(left)}"
+            if any(stage.trains for stage in later):
+                how_long += ", and later by training's own steps, which are not known yet"
+        self.log(f"still to come after the {name}: {names}; {how_long}")
+
+    def step(self, name: str, done: int = 0, total: int = 0) -> None:
+        """Sets the current step of the phase; the time left is still that of the whole phase, or
+        with a `total` that of this step, of which so much is `done`."""
+        if name != self._step or total != self._steps.total:
+            self._steps = _Steps(self._clock(), done, total)
+        self._step, self._steps.done = name, done
         self._show()
 
     def episode(self, reward: float | None, *, charged: bool) -> None:
         """Counts a finished episode; `reward` is None if the infrastructure failed."""
         self._done += 1
+        self._ahead.episode()
         self.spent += charged
         if reward is not None:
             self._rewards.append(reward)
@@ -90,7 +117,9 @@ class Progress:
         """The current state as one line. In few `columns` the name of the phase and its step is
         what is shortened."""
         parts = []
-        if self._total:
+        if self._steps.total:
+            parts.append(f"{self._steps.done}/{self._steps.total} steps")
+        elif self._total:
             parts.append(f"{self._done}/{self._total} episodes")
         parts.append(f"rollouts {self.spent}/{self.budget}")
         if self._rewards:
@@ -98,31 +127,61 @@ class Progress:
         left = self._time_left()
         if left is not None:
             parts.append(f"{duration(left)} left")
-        figures = " | ".join(parts)
         name = f"{self._phase}: {self._step}" if self._step else self._phase
-        most = max(columns - len(f" | {figures}"), 12)
-        name = name if len(name) <= most else f"{name[: most - 1]}\u2026"
-        return f"{name} | {figures}"
+        return _fitting(name, " | ".join(parts), columns)
+
+    def whole(self, columns: int = 1000) -> str:
+        """The run after this phase as one line: how long it goes on, and with what. The names are
+        what is shortened."""
+        left = self._ahead.left(self._clock(), self._time_left())
+        then = ", ".join(stage.name for stage in self._ahead.later())
+        figures = "the time left is not known yet"
+        if left is not None:
+            figures = f"in all about {duration(left)} left, until about {until(left)}"
+        return _fitting(f"then {then}" if then else "then the result", figures, columns)
+
+    def _counted(self) -> tuple[float, int, int]:
+        """(since when, done, of how many) of the step if it is counted, else of the phase."""
+        steps = self._steps
+        if steps.total:
+            return steps.start, steps.done - steps.first, steps.total - steps.first
+        if self._total:
+            return self._phase_start, self._done, self._total
+        first = self._spent_at_start
+        return self._phase_start, self.spent - first, self.budget - first
 
     def _time_left(self) -> float | None:
-        """Estimated seconds, from this phase's pace so far."""
-        done = self._done if self._total else self.spent - self._spent_at_start
-        left = self._total - self._done if self._total else self.budget - self.spent
-        if done < 8 or left <= 0:
+        """Estimated seconds, from the pace of this phase, or of its counted step, so far."""
+        start, done, total = self._counted()
+        if done < (2 if self._steps.total else ENOUGH) or done >= total:
             return None
-        return (self._clock() - self._phase_start) / done * left
+        return (self._clock() - start) / done * (total - done)
 
     def _show(self, force: bool = False) -> None:
         if self._live is not None:
             from rich.text import Text
 
             columns = self._live.console.width
-            self._live.update(Text(self.line(columns), no_wrap=True, overflow="ellipsis"))
+            _, done, total = self._counted()
+            gauge = bar(done / total if total > 0 else 0.0)
+            lines = [f"{gauge} {self.line(columns - len(gauge) - 1)}", self.whole(columns)]
+            self._live.update(Text("\n".join(lines), no_wrap=True, overflow="ellipsis"))
             return
         now = self._clock()
         if force or now - self._last >= self._every:
             self._last = now
             print(self.line(), file=self._stream, flush=True)
+
+
+@dataclass
+class _Steps:
+    """A step of a phase that is counted (`total` > 0): `done` of it, of which `first` were done at
+    its `start`."""
+
+    start: float = 0.0
+    first: int = 0
+    total: int = 0
+    done: int = 0
 
 
 class Aside:
@@ -132,8 +191,8 @@ class Aside:
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
 
-    def step(self, name: str) -> None:
-        self._progress.step(name)
+    def step(self, name: str, done: int = 0, total: int = 0) -> None:
+        self._progress.step(name, done, total)
 
     def episode(self, reward: float | None, *, charged: bool) -> None:
         self._progress.episode(reward, charged=False)
@@ -152,6 +211,24 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def until(seconds: float) -> str:
+    """The time of day in so many seconds, with the weekday from 12 hours on."""
+    form = "%H:%M" if seconds < 12 * 3600 else "%A %H:%M"
+    return time.strftime(form, time.localtime(time.time() + seconds))
+
+
+def bar(share: float, width: int = 8) -> str:
+    full = round(min(max(share, 0.0), 1.0) * width)
+    return "\u2588" * full + "\u2591" * (width - full)
+
+
+def _fitting(name: str, figures: str, columns: int) -> str:
+    """Both in one line of so many columns; the name is what is shortened."""
+    most = max(columns - len(f" | {figures}"), 12)
+    name = name if len(name) <= most else f"{name[: most - 1]}\u2026"
+    return f"{name} | {figures}"
+
+
 def _live(stream: TextIO) -> Any:
     from rich.console import Console
     from rich.live import Live
@@ -166,9 +243,11 @@ TIMING = "timing.json"
 
 @dataclass
 class Clock:
-    """Wall seconds by phase over all attempts at a run; kept in the run folder."""
+    """Wall seconds by phase over all attempts at a run; kept in the run folder. `begun`: is told of
+    every phase that begins, and of the seconds so far."""
 
     path: Path
+    begun: Callable[[str, Mapping[str, float]], None] = lambda name, seconds: None
     seconds: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -179,6 +258,7 @@ class Clock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
+        self.begun(name, self.seconds)
         started = time.monotonic()
         try:
             yield

@@ -12,6 +12,7 @@ import itertools
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -300,7 +301,8 @@ class _Training:
             options["lr"] = rate
         tokens = sequences(trajectories, self.settings)
         seed = stable_seed(self.job.seed, "update", iteration)
-        steps = update(learner, optimizer, tokens, found, self.settings, seed)
+        told = partial(self.lab.step, self.where(iteration))
+        steps = update(learner, optimizer, tokens, found, self.settings, seed, told)
         largest = largest_update(learner.layers)
         check_finite(f"{self.where(iteration)}, step {steps.steps}", steps.grad_norm, largest)
         record = self.record(iteration, trajectories, found, steps, rate)

@@ -59,9 +59,11 @@ def update(
     found: Advantages,
     settings: TrainerSettings,
     seed: int,
+    told: Callable[[int, int], None] = lambda done, total: None,
 ) -> Steps:
     """Runs all epochs and minibatches over an iteration's trajectories, in which the `group_size`
-    members of each group are adjacent. Stops before a step whose gradient is not finite."""
+    members of each group are adjacent. Stops before a step whose gradient is not finite. `told`: is
+    given before each step how many are done of how many."""
     steps = Steps()
     started = time.perf_counter()
     usable = [bool(t) and len(s.sampled) > 0 for t, s in zip(found.trained, sequences, strict=True)]
@@ -71,7 +73,9 @@ def update(
         places = [i for i, used in enumerate(usable) if used]
         before = _before(learner, [sequences[i] for i in places], settings)
         _replace(sequences, places, before, settings, steps)
-    for members in minibatches(usable, settings, seed):
+    every = list(minibatches(usable, settings, seed))
+    for members in every:
+        told(steps.steps, len(every))
         batch = [sequences[i] for i in members]
         spread = found.spread(members, torch.tensor([len(b.sampled) for b in batch]))
         first = steps.steps == 0

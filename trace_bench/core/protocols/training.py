@@ -282,6 +282,7 @@ class Lab(Protocol):
     def checkpoint(self, agent: AgentSpec) -> None: ...  # the current agent, for the curve
     def metric(self, **values: Any) -> None: ...
     def log(self, text: str) -> None: ...  # a line of progress, on stderr
+    def step(self, name: str, done: int, total: int) -> None: ...  # shown, between rollouts
     def write(self, name: str, value: Any) -> None: ...  # JSON file in the run folder, atomic
     def write_text(self, name: str, text: str) -> None: ...  # the same for a text
 
