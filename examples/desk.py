@@ -7,7 +7,6 @@ A caller asks for a share price. In half of the tasks the line is down and the f
 an agent that switches the line on and looks again can still answer.
 """
 
-import json
 import random
 
 import trace_bench as tb
@@ -15,10 +14,6 @@ import trace_bench as tb
 # Tickers begin with letters of their split (or capability), so that no two splits share a task.
 LETTERS = {"train": "ABCDEFG", "dev": "HIJKLM", "test": "NOPQRST", "recovers_from_errors": "UVWXYZ"}
 ASKS = ("Check the {} share price.", "Look up the {} stock price.")
-TOOLS = (
-    tb.make_tool("search_stock", "Look up a share by its ticker.", query="string"),
-    tb.make_tool("set_wifi_status", "Switch the line on or off.", on="boolean"),
-)
 OPENING = {"role": "system", "content": "You work at a desk. Use the tools."}
 
 
@@ -27,28 +22,29 @@ class Desk(tb.Env):
 
     def reset(self, task: tb.Task) -> tb.Step:
         self.data, self.line, self.told = task.data, not task.data["down"], False
-        return tb.Step((OPENING, {"role": "user", "content": task.data["ask"]}), tools=TOOLS)
+        self.tools = tb.Toolbox(self)
+        ask = {"role": "user", "content": task.data["ask"]}
+        return tb.Step((OPENING, ask), tools=self.tools.schemas)
 
     def step(self, action: tb.Message) -> tb.Step:
         if calls := action.get("tool_calls"):
-            return tb.Step(tuple(tb.answer_call(call, self.run(call)) for call in calls))
+            return tb.Step(self.tools.answer(calls))
         self.told = str(self.data["price"]) in action["content"]
         return tb.Step(done=True, score=self.score(), stop=tb.StopReason.DONE)
 
-    def run(self, call: object) -> str:
-        """A bad call is answered with an error for the agent to read, never with an exception."""
-        try:
-            name, arguments = tb.read_call(call)
-        except ValueError as error:
-            return f"ValueError: {error}"
-        if name == "set_wifi_status" and arguments.keys() == {"on"}:
-            self.line = arguments["on"] is True
-            return "null"
-        if name != "search_stock" or arguments != {"query": self.data["ticker"]}:
-            return "ValueError: Nothing found"
+    @tb.tool
+    def search_stock(self, query: str) -> dict[str, object]:
+        """Look up a share by its ticker."""
+        if query != self.data["ticker"]:
+            raise ValueError("Nothing found")
         if not self.line:
-            return "ConnectionError: Wifi is off"
-        return json.dumps({"symbol": self.data["ticker"], "price": self.data["price"]})
+            raise ConnectionError("Wifi is off")
+        return {"symbol": query, "price": self.data["price"]}
+
+    @tb.tool
+    def set_wifi_status(self, on: bool) -> None:
+        """Switch the line on or off."""
+        self.line = on
 
     def score(self) -> tb.Score:
         """What a task rewards: the line is up, and the caller has heard the price."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,23 @@ def test_wrong_input_is_one_line(
     assert main(arguments) == 2
     printed = capsys.readouterr()
     assert error in printed.err and printed.err.count("\n") == 1 and printed.out == ""
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [('"done"', "no error in 'done' to"), ("c['x']", "KeyError: 'x', after the call")],
+)
+def test_a_failed_check_shows_the_call_it_sent(
+    answer: str,
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "deaf.py").write_text(BELL.replace('"ValueError: it is broken"', answer))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "deaf", raising=False)
+    assert main(["env.factory=deaf:Suite", "limit=1"]) == 1
+    call = '{"id": "bad_0", "type": "function", "function": {"name": "no_such_tool"'
+    assert f"bell/train/0: Broken: {why} {call}" in capsys.readouterr().out

@@ -12,7 +12,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from trace_bench.core.chat import answer_call, make_call, make_tool, read_call
+from trace_bench.core.chat import Toolbox, answer_call, make_call, make_tool, read_call, tool
 from trace_bench.core.errors import EpisodeError, TraceBenchError, UserError
 from trace_bench.core.protocols import (
     ActsTogether,

@@ -1,6 +1,8 @@
 """Helpers for your own environments: each writes or reads one message or tool of the OpenAI chat
 format.
 
+    @tool                                  # on a function or method with annotations
+    Toolbox(self)                          # its tools: .schemas, .answer(message["tool_calls"])
     make_tool("search_stock", "Look up a share.", query="string")
     name, arguments = read_call(call)      # of message["tool_calls"]; ValueError for a bad one
     answer_call(call, "204.97")            # the message that answers it
@@ -10,15 +12,146 @@ format.
 
 from __future__ import annotations
 
+import inspect
 import json
+import math
+import re
+import reprlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from types import MethodType, NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+from trace_bench.core.checked import parameters
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Ask
+from trace_bench.core.text import described
 from trace_bench.core.types import Message, Tool, boundary_of
 
 T = TypeVar("T")
+_KINDS = {str: "string", int: "integer", float: "number", bool: "boolean", NoneType: "null"}
+# What a tool raises to say something to the agent; any other exception is a fault of its code.
+_SAID = (ValueError, ConnectionError, FileNotFoundError, PermissionError, TimeoutError)
+
+
+class tool:
+    """Makes a function or method a tool. Its parameters are annotated with str, int, float, bool,
+    Literal, list[X] or X | None, and those with a default may be left out. The docstring's first
+    line describes the tool, its lines "name: text" the parameters."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        if not inspect.isfunction(function):
+            raise TypeError(f"{function!r} is no function, which a tool must be")
+        self.function = function
+        about = (inspect.getdoc(function) or "").splitlines() or [""]
+        texts = dict(re.findall(r"^(\w+): (.+)$", "\n".join(about[1:]), re.MULTILINE))
+        taken, known = inspect.signature(function).parameters.values(), dict(parameters(function))
+        owner = function.__qualname__.rpartition(".")[0]
+        if owner and not owner.endswith("<locals>"):
+            known.pop(next(iter(known), ""), None)  # self
+        if any(p.kind not in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in taken):
+            raise TypeError(f"the tool {function.__name__} has a parameter without a name")
+        properties: dict[str, dict[str, Any]] = {}
+        for name, parameter in known.items():
+            try:
+                properties[name] = _schema(parameter.hint)
+            except TypeError as error:
+                raise TypeError(f"the tool {function.__name__}: `{name}` is {error}") from None
+            properties[name] |= {"description": texts[name]} if name in texts else {}
+        self.schema: Tool = make_tool(function.__name__, about[0], **properties)
+        required = [name for name, parameter in known.items() if parameter.required]
+        self.schema["function"]["parameters"]["required"] = required
+
+    def __get__(self, owner: object, kind: type | None = None) -> Any:
+        return self if owner is None else MethodType(self, owner)
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        return self.function(*arguments, **named)
+
+
+class Toolbox:
+    """The tools among `parts`: decorated functions, and objects with decorated methods. `schemas`
+    is what an environment's `reset` offers."""
+
+    def __init__(self, *parts: Any) -> None:
+        self._tools: dict[str, tuple[Tool, Callable[..., Any]]] = {}
+        for part in parts:
+            members = {n: m for c in reversed(type(part).__mro__) for n, m in vars(c).items()}
+            own = [(m, MethodType(m, part)) for m in members.values() if isinstance(m, tool)]
+            for found, called in [(part, part)] if isinstance(part, tool) else own:
+                name = found.schema["function"]["name"]
+                if name in self._tools:
+                    raise TypeError(f"two tools are called {name}")
+                self._tools[name] = (found.schema, called)
+        self.schemas = tuple(schema for schema, _ in self._tools.values())
+
+    def answer(self, calls: Sequence[Any]) -> tuple[Message, ...]:
+        """One message for each call, in order. A result that is no text is given as JSON; a bad
+        call, and a tool that raises ValueError (or ConnectionError, FileNotFoundError,
+        PermissionError, TimeoutError), is answered by an error for the agent to read."""
+        return tuple(answer_call(call, self._run(call)) for call in calls)
+
+    def _run(self, call: Any) -> str:
+        try:
+            name, arguments = read_call(call)
+            if name not in self._tools:
+                raise ValueError(f"unknown tool {_short(name)}; allowed: {', '.join(self._tools)}")
+            schema, called = self._tools[name]
+            _check(schema["function"]["parameters"], arguments)
+            result = called(**arguments)
+        except _SAID as error:
+            return described(error)
+        return result if isinstance(result, str) else json.dumps(result)
+
+
+def _schema(hint: Any) -> dict[str, Any]:
+    """The JSON schema of an annotation. Raises TypeError for one that has none."""
+    inner = get_args(hint)
+    if get_origin(hint) in (Union, UnionType):
+        return {"anyOf": [_schema(one) for one in inner]}
+    if get_origin(hint) is Literal and len(kinds := {type(value) for value in inner}) == 1:
+        return {**_schema(kinds.pop()), "enum": list(inner)}
+    if get_origin(hint) is list:
+        return {"type": "array", "items": _schema(inner[0])}
+    if hint not in _KINDS:
+        raise TypeError(f"{hint}; allowed: str, int, float, bool, Literal, list[X], X | None")
+    return {"type": _KINDS[hint]}
+
+
+def _check(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+    """Raises ValueError for arguments that a schema does not allow."""
+    properties = schema["properties"]
+    allowed = f"allowed: {', '.join(properties) or 'none'}"
+    for name in arguments:
+        if name not in properties:
+            raise ValueError(f"unknown argument {_short(name)}; {allowed}")
+    for name, kind in properties.items():
+        if name in schema["required"] and name not in arguments:
+            raise ValueError(f"the argument {name} is missing; {allowed}")
+        if name in arguments and not _fits(arguments[name], kind):
+            given, plain = _short(arguments[name]), {k: kind[k] for k in kind if k != "description"}
+            raise ValueError(f"{name}={given} is not allowed; allowed: {json.dumps(plain)}")
+
+
+def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
+    if "anyOf" in schema:
+        return any(_fits(value, one) for one in schema["anyOf"])
+    if schema["type"] == "array":
+        return isinstance(value, list) and all(_fits(one, schema["items"]) for one in value)
+    kind = _KINDS.get(type(value))
+    if schema["type"] == "number" and kind in ("integer", "number"):
+        kind = "number" if _finite(value) else None
+    return kind == schema["type"] and value in schema.get("enum", [value])
+
+
+def _finite(value: float) -> bool:
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer too large for a float
+        return False
+
+
+def _short(value: Any) -> str:
+    return reprlib.repr(value)
 
 
 def make_tool(name: str, description: str, /, **arguments: str | Mapping[str, Any]) -> Tool:

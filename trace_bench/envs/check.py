@@ -11,6 +11,7 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Env, HasMilestones, HasReference, Suite, make_env
+from trace_bench.core.text import described
 from trace_bench.core.types import Message, Step, StopReason, Task, to_json
 from trace_bench.envs import members
 
@@ -260,12 +261,17 @@ def _bad_calls(suite: Suite, task: Task) -> None:
     ]
     calls.append({"id": "bad_4", "type": "function"})
     for call in calls:
-        step = env.step({"role": "assistant", "content": "", "tool_calls": [call]})
+        try:
+            step = env.step({"role": "assistant", "content": "", "tool_calls": [call]})
+        except Exception as error:
+            raise Broken(f"{described(error)}, after the call {json.dumps(call)}") from error
         _check_messages(step)
         _require(len(step.messages) == 1, f"{len(step.messages)} answers to {call}")
         answer = step.messages[0]
         _require(answer["role"] == "tool" and answer["tool_call_id"] == call["id"], f"{answer}")
-        _require(_is_error(answer["content"]), f"no error in {answer['content']!r}")
+        _require(
+            _is_error(answer["content"]), f"no error in {answer['content']!r} to {json.dumps(call)}"
+        )
 
 
 def _is_error(answer: str) -> bool:
