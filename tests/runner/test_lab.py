@@ -218,7 +218,7 @@ def test_progress_says_what_comes_after_the_last_rollout_and_about_when_it_ends(
     assert progress.line() == "method: sft | 10/40 steps | rollouts 0/100 | 30 s left"
     assert "in all about 7 min 19 s left" in progress.whole()
     progress.stage("final evaluation", {"base evaluation": 40.0, "method": 420.0})
-    assert progress.whole(60).startswith("then one jo") and len(progress.whole(60)) == 60
+    assert progress.whole(70).startswith("then one jo") and len(progress.whole(70)) == 70
     assert stream.getvalue().count("still to come") == 2
 
 
