@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -196,10 +197,20 @@ def test_a_worker_that_ends_at_its_start_is_started_again_where_others_had_start
         assert env.reset(task).messages
         pids = (tmp_path / "pids").read_text().split()
         assert len(pids) == started
-        os.kill(int(pids[-1]), signal.SIGKILL)
-        while Path(f"/proc/{pids[-1]}/exe").exists():
+        os.killpg(int(pids[-1]), signal.SIGKILL)  # the worker and the process that waits for it
+        while alive(int(pids[-1])):
             time.sleep(0.01)
     suite.close()
+
+
+def alive(group: int) -> bool:
+    """Whether a process of that group still runs (Linux)."""
+    for place in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, its_group = place.read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state not in "ZX":
+                return True
+    return False
 
 
 def test_other_code_in_the_worker_is_found(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,8 @@ from playing import play
 from trace_bench.core.chat import make_call
 from trace_bench.core.decode import convert
 from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import Suite
+from trace_bench.core.protocols.declared import adopted
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec, Message, Task, Trajectory
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
@@ -159,7 +161,7 @@ def test_what_cannot_be_done_is_refused(model: Path, tmp_path: Path) -> None:
         replace(SETTINGS, hinted=6)
     with pytest.raises(UserError, match=r"trainer.hinted=2 takes hints out .*use trainer=local"):
         VerlSettings(hinted=2)
-    lab = make_lab(tmp_path, model, 24, HINTED, Bare())  # type: ignore[arg-type]
+    lab = make_lab(tmp_path, model, 24, HINTED, adopted(Bare(), Suite))
     with pytest.raises(UserError, match=r"letters/bare has none. Set `trainer.hinted` to 0"):
         lab.trainer.train(job(model, 24), lab)
     assert lab.budget_left() == 24
