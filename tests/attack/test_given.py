@@ -6,8 +6,11 @@ from __future__ import annotations
 import resource
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
+from forks import forked
+from toy import ToySuite
 
 from trace_bench.core.agent_file import read_agent
 from trace_bench.core.errors import UserError
@@ -30,6 +33,59 @@ def test_a_password_in_an_address_is_not_shown(url: str) -> None:
     with pytest.raises(UserError, match=r"`llm\.judge\.base_url` holds a name") as caught:
         check_urls((url,), "llm.judge.base_url")
     assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["llm.judge=URL"], ["llm.judge.base_url=[URL"], ["policy=openai", "policy.base_url=URL"],
+        ["policy=openai", "policy.base_url={a: 'URL'}"], ["budget='URL'"], ["env.factory='URL'"],
+        ["llm.shared.base_url=URL"], ["llm.judge.base_url=user:hunter2@127.0.0.1"], ["'URL'"],
+        ["env.factory=FOUND"], ["method.factory=FOUND"], ["tracker.factory=FOUND"],
+        ["llm.user.by=endpoint", "llm.user.model=m", "llm.user.base_url='URL'"],
+    ],
+)  # fmt: skip
+def test_a_password_in_a_setting_reaches_no_message_and_no_file(
+    settings: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    address = f"http://user:{SECRET}@127.0.0.1:9/v1"
+    given = [s.replace("URL", address).replace("FOUND", f"{__name__}:refused") for s in settings]
+    _, said = forked("trace_bench", "method=base", "policy=idle", "evaluation.limit=1",
+                     "run_dir=run", *given)  # fmt: skip
+    assert "error: " in said or "run: run" in said, said
+    assert SECRET not in said and "user:" not in said, said
+    files = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert not any(SECRET.encode() in p.read_bytes() for p in files)
+
+
+def refused() -> None:
+    """A part that says in its error where it has asked."""
+    raise ConnectionError(f"no answer of http://user:{SECRET}@127.0.0.1:9/v1")
+
+
+class Unreached(ToySuite):
+    def make(self) -> Any:
+        return refused()
+
+
+def test_a_password_in_an_environments_error_reaches_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, said = forked("trace_bench", "method=base", f"env.factory={__name__}:Unreached",
+                        "policy=idle", "run_dir=run", "max_lost=1",
+                        "evaluation.split=train", "protocol=paper")  # fmt: skip
+    assert code != 0 and "ConnectionError: no answer of http://***@127.0.0.1:9" in said, said
+    kept = [p.name for p in Path("run").rglob("*") if p.is_file() and SECRET in p.read_text()]
+    assert SECRET not in said and not kept
+
+
+@pytest.mark.parametrize("choice", ["env=1", "method=-2", "trainer=1e5", "env=1_0.5", "env=inf"])
+def test_a_number_is_no_choice_of_a_group(choice: str) -> None:
+    code, said = forked("trace_bench", choice)
+    name = choice.partition("=")[0]
+    assert code == 2 and f"leave `{name}` out, or name one of its files" in said, said
 
 
 @pytest.mark.parametrize(

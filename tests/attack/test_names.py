@@ -1,4 +1,5 @@
-"""Names in a stranger's run folder that would become paths elsewhere, in every export."""
+"""Names in a stranger's run folder that would become paths elsewhere: in every export, and of the
+adapters with which a run begins."""
 
 from __future__ import annotations
 
@@ -9,11 +10,13 @@ from pathlib import Path
 import pytest
 from test_line_readers import PLAYED
 
+from trace_bench.core.beginning import WEIGHTS, read_beginning
 from trace_bench.core.lines import Stored
-from trace_bench.core.store import canonical
+from trace_bench.core.store import canonical, write_json
 from trace_bench.core.text import file_name
 from trace_bench.results.formats import WRITERS
 from trace_bench.results.formats.episodes import FinishedRun
+from trace_bench.runner.beginning import base_agent
 
 HOSTILE = {
     "upwards": "../../../outside",
@@ -64,8 +67,31 @@ def test_no_name_in_a_file_leads_out_of_the_export(name: str, kind: str, tmp_pat
     assert "outside" not in {p.name for p in tmp_path.iterdir()}
 
 
+@pytest.mark.parametrize("version", [None, "0001", "../../outside", "x" * 5000])
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_no_adapter_is_copied_out_of_the_run(
+    name: str, version: str | None, tmp_path: Path
+) -> None:
+    name = name.format(place=tmp_path) + (f"@{version}" if version else "")
+    given, run = tmp_path / "given", tmp_path / "deep" / "er" / "run"
+    for file in WEIGHTS:
+        write_json(given / "weights" / file, {})
+    write_json(given / "agent.json", {
+        "model": "m", "adapters": [{"name": name, "path": str(given / "weights")}],
+    })  # fmt: skip
+    before = {p for p in tmp_path.rglob("*") if p.is_file()}
+    agent = base_agent("m", read_beginning(str(given)), run)
+    made = {p for p in tmp_path.rglob("*") if p.is_file()} - before
+    assert len(made) == 3 and all(p.is_relative_to(run) for p in made)
+    assert {len(p.relative_to(run / "adapters").parts) for p in made if p.name in WEIGHTS} == {3}
+    assert max(len(part) for p in made for part in p.relative_to(run).parts) <= 120
+    again = read_beginning(str(run / "beginning.json"))  # the run is resumed with the same names
+    assert [a.name for a in again.agent.adapters] == [a.name for a in agent.adapters]
+
+
 def test_no_two_names_are_one_file() -> None:
     names = ["a b", "a-b", "a/b", "a\\b", ".a", "a", "x" * 300, "x" * 301, "", "é", "\ud800"]
     assert len({file_name(n).casefold() for n in names}) == len(names)
     assert file_name("adapter:reads_settings@0003") == "adapter:reads_settings@0003"
-    assert all(0 < len(file_name(n)) <= 120 and "/" not in file_name(n) for n in names)
+    assert all(0 < len(file_name(n)) <= 100 and "/" not in file_name(n) for n in names)
+    assert all(file_name(file_name(n)) == file_name(n) for n in names)

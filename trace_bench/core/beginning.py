@@ -19,6 +19,7 @@ from trace_bench.core.decode import convert, shaped
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import AGENT, BEGINNING, CONFIG, SUMMARY
 from trace_bench.core.store import fingerprint, read_object
+from trace_bench.core.text import file_name
 from trace_bench.core.types import (
     AdapterRef,
     AgentSpec,
@@ -184,9 +185,9 @@ def _named(agent: AgentSpec) -> AgentSpec:
     for adapter in agent.adapters:
         stem, _, version = adapter.name.partition("@")
         suffix = f"-{adapter_hash(adapter)[:8]}"
-        stem = re.sub(r"[^\w.+-]", "_", stem)
-        stem = stem if stem.endswith(suffix) else f"{stem}{suffix}"
-        names[adapter.name] = f"{stem}@{re.sub(r'[^0-9A-Za-z]', '_', version) or '0000'}"
+        stem = file_name(re.sub(r"[^\w.+-]", "_", stem.removesuffix(suffix))) + suffix
+        version = re.sub(r"[^0-9A-Za-z]", "_", file_name(version or "0000"))
+        names[adapter.name] = f"{stem}@{version}"
     adapters = tuple(replace(a, name=names[a.name]) for a in agent.adapters)
     return replace(agent, adapters=adapters, router=renamed(agent.router, names.__getitem__))
 

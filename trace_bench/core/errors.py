@@ -12,13 +12,16 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from trace_bench.core.text import described
+from trace_bench.core.text import described, without_password
 
 T = TypeVar("T")
 
 
 class TraceBenchError(Exception):
-    """Base class of the project's own errors."""
+    """Base class of the project's own errors. None shows an address's password."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(without_password(message))
 
 
 class UserError(TraceBenchError):
@@ -58,13 +61,14 @@ def attempt(call: Callable[[], T]) -> T | BaseException:
 
 @contextmanager
 def outlasting() -> Iterator[None]:
-    """Turns what would end the program without a word (see `attempt`), wherever code from outside
-    raises it, into a UserError that names the place."""
+    """Turns what would end the program without a word (see `attempt`; a broken pipe too, which ends
+    what only prints), wherever code from outside raises it, into a UserError that names the place.
+    """
     try:
         yield
-    except (Exception, KeyboardInterrupt):
-        raise
     except BaseException as error:
+        if isinstance(error, Exception | KeyboardInterrupt) and type(error) is not BrokenPipeError:
+            raise
         *_, place = traceback.extract_tb(error.__traceback__)
         raise UserError(
             f"{place.filename}, line {place.lineno} ended the run with {described(error)}; only "

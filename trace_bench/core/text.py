@@ -9,6 +9,9 @@ from typing import Any
 
 LONGEST_ERROR = 3000  # characters of an exception's text that are kept
 LONGEST_NAME = 300  # characters of a task's id, and of other names
+_PASSWORD = re.compile(
+    r"(?<=//)[^\s/@]+@|(?<![\w.+-])[\w.+-]{1,64}:[^\s/@'\"]{1,200}@(?=[\w-]+\.\w|localhost)"
+)
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
@@ -18,13 +21,22 @@ def is_name(value: Any) -> bool:
 
 
 def described(error: BaseException) -> str:
-    """`ValueError: what it says`, without control characters (a terminal obeys them) and lone
-    surrogates; an exception of code from outside may hold anything, or raise when converted."""
+    """`ValueError: what it says`, without control characters (a terminal obeys them), lone
+    surrogates and passwords; an exception of code from outside may hold anything, or raise when
+    converted."""
     try:
         said = str(error)
-    except Exception as why:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as why:
         said = f"its text raises {type(why).__name__}"
-    return _CONTROL.sub("\ufffd", f"{type(error).__name__}: {said}"[:LONGEST_ERROR])
+    text = without_password(f"{type(error).__name__}: {said}"[:LONGEST_ERROR])
+    return _CONTROL.sub("\ufffd", text)
+
+
+def without_password(text: str) -> str:
+    """The text without what stands before the @ of an address in it."""
+    return _PASSWORD.sub("***@", text)
 
 
 def between(text: str, start: str, end: str) -> tuple[list[str], str]:
@@ -59,12 +71,13 @@ def without_surrogates(value: Any) -> Any:
 
 def file_name(text: str) -> str:
     """Any text, such as a name in a stranger's file, as one part of a path: letters, digits and
-    `_+.:@-`, no leading dot, at most 120 characters. What had to be changed has a digest behind it,
-    so that two texts never share a name."""
-    plain = re.sub(r"[^A-Za-z0-9_+.:@-]+", "-", text).lstrip(".-")[:100]
-    if plain == text and text:
+    `_+.:@-`, no leading dot, at most 100 characters. What had to be changed has a digest behind it,
+    so that two texts do not share a name; what has become one stays."""
+    plain = re.sub(r"[^A-Za-z0-9_+.:@-]+", "-", text).lstrip(".-")
+    if plain == text and 0 < len(text) <= 100:
         return text
-    return f"{plain}-{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:10]}"
+    digest = hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()
+    return f"{plain[:89] or '_'}-{digest[:10]}"
 
 
 def visible(text: str) -> str:

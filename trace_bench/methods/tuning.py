@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import FineTunes, Lab
 from trace_bench.core.store import fingerprint, stable_seed
+from trace_bench.core.text import file_name
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.trainers.record import check_finite, start_of, stepped
 
@@ -64,7 +65,7 @@ class Tuning:
         rate = settings.learning_rate
         self.trainer = dataclasses.replace(trainer.settings, learning_rate=rate)
         self.seed = stable_seed(lab.seed, name)
-        self.folder = lab.folder / "adapters" / name
+        self.folder = lab.folder / "adapters" / file_name(name)
         self.where = name
 
     def run(self) -> AgentSpec:

@@ -23,7 +23,7 @@ from trace_bench.core.protocols import (
     make_env,
 )
 from trace_bench.core.store import disk_errors
-from trace_bench.core.text import without_surrogates
+from trace_bench.core.text import without_password, without_surrogates
 from trace_bench.core.types import (
     Boundary,
     Message,
@@ -154,7 +154,7 @@ class Faults:
         kind = f"{type(error).__name__} {place.filename}:{place.lineno}"
         if kind in self._kinds or len(self._kinds) >= MOST:
             return
-        text = "".join(traceback.format_exception(error))
+        text = without_password("".join(traceback.format_exception(error)))
         with disk_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open(

@@ -87,7 +87,8 @@ def run(settings: Settings) -> int:
     if settings.dry_run:
         from trace_bench.runner.forecast import describe
 
-        text, missing = describe(settings, parts_of(settings))
+        with outlasting():
+            text, missing = describe(settings, parts_of(settings))
         print(text, flush=True)
         return 1 if missing else 0
     done = carry_out(settings, verbose=True)

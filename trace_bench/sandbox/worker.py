@@ -33,7 +33,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from trace_bench.core.errors import EpisodeError
+from trace_bench.core.errors import EpisodeError, attempt
 from trace_bench.core.factory import load
 from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import RunContext, Suite, adopted, make_env
@@ -130,9 +130,8 @@ class Serving:
         else:
             results = [self._call(call) for call in calls]
         answer = {"id": message["id"], "results": results}
-        try:
-            line = encode(answer)
-        except (TypeError, ValueError, RecursionError):  # one of them is no JSON
+        line = attempt(lambda: encode(answer))
+        if isinstance(line, BaseException):  # one of them is no JSON
             line = encode({**answer, "results": [_sendable(result) for result in results]})
         self.channel.write(line)
 
@@ -144,7 +143,9 @@ class Serving:
             return self._do(call.get("episode"), call, self.tools)
         except EpisodeError as error:
             return {"error": str(error)[:2000], "boundary": error.boundary}
-        except (Exception, SystemExit) as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             return {"error": described(error)[:2000]}
 
     def _do(self, episode: Any, call: Mapping[str, Any], known: dict[str, bool]) -> dict[str, Any]:
@@ -182,20 +183,16 @@ class Serving:
         }
 
     def _close(self, episode: Any) -> None:
-        env = self.episodes.pop(episode, None)
-        try:
-            if env is not None:
-                env.close()
-        except Exception as error:
+        if (env := self.episodes.pop(episode, None)) is None:
+            return
+        if isinstance(error := attempt(env.close), BaseException):
             print(f"close: {described(error)}", file=sys.stderr)
 
 
 def _sendable(result: dict[str, Any]) -> dict[str, Any]:
     """The result, or an error in place of what cannot be written as JSON."""
-    try:
-        encode(result)
-    except (TypeError, ValueError, RecursionError) as error:
-        return {"error": f"the environment's answer is no JSON: {error}"[:2000]}
+    if isinstance(error := attempt(lambda: encode(result)), BaseException):
+        return {"error": f"the environment's answer is no JSON: {described(error)}"[:2000]}
     return result
 
 
@@ -205,14 +202,11 @@ def main(arguments: Sequence[str]) -> int:
     worker = Serving(channel, None)
     start = json.loads(arguments[0])
     greeting = {"greeting": PROTOCOL, "code": code_hash(), "version": VERSION}
-    try:
-        if "factory" in start:
-            worker.suite = _made(start, worker)
-    except (Exception, SystemExit) as error:
-        greeting["error"] = described(error)
+    suite = attempt(lambda: _made(start, worker)) if "factory" in start else None
+    if isinstance(suite, BaseException):
+        greeting["error"] = described(suite)
     channel.send(greeting)
-    if "factory" not in start:
-        worker.suite = _from_source(channel, start)
+    worker.suite = suite if "factory" in start else _from_source(channel, start)
     try:
         worker.serve()
     except Unreadable as error:
@@ -244,7 +238,9 @@ def _from_source(channel: Channel, start: Mapping[str, Any]) -> Any:
         suite = (
             GeneratedSuite(start["name"], space) if generated else adopted(space["suite"](), Suite)
         )
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
         channel.send({"id": message.get("id"), "error": described(error)})
         return None
     channel.send({"id": message["id"], "results": []})

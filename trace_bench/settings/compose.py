@@ -191,10 +191,11 @@ def _refuse(override: str, name: str) -> None:
             f"{name}={choice[:60]} is not allowed: `{name}` takes the name of one of its files "
             f"(your own: --config-dir FOLDER), not a path or a list. Change `{name}`."
         )
-    if name in _groups() and choice in ("null", "true", "false"):
+    if name in _groups() and re.fullmatch(_NO_NAME, choice):
         raise UserError(f"{override} is not allowed: leave `{name}` out, or name one of its files.")
 
 
+_NO_NAME = r"(?i)null|true|false|[+-]?(inf|nan|[\d_.]+(e.*)?)"
 _FORM = (
     "allowed: setting=value, such as budget=640. A value with spaces, signs or letters beyond "
     "a to z needs quotes within the quotes of the shell: \"run_dir='my runs'\"."

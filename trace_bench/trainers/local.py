@@ -26,6 +26,7 @@ from trace_bench.core.protocols import (
     TrainingJob,
 )
 from trace_bench.core.store import fingerprint, stable_seed
+from trace_bench.core.text import file_name
 from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Task, Trajectory
 from trace_bench.trainers.course import (
     Course,
@@ -144,7 +145,7 @@ class _Training:
         check_job(job)
         self.start = start_of(job.agent)
         self.course = Course(job.tasks, self.settings, job.seed, job.rollouts, job.name)
-        self.folder = lab.folder / "adapters" / job.name
+        self.folder = lab.folder / "adapters" / file_name(job.name)
 
     def run(self) -> AgentSpec:
         from trace_bench.trainers.update import State

@@ -26,6 +26,7 @@ from trace_bench.core.protocols import (
     TrainingJob,
 )
 from trace_bench.core.store import read_json, repair, write_json
+from trace_bench.core.text import file_name
 from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Trajectory
 from trace_bench.trainers.course import curve_caveat
 from trace_bench.trainers.record import (
@@ -111,7 +112,7 @@ class _VerlTraining:
     folder: Path = field(init=False)
 
     def __post_init__(self) -> None:
-        self.adapters = (self.lab.folder / "adapters" / self.job.name).resolve()
+        self.adapters = (self.lab.folder / "adapters" / file_name(self.job.name)).resolve()
         self.folder = self.adapters / "verl"
 
     def run(self, context: RunContext) -> AgentSpec:

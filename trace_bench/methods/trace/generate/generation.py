@@ -18,6 +18,7 @@ from typing import Any
 
 from trace_bench.core.errors import EngineError, EpisodeError, SourceError, UserError
 from trace_bench.core.protocols import Lab, Suite
+from trace_bench.core.text import file_name
 from trace_bench.core.types import AgentSpec, Message, Purpose, Task, Tool, Trajectory
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.structured import read_block
@@ -257,7 +258,7 @@ class Generation:
         self.lab.log(f"{capability} is dropped: {why}")
 
     def _keep(self, name: str, attempt: Attempt) -> None:
-        place = f"generated/{name}/{attempt.number}"
+        place = f"generated/{file_name(name)}/{attempt.number}"
         self.lab.write_text(f"{place}.py", attempt.code)
         self.lab.write(f"{place}.json", verdict(attempt))
 
