@@ -1,6 +1,6 @@
-"""Puts the settings files of conf/ into the built package, as trace_bench/conf.
+"""Puts conf/ and examples/ into the built package, as trace_bench/conf and trace_bench/examples.
 
-Everything else is declared in pyproject.toml. An editable install reads conf/ where it lies.
+Everything else is declared in pyproject.toml. An editable install reads both where they lie.
 """
 
 import shutil
@@ -14,9 +14,10 @@ class BuildWithConf(build_py):
     def run(self) -> None:
         super().run()
         if not self.editable_mode:
-            source = Path(__file__).resolve().parent / "conf"
-            target = Path(self.build_lib) / "trace_bench" / "conf"
-            shutil.copytree(source, target, dirs_exist_ok=True)
+            target, ignored = Path(self.build_lib) / "trace_bench", shutil.ignore_patterns("__*")
+            for name in ("conf", "examples"):
+                source = Path(__file__).resolve().parent / name
+                shutil.copytree(source, target / name, ignore=ignored, dirs_exist_ok=True)
 
 
 setup(cmdclass={"build_py": BuildWithConf})

@@ -34,6 +34,18 @@ def test_settings_files_are_in_the_package(built: Path) -> None:
     assert "config.yaml" in expected
 
 
+def test_the_built_package_writes_a_file_to_begin_with(built: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trace_bench.new", "env", "desk"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(built)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "desk.py").read_text() == (ROOT / "examples" / "desk.py").read_text()
+
+
 @pytest.mark.parametrize("pattern", ["*.py", "*.json", "*.jinja", "*.safetensors"])
 def test_code_and_data_are_in_the_package(built: Path, pattern: str) -> None:
     source = relative(ROOT / "trace_bench", pattern)

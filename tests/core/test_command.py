@@ -12,6 +12,7 @@ COMMANDS = {
     "__main__": "budget=many",
     "check": "limit=none",
     "models.__main__": "get nothing",
+    "new": "env 1st",
     "record.__main__": "nothing",
     "report.__main__": "/nowhere",
     "results.__main__": "tables /nowhere --out /nowhere --coverage 2",

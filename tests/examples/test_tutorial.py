@@ -1,0 +1,93 @@
+"""A newcomer's rehearsal: the commands of the tutorial, from an empty folder to a report."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pages import EXAMPLES, ROOT, blocks
+
+from trace_bench.new import main
+
+
+@pytest.mark.slow
+def test_the_tutorial_leads_from_an_empty_folder_to_a_report(tmp_path: Path) -> None:
+    """Every command ends well, and what the page shows is what is said."""
+    said = ""
+    shown = blocks(ROOT / "docs" / "tutorial.md")
+    for line in "".join(b.text for b in shown if b.language == "bash").splitlines():
+        python, *words = shlex.split(line)
+        assert python == "python"
+        done = subprocess.run(
+            [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+        said += done.stdout
+    printed = {text.rstrip() for text in said.splitlines()}
+    for block in (b for b in shown if b.language == "text"):
+        assert [text for text in block.text.splitlines() if text not in printed] == []
+    assert (tmp_path / "desk.py").read_text() == (EXAMPLES / "desk.py").read_text()
+    assert {p.parent.name for p in tmp_path.glob("runs/*/summary.json")} == {
+        "base",
+        "random",
+        "reference",
+    }
+    packed = re.findall(r'id="data-[^"]+">([^<]*)<', (tmp_path / "report.html").read_text())
+    report = b"".join(gzip.decompress(base64.b64decode(part)) for part in packed).decode()
+    assert all(f"runs/{run}" in report for run in ("base", "random", "reference"))
+    assert "desk/own" in report and "desk/test/11" in report
+
+
+@pytest.mark.parametrize("kind", ["env", "method"])
+def test_a_file_under_another_name_says_that_name(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([kind, "my_own_1"]) == 0
+    text = Path("my_own_1.py").read_text()
+    assert not re.search(r"\bdesk\b[:/\"]|best_of_prompts", text) and "=my_own_1:" in text
+    command = capsys.readouterr().out.partition("Next: python ")[2].split()
+    command += ["dry_run=true"] if kind == "method" else []
+    done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    assert "my_own_1" in done.stdout and "FAILED" not in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("there", "there.py is there already, and stays as it is"),
+        ("dangling", "dangling.py is there already"),
+        ("json", "json is another module"),
+        ("trace_bench", "trace_bench is another module"),
+        ("class", "'class' is no name of a module; allowed: small letters, digits and _"),
+        ("../desk", "'../desk' is no name"),
+        ("desk.py", "'desk.py' is no name"),
+        ("Desk", "'Desk' is no name"),
+        ("b\nimport os", "'b\\nimport os' is no name"),
+        ("\u0434", "is no name of a module"),
+        ("", "'' is no name"),
+        ("n" * 300, "could not be written: File name too long"),
+    ],
+)
+def test_nothing_is_overwritten_and_no_odd_name_taken(
+    name: str,
+    why: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("there.py").write_text("mine")
+    Path("dangling.py").symlink_to("elsewhere.py")
+    assert main(["env", name]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and said.count("\n") == 1 and why in said
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["dangling.py", "there.py"]
+    assert Path("there.py").read_text() == "mine"
