@@ -18,6 +18,7 @@ from results.test_results import SETTINGS, record
 
 from trace_bench.__main__ import main as run
 from trace_bench.core.errors import UserError
+from trace_bench.core.store import read_json
 from trace_bench.results import two
 from trace_bench.results.__main__ import main
 from trace_bench.results.captions import describe
@@ -357,6 +358,27 @@ def test_seeds_that_agree_are_still_several() -> None:
     runs = [replace(r, seed=s, fingerprint=f"{r.method}{s}") for r in (GRPO, TRACE) for s in (0, 1)]
     assert "One seed each" not in compare_two(*sides_of([Found(tuple(runs), ())]))
     assert "One seed each" in compare_two(*sides_of([Found((GRPO, TRACE), ())]))
+
+
+def test_runs_on_more_and_fewer_tasks_are_compared_on_those_they_share(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a full run and a small one; the figures are those of the smaller run's tasks."""
+    for name, policy, limit in (("all", "reference", 12), ("some", "idle", 5)):
+        own = [f"policy={policy}", f"evaluation.limit={limit}", f"run_dir={tmp_path / name}"]
+        assert run(["method=base", *own]) == 0
+    command = ["compare", str(tmp_path / "all"), str(tmp_path / "some")]
+    assert main([*command, "--csv", str(tmp_path / "tasks.csv")]) == 0
+    said = capsys.readouterr().out
+    assert "Compared on the 5 tasks that both were evaluated on; A was on 7 more, B on 0" in said
+    assert "\n5 held-out tasks" in said and "| A: base | 1.000 [" in said
+    lines = (tmp_path / "tasks.csv").read_text().splitlines()
+    few = read_json(tmp_path / "some" / "tasks.json")
+    assert len(lines) == 6 and {line.partition(",")[0] for line in lines[1:]} <= set(few)
+    records = tmp_path / "records.jsonl"
+    assert main(["collect", str(tmp_path / "all"), "--out", str(records)]) == 0
+    assert main(["compare", str(records), str(tmp_path / "some")]) == 2
+    assert "a file of records does not hold" in capsys.readouterr().err
 
 
 def test_a_comparison_says_what_it_leaves_out_and_refuses_lossy_runs(

@@ -1,6 +1,7 @@
 """Two agents side by side: what their settings differ in, each against the base agent that its own
 runs evaluated, and one against the other. Also for two runs of one method. A side is one run, or
-several that differ in nothing but the seed."""
+several that differ in nothing but the seed. Sides that were evaluated on more and on fewer tasks of
+one split are compared on those that they share."""
 
 from __future__ import annotations
 
@@ -34,15 +35,19 @@ from trace_bench.results.records import Record, flat_settings
 from trace_bench.results.statistics import ASSUMED, can_show, many
 from trace_bench.results.table import Table, estimate, gap
 
-_SAME_TASKS = ("env.name", "env.suite", "evaluation.split", "evaluation.limit")
+_SAME_TASKS = ("env.name", "env.suite", "evaluation.split")
+_LIMIT = "evaluation.limit"
 _MOST_NAMED = 12
 
 
 @dataclass(frozen=True)
 class Side:
-    """Runs of one agent with other seeds."""
+    """Runs of one agent with other seeds. `shared`: the names of the tasks that are compared, where
+    the runs were evaluated on others too (`also` of them)."""
 
     records: tuple[Record, ...]
+    shared: tuple[str, ...] = ()
+    also: int = 0
 
     @property
     def first(self) -> Record:
@@ -60,6 +65,25 @@ class Side:
     def base(self) -> Cell:
         return base_of(self.cell)
 
+    def on(self, shared: Sequence[str], ids: Sequence[str]) -> Side:
+        """The side on these of its tasks; `ids` names all of them, in the records' order."""
+        places = [ids.index(task) for task in shared]
+
+        def cut(record: Record) -> Record:
+            def of(values: Sequence[Any]) -> tuple[Any, ...]:
+                return tuple(values[i] for i in places) if values else ()
+
+            return replace(
+                record,
+                success=of(record.success),
+                base=of(record.base),
+                passes=of(record.passes),
+                needs=of(record.needs),
+            )
+
+        also = len(ids) - len(places)
+        return Side(tuple(map(cut, self.records)), tuple(shared), also)
+
     def settings(self) -> dict[str, Any]:
         seeds = ", ".join(str(r.seed) for r in self.records)
         own = {"method": self.first.label, "budget": self.first.budget, "seed": seeds}
@@ -71,10 +95,11 @@ class Side:
 def sides_of(found: Sequence[Found]) -> tuple[Side, Side]:
     """The two sides: what lies at two places, or all that was found at one. Raises UserError where
     the runs make another number of sides."""
+    folders = {fingerprint: folder for f in found for fingerprint, folder in f.folders.items()}
     if len(found) == 2:
         a, b = (_sides(f.records) for f in found)
         if len(a) == len(b) == 1:
-            return _two(a[0], b[0])
+            return _two(a[0], b[0], folders)
     records = [r for f in found for r in f.records]
     sides = _sides(list({r.fingerprint or id(r): r for r in records}.values()))
     if len(sides) == 1 and len(sides[0].records) == 2:  # two seeds of one agent
@@ -89,7 +114,7 @@ def sides_of(found: Sequence[Found]) -> tuple[Side, Side]:
             f"{len(sides)}{why}: {named}{more}. Name two folders, or filter by what they differ "
             "in, such as method=, budget=, or any setting."
         )
-    return _two(*sides)
+    return _two(sides[0], sides[1], folders)
 
 
 def _sides(records: Sequence[Record]) -> list[Side]:
@@ -118,9 +143,9 @@ def _named(side: Side) -> str:
     )
 
 
-def _two(a: Side, b: Side) -> tuple[Side, Side]:
-    """Raises UserError for sides with other held-out tasks, for environments with other code, and
-    for one run named twice."""
+def _two(a: Side, b: Side, folders: Mapping[str, Path]) -> tuple[Side, Side]:
+    """The sides on the tasks that they share. Raises UserError for sides that share none or whose
+    tasks cannot be known, for environments with other code, and for one run named twice."""
     twice = {r.fingerprint for r in a.records} & {r.fingerprint for r in b.records} - {""}
     if twice:
         raise UserError(f"run {', '.join(sorted(twice))} is named twice; name two runs.")
@@ -130,12 +155,13 @@ def _two(a: Side, b: Side) -> tuple[Side, Side]:
         for key in _SAME_TASKS
         if one.settings.get(key) != two.settings.get(key)
     }
-    if differ or one.tasks != two.tasks:
+    limits = one.settings.get(_LIMIT), two.settings.get(_LIMIT)
+    if differ or (one.tasks != two.tasks and limits[0] == limits[1]):
         shown = "; ".join(f"{key} is {x} and {y}" for key, (x, y) in differ.items())
         raise UserError(
             f"runs {one.fingerprint} and {two.fingerprint} were evaluated on other held-out tasks"
             f"{f' ({shown})' if shown else ''}, so they cannot be paired. Run one of them again "
-            "with the suite, evaluation.split and evaluation.limit of the other."
+            "with the suite and evaluation.split of the other."
         )
     if code := other_environment(one, two):
         raise UserError(
@@ -143,7 +169,28 @@ def _two(a: Side, b: Side) -> tuple[Side, Side]:
             f"environment ({code}): the same task ids may stand for other tasks, so they cannot be "
             "paired. Run both again with one version of the environment."
         )
-    return a, b
+    if one.tasks == two.tasks:
+        return a, b
+    named = [_task_ids(side, folders) for side in (a, b)]
+    shared = sorted(set(named[0]) & set(named[1]))
+    if not shared:
+        raise UserError(
+            f"runs {one.fingerprint} and {two.fingerprint} share no held-out task "
+            f"(evaluation.limit is {limits[0]} and {limits[1]}). Run one again with the other's."
+        )
+    return a.on(shared, named[0]), b.on(shared, named[1])
+
+
+def _task_ids(side: Side, folders: Mapping[str, Path]) -> list[str]:
+    """The names of the side's held-out tasks, in the records' order, from one of its folders."""
+    folder = next((folders[r.fingerprint] for r in side.records if r.fingerprint in folders), None)
+    if folder is None:
+        raise UserError(
+            f"the names of the tasks of run {side.first.fingerprint} are needed here, which a file "
+            "of records does not hold. Name the folder of one of its runs."
+        )
+    outcomes = read_lines(folder / "evaluation.jsonl", Outcome)
+    return sorted({o.task for o in outcomes if o.agent == "final"})
 
 
 def compare_two(a: Side, b: Side) -> str:
@@ -153,6 +200,11 @@ def compare_two(a: Side, b: Side) -> str:
     if data := other_data(a.first, b.first):
         shown = "; ".join(f"{name} is {x} and {y}" for name, x, y in data)
         lines.append(f"Other data ({shown}): one task id may stand for two tasks.")
+    if a.shared:
+        lines.append(
+            f"Compared on the {len(a.shared)} tasks that both were evaluated on; A was on "
+            f"{a.also} more, B on {b.also} more, which do not count here."
+        )
     if len(a.records) == len(b.records) == 1:
         lines.append("One seed each: the interval and p are over tasks, for these two seeds.")
     return "\n".join([*lines, "", *_settings(a, b)])
@@ -231,15 +283,10 @@ def per_task(a: Side, b: Side, folders: Mapping[str, Path]) -> str:
     of their base agents (means over seeds and trials, empty where every one was lost), A less B,
     and what that makes of A: better, worse, same, or dropped where one of them has no score. Raises
     UserError where there is no run folder with the names of the tasks."""
-    own = [folders[r.fingerprint] for r in (*a.records, *b.records) if r.fingerprint in folders]
-    if not own:
-        raise UserError(
-            "--csv needs the names of the tasks, which a file of records does not hold. Name the "
-            "folder of one of the runs."
-        )
-    outcomes = read_lines(own[0] / "evaluation.jsonl", Outcome)
-    ids = sorted({o.task for o in outcomes if o.agent == "final"})
-    tags = read_if_there(own[0] / TASKS)
+    side = a if any(r.fingerprint in folders for r in a.records) else b
+    ids = a.shared or _task_ids(side, folders)
+    own = next(folders[r.fingerprint] for r in side.records if r.fingerprint in folders)
+    tags = read_if_there(own / TASKS)
     needs = {task: words for task, words in tags.items() if isinstance(words, list)}
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
