@@ -3,7 +3,8 @@
 A RUN is the folder of a finished run, or a folder with such folders somewhere below it. The report
 is one file that needs no network and no server: tables with intervals, curves, what the budget
 went to, the capabilities and the routing of TRACE, every held-out task with two agents side by
-side, and any stored conversation. Several runs are compared by task.
+side, and any stored conversation. Several runs are compared by task. With --follow, one run is
+shown while it goes on.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from pathlib import Path
 
 from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
+from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_text
 from trace_bench.core.text import visible
+from trace_bench.report.live import follow
 from trace_bench.report.page import build
 from trace_bench.report.runs import find
 
 LIMIT_MB = 60
 
 
-@command()
+@command(interrupted="ended")
 def main(arguments: Sequence[str]) -> int:
     parser = parser_of("report", __doc__)
     parser.add_argument("places", nargs="+", metavar="RUN", type=Path)
@@ -40,7 +43,20 @@ def main(arguments: Sequence[str]) -> int:
         metavar="FILE",
         help="another build of plotly.js, such as plotly-basic.min.js (that of the Python package)",
     )
+    parser.add_argument(
+        "--follow",
+        action="store_true",
+        help="show a run that goes on, on a page that loads itself again, until it is finished",
+    )
+    parser.add_argument(
+        "--every", type=float, default=5.0, metavar="SECONDS", help="how often, with --follow (5)"
+    )
     given = parser.parse_args(arguments)
+    if given.follow:
+        if len(given.places) > 1 or not 0.1 <= given.every <= 3600:
+            raise UserError("--follow shows one RUN, every 0.1 to 3600 seconds.")
+        print(f"{given.out} shows the run while it goes on; Ctrl-C ends that", flush=True)
+        follow(given.places[0], given.out, given.every)
     found = find(given.places)
     for text in found.skipped:
         print(visible(f"skipped: {text}"), file=sys.stderr)

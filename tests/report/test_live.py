@@ -1,0 +1,106 @@
+"""`report --follow`: a run's page while it goes on, from folders that are not finished."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from reading import HOSTILE, played, poisoned, unpacked
+
+from trace_bench.report.__main__ import main
+from trace_bench.report.live import page
+
+
+@pytest.fixture
+def started() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a command of the package; what still goes on after the test is killed."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(*words: object) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", *map(str, words)]
+        pipe = subprocess.PIPE
+        processes.append(subprocess.Popen(command, text=True, stdout=pipe, stderr=pipe))
+        return processes[-1]
+
+    yield start
+    for process in processes:
+        process.kill()
+        process.communicate()
+
+
+def until_there(path: Path) -> None:
+    ends = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < ends, path
+        time.sleep(0.05)
+
+
+def test_a_run_is_followed_to_its_report(tmp_path: Path, started) -> None:
+    run, out = tmp_path / "run", tmp_path / "live.html"
+    options = ("evaluation.limit=24", "evaluation.yardsticks=false", f"run_dir={run}")
+    going = started("trace_bench", "method=grpo", "budget=64", *options)
+    until_there(run / "config.yaml")
+    follower = started("trace_bench.report", run, "--follow", "--every", "0.1", "--out", out)
+    seen = set()
+    until_there(out)
+    while follower.poll() is None:
+        text = out.read_text()
+        seen |= {name for name in ("Held-out", "Curve on", "Rollouts by") if name in text}
+        time.sleep(0.02)
+    assert going.wait(60) == 0 and follower.returncode == 0
+    assert {"Held-out", "Curve on"} <= seen
+    assert unpacked(out.read_text(), "index")["runs"], "the usual report comes last"
+
+
+def test_ctrl_c_ends_the_page_and_not_the_run(tmp_path: Path, started) -> None:
+    """In a folder that has only its settings."""
+    out = tmp_path / "live.html"
+    (tmp_path / "config.yaml").write_text("budget: 32\n")
+    follower = started("trace_bench.report", tmp_path, "--follow", "--every", "0.1", "--out", out)
+    until_there(out)
+    assert "It starts." in out.read_text() and 'http-equiv="refresh"' in out.read_text()
+    follower.send_signal(signal.SIGINT)
+    assert follower.wait(60) == 130 and follower.stderr.read() == "ended\n"
+    assert "It starts." in out.read_text() and 'http-equiv="refresh"' not in out.read_text()
+
+
+def test_a_folder_that_is_removed_ends_it(tmp_path: Path, started) -> None:
+    out = tmp_path / "live.html"
+    (tmp_path / "config.yaml").write_text("budget: 32\n")
+    follower = started("trace_bench.report", tmp_path, "--follow", "--every", "0.1", "--out", out)
+    until_there(out)
+    (tmp_path / "config.yaml").unlink()
+    assert follower.wait(60) == 2 and "has no run" in follower.stderr.read()
+
+
+def test_torn_damaged_and_hostile_lines_are_shown_as_far_as_they_go(tmp_path: Path) -> None:
+    run = played(tmp_path / "run", "method=base", "policy=random")
+    poisoned(run)
+    (run / "summary.json").unlink()
+    whole = page(run, 5.0)
+    assert whole.count("<h3>") == 3 and "<script" not in whole and HOSTILE not in whole
+    for path in run.glob("*.jsonl"):
+        path.write_bytes(path.read_bytes()[:-20])
+    torn = page(run, 5.0)
+    assert torn.count("<h3>") == 3 and "corrupt" not in torn
+    (run / "evaluation.jsonl").write_text("{}\n" + (run / "evaluation.jsonl").read_text())
+    (run / "metrics.jsonl").write_text('{"loss": null, "reward": 1}\n{"loss": "x"}\n[')
+    os.mkfifo(run / "ledger.jsonl")
+    said = page(run, 5.0)
+    assert "line 1 is corrupt" in said and "no plain file" in said and "Training" in said
+
+
+@pytest.mark.parametrize("more", [["--every", "0"], ["two"]])
+def test_what_cannot_be_followed_is_named(
+    tmp_path: Path, more: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([str(tmp_path), *more, "--follow"]) == 2
+    assert "--follow shows one RUN" in capsys.readouterr().err
+    assert main([str(tmp_path), "--follow", "--out", str(tmp_path / "r.html")]) == 2
+    assert "has no run (no config.yaml)" in capsys.readouterr().err
