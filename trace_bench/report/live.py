@@ -187,7 +187,8 @@ def _talks(folder: Path) -> Iterator[str]:
 
 
 def _message(message: Mapping[str, Any]) -> str:
-    calls = "".join(f"\n  calls {call['function']}" for call in message.get("tool_calls") or ())
+    functions = [call["function"] for call in message.get("tool_calls") or ()]
+    calls = "".join(f"\n  calls {f.get('name')}({f.get('arguments')})" for f in functions)
     text = f"{message.get('role')}: {message.get('content') or ''}"
     return escape(f"{text[:LONGEST]}{calls[:LONGEST]}\n")
 
