@@ -42,6 +42,18 @@ READERS = {
         "from trace_bench.core.yaml_file import read_settings; read_settings(P)",
         "config.yaml",
     ),
+    "model.path": (
+        "from trace_bench.settings.identity import weights_hash; weights_hash(str(P.parent))",
+        "model.safetensors",
+    ),
+    "models add, a folder": (
+        "from trace_bench.models.convert import _reads; _reads(P.parent)",
+        "model-00001-of-00002.safetensors",
+    ),
+    "models add, a GGUF file": (
+        "from trace_bench.models.convert import _reads; _reads(P)",
+        "a.gguf",
+    ),
     "an adapter's config": (
         "from trace_bench.core.types import AdapterRef;"
         "from trace_bench.policies.engine.lora import read_config;"
@@ -87,7 +99,9 @@ def test_what_never_ends_is_refused_at_once(named: str, kind: str, tmp_path: Pat
     )
     assert done.returncode == 0, done.stderr[-800:]
     said = done.stdout
-    assert path.name in said and ("no plain file" in said or "has no" in said), said
+    assert path.name in said and any(
+        w in said for w in ("no plain file", "has no", "nor a .gguf file")
+    ), said
 
 
 def test_a_line_without_end_is_not_read_whole(tmp_path: Path) -> None:

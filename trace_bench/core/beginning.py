@@ -18,7 +18,7 @@ from trace_bench.core.agent_file import placed, read_agent
 from trace_bench.core.decode import convert, shaped
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import AGENT, BEGINNING, CONFIG, SUMMARY
-from trace_bench.core.store import fingerprint, read_object
+from trace_bench.core.store import fingerprint, plain_file, read_object
 from trace_bench.core.text import file_name
 from trace_bench.core.types import (
     AdapterRef,
@@ -122,7 +122,7 @@ def hash_of(files: tuple[tuple[Path, int, int], ...]) -> str:
     """Hash of the files' content; read again only if a file's time (ns) or size (bytes) differ."""
     digest = hashlib.sha256()
     for file, _, _ in files:
-        with file.open("rb") as stream:
+        with plain_file(file) as stream:
             while block := stream.read(1 << 20):
                 digest.update(block)
     return digest.hexdigest()[:16]

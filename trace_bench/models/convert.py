@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.store import read_bytes, reason
+from trace_bench.core.store import plain_file, read_bytes, reason
 from trace_bench.models import write_note
 from trace_bench.tiny.template import CHAT_TEMPLATE, END, START
 
@@ -75,6 +75,9 @@ def _template(template: str) -> str | None:
 def _reads(source: Path) -> tuple[str, dict[str, Any]]:
     """The arguments with which transformers reads a file or folder."""
     if source.is_dir():
+        for file in (f for f in source.iterdir() if f.exists() and not f.is_dir()):
+            with plain_file(file, "Name another folder."):
+                pass  # else it might never end
         return str(source), {}
     if not source.is_file() or source.suffix != ".gguf":
         raise UserError(
