@@ -75,7 +75,8 @@ def page(folder: Path, every: float | None) -> str:
         f'<progress value="{len(ledger)}" max="{int(budget)}"></progress>'
         if isinstance(budget, int) and budget > 0
         else "",
-        f"<p>{len(ledger)} rollouts, of a budget of {escape(str(budget))}</p>",
+        f"<p>{len(ledger)} rollouts, of a budget of {escape(str(budget))}; "
+        "evaluations follow the last one</p>",
         *_section("Held-out tasks", "agent", _by(held_out, lambda o: o.agent)),
         *_section("Curve on the development tasks", "point", _by(points, lambda o: o.agent)),
         _chart("success", [row[2] for row in _by(points, lambda o: o.agent)]),
