@@ -18,7 +18,8 @@ from trace_bench.new import main
 
 @pytest.mark.slow
 def test_the_tutorial_leads_from_an_empty_folder_to_a_report(tmp_path: Path) -> None:
-    """Every command ends well, and what the page shows is what is said."""
+    """Every command ends well, and what the page shows is what is said; but for a model's words
+    (a block of "txt"), which may be others on another machine."""
     said = ""
     shown = blocks(ROOT / "docs" / "tutorial.md")
     for line in "".join(b.text for b in shown if b.language == "bash").splitlines():
