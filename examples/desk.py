@@ -11,8 +11,10 @@ import random
 
 import trace_bench as tb
 
-# Tickers begin with letters of their split (or capability), so that no two splits share a task.
+# Tickers begin with letters of their split (or capability), so that no two splits share a task;
+# others are demonstrated, at other prices.
 LETTERS = {"train": "ABCDEFG", "dev": "HIJKLM", "test": "NOPQRST", "recovers_from_errors": "UVWXYZ"}
+LETTERS["demo"] = "".join(LETTERS.values())
 ASKS = ("Check the {} share price.", "Look up the {} stock price.")
 OPENING = {"role": "system", "content": "You work at a desk. Use the tools."}
 
@@ -57,15 +59,17 @@ class Desk(tb.Env):
 
 class Suite(tb.HasReference, tb.Synthesizes):
     name, variant = "desk", "own"
+    tag_keys = ("needs",)  # where a task names the capabilities that it takes
 
     def __init__(self, size: int = 48) -> None:
         self.size = size
 
     def splits(self) -> list[str]:
-        return ["train", "dev", "test"]
+        return ["demo", "train", "dev", "test"]
 
     def tasks(self, split: str) -> list[tb.Task]:
-        return [self.task(f"desk/{split}/{n}") for n in range(self.size)]
+        count = 2000 if split == "demo" else self.size
+        return [self.task(f"desk/{split}/{n}") for n in range(count)]
 
     def task(self, task_id: str) -> tb.Task:
         """Everything follows from the id."""
@@ -74,6 +78,7 @@ class Suite(tb.HasReference, tb.Synthesizes):
         ticker = rng.choice(LETTERS[kind]) + "".join(rng.choices("ABCDEFGHKLMNPRSTW", k=3))
         ask, price = rng.choice(ASKS).format(ticker), rng.randrange(1000, 30000) / 100
         data = {"ask": ask, "ticker": ticker, "price": price, "down": rng.random() < 0.5}
+        data["needs"] = self.capabilities() if data["down"] else []
         return tb.Task(task_id, self.name, kind, int(number), data | {"contrast": not data["down"]})
 
     def make(self) -> Desk:

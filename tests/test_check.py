@@ -44,10 +44,10 @@ def test_splits_that_share_tasks_are_found(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     assert main(["env.factory=desk:Suite", "limit=2"]) == 0
-    assert "ok         3  the splits share no task" in capsys.readouterr().out
+    assert "ok         6  the splits share no task" in capsys.readouterr().out
     assert main(["env.factory=overlap:Suite", "limit=2"]) == 1
     printed = capsys.readouterr().out
-    assert "FAILED     2  the splits share no task" in printed
+    assert "FAILED     5  the splits share no task" in printed
     assert "48 tasks of test are in dev too, such as desk/test/0" in printed
     assert main(["env.factory=overlap:Suite", "limit=2", "protocol=paper"]) == 0
 
@@ -109,7 +109,7 @@ def test_milestones_are_checked_wherever_the_suite_runs(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["env=phone"], "unknown env 'phone'; allowed: bfcl, custom, recorded, tau2, toolsandbox"),
+        (["env=phone"], "unknown env 'phone'; allowed: babyai, bfcl, custom, recorded, tau2"),
         (["env.suite=official2"], "unknown suite of toolsandbox 'official2'; allowed: embedded"),
         (["split=exam"], "unknown split 'exam'; allowed: train, dev, test"),
         (["limit=many"], "limit=many is no number of tasks"),

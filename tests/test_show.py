@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from trace_bench.__main__ import main as start
 from trace_bench.core.decode import convert
 from trace_bench.core.lines import Stored
 from trace_bench.core.types import Trajectory
+from trace_bench.report import page
+from trace_bench.results.formats import atif, inspect
 from trace_bench.show import main, render
 
 
@@ -51,6 +54,19 @@ def test_a_conversation_is_readable(folder: Path, capsys: pytest.CaptureFixture[
         assert words in text
     assert "milestone 0: HIT 1.00 at message" in text
     assert "missed" not in text
+
+
+def test_thoughts_are_for_readers_of_logs(folder: Path) -> None:
+    line = (folder / "evaluation_trajectories.jsonl").read_text().splitlines()[0]
+    stored = convert(json.loads(line), Stored)
+    turn = replace(stored.trajectory.turns[0], thoughts="Is wifi on?")
+    played = replace(stored.trajectory, turns=(turn,))
+    assert "agent thinks: Is wifi on?" in render(replace(stored, trajectory=played), {})
+    assert [m["thoughts"] for m in page._messages(played) if "thoughts" in m] == ["Is wifi on?"]
+    assert atif._agent(turn, [])["reasoning_content"] == "Is wifi on?"
+    (said,) = [m["content"] for m in inspect._messages(played) if m["role"] == "assistant"]
+    assert said[0] == {"type": "reasoning", "reasoning": "Is wifi on?"}
+    assert not any("wifi on?" in str(m) for m in played.messages)
 
 
 def test_options_may_stand_anywhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,8 @@ import pytest
 from transformers import AutoModelForCausalLM
 
 from trace_bench.__main__ import main
-from trace_bench.runner.ledger import read_ledger
+from trace_bench.core.lines import Entry
+from trace_bench.core.store import read_lines
 from trace_bench.show import main as show
 from trace_bench.tiny import MODEL_FOLDER
 
@@ -31,7 +32,7 @@ def summary_of(folder: Path) -> dict:
 
 
 def test_every_rollout_is_in_the_ledger_and_within_the_budget(folder: Path) -> None:
-    summary, ledger = summary_of(folder), read_ledger(folder / "ledger.jsonl")
+    summary, ledger = summary_of(folder), read_lines(folder / "ledger.jsonl", Entry)
     counts = Counter(entry.purpose.value for entry in ledger)
     assert {k: v for k, v in summary["rollouts"].items() if k != "evaluation"} == dict(counts)
     assert 0 < len(ledger) <= summary["budget"] == 256
@@ -63,20 +64,20 @@ def test_the_oracle_route_bounds_what_it_chooses_from(folder: Path) -> None:
 
 
 def test_the_joint_yardstick_has_a_ledger_of_its_own(folder: Path) -> None:
-    summary, ledger = summary_of(folder), read_ledger(folder / "joint" / "ledger.jsonl")
+    summary, ledger = summary_of(folder), read_lines(folder / "joint" / "ledger.jsonl", Entry)
     assert summary["yardsticks"]["joint"]["rollouts"] == dict(
         Counter(e.purpose.value for e in ledger)
     )
     assert len(ledger) <= summary["budget"]
     assert "one joint adapter" in {row["name"] for row in summary["table"]}
     shared = [e for e in ledger if e.purpose.value in ("analysis", "calibration")]
-    assert shared == read_ledger(folder / "ledger.jsonl")[: len(shared)]  # the same up to training
+    assert shared == read_lines(folder / "ledger.jsonl", Entry)[: len(shared)]  # up to training
 
 
 def test_an_analysis_episode_shows_its_labels(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = read_ledger(folder / "ledger.jsonl")[0]
+    first = read_lines(folder / "ledger.jsonl", Entry)[0]
     assert first.purpose.value == "analysis"
     assert show([str(folder), first.task, "0"]) == 0
     text = capsys.readouterr().out

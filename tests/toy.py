@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Env, HasReference
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Score, Step, StopReason, Task
-from trace_bench.policies.scripted import call_message, text_message
 
 TOOLS = (
     {

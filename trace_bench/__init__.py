@@ -34,6 +34,7 @@ from trace_bench.core.protocols import (
     RanksLabels,
     RunContext,
     ShowsState,
+    Solves,
     Suite,
     Synthesizes,
     SynthesizesDomains,
@@ -65,12 +66,14 @@ from trace_bench.core.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from trace_bench.runner.api import Comparison, Result, compare, load, run
+    from trace_bench.trainers.algorithms import Algorithm
 else:  # a type checker knows all names, and should know which are none
-    _LATER = ("Comparison", "Result", "compare", "load", "run")  # need what is slow to import
+    _LATER = dict.fromkeys(("Comparison", "Result", "compare", "load", "run"), "runner.api")
+    _LATER["Algorithm"] = "trainers.algorithms"  # all these need what is slow to import
 
     def __getattr__(name: str) -> Any:
         if name in _LATER:
-            return getattr(import_module("trace_bench.runner.api"), name)
+            return getattr(import_module(f"trace_bench.{_LATER[name]}"), name)
         raise AttributeError(f"module 'trace_bench' has no attribute {name!r}")
 
     def __dir__() -> list[str]:

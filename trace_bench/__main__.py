@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trace_bench.core.command import SAID, command
+from trace_bench.core.text import without_password
 
 if TYPE_CHECKING:
     from trace_bench.settings.schema import Settings
@@ -20,9 +20,6 @@ def main(argv: Sequence[str]) -> int:
     """The program's exit code: 0 finished, 1 an agent without a score (or, in a dry run, something
     missing), 2 wrong input (an error of one line), 130 interrupted."""
     # It imports what it needs itself: something should be on the screen before the slow imports.
-    # They leave 400,000 objects: to look for cycles among them after every 700 new ones took 1.5 s
-    # of a run of 320 rollouts, and takes 0.7 s now.
-    gc.set_threshold(100_000)
     if "--version" in argv:
         print(SAID)
         return 0
@@ -36,7 +33,8 @@ def main(argv: Sequence[str]) -> int:
         print(text(about, Path(more) if more else None))
         return 0
     if sys.stderr.isatty():
-        print(f"trace_bench: {' '.join(argv) or 'the default run'}", file=sys.stderr, flush=True)
+        typed = without_password(" ".join(argv)) or "the default run"
+        print(f"trace_bench: {typed}", file=sys.stderr, flush=True)
     from trace_bench.settings.compose import launch
 
     return launch(_job, argv)

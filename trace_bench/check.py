@@ -13,15 +13,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 from trace_bench.core.command import command, told
-from trace_bench.core.errors import UserError, outlasting, unknown
+from trace_bench.core.errors import UserError, outlasting
 from trace_bench.core.protocols import Suite
 from trace_bench.envs.check import Line, check
-from trace_bench.play.suites import in_both, splits_of, tasks_of
+from trace_bench.play.suites import DEMO, chosen_of, in_both, splits_of, tasks_of
 from trace_bench.runner.build import make_suite, run_context
 from trace_bench.settings.compose import compose, take
 from trace_bench.settings.identity import parts_of
@@ -44,11 +45,8 @@ def _check(arguments: list[str]) -> int:
         raise UserError(f"limit={limit} is no number of tasks; allowed: 1 or more. Change `limit`.")
     settings = compose(["method=base", *arguments], Path(config_dir) if config_dir else None)
     parts = parts_of(settings)
-    suite = make_suite(settings, parts, run_context(settings, parts))
-    try:
-        chosen = split or settings.env.train_split
-        if chosen not in (there := splits_of(suite)):
-            raise unknown("split", chosen, there, "split")
+    with closing(make_suite(settings, parts, run_context(settings, parts))) as suite:
+        chosen = chosen_of(suite, split or settings.env.train_split)
         tasks = tasks_of(suite, chosen)[: int(limit)]
         report = check(suite, tasks)
         if settings.protocol == "held_out":
@@ -57,15 +55,13 @@ def _check(arguments: list[str]) -> int:
         print(f"{suite.name}/{suite.variant} {chosen}, {where}: {len(tasks)} tasks")
         print(report)
         return 0 if report.ok else 1
-    finally:
-        suite.close()
 
 
 def _apart(suite: Suite, settings: Settings) -> Line:
     """Whether the run's splits share no task; a split that the suite lacks is left out, and one
     that serves two purposes is looked at once. Counts the pairs of splits that pass."""
     env, line = settings.env, Line("the splits share no task (pairs of splits)")
-    used = dict.fromkeys((env.train_split, env.dev_split, settings.evaluation.split))
+    used = dict.fromkeys((env.train_split, env.dev_split, settings.evaluation.split, DEMO))
     there = splits_of(suite)
     for first, second in combinations([name for name in used if name in there], 2):
         if shared := in_both(suite, first, second):

@@ -2,6 +2,7 @@
 
 python -m trace_bench.new env desk       # desk.py, an environment that passes all checks
 python -m trace_bench.new method prompts # prompts.py, a method
+python -m trace_bench.new algorithm mine # mine.py, an algorithm of RL
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from trace_bench.settings.choices import conf_dir
 KINDS = {
     "env": ("desk", ".check env.factory={}:Suite"),
     "method": ("best_of_prompts", " method=custom method.factory={}:BestOfPrompts budget=160"),
+    "algorithm": ("ranks", " method=grpo trainer.algorithm={}:Ranks budget=160"),
 }
 
 

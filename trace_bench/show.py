@@ -167,6 +167,7 @@ def _by_turn(trajectory: Trajectory) -> Iterator[str]:
         if len(acting) > 1 and name != before:
             yield f"[adapter {name}]"
         before = name
+        yield from _block("agent thinks", turn.thoughts) if turn.thoughts else ()
         yield from conversation([turn.reply])
     yield from conversation(trajectory.closing)
 

@@ -3,21 +3,27 @@ shows no password."""
 
 from __future__ import annotations
 
+import io
 import resource
 import struct
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from forks import forked
+from servers.scripted import Answer, serve
 from toy import ToySuite
 
-from trace_bench.core.agent_file import read_agent
+from trace_bench.__main__ import main
+from trace_bench.core.beginning import read_agent
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, fault_of
 from trace_bench.core.store import write_json
-from trace_bench.llm.client import check_urls
+from trace_bench.core.text import without_password
+from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls
 from trace_bench.models.convert import convert
+from trace_bench.trackers.jsonl import Metrics, Silent
 
 SECRET = "hunter2"
 
@@ -79,6 +85,52 @@ def test_a_password_in_an_environments_error_reaches_no_file(
     assert code != 0 and "ConnectionError: no answer of http://***@127.0.0.1:9" in said, said
     kept = [p.name for p in Path("run").rglob("*") if p.is_file() and SECRET in p.read_text()]
     assert SECRET not in said and not kept
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "user:hunter2@gpu4", "user:hunter2@gpu4:8000/v1", "base_url=user:hunter2@[::1]:8000",
+        "http://user:hunt@hunter2@gpu4/v1", "user:a@hunter2@localhost", "u:hunter2@10.0.0.1:80",
+    ],
+)  # fmt: skip
+def test_a_password_before_any_host_is_masked_in_a_servers_refusal_and_a_trackers_error(
+    address: str, tmp_path: Path
+) -> None:
+    with serve(lambda path, request: Answer({"error": f"not from {address}"}, 403)) as server:
+        asking = Client(Endpoint((server.url,), retries=0))
+        with pytest.raises(LLMError, match=r"\*\*\*@") as caught:
+            asking.ask("/chat/completions", {"model": "m", "messages": []})
+        asking.close()
+
+    class Refusing(Silent):
+        def log(self, values: Any) -> None:
+            raise ConnectionError(f"no answer of {address}")
+
+    logged: list[str] = []
+    metrics = Metrics(tmp_path / "metrics.jsonl", Refusing(), logged.append)
+    metrics.log({"loss": 1.0})
+    assert "***@" in logged[0] and SECRET not in f"{caught.value}{logged}{metrics.failure}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "bob@example.com", "{'email': 'bob@x.org'}", "at 10:30, bob@x.org", "mail: bob@x.org",
+        "train/env:converts_values@0010", "base:1.0@sha256:00ff", "10:30 @ home", "a: b@c",
+    ],
+)  # fmt: skip
+def test_what_only_looks_like_a_password_stays(text: str) -> None:
+    assert without_password(text) == text
+
+
+def test_a_typed_command_is_repeated_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    assert main(["policy.base_url=user:hunter2@gpu4", "budget=many"]) == 2
+    assert "trace_bench: policy.base_url=***@gpu4 budget=many\n" in terminal.getvalue()
+    assert SECRET not in terminal.getvalue()
 
 
 @pytest.mark.parametrize("choice", ["env=1", "method=-2", "trainer=1e5", "env=1_0.5", "env=inf"])

@@ -20,13 +20,13 @@ from toy import ToySuite
 
 import trace_bench
 from trace_bench import show, sweep
-from trace_bench.core.agent_file import read_agent
 from trace_bench.core.alike import same_agents
+from trace_bench.core.beginning import read_agent
 from trace_bench.core.decode import decode
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable
-from trace_bench.core.lines import Stored
-from trace_bench.core.store import Lines, write_json
+from trace_bench.core.lines import Entry, Stored
+from trace_bench.core.store import Lines, read_lines, write_json
 from trace_bench.core.types import Purpose, Score, StopReason, Trajectory, Turn
 from trace_bench.envs.recorded.data import META
 from trace_bench.llm.roles import Roles
@@ -41,7 +41,7 @@ from trace_bench.results.records import read_records
 from trace_bench.runner.api import Result
 from trace_bench.runner.evaluate import Evaluator
 from trace_bench.runner.lab import Listeners, RunLab
-from trace_bench.runner.ledger import Ledger, entry, read_ledger
+from trace_bench.runner.ledger import Ledger, entry
 from trace_bench.runner.outcomes import outcome_of
 from trace_bench.runner.progress import Progress
 from trace_bench.settings.compose import compose
@@ -123,7 +123,7 @@ def recordings(folder: Path) -> None:
 # module -> what reads its lines, and the file
 READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
     "runner/ledger.py": [
-        (lambda f: read_ledger(f / "ledger.jsonl"), "ledger.jsonl"),
+        (lambda f: read_lines(f / "ledger.jsonl", Entry), "ledger.jsonl"),
         (lambda f: Ledger(f / "ledger.jsonl", 9), "ledger.jsonl"),
     ],
     "runner/episodes.py": [(lab, "trajectories.jsonl"), (lab, "ledger.jsonl")],
@@ -148,7 +148,7 @@ READERS: dict[str, list[tuple[Callable[[Path], object], str]]] = {
     "results/records.py": [(lambda f: read_records(f / "records.jsonl"), "records.jsonl")],
     "results/card.py": [(lambda f: export(f, f / "out"), "evaluation.jsonl")],
     "report/page/__init__.py": [
-        (lambda f: Talks().add(f / "trajectories.jsonl"), "trajectories.jsonl"),
+        (lambda f: Talks().add(f / "trajectories.jsonl", 10**6), "trajectories.jsonl"),
     ],
     "results/places.py": [(lambda f: find([f]), "evaluation.jsonl")],
     "record/folder.py": [(recordings, "train.jsonl")],
@@ -214,7 +214,7 @@ LINE = {
     "evaluation.jsonl": outcome_of("base", 0, PLAYED, 0),
 }
 LAB, EVALUATOR = (lab, "trajectories.jsonl"), (evaluator, "evaluation.jsonl")
-LEDGER = (lambda folder: read_ledger(folder / "ledger.jsonl"), "ledger.jsonl")
+LEDGER = (lambda folder: read_lines(folder / "ledger.jsonl", Entry), "ledger.jsonl")
 BAD: dict[str, tuple[Any, str, str, str]] = {
     "a success that is a text": (LAB, '"success":true', '"success":"no"', "score.success` is 'no'"),
     "a token that is a text": (LAB, "[2]", '["x"]', "`trajectory.turns[0].token_ids[0]` is 'x'"),

@@ -13,13 +13,15 @@ from trace_bench.envs.tau2.user import calls_in
 from trace_bench.envs.user_faults import invented
 from trace_bench.llm.structured import Unusable, read_block, read_json
 from trace_bench.methods.trace.generate.checks import Leaks
-from trace_bench.policies.chat import parse_text
+from trace_bench.policies.chat import FORMATS
+from trace_bench.policies.formats import read_reply
 
 CALL = "<tool_call>"
 
 
 def chat(text: str) -> None:
-    parse_text(text, 0)
+    for how in FORMATS:
+        read_reply(text, 0, how)
 
 
 def answer(text: str) -> None:
@@ -45,6 +47,16 @@ TEXTS: dict[str, tuple[Callable[[str], Any], Callable[[int], str], int]] = {
     "calls that never close": (chat, lambda n: CALL * n, 10_000),
     "calls that close at once": (chat, lambda n: "</tool_call>" * n + CALL * n, 5_000),
     "a call of braces": (chat, lambda n: CALL + "{" * n + "</tool_call>", 50_000),
+    "thoughts that never close": (chat, lambda n: "<think>" * n, 20_000),
+    "thoughts that close at once": (chat, lambda n: "<think></think>" * n, 20_000),
+    "thoughts between calls": (chat, lambda n: "</think><think><tool_call>" * n, 10_000),
+    "many calls in one turn": (chat, lambda n: '{"name": "a"};' * n, 10_000),
+    "calls of a list that never ends": (chat, lambda n: "[TOOL_CALLS][" * n, 10_000),
+    "a call's parameters": (
+        chat,
+        lambda n: f"{CALL}<function=a>" + "<parameter=b>\n" * n + "</tool_call>",
+        10_000,
+    ),
     "a user's calls that never close": (calls_in, lambda n: (CALL + "{}") * n, 10_000),
     "a user's call of braces": (calls_in, lambda n: CALL + "{" + "} " * n, 30_000),
     "a fence and empty lines": (answer, lambda n: "```json" + "\n" * n, 16_000),

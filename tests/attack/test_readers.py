@@ -17,7 +17,8 @@ from trace_bench.core.store import Lines, canonical, read_lines
 from trace_bench.core.types import Score
 from trace_bench.llm.structured import Unusable, read_block, read_json
 from trace_bench.policies.answers import read_message
-from trace_bench.policies.chat import parse_text
+from trace_bench.policies.chat import FORMATS
+from trace_bench.policies.formats import read_reply
 from trace_bench.sandbox.protocol import (
     decode,
     learn_tools,
@@ -76,19 +77,21 @@ def test_a_workers_values(value: object) -> None:
 @quick
 @given(TEXTS)
 def test_an_agents_text(text: str) -> None:
-    message, malformed = parse_text(text, 0)
-    assert message["role"] == "assistant" and isinstance(message["content"], str)
-    for call in message.get("tool_calls", ()):
-        assert isinstance(json.loads(call["function"]["arguments"]), dict)
-    assert malformed is None or "tool_calls" not in message
+    for how in FORMATS:
+        reply = read_reply(text, 0, how)
+        message = reply.message
+        assert message["role"] == "assistant" and isinstance(message["content"], str)
+        for call in message.get("tool_calls", ()):
+            assert isinstance(json.loads(call["function"]["arguments"]), dict)
+        assert reply.malformed is None or "tool_calls" not in message
+        assert how.before(text) in text
 
 
 @quick
 @given(st.fixed_dictionaries({}, optional={"content": VALUES, "tool_calls": VALUES}))
 def test_a_servers_message(data: dict[str, object]) -> None:
     with contextlib.suppress(LookupError, TypeError, ValueError, AttributeError):
-        message, _ = read_message(data, 0)
-        assert isinstance(message["content"], str)
+        assert isinstance(read_message(data, 0).message["content"], str)
 
 
 @quick

@@ -116,8 +116,8 @@ class GeneratePolicy(Policy):
         )[0].tolist()
         self.ids[request.episode] = out
         sampled = tuple(out[ids.shape[1] :])
-        reply, malformed = self.chat.parse(sampled, 0)
-        turn = Turn(request.messages, reply, prompt, sampled, malformed=malformed)
+        reply = self.chat.parse(sampled, 0, request.tools)
+        turn = Turn(request.messages, reply.message, prompt, sampled, malformed=reply.malformed)
         return [TurnReply(request.episode, turn)]
 
     def release(self, episode: int) -> None:

@@ -31,6 +31,7 @@ from trace_bench.core.types import AgentSpec
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.precision import DType
 from trace_bench.trainers.adapters import restart
+from trace_bench.trainers.algorithms import Batch
 from trace_bench.trainers.grpo import Advantages, group_advantages, policy_loss, token_weights
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.settings import TrainerSettings
@@ -106,7 +107,8 @@ class Plain:
         lengths = torch.tensor([len(b.sampled) for b in batch])
         spread = advantages.repeat_interleave(lengths)
         self.optimizer.zero_grad()
-        policy_loss(new, old, spread, token_weights(lengths)).loss.backward()
+        given = Batch(new, old, spread, lengths)
+        policy_loss(given, token_weights(lengths), settings).loss.backward()
         torch.nn.utils.clip_grad_norm_(self.trained, settings.max_grad_norm)
         self.optimizer.step()
 

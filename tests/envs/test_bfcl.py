@@ -25,6 +25,7 @@ from sandboxes import chosen, in_process, in_sandbox
 from trace_bench.__main__ import main
 from trace_bench.check import main as check_command
 from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import perform
 from trace_bench.core.types import AgentSpec, Message, StopReason, Task, to_json
 from trace_bench.envs.bfcl import data as bfcl_data
 from trace_bench.envs.bfcl.data import CATEGORIES, known_bad, load
@@ -32,7 +33,6 @@ from trace_bench.envs.bfcl.suite import SPLITS, BfclSuite, split_of
 from trace_bench.envs.bfcl.synthetic import MAKERS
 from trace_bench.envs.bfcl.world import BfclCall, BfclWorld, parse
 from trace_bench.envs.check import check
-from trace_bench.envs.check import play as step_through
 from trace_bench.policies.scripted import (
     IdlePolicy,
     RandomPolicy,
@@ -237,7 +237,7 @@ def test_a_turn_lasts_until_the_agent_answers_without_a_call(suite: BfclSuite) -
 
 def test_withheld_tools_are_handed_over_in_the_users_text(suite: BfclSuite) -> None:
     task = task_of(suite, "miss_func_0")
-    steps = step_through(suite.make(), task, suite.reference(task))
+    steps = perform(suite.make(), task, suite.reference(task))
     assert "sort" not in {tool["function"]["name"] for tool in steps[0].tools}
     texts = [m["content"] for step in steps for m in step.messages if m["role"] == "user"]
     assert texts[3].endswith(
@@ -249,7 +249,7 @@ def test_withheld_tools_are_handed_over_in_the_users_text(suite: BfclSuite) -> N
 
 def test_a_turn_without_end_ends_the_episode_as_in_the_benchmark(suite: BfclSuite) -> None:
     task = task_of(suite, "base_0")
-    steps = step_through(suite.make(), task, [call("pwd")] * 30)
+    steps = perform(suite.make(), task, [call("pwd")] * 30)
     assert len(steps) == 22 and steps[-1].stop is StopReason.TURN_LIMIT
     score = steps[-1].score
     assert score is not None and not score.success
@@ -316,7 +316,7 @@ def test_a_call_that_cannot_be_read_is_answered_and_not_judged(suite: BfclSuite)
         call("cd", "{"), call("cd", "[1]"), call(None), call("cd", '{"folder": NaN}'),
         call("cd", {"folder": deep}), {"role": "assistant", "tool_calls": [3]},
     ]  # fmt: skip
-    steps = step_through(suite.make(), task, [*bad, *suite.reference(task)])
+    steps = perform(suite.make(), task, [*bad, *suite.reference(task)])
     for step in steps[1 : 1 + len(bad)]:
         assert step.messages[0]["content"].startswith("Error: ")
     assert steps[-1].score is not None and steps[-1].score.success
@@ -498,7 +498,7 @@ def test_an_engine_that_is_started_without_its_preconditions_fails(suite: BfclSu
         if not t.data["contrast"] and "VehicleControlAPI" in t.data["record"]["classes"]
     )  # fmt: skip
     last = reference(need.data["record"])[0][-1]
-    steps = step_through(suite.make(), need, [*messages([[last]]), *[say()] * 3])
+    steps = perform(suite.make(), need, [*messages([[last]]), *[say()] * 3])
     assert "must be locked" in steps[1].messages[0]["content"]
     assert steps[-1].score is not None and steps[-1].score.similarity < 1.0
 
@@ -529,7 +529,7 @@ def test_the_whole_list_of_bad_entries_is_found_again() -> None:
 def test_an_answer_that_sorts_what_the_tool_cannot_sort(suite: BfclSuite) -> None:
     """The reason given for base_4 holds: no tool returns the text that the answer posts."""
     task = task_of(suite, "base_4")
-    steps = step_through(suite.make(), task, suite.reference(task))
+    steps = perform(suite.make(), task, suite.reference(task))
     results = [m["content"] for step in steps for m in step.messages if m["role"] == "tool"]
     text = "Initial report content More unsorted data Unsorted data"
     assert text in known_bad()["base_4"]

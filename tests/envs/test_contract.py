@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from phone_world import wifi_task
 
-from trace_bench.core.protocols import Env, HasReference
+from trace_bench.core.protocols import Env, HasReference, Solves
 from trace_bench.core.types import Message, Score, Step, Task
 from trace_bench.envs.check import Report, check
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
@@ -101,6 +101,27 @@ class Endless(ToolSandboxEnv):
 
     def step(self, action: Message) -> Step:
         return Step(messages=({"role": "user", "content": "Go on"},))
+
+
+class Solving(ToolSandboxEnv, Solves):
+    """Knows the way."""
+
+    def solution(self) -> Sequence[Message]:
+        return REFERENCE
+
+
+class Lost(Solving):
+    """Thinks so."""
+
+    def solution(self) -> Sequence[Message]:
+        return REFERENCE[1:]
+
+
+def test_a_program_that_solves_is_tried() -> None:
+    line = "its solution solves it from anywhere"
+    assert line not in {found.name for found in run().lines}
+    assert line in {found.name for found in run(Solving).lines} and run(Solving).ok
+    assert [found.name for found in run(Lost).lines if found.faults] == [line]
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import pytest
 
 from trace_bench.core.chat import make_tool
 from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import perform
 from trace_bench.core.types import Message, Task
-from trace_bench.envs.check import play
 from trace_bench.envs.outward import OVER, USER, OutwardEpisode, function
 from trace_bench.envs.outward.trl import environments, reward
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
@@ -29,7 +29,7 @@ TASKS: list[Task] = [
 
 def own_score(task: Task, actions: Sequence[Message]) -> float:
     env = SUITE.make()
-    score = play(env, task, actions)[-1].score or env.score()
+    score = perform(env, task, actions)[-1].score or env.score()
     return score.similarity
 
 

@@ -270,11 +270,11 @@ def test_malformed_calls_are_answered(suites: dict[str, Tau2Suite]) -> None:
     env.reset(suite.tasks("base")[0])
     for function, words in (
         ({"name": "no_such", "arguments": "{}"}, "there is no tool no_such"),
-        ({"name": "get_user_details", "arguments": "{"}, "not JSON"),
-        ({"name": "get_user_details", "arguments": "[]"}, "must be an object"),
+        ({"name": "get_user_details", "arguments": "{"}, "not valid JSON"),
+        ({"name": "get_user_details", "arguments": "[]"}, "not a JSON object"),
         ({"name": "get_user_details", "arguments": "{}"}, "user_id"),
         ({"name": "get_user_details", "arguments": '{"user_id": "nobody"}'}, "not found"),
-        ({}, "needs a function with a name"),
+        ({}, "names no function"),
     ):
         step = env.step(
             {"role": "assistant", "content": "", "tool_calls": [{"function": function}]}

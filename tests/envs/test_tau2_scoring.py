@@ -219,7 +219,7 @@ def judged(suite: Tau2Suite, ask: Any) -> tuple[Tau2Env, Task]:
         {"record": {**record, "evaluation_criteria": criteria}},
     )  # fmt: skip
     toolbox, gold = suite._toolbox, suite._gold
-    return Tau2Env(toolbox, gold, "scripted", False, ask or (lambda *a: ""), judge=ask), changed
+    return Tau2Env(toolbox, gold, False, None, ask), changed
 
 
 def verdicts(messages: Any, *found: bool) -> str:

@@ -194,6 +194,8 @@ def test_reminders(world: Phone) -> None:
     world.call("modify_reminder", {"reminder_id": "r1", "reminder_timestamp": NOW + 5})
     changed = world.call("search_reminder", {"reminder_id": "r1"})[0]
     assert (changed["reminder_timestamp"], changed["creation_timestamp"]) == (NOW + 5, NOW)
+    world.call("modify_reminder", {"reminder_id": "r1", "reminder_timestamp": NOW + 5})
+    assert world.rows("REMINDER").count(changed) == 1, "in Apple's database it is there twice"
     assert world.call("remove_reminder", {"reminder_id": "r1"}) is None
     assert [r["reminder_id"] for r in world.rows("REMINDER")] == [identity]
 

@@ -45,16 +45,33 @@ def test_the_tutorial_leads_from_an_empty_folder_to_a_report(tmp_path: Path) -> 
     assert "desk/own" in report and "desk/test/11" in report
 
 
-@pytest.mark.parametrize("kind", ["env", "method"])
+@pytest.mark.slow
+def test_a_world_of_ones_own_gets_its_own_agent_and_a_report(tmp_path: Path) -> None:
+    """The first commands of the page, with an agent of seconds and a small budget."""
+    page = next(b for b in blocks(ROOT / "docs" / "own_world.md") if b.language == "bash")
+    for line in page.text.splitlines():
+        words = shlex.split(line.replace("budget=1280", "budget=64 evaluation.limit=8"))[1:]
+        words += ["minutes=0.2"] if "make" in words else []
+        done = subprocess.run(
+            [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+    card = (tmp_path / "models" / "own" / "README.md").read_text()
+    assert "# A tiny agent for desk/own" in card and "`minutes` were over" in card
+    assert (tmp_path / "runs" / "grpo" / "summary.json").is_file()
+    assert (tmp_path / "report.html").is_file()
+
+
+@pytest.mark.parametrize("kind", ["env", "method", "algorithm"])
 def test_a_file_under_another_name_says_that_name(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main([kind, "my_own_1"]) == 0
     text = Path("my_own_1.py").read_text()
-    assert not re.search(r"\bdesk\b[:/\"]|best_of_prompts", text) and "=my_own_1:" in text
+    assert not re.search(r"\b(desk|ranks)\b[:/\"]|best_of_prompts", text) and "=my_own_1:" in text
     command = capsys.readouterr().out.partition("Next: python ")[2].split()
-    command += ["dry_run=true"] if kind == "method" else []
+    command += ["dry_run=true"] if kind != "env" else []
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert "my_own_1" in done.stdout and "FAILED" not in done.stdout

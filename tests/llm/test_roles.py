@@ -156,7 +156,7 @@ def test_a_question_that_is_refused_either_way_says_nothing_about_schemas(tmp_pa
 def test_the_field_is_set_in_one_place(tmp_path: Path) -> None:
     extra = {"response_format": {"type": "json_object"}}
     with serve(Choosy(lambda body: False)) as server:
-        how = RoleSettings("endpoint", (server.url,), "big", extra=extra)
+        how = RoleSettings(by="endpoint", base_url=(server.url,), model="big", extra=extra)
         with pytest.raises(UserError, match=r"llm\.judge\.schema=auto sets .*schema=never"):
             build._role("judge", how, print)
         role = build._role("judge", replace(how, schema="never"), print)

@@ -9,8 +9,8 @@ from trace_bench.settings.registry import find
 from trace_bench.settings.schema import PartSettings
 
 PLAYING = (
-    "failure_loop", "gepa", "grpo", "joint", "prompt_only", "single_capability", "trace",
-    "untargeted",
+    "ace", "failure_loop", "gepa", "grpo", "joint", "prompt_only", "single_capability", "trace",
+    "training_free_grpo", "untargeted",
 )  # fmt: skip
 """Those that play rollouts, and can do so with a scripted agent."""
 

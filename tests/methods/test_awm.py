@@ -12,10 +12,10 @@ from awm_folder import ASK, CODE, write
 
 pytest.importorskip("fastapi", reason="the format's programs need fastapi and sqlalchemy")
 
+from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.methods.awm import read
 from trace_bench.methods.untargeted import SOURCE
-from trace_bench.policies.scripted import call_message, text_message
 from trace_bench.runner.pipeline import run
 from trace_bench.sandbox.choose import Sandbox, generated_suite
 from trace_bench.settings.compose import compose
@@ -69,8 +69,8 @@ def test_episodes_do_not_touch_each_other(suite: Any) -> None:
     ("name", "arguments", "said"),
     [
         ("win", "{}", "there is no tool 'win'"),
-        ("get_message", "{", "not JSON"),
-        ("get_message", "[1]", "must be an object"),
+        ("get_message", "{", "not valid JSON"),
+        ("get_message", "[1]", "not a JSON object"),
         ("get_message", '{"message": 1}', "get_message has no message"),
         ("get_message", '{"message_id": 9}', "HTTP 404"),
         ("send_message_with_phone_number", '{"phone_number": 5}', "HTTP 422"),

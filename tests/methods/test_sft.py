@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import RunContext
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec
 from trace_bench.methods.sft import Sft
@@ -51,7 +52,8 @@ def trainer() -> LocalTrainer:
 
 def sft(**settings: Any) -> Sft:
     return Sft(
-        SftSettings(**{"demonstrations": 48, "batch": 16, "learning_rate": 0.01, **settings})
+        SftSettings(**{"demonstrations": 48, "batch": 16, "learning_rate": 0.01, **settings}),
+        RunContext(),
     )
 
 
@@ -169,6 +171,8 @@ def test_a_killed_tuning_ends_like_an_undisturbed_one(tmp_path: Path, trainer: A
     tuning = tuning_of(Cut, cut)
     with pytest.raises(KeyboardInterrupt):
         tuning.run()
+    assert cut.notes["metrics"] == whole.notes["metrics"][:2], "a live page shows them meanwhile"
+    cut.notes["metrics"].clear()
     again = sft().fit(BASE, [], cut)
     assert again.version == agent.version
     assert weights(tmp_path / "cut") == weights(tmp_path / "whole")

@@ -14,6 +14,7 @@ from trace_bench.__main__ import main as start
 from trace_bench.core.decode import decode
 from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Stored
+from trace_bench.core.protocols import RunContext
 from trace_bench.core.types import AgentSpec
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.methods.sft import Sft
@@ -93,7 +94,8 @@ def test_an_adapter_is_trained_on_what_another_run_did(exported: Path, tmp_path:
         trainer=LocalTrainer(TrainerSettings(rank=4, alpha=8.0), threads=1),
         metric=lambda **values: metrics.append(values), step=lambda *done: None,
     )  # fmt: skip
-    sft = Sft(SftSettings(data=str(exported), demonstrations=4, batch=4, learning_rate=0.01))
+    settings = SftSettings(data=str(exported), demonstrations=4, batch=4, learning_rate=0.01)
+    sft = Sft(settings, RunContext())
     agent = sft.fit(AgentSpec(model=str(MODEL_FOLDER)), WORLD.tasks, lab)
     assert [a.name for a in agent.adapters] == ["sft@0001"] and metrics[0]["tokens"] > 100
     plan = sft.plan(SimpleNamespace())  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from named import method
 from toy import ToyEnv, ToySuite
 from trace_lab import BASE, MemoryLab, States
 
+from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
     HasMilestones,
@@ -44,7 +45,6 @@ from trace_bench.methods.trace.settings import (
 )
 from trace_bench.methods.untargeted import Untargeted, UntargetedSettings
 from trace_bench.policies.routing.router import make_router
-from trace_bench.policies.scripted import call_message, text_message
 
 PARTS = "completes_all_parts"
 

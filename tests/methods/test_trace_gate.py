@@ -188,6 +188,7 @@ class GateLab(MemoryLab):
         super().__init__(*given, **named)
         self.gates: list[AgentSpec] = []  # that played
         self.metrics: list[dict[str, Any]] = []
+        self.steps: list[tuple[str, int, int]] = []
         self.off = 0.0  # what is added to the sampler's log-probabilities
 
     def rollouts(self, call: str, agent: AgentSpec, tasks: Sequence[Task], **how: Any) -> Any:
@@ -205,6 +206,9 @@ class GateLab(MemoryLab):
 
     def metric(self, **values: Any) -> None:
         self.metrics.append(values)
+
+    def step(self, name: str, done: int, total: int) -> None:
+        self.steps.append((name, done, total))
 
 
 def gated(
@@ -238,6 +242,8 @@ def test_the_gate_is_trained_on_target_tasks_and_charged(
     assert lab.checkpoints[-1] == agent
     trained = [m for m in lab.metrics if m["adapter"].startswith("gate@")]
     assert len(trained) == len(calls)
+    assert [s[:2] for s in lab.steps[:2]] == [("gate, iteration 0", 0), ("gate, iteration 0", 1)]
+    assert len(lab.steps) == len(calls) * lab.steps[0][2], "each optimizer step is counted"
     apart = [m["logprob_difference_max"] for m in trained if m["steps"]]
     assert apart and max(apart) < 5e-3, "sampler and trainer agree"
     assert not any("an episode used other weights" in text for text in lab.logged)

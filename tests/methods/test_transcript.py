@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.types import Score, StopReason, Trajectory, Turn
 from trace_bench.methods.transcript import compact, conversation
-from trace_bench.policies.scripted import call_message, text_message
 
 REQUEST = "Send my sister the address of the restaurant, and " + "then tell me all of it. " * 10
 

@@ -60,12 +60,12 @@ def target() -> tuple[Mapping[str, Tool], Leaks, str]:
     world = suite("toolsandbox", "embedded")
 
     def texts(tasks: Any) -> list[list[str]]:
-        return [[*texts_of(t), opening(world, t)[0]] for t in tasks]
+        return [[*texts_of(t), opening(world, t)] for t in tasks]
 
     train, hidden = world.tasks("train"), [*world.tasks("dev"), *world.tasks("test")]
     tools = {t["function"]["name"]: t for task in train for t in world.make().reset(task).tools}
     leaks = Leaks.of(texts(hidden), texts(train))
-    long = max((opening(world, t)[0] for t in world.tasks("test")), key=len)
+    long = max((opening(world, t) for t in world.tasks("test")), key=len)
     return tools, leaks, long
 
 

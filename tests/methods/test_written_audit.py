@@ -18,7 +18,7 @@ from toy import ToyEnv, ToySuite
 from trace_lab import BASE, MemoryLab
 from writer import BAD, GOOD, Writer, block, counting, paying_for
 
-from trace_bench.core.chat import answer_call
+from trace_bench.core.chat import answer_call, text_message
 from trace_bench.core.protocols import Hear, TurnRequest
 from trace_bench.core.types import (
     AgentSpec,
@@ -44,7 +44,7 @@ from trace_bench.methods.trace.settings import Budget, SynthesisSettings, TraceS
 from trace_bench.methods.trace.training import Job, Trained, assemble, train
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
-from trace_bench.policies.scripted import FunctionPolicy, text_message
+from trace_bench.policies.scripted import FunctionPolicy
 from trace_bench.runner.lab import Listeners, Models, RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import Progress

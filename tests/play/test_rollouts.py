@@ -7,6 +7,7 @@ import pytest
 from playing import play
 from toy import ToyEnv, ToySuite, toy_task
 
+from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.decode import convert, step_of
 from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import ActsTogether, TurnReply
@@ -29,9 +30,7 @@ from trace_bench.policies.scripted import (
     IdlePolicy,
     RandomPolicy,
     ReferencePolicy,
-    call_message,
     plausible,
-    text_message,
 )
 
 AGENT = AgentSpec("none")

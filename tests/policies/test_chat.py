@@ -5,7 +5,9 @@ from models import TEMPLATE, byte_tokenizer
 from toy import TOOLS
 
 from trace_bench.core.errors import UserError
-from trace_bench.policies.chat import Chat, parse_text
+from trace_bench.policies.chat import Chat
+from trace_bench.policies.formats import read_reply
+from trace_bench.policies.formats.hermes import Hermes
 
 START = [{"role": "system", "content": "Use the tool."}, {"role": "user", "content": "Add 3."}]
 CALL = '<tool_call>\n{"name": "add", "arguments": {"number": 3}}\n</tool_call>'
@@ -30,9 +32,9 @@ def test_pieces_put_together_are_the_templates_own_rendering(chat):
     messages = list(START)
     for i, (text, news) in enumerate(replies):
         sampled = (*encode(chat, text), chat.stop)
-        reply, malformed = chat.parse(sampled, i)
-        assert malformed is None
-        messages += [reply, *news]
+        reply = chat.parse(sampled, i, TOOLS)
+        assert reply.malformed is None
+        messages += [reply.message, *news]
         ids += [*sampled, *chat.following(news, finished=True)]
     whole = chat._tokenizer.apply_chat_template(
         messages, tools=list(TOOLS), add_generation_prompt=True, tokenize=False
@@ -81,13 +83,14 @@ def test_first_prompts_are_remembered_by_value(chat):
 
 
 def test_parsing(chat):
-    reply, malformed = parse_text(f"Let me see.\n{CALL}\n{CALL}", 2)
-    assert malformed is None and reply["content"] == "Let me see."
+    found = read_reply(f"Let me see.\n{CALL}\n{CALL}", 2, Hermes())
+    reply = found.message
+    assert found.malformed is None and reply["content"] == "Let me see."
     assert [c["id"] for c in reply["tool_calls"]] == ["call_2_0", "call_2_1"]
     function = reply["tool_calls"][0]["function"]
     assert function["name"] == "add" and json.loads(function["arguments"]) == {"number": 3}
-    assert parse_text("Hello.", 0) == ({"role": "assistant", "content": "Hello."}, None)
-    assert chat.parse((*encode(chat, "Zoë 😀"), chat.stop), 0)[0]["content"] == "Zoë 😀"
+    assert read_reply("Hello.", 0, Hermes()).message == {"role": "assistant", "content": "Hello."}
+    assert chat.parse((*encode(chat, "Zoë 😀"), chat.stop), 0, ()).message["content"] == "Zoë 😀"
 
 
 @pytest.mark.parametrize(
@@ -102,9 +105,9 @@ def test_parsing(chat):
     ],
 )
 def test_malformed_calls_keep_their_text(text, reason):
-    reply, malformed = parse_text(text, 0)
-    assert malformed and reason in malformed
-    assert reply == {"role": "assistant", "content": text}
+    reply = read_reply(text, 0, Hermes())
+    assert reply.malformed and reason in reply.malformed
+    assert reply.message == {"role": "assistant", "content": text}
 
 
 def changed(*pairs):

@@ -11,11 +11,12 @@ from typing import Any
 import jsonschema
 import pytest
 import torch
-from models import byte_tokenizer, save_model
+from models import TEMPLATE, byte_tokenizer, save_model
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import Turn
+from trace_bench.policies.chat import Chat
 from trace_bench.policies.engine.guide import BadSchema, Guides
 from trace_bench.policies.engine.sampling import sample
 from trace_bench.policies.local import LocalPolicy, load_tokenizer
@@ -108,7 +109,7 @@ def nested(depth: int) -> dict[str, Any]:
     ],
 )
 def test_a_schema_that_cannot_be_followed_is_refused(schema: dict[str, Any], words: str) -> None:
-    guides = Guides(byte_tokenizer(), VOCABULARY, byte_tokenizer().eos_token_id)
+    guides = Guides(byte_tokenizer(), VOCABULARY, Chat(byte_tokenizer()))
     with pytest.raises(BadSchema, match=words):
         guides.guide(schema)
 
@@ -124,7 +125,7 @@ def test_tokens_are_read_as_the_bytes_that_they_stand_for() -> None:
     text = '{"seen": "é agent", "item": 30, "met": true}'
     for tokenizer in (odd, load_tokenizer(shipped())):
         stop = tokenizer.eos_token_id
-        guide = Guides(tokenizer, len(tokenizer), stop).guide(SCHEMA)
+        guide = Guides(tokenizer, len(tokenizer), Chat(tokenizer)).guide(SCHEMA)
         for token in tokenizer.encode(text, add_special_tokens=False):
             assert bool(guide.allowed(torch.zeros(0))[token])
             guide.take(token)
@@ -139,3 +140,14 @@ def test_without_the_package_the_message_names_it(
     monkeypatch.setitem(sys.modules, "llguidance", None)
     with pytest.raises(UserError, match=r"the package llguidance: pip install '\.\[serve\]'"):
         LocalPolicy(model, batch=1).guides.guide(SCHEMA)
+
+
+def test_no_form_is_held_where_the_prompt_begins_a_thought() -> None:
+    opened = byte_tokenizer(
+        TEMPLATE.replace(
+            "<|im_start|>assistant\n{% endif %}", "<|im_start|>assistant\n<think>\n{% endif %}"
+        )
+    )
+    guides = Guides(opened, VOCABULARY, Chat(opened))
+    with pytest.raises(BadSchema, match="begins a thought"):
+        guides.guide(SCHEMA)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
+from models import byte_tokenizer
 from playing import play
 from sandboxes import in_process as suite
 from servers.scripted import Answer, chat, models, serve
@@ -15,6 +17,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TurnReply, TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Boundary, StopReason
 from trace_bench.llm.client import Endpoint
+from trace_bench.policies.chat import Chat
 from trace_bench.policies.openai import OpenAIPolicy
 
 HELLO = ({"role": "system", "content": "S."}, {"role": "user", "content": "Hello."})
@@ -108,6 +111,24 @@ def test_calls_that_a_server_leaves_in_the_text_are_read_here() -> None:
         acting.close()
     assert reply.turn is not None
     assert json.loads(reply.turn.reply["tool_calls"][0]["function"]["arguments"]) == {"at": 1}
+
+
+def test_calls_and_thoughts_are_read_from_the_sampled_ids() -> None:
+    """No parser of the server's: what it makes of the text is not looked at."""
+    tokenizer = byte_tokenizer()
+    text = '<think>hm</think><tool_call>{"name": "look", "arguments": {}}</tool_call><|im_end|>'
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    named = chat("not looked at", "m", choice={"token_ids": ids})
+    with answering(named, chat("no ids", "m")) as server:
+        endpoint = Endpoint((server.url,), retries=0)
+        acting = OpenAIPolicy(endpoint, "m", capacity=2, extra=None, chat=Chat(tokenizer, "m"))
+        turn = one(acting, TurnRequest(0, HELLO, (TOOL,))).turn
+        assert turn is not None and turn.thoughts == "hm" and turn.reply["content"] == ""
+        assert turn.reply["tool_calls"] == [call("look", "{}", "call_0_0")]
+        error = one(acting, TurnRequest(1, HELLO, (TOOL,))).error
+        assert error is not None and "no token ids" in error
+        acting.close()
+    assert {body["tool_choice"] for body in server.bodies()} == {"none"}
 
 
 def test_arguments_that_a_server_sends_as_an_object_are_taken() -> None:
@@ -283,6 +304,22 @@ def test_a_server_that_takes_no_adapters_is_named(tmp_path: Any) -> None:
         with pytest.raises(UserError, match=r"did not load the adapter a@0001.*--enable-lora"):
             acting.load(AgentSpec("m", adapters=(AdapterRef("a@0001", str(tmp_path)),)))
         acting.close()
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ("{", "is not JSON"),
+        ("[" * 10**5, "is not JSON"),
+        ("[]", "no JSON object"),
+        ('{"vocab_size": "many"}', "`vocab_size` in .*'many'; allowed: a whole number from 1"),
+        ('{"vocab_size": 1e400}', "is not JSON"),
+    ],
+)
+def test_a_models_damaged_config_is_named(tmp_path: Path, config: str, words: str) -> None:
+    (tmp_path / "config.json").write_text(config)
+    with pytest.raises(UserError, match=words):
+        policy("http://127.0.0.1:9/v1").hold_to(tmp_path)
 
 
 def test_probabilities_of_labels() -> None:

@@ -24,7 +24,8 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.llm.client import Endpoint
-from trace_bench.policies.local import LocalPolicy
+from trace_bench.policies.chat import Chat
+from trace_bench.policies.local import LocalPolicy, load_tokenizer
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.served import weights_hash
 from trace_bench.runner.pipeline import run
@@ -134,6 +135,20 @@ def test_base_and_adapters_act_in_one_batch(url: str, trained: Path) -> None:
         for one, two in zip(remote.turns, local.turns, strict=True):
             assert one.prompt_ids == two.prompt_ids and one.token_ids == two.token_ids
             assert one.logprobs == pytest.approx(two.logprobs, abs=1e-4)
+
+
+def test_calls_are_read_from_the_ids_as_in_this_process(url: str) -> None:
+    """vLLM is asked for no calls, and the prompt has the tools all the same."""
+    world = suite("toolsandbox", "embedded")
+    tasks = list(world.tasks("dev"))[:8]
+    chat = Chat(load_tokenizer(MODEL), "tiny")
+    server = OpenAIPolicy(Endpoint((url,)), "tiny", capacity=8, extra=None, chat=chat)
+    both: list[list[Trajectory]] = []
+    for acting in (server, LocalPolicy(MODEL, batch=8)):
+        both.append(play(acting, world, AgentSpec(str(MODEL)), tasks, [0] * 8, temperature=0.0))
+        acting.close()
+    assert [t.messages for t in both[0]] == [t.messages for t in both[1]]
+    assert any(turn.reply.get("tool_calls") for t in both[0] for turn in t.turns)
 
 
 def test_a_name_served_with_other_weights_is_caught(

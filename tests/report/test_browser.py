@@ -80,6 +80,21 @@ def test_the_overview_compares_the_runs(page: Any) -> None:
         assert heading in text
 
 
+def test_curves_of_chosen_runs_are_drawn_one_over_the_other(page: Any) -> None:
+    part = page.locator("section", has_text="Curves of chosen runs").first
+    part.scroll_into_view_if_needed()
+    names = part.locator(".legendtext")
+    names.nth(1).wait_for()
+    assert sorted(names.all_text_contents()) == sorted(
+        part.locator("option").all_text_contents()[:2]
+    )
+    part.locator("select").first.select_option(["1"])
+    part.locator("select").last.select_option("reward")
+    part.get_by_text("Reward of training over charged rollouts.").wait_for()
+    part.locator(".main-svg").first.wait_for()
+    assert part.locator(".scatterlayer .trace").count() == 1
+
+
 def test_no_two_marks_of_an_axis_are_labelled_alike(page: Any) -> None:
     show(page, "view=run&run=0")
     for chart in page.locator("figure .chart").all():

@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,18 @@ from results.test_results import SETTINGS, record
 from trace_bench.__main__ import main as run
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_json
+from trace_bench.core.types import to_json
+from trace_bench.policies.openai import OpenAISettings
 from trace_bench.results import two
 from trace_bench.results.__main__ import main
 from trace_bench.results.captions import describe
-from trace_bench.results.compare import check_comparable
+from trace_bench.results.compare import DEFAULTS, check_comparable
 from trace_bench.results.groups import groups_of, overview, with_own
 from trace_bench.results.places import Found, choose, find, split
 from trace_bench.results.records import Record, as_line, read_records
 from trace_bench.results.two import compare_two, sides_of
+from trace_bench.settings.schema import PolicySettings
+from trace_bench.trainers.settings import Recipe
 
 
 def other(found: Record, mark: str = "x", **settings: Any) -> Record:
@@ -456,3 +460,26 @@ def test_success_over_any_setting(tmp_path: Path, capsys: pytest.CaptureFixture[
     ):
         assert main([*given, "--setting", setting]) == 2
         assert re.search(why, capsys.readouterr().err)
+
+
+def test_a_setting_left_at_its_default_is_not_one_that_a_run_lacks() -> None:
+    """A run names these settings only where they are not the default."""
+    assert len(groups_of([GRPO, other(GRPO, trainer__algorithm__kl=0.04)])) == 2
+    assert len(groups_of([GRPO, other(GRPO, policy__thinking=True)])) == 2
+    gspo = other(record("grpo", [0, 0, 1]), trainer__algorithm__name="gspo")
+    assert len(groups_of([GRPO, gspo])) == 2
+    (group,) = groups_of(with_own([GRPO, gspo], ["trainer.algorithm.name"]))
+    assert {r.label.partition("name ")[2] for r in group.records} == {"grpo", "gspo"}
+    with pytest.raises(UserError, match=r"trainer.algorithm.name is grpo .* or gspo"):
+        check_comparable([GRPO, gspo])
+
+
+def test_every_setting_that_older_runs_lack_has_its_default_in_tables() -> None:
+    groups = {"policy": (PolicySettings, OpenAISettings), "trainer": (Recipe,)}
+    found: dict[str, Any] = {}
+    for group, classes in groups.items():
+        for own in [f for cls in classes for f in fields(cls) if f.metadata.get("later")]:
+            value = to_json(own.default)
+            inner = value.items() if isinstance(value, dict) else [("", value)]
+            found |= {".".join(filter(None, (group, own.name, key))): v for key, v in inner}
+    assert found == {key: value for key, value in DEFAULTS.items() if key in found}

@@ -88,6 +88,7 @@ def test_folders_become_records_and_the_unfinished_is_named(folders: Path) -> No
     assert len(first.success) == 6 and first.spent == 0 and first.floors["idle"] < 1.0
     assert first.settings["policy.name"] == "reference" and "seed" not in first.settings
     assert "evaluation.yardsticks" not in first.settings and first.versions["torch"]
+    assert first.machine["processor"] and "machine" not in json.dumps(first.settings)
 
 
 def test_records_survive_their_file(folders: Path, tmp_path: Path) -> None:

@@ -206,17 +206,17 @@ def test_progress_says_what_comes_after_the_last_rollout_and_about_when_it_ends(
     progress.stage("floors", {"base evaluation": 40.0})
     said = stream.getvalue().splitlines()[-1]
     assert "method (at most 140 episodes), final evaluation (at most 20 episodes)" in said
-    assert "about 9 min 20 s, until about " in said  # 140 + 20 + 120 episodes of 2 s
-    assert "later by training's own steps" in said
+    assert "; at least 9 min 20 s, until at least " in said  # 140 + 20 + 120 episodes of 2 s
+    assert "longer by the steps of training" in said
     progress.stage("method", {"base evaluation": 40.0})
     played(140, 3.0)
-    assert "in all about 6 min 40 s left" in progress.whole()  # 20 of 2 s and 120 of 3 s
+    assert "in all at least 6 min 40 s left" in progress.whole()  # 20 of 2 s and 120 of 3 s
     progress.phase("method")
     for done in range(11):
         progress.step("sft", done, 40)
         now[0] += 1.0 if done < 10 else 0.0
     assert progress.line() == "method: sft | 10/40 steps | rollouts 0/100 | 30 s left"
-    assert "in all about 7 min 19 s left" in progress.whole()
+    assert "in all about 7 min 19 s left, until about" in progress.whole()
     progress.stage("final evaluation", {"base evaluation": 40.0, "method": 420.0})
     assert progress.whole(70).startswith("then one jo") and len(progress.whole(70)) == 70
     assert stream.getvalue().count("still to come") == 2

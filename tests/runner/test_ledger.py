@@ -3,6 +3,8 @@ import dataclasses
 import pytest
 
 from trace_bench.core.errors import BudgetExceeded, UserError
+from trace_bench.core.lines import Entry
+from trace_bench.core.store import read_lines
 from trace_bench.core.types import (
     Boundary,
     Failure,
@@ -12,7 +14,7 @@ from trace_bench.core.types import (
     Trajectory,
     Turn,
 )
-from trace_bench.runner.ledger import Ledger, entry, read_ledger
+from trace_bench.runner.ledger import Ledger, entry
 
 SCORED = Trajectory(
     task="toy/tests/train/0001",
@@ -41,7 +43,7 @@ def test_a_line_holds_what_an_episode_was(tmp_path):
     ledger = Ledger(tmp_path / "ledger.jsonl", 10)
     fill(ledger, "train/a", [0])
     fill(ledger, "train/a", [1], trajectory=FAILED)
-    good, bad = read_ledger(ledger.path)
+    good, bad = read_lines(ledger.path, Entry)
     assert (good.similarity, good.success, good.tokens, good.turns) == (0.25, False, 3, 1)
     assert (good.task, good.seed, good.agent) == ("toy/tests/train/0001", 7, "grpo@0003")
     assert good.adapter == "grpo@0003" and good.purpose is Purpose.TRAINING
@@ -57,7 +59,7 @@ def test_evaluation_is_written_and_not_charged(tmp_path):
     ledger.check("test", 1000, Purpose.EVALUATION)
     assert (ledger.spent, ledger.left) == (2, 1)
     assert ledger.by_purpose() == {"training": 2, "evaluation": 5}
-    assert len(read_ledger(ledger.path)) == 7
+    assert len(read_lines(ledger.path, Entry)) == 7
 
 
 def test_the_budget_cannot_be_exceeded(tmp_path):
@@ -69,7 +71,7 @@ def test_the_budget_cannot_be_exceeded(tmp_path):
     fill(ledger, "b", [0], Purpose.ANALYSIS)
     with pytest.raises(BudgetExceeded):
         fill(ledger, "b", [1], Purpose.ANALYSIS)
-    assert len(read_ledger(ledger.path)) == 4
+    assert len(read_lines(ledger.path, Entry)) == 4
 
 
 def test_resuming_counts_lines_once(tmp_path):
@@ -84,7 +86,7 @@ def test_resuming_counts_lines_once(tmp_path):
     again.check("a", 4, Purpose.TRAINING)  # two of the four are there already
     assert fill(again, "a", range(4)) == [False, True, False, True]
     assert again.left == 0
-    assert sorted(e.index for e in read_ledger(path)) == [0, 1, 2, 3]
+    assert sorted(e.index for e in read_lines(path, Entry)) == [0, 1, 2, 3]
 
 
 def test_a_call_keeps_its_purpose(tmp_path):
@@ -103,7 +105,7 @@ def test_a_line_that_is_not_ours_is_named(tmp_path, line):
     ledger.close()
     with ledger.path.open("a") as file:
         file.write(line + "\n")
-    for read in (lambda: Ledger(ledger.path, 4), lambda: read_ledger(ledger.path)):
+    for read in (lambda: Ledger(ledger.path, 4), lambda: read_lines(ledger.path, Entry)):
         with pytest.raises(UserError, match=r"ledger\.jsonl, line 2 is corrupt"):
             read()
 

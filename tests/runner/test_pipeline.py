@@ -11,6 +11,7 @@ from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.runner.plan import training_tasks
+from trace_bench.runner.summary import machine
 from trace_bench.settings.compose import compose
 
 LIMIT = 12
@@ -56,6 +57,7 @@ def test_a_run_leaves_everything_behind(folder: Path, capsys: pytest.CaptureFixt
     assert summary["base_score"] == summary["score"]
     assert [p["checkpoint"] for p in summary["curve"]] == [0, 640]
     assert summary["wall_s"]["total"] > 0 and summary["versions"]["torch"]
+    assert summary["machine"]["processor"]
     assert len(summary["fingerprint"]) == 12 and summary["hashes"]["evaluation.jsonl"]
     idle = next(r for r in summary["table"] if r["name"] == "idle floor")
     assert idle["success"] < 1.0 and idle["difference"]["value"] == idle["success"] - 1.0
@@ -242,3 +244,11 @@ def test_tasks_in_two_splits_are_found(
     leaky = ["method=grpo", "env=custom", "env.factory=leaky:Leaky", f"run_dir={folder}"]
     assert main(leaky) == 2
     assert "64 of 64 tasks of evaluation.split=test are in env.train_split=train" in refused(capsys)
+
+
+def test_a_machines_kind_is_its_processor_and_the_kernels_and_threads_of_torch() -> None:
+    import torch
+
+    kernels, threads = torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()
+    found = machine()
+    assert found.pop("processor") and found == {"kernels": kernels, "threads": threads}

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from toy import ToySuite, toy_task
 
+from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.lines import Figures, Outcome
 from trace_bench.core.protocols import TurnRequest, Yardstick
 from trace_bench.core.store import read_lines, stable_seed
@@ -19,7 +20,7 @@ from trace_bench.core.types import AdapterRef, AgentSpec, Message, StopReason
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.merge import Mixture
-from trace_bench.policies.scripted import IdlePolicy, ScriptedPolicy, call_message, text_message
+from trace_bench.policies.scripted import IdlePolicy, ScriptedPolicy
 from trace_bench.runner.evaluation import Evaluation
 from trace_bench.runner.outcomes import KnownOutcomes
 from trace_bench.runner.progress import Clock, Progress

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from playing import play
-from toy import ToySuite, toy_task
+from toy import ToyEnv, ToySuite, toy_task
 
 from trace_bench.__main__ import main
+from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.protocols import TurnRequest
-from trace_bench.core.types import AgentSpec, Message, Trajectory
-from trace_bench.policies.scripted import (
-    FunctionPolicy,
-    ReferencePolicy,
-    call_message,
-    text_message,
-)
+from trace_bench.core.types import AgentSpec, Message, Score, Step, StopReason, Task, Trajectory
+from trace_bench.policies.scripted import FunctionPolicy, ReferencePolicy
 from trace_bench.runner.unable import unable
 
 
@@ -42,6 +39,46 @@ def test_what_it_did_is_said(reply: Message, words: list[str]) -> None:
     said = unable(episodes(lambda request: reply))
     assert said is not None and "Change `model`" in said and "\n" not in said
     assert all(text in said for text in words)
+
+
+ADD = {"name": "add", "arguments": '{"n": 1}'}
+ODD: list[Any] = [
+    [{"id": "c", "function": {"name": "add", "arguments": "{"}}],
+    [{"id": "c", "function": {"name": "add", "arguments": "[1]"}}],
+    [{"function": ADD}],
+    [{"id": ["c"], "function": ADD}],
+    [{"id": 1, "function": {"name": 1}}],
+    [{"id": "c"}],
+    ["add"],
+    5,
+    None,
+]
+
+
+class OddEnv(ToyEnv):
+    """Takes every reply; describes its tool's parameters in an odd way."""
+
+    def reset(self, task: Task) -> Step:
+        odd = {"type": "function", "function": {"name": "add", "parameters": {"properties": 3}}}
+        return replace(super().reset(task), tools=(odd,))
+
+    def step(self, action: Message) -> Step:
+        return Step(done=True, score=Score(0.0, False), stop=StopReason.DONE)
+
+
+class OddSuite(ToySuite):
+    def make(self) -> ToyEnv:
+        return OddEnv()
+
+
+@pytest.mark.parametrize("calls", ODD)
+def test_a_guest_policys_odd_calls_and_tools_end_no_run(calls: Any) -> None:
+    suite = OddSuite()
+    policy = FunctionPolicy(lambda request: {**text_message(""), "tool_calls": calls})
+    played = play(policy, suite, AgentSpec("none"), [toy_task(0), toy_task(1, "reset")], [0, 1])
+    said = unable(played)
+    assert said is not None and "in all 1 held-out" in said
+    assert ("1 calls that could not be read" in said) == (calls in ODD[:2] + ODD[4:7])
 
 
 def test_nothing_is_said_of_an_agent_that_earns_something() -> None:

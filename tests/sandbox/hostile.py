@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import Message, Step, Task
 from trace_bench.sandbox.choose import Sandbox, untrusted_suite
-from trace_bench.sandbox.docker import ContainerLimits
 from trace_bench.sandbox.suite import SandboxedSuite
 
 DEADLINE = 3.0
-SMALL = ContainerLimits(memory=256, cpus=1.0, processes=48, scratch=16, files=128)
 ACTION: Message = {"role": "assistant", "content": "go"}
 
 _TEMPLATE = '''
@@ -77,21 +75,23 @@ class Outcome:
     seconds: float
 
 
-def suite_of(body: str, limits: ContainerLimits = SMALL, workers: int = 1) -> SandboxedSuite:
+def suite_of(body: str, workers: int = 1) -> SandboxedSuite:
     """A suite whose task 0 carries out `body` in its step; task 1 is well-behaved. `body` may set
     `said` and `score`."""
     lines = ["said = 'nothing'", *body.strip("\n").split("\n"), "return said, score"]
     source = _TEMPLATE + "".join(f"    {line}\n" for line in lines)
-    sandbox = Sandbox("docker", workers, DEADLINE, 30.0, 1, limits, run="hostile")
+    sandbox = Sandbox(
+        "docker", workers, DEADLINE, 30.0, 1, 256, cpus=1.0, processes=48, scratch=16, run="hostile"
+    )
     suite = untrusted_suite(source, sandbox, print)
     assert isinstance(suite, SandboxedSuite)
     return suite
 
 
-def try_it(body: str, limits: ContainerLimits = SMALL) -> Outcome:
+def try_it(body: str) -> Outcome:
     """Carries out `body` beside a good episode in the same container, and sees to it that the good
     one ends as if nothing had been."""
-    suite = suite_of(body, limits)
+    suite = suite_of(body)
     try:
         bad, good = suite.tasks("train")
         envs = [suite.make(), suite.make()]

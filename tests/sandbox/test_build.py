@@ -21,7 +21,7 @@ root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_an_unknown_image_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["no_such_image"]) == 2
     error = capsys.readouterr().err
-    assert "unknown image 'no_such_image'; allowed: awm, base, bfcl, tau2, toolsandbox" in error
+    assert "unknown image 'no_such_image'; allowed: awm, babyai, base, bfcl, tau2" in error
 
 
 def test_a_base_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
@@ -64,7 +64,16 @@ def test_a_full_disk_is_reported_with_what_to_do(tmp_path: Path) -> None:
 
 
 def test_the_context_holds_no_model_and_no_torch(tmp_path: Path) -> None:
-    assert names() == ["awm", "base", "bfcl", "tau2", "toolsandbox", "verl"]
+    assert names() == [
+        "awm",
+        "babyai",
+        "base",
+        "bfcl",
+        "tau2",
+        "textworld_express",
+        "toolsandbox",
+        "verl",
+    ]
     assemble(tmp_path, "base")
     files = [p.relative_to(tmp_path / "context") for p in (tmp_path / "context").rglob("*")]
     heads = {"/".join(f.parts[:2]) for f in files}

@@ -12,10 +12,11 @@ import pytest
 from docker.errors import APIError
 from sandboxes import chosen, in_process, in_sandbox
 
+from trace_bench.core.lines import Entry
 from trace_bench.core.protocols import HasReference
+from trace_bench.core.store import read_lines
 from trace_bench.core.types import AgentSpec, Purpose, Trajectory, to_json
 from trace_bench.policies.scripted import ReferencePolicy
-from trace_bench.runner.ledger import read_ledger
 from trace_bench.sandbox.choose import Sandbox
 from trace_bench.sandbox.docker import LABEL, connect
 
@@ -92,7 +93,7 @@ def test_killed_containers_change_nothing(tmp_path: Path) -> None:
     assert [str(t.failure) for t in found["bad"] if t.failure] == []
     assert [to_json(t) for t in found["calm"]] == [to_json(t) for t in found["bad"]]
     assert all(t.score is not None and t.score.success for t in found["bad"])
-    ledger = read_ledger(tmp_path / "bad" / "ledger.jsonl")
+    ledger = read_lines(tmp_path / "bad" / "ledger.jsonl", Entry)
     assert sorted(e.index for e in ledger) == list(range(EPISODES))
     left = connect().containers.list(all=True, filters={"label": f"{LABEL}=faults"})
     assert left == []

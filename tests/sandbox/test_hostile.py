@@ -3,6 +3,7 @@ names the boundary, or is refused by the sandbox; the host and the other episode
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import threading
@@ -146,6 +147,24 @@ def test_a_program_in_the_scratch_space_does_not_run() -> None:
         "said = attempt(lambda: subprocess.run(['/tmp/x.sh'], check=True))"
     )
     assert outcome.said is not None and "PermissionError" in outcome.said
+
+
+def test_a_program_in_memory_has_no_more_rights_than_the_environment() -> None:
+    """SECURITY.md says so. Docker's own list of system calls allows `memfd_create`."""
+    outcome = try_it(
+        "fd = os.memfd_create('x')\nos.write(fd, open('/bin/cat', 'rb').read())\n"
+        "there = subprocess.run([f'/proc/self/fd/{fd}', '/proc/self/status'], pass_fds=[fd],\n"
+        "                       capture_output=True, text=True, check=True).stdout\n"
+        "said = json.dumps([there, open('/proc/self/status').read()])"
+    )
+    assert outcome.said is not None, outcome
+    ran, own = (
+        dict(x.split(":\t") for x in text.splitlines()) for text in json.loads(outcome.said)
+    )
+    rights = ("Uid", "Gid", "Groups", "CapPrm", "CapEff", "CapBnd", "NoNewPrivs", "Seccomp")
+    assert ran["Name"] != own["Name"] and [ran[r] for r in rights] == [own[r] for r in rights]
+    assert int(ran["CapBnd"], 16) == 0 and (ran["NoNewPrivs"], ran["Seccomp"]) == ("1", "2")
+    assert "0" not in ran["Uid"].split()
 
 
 def test_the_scratch_space_is_small() -> None:

@@ -33,7 +33,7 @@ PHONE = chosen("toolsandbox", "embedded")
 KINDS = ["process", pytest.param("docker", marks=pytest.mark.docker)]
 
 
-def sandboxed(kind: str, **changes: Any) -> Any:
+def sandboxed(kind: Any, **changes: Any) -> Any:
     suite = in_sandbox(PHONE, Sandbox(kind, run=f"test-{kind}", **changes))
     assert isinstance(suite, SandboxedSuite)
     return suite
@@ -271,6 +271,17 @@ def test_bfcl_is_played_in_its_image() -> None:
         ReferencePolicy(suite), suite, AgentSpec("r"), tasks, range(len(tasks)), max_turns=168
     )
     assert len(played) == 40
+    assert all(t.score is not None and t.score.success for t in played)
+    suite.close()
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("name", ["babyai", "textworld_express"])
+def test_a_world_of_others_is_played_in_its_image(name: str) -> None:
+    suite: Any = in_sandbox(chosen(name), Sandbox("docker", run=f"test-{name}"))
+    tasks = suite.tasks("dev")[:40]
+    policy = ReferencePolicy(suite)
+    played = play(policy, suite, AgentSpec("r"), tasks, range(len(tasks)), max_turns=40)
     assert all(t.score is not None and t.score.success for t in played)
     suite.close()
 

@@ -55,7 +55,7 @@ def agent(place: Path) -> AgentSpec:
 
 
 def agent_in(place: Path) -> AgentSpec:
-    from trace_bench.core.agent_file import read_agent
+    from trace_bench.core.beginning import read_agent
 
     return read_agent(place / "agent.json")
 

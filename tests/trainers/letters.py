@@ -81,6 +81,7 @@ def make_lab(
     suite: LettersSuite | None = None,
     on_checkpoint: Any = None,
     policy: Policy | None = None,
+    max_turns: int = 2,
 ) -> RunLab:
     """The real lab over a real policy and trainer."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +93,7 @@ def make_lab(
         player=Player(
             policy or LocalPolicy(model, batch=16, threads=1),
             Suites(suite or LettersSuite()),
-            max_turns=2,
+            max_turns=max_turns,
             max_tokens=6,
         ),
         trainer=LocalTrainer(settings, threads=1),

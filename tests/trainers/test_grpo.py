@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trace_bench.trainers.grpo import group_advantages, mismatch, policy_loss, token_weights
+from trace_bench.trainers.algorithms import Batch
+from trace_bench.trainers.grpo import (
+    Loss,
+    group_advantages,
+    mismatch,
+    policy_loss,
+    standardized,
+    token_weights,
+)
+from trace_bench.trainers.settings import Recipe
 
 NAN = float("nan")
 
 
 def advantages(rewards: list[float], group: list[int], **how: object):
-    return group_advantages(torch.tensor(rewards), torch.tensor(group), **how)  # type: ignore[arg-type]
+    centred = partial(standardized, **how)  # type: ignore[arg-type]
+    return group_advantages(torch.tensor(rewards), torch.tensor(group), centred)
 
 
 def test_advantages_by_hand() -> None:
@@ -92,11 +103,19 @@ def test_token_weights() -> None:
         token_weights(lengths, "sequence")
 
 
+def of(
+    new: torch.Tensor, old: torch.Tensor, a: torch.Tensor, w: torch.Tensor, **how: float
+) -> Loss:
+    """GRPO's loss of one trajectory."""
+    batch = Batch(new, old, a, torch.tensor([len(new)]))
+    return policy_loss(batch, w, Recipe(**how))  # type: ignore[arg-type]
+
+
 def loss(ratio: float, advantage: float, **how: float) -> tuple[float, float, float]:
     """(loss, share of clipped tokens, gradient with respect to the new log-probability)."""
     new = torch.tensor([math.log(ratio)], requires_grad=True)
     one = torch.ones(1)
-    found = policy_loss(new, torch.zeros(1), advantage * one, one, **how)
+    found = of(new, torch.zeros(1), advantage * one, one, **how)
     found.loss.backward()
     assert new.grad is not None
     return float(found.loss.detach()), float(found.clipped), float(new.grad)
@@ -129,7 +148,7 @@ def test_loss_of_several_tokens() -> None:
     old = torch.tensor([0.0, 0.0, 0.5])
     a = torch.tensor([1.0, -1.0, 1.0])
     w = torch.tensor([0.5, 0.25, 0.25])
-    found = policy_loss(new, old, a, w)
+    found = of(new, old, a, w)
     by_hand = 0.5 * -math.exp(0.1) + 0.25 * math.exp(-0.2) + 0.25 * -math.exp(-0.5)
     assert float(found.loss) == pytest.approx(by_hand)
     assert float(found.kl) == pytest.approx((-0.1 + 0.2 + 0.5) / 3)
@@ -137,7 +156,7 @@ def test_loss_of_several_tokens() -> None:
 
 def test_an_absurd_ratio_stays_finite() -> None:
     new = torch.tensor([80.0, -80.0], requires_grad=True)
-    found = policy_loss(new, torch.zeros(2), torch.tensor([-1.0, 1.0]), torch.ones(2))
+    found = of(new, torch.zeros(2), torch.tensor([-1.0, 1.0]), torch.ones(2))
     found.loss.backward()
     assert torch.isfinite(found.loss)
     assert new.grad is not None and torch.isfinite(new.grad).all()

@@ -10,12 +10,12 @@ import torch
 from recordings import recorded, write
 
 from trace_bench.__main__ import main
+from trace_bench.checklists.rewards import Cm2Settings
 from trace_bench.core.decode import convert
 from trace_bench.core.protocols import TrainingJob
 from trace_bench.core.store import read_lines, write_json
 from trace_bench.core.types import AgentSpec, Trajectory
 from trace_bench.envs.recorded.data import META
-from trace_bench.methods.grpo import Cm2Settings
 from trace_bench.trainers.grpo import credit, earned
 from trace_bench.trainers.settings import Recipe
 

@@ -3,6 +3,7 @@ and constant groups (run by .ci/verl, where verl is installed)."""
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from trace_bench.trainers.grpo import group_advantages, policy_loss, token_weights
+from trace_bench.trainers.algorithms import Batch
+from trace_bench.trainers.grpo import (
+    group_advantages,
+    policy_loss,
+    standardized,
+    token_weights,
+)
+from trace_bench.trainers.settings import Recipe
 
 pytestmark = pytest.mark.verl
 MODES = {"token": "token-mean", "trajectory": "seq-mean-token-mean"}
@@ -36,7 +44,7 @@ def rewards(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("normalize", [True, False])
 def test_advantages(verl: Any, seed: int, normalize: bool) -> None:
     values, group = rewards(seed)
-    ours = group_advantages(values, group, normalize_std=normalize)
+    ours = group_advantages(values, group, partial(standardized, normalize_std=normalize))
     mask = torch.ones(len(values), 1, dtype=torch.float64)
     theirs, _ = verl.compute_grpo_outcome_advantage(
         values[:, None].clone(), mask, group.numpy(), norm_adv_by_std_in_grpo=normalize
@@ -52,16 +60,17 @@ def test_what_verl_is_given_is_what_is_checked_here(verl: Any, normalize: bool) 
     from trace_bench.trainers.verl.spec import ESTIMATOR
     from trace_bench.trainers.verl.steps import advantages
 
-    verl.register_adv_est(ESTIMATOR)(advantages)
+    recipe = Recipe(normalize_std=normalize)
+    name = f"{ESTIMATOR}_{normalize}"
+    verl.register_adv_est(name)(partial(advantages, recipe))
     drawn = torch.tensor([2 / 3] * 8 + [0.1] * 8 + [0.0, 1.0] * 4 + [0.0])
     uid = np.array(["a"] * 8 + ["b"] * 8 + ["c"] * 8 + ["pad"], dtype=object)
     mask = (torch.arange(6) < 1 + torch.arange(25)[:, None] % 6).float()
     mask[-1] = 0.0
     last = (mask.sum(-1).long() - 1).clamp(min=0)
     rewards = torch.zeros(25, 6).scatter(1, last[:, None], drawn[:, None])
-    config = {"norm_adv_by_std_in_grpo": normalize}
-    ours, returns = verl.get_adv_estimator_fn(ESTIMATOR)(
-        token_level_rewards=rewards, response_mask=mask, index=uid, config=config
+    ours, returns = verl.get_adv_estimator_fn(name)(
+        token_level_rewards=rewards, response_mask=mask, index=uid, config={}
     )
     theirs, _ = verl.compute_grpo_outcome_advantage(
         rewards.clone(), mask, uid, norm_adv_by_std_in_grpo=normalize
@@ -109,15 +118,10 @@ def test_the_clipped_loss_and_its_gradient(
     mask = (torch.arange(24) < lengths[:, None]).double()
     real = mask.bool()
     flat = new[real].clone().requires_grad_()
-    ours = policy_loss(
-        flat,
-        old[real],
-        advantages.repeat_interleave(lengths),
-        token_weights(lengths, aggregate).double(),
-        clip_low=clips[0],
-        clip_high=clips[1],
-        dual_clip=dual,
-    )
+    spread = advantages.repeat_interleave(lengths)
+    recipe = Recipe(clip_low=clips[0], clip_high=clips[1], dual_clip=dual)
+    weights = token_weights(lengths, aggregate).double()
+    ours = policy_loss(Batch(flat, old[real], spread, lengths), weights, recipe)
     ours.loss.backward()
     given = {"clip_ratio_c": dual or 1e30}
     config = SimpleNamespace(
@@ -150,8 +154,8 @@ def test_the_divergence_that_is_shown(verl: Any) -> None:
     new, old, advantages, lengths = batch(1)
     new[0, 0] = old[0, 0]
     mask = torch.arange(24) < lengths[:, None]
-    ours = policy_loss(
-        new[mask], old[mask], advantages.repeat_interleave(lengths), token_weights(lengths)
-    )
+    spread = advantages.repeat_interleave(lengths)
+    given = Batch(new[mask], old[mask], spread, lengths)
+    ours = policy_loss(given, token_weights(lengths), Recipe())
     theirs = verl.kl_penalty(old[mask], new[mask], "k1").mean()
     torch.testing.assert_close(ours.kl, theirs, rtol=0.0, atol=1e-6)

@@ -152,14 +152,14 @@ class ProgramJudge:
 
 @dataclass(frozen=True)
 class Errors:
-    """Set error rates of a judge, for experiments. `misses`: the share of satisfied items that it
-    denies; `alarms`: the share of unsatisfied ones that it affirms, both for each verdict.
-    `correlated`: one draw decides for all verdicts of an episode (of those that begin alike)
-    instead of one for each."""
+    """Set error rates of a judge, for experiments."""
 
     misses: float = field(default=0.0, metadata=number(0, 1))
+    """Set error rate of the judge, for each verdict: satisfied items denied."""
     alarms: float = field(default=0.0, metadata=number(0, 1))
+    """Set error rate of the judge, for each verdict: unsatisfied items affirmed."""
     correlated: bool = False
+    """One draw decides for all verdicts of an episode (of those that begin alike)."""
 
     @property
     def any(self) -> bool:

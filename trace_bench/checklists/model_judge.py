@@ -24,7 +24,7 @@ from trace_bench.core.types import Message
 
 PROMPT_VERSION = "1"  # of the texts below; recorded in every run
 TRIES = 2  # answers before the episode is void
-_LONGEST = 3000  # characters of one message that the judge is shown
+LONGEST = 3000  # characters of one message that the judge is shown
 _SEEN = 300  # characters of a note, where the server holds the judge to them
 _BEFORE = 40  # messages before the turn that it is shown
 _ANSWER = Limits(2**18, depth=8, items=5000)
@@ -77,7 +77,7 @@ class ModelJudge:
 
         try:
             found = ask_until(
-                self._ask, "judge", messages, schema_of(count), read, tries=TRIES, longest=_LONGEST
+                self._ask, "judge", messages, schema_of(count), read, tries=TRIES, longest=LONGEST
             )
         except Controlled:
             return []
@@ -100,24 +100,21 @@ def schema_of(count: int) -> dict[str, Any]:
     """The schema of verdicts on so many items. It leaves a judge free to contradict itself, by
     which `read_verdicts` finds out one that only fills in a form."""
     flags = {key: {"type": "boolean"} for key in ("present", "met", "failed", "answer")}
+    return verdicts_on("item", count, {"seen": {"type": "string", "maxLength": _SEEN}, **flags})
+
+
+def verdicts_on(what: str, count: int, fields: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema of `verdicts`: a list of one object for each of so many numbered things."""
     entries = [
-        {
-            "type": "object",
-            "properties": {
-                "item": {"const": number},
-                "seen": {"type": "string", "maxLength": _SEEN},
-                **flags,
-            },
-        }
+        {"type": "object", "properties": {what: {"const": number}, **fields}}
         for number in range(1, count + 1)
     ]
     verdicts = {"type": "array", "prefixItems": entries, "minItems": count, "maxItems": count}
     return {"type": "object", "properties": {"verdicts": verdicts}}
 
 
-def read_verdicts(text: str, count: int, control: int) -> list[bool]:
-    """The verdicts on the items, without the control. Raises Controlled, or ValueError for any
-    other answer that cannot be used."""
+def entries_in(text: str, what: str, count: int) -> list[dict[str, Any]]:
+    """The objects of such a list in an answer. Raises ValueError for any other answer."""
     try:
         data = read_text(text[text.find("{") : text.rfind("}") + 1], _ANSWER)
     except Unreadable as error:
@@ -125,9 +122,15 @@ def read_verdicts(text: str, count: int, control: int) -> list[bool]:
     found = data.get("verdicts") if isinstance(data, dict) else None
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
         raise ValueError("it has no list `verdicts` of objects")
-    if [entry.get("item") for entry in found] != list(range(1, count + 1)):
-        raise ValueError(f"it does not judge the items 1 to {count}, each once and in order")
-    verdicts = [_verdict(entry) for entry in found]
+    if [entry.get(what) for entry in found] != list(range(1, count + 1)):
+        raise ValueError(f"it does not judge the {what}s 1 to {count}, each once and in order")
+    return found
+
+
+def read_verdicts(text: str, count: int, control: int) -> list[bool]:
+    """The verdicts on the items, without the control. Raises Controlled, or ValueError for any
+    other answer that cannot be used."""
+    verdicts = [_verdict(entry) for entry in entries_in(text, "item", count)]
     if verdicts.pop(control):
         raise Controlled
     return verdicts
@@ -151,7 +154,7 @@ def _described(item: Item) -> str:
         f"about: {_PARTS[item.focus]}",
         f"passes: {item.passes}",
         *(f"fails: {failure}" for failure in item.failures),
-        *(f"in a reference: {e.snippet[:_LONGEST]}" for e in item.evidence),
+        *(f"in a reference: {e.snippet[:LONGEST]}" for e in item.evidence),
     ]
     return "\n".join(lines)
 
@@ -169,24 +172,25 @@ def _scene_lines(scene: Scene) -> list[dict[str, Any]]:
     lines = [_line(message) for message in scene.before[-_BEFORE:]]
     lines.append(_line(scene.turn.user))
     for step in scene.turn.steps[:-1]:
-        lines += [_line(step.message), *({"tool": _cut(result)} for result in step.results)]
+        lines += [_line(step.message), *({"tool": cut(result)} for result in step.results)]
     step = scene.step
     last = _line(step.message)
-    return [*lines, {"step to judge": last, "results": [_cut(result) for result in step.results]}]
+    return [*lines, {"step to judge": last, "results": [cut(result) for result in step.results]}]
 
 
 def _line(message: Mapping[str, Any]) -> dict[str, Any]:
     role, text = str(message.get("role")), text_of(message)
     if role != "assistant":
-        return {role: _cut(text)}
-    out: dict[str, Any] = {"agent": _cut(visible(text))}
+        return {role: cut(text)}
+    out: dict[str, Any] = {"agent": cut(visible(text))}
     if thought := thinking(text):
-        out["thinking"] = _cut(thought)
+        out["thinking"] = cut(thought)
     if calls := message.get("tool_calls"):
-        out["calls"] = [_cut(json.dumps(call.get("function"))) for call in calls]
+        out["calls"] = [cut(json.dumps(call.get("function"))) for call in calls]
     return out
 
 
-def _cut(text: str) -> str:
-    half = _LONGEST // 2
-    return text if len(text) <= _LONGEST else f"{text[:half]} [...] {text[-half:]}"
+def cut(text: str) -> str:
+    """A message as a judge is shown it; tools may say far more."""
+    half = LONGEST // 2
+    return text if len(text) <= LONGEST else f"{text[:half]} [...] {text[-half:]}"

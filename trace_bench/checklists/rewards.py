@@ -31,18 +31,27 @@ _SAME = 1e-8  # rewards closer than this are equal
 
 
 @dataclass(frozen=True)
-class Assignment:
-    """How the reward is assigned. `weights`: the items' own; False: all items of a turn count the
-    same. `dependencies`: whether an item's event needs those before it. `decay`: the factor on a
-    backfilled event for each step between (steps only). `holders`: the fewest rollouts for a
-    baseline of a turn or item; those with fewer give no advantage. `deviation`: divide by the
-    deviation (n - 1) as GRPO does."""
+class Cm2Settings:
+    """`method.*` of `method=cm2`: how the reward is assigned. Whether advantages are divided by
+    their deviation is the trainer's setting `normalize_std`."""
 
     level: Level = "trajectory"
+    """To what advantages are assigned: the trajectory, each turn of the user, or each step."""
     weights: bool = True
+    """The items' own weights; False: all items of a turn count the same."""
     dependencies: bool = True
+    """An item counts only if the items that it depends on were satisfied before it."""
     decay: float = field(default=1.0, metadata=number(0, 1))
+    """The factor on an item's reward for each step before the one that satisfied it (step only)."""
     holders: int = field(default=5, metadata=number(2))
+    """The fewest rollouts for the baseline of a turn or an item; with fewer there is no advantage.
+    The paper drops those with four or fewer."""
+
+
+@dataclass(frozen=True)
+class Assignment(Cm2Settings):
+    """With `deviation`: divide by the deviation (n - 1) as GRPO does."""
+
     deviation: bool = False
 
 

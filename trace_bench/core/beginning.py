@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.agent_file import placed, read_agent
 from trace_bench.core.decode import convert, shaped
 from trace_bench.core.errors import UserError
-from trace_bench.core.run_files import AGENT, BEGINNING, CONFIG, SUMMARY
-from trace_bench.core.store import fingerprint, plain_file, read_object
+from trace_bench.core.limits import Limits, Unreadable, fault_of
+from trace_bench.core.run_files import AGENT, BEGINNING, CONFIG, REPAIRS, SUMMARY
+from trace_bench.core.store import fingerprint, plain_file, read_json, read_object
 from trace_bench.core.text import file_name
 from trace_bench.core.types import (
     AdapterRef,
@@ -32,6 +32,8 @@ from trace_bench.core.yaml_file import read_settings
 
 WEIGHTS = ("adapter_config.json", "adapter_model.safetensors")
 """The files of an adapter."""
+PROMPT = Limits(2**18)
+"""Of an agent's prompt: more than any context holds."""
 
 Runs = Sequence[Mapping[str, Any]]
 
@@ -226,3 +228,26 @@ def _weights(folder: Path) -> str | None:
         return None
     found = read_settings(folder / CONFIG)["model"].get("sha256")
     return None if found is None else str(found)
+
+
+def read_agent(path: Path) -> AgentSpec:
+    """The agent in a file. An adapter that lies in the folder of the file is the one meant, so that
+    a copied run uses its own; else the one where the file says. Raises UserError."""
+    try:
+        agent = convert(read_json(path), AgentSpec)
+        if fault := fault_of(agent.prompt, PROMPT):
+            raise Unreadable(f"`prompt`: {fault}")
+        return placed(agent, path.parent)
+    except Unreadable as error:
+        raise UserError(f"{path} holds no agent ({error}). {REPAIRS['agent.json']}") from error
+
+
+def placed(agent: AgentSpec, folder: Path) -> AgentSpec:
+    """The agent with the adapters that lie in the folder, where they do."""
+    adapters = tuple(replace(a, path=_own_copy(a.path, folder)) for a in agent.adapters)
+    return replace(agent, adapters=adapters)
+
+
+def _own_copy(adapter: str, folder: Path) -> str:
+    own = folder.joinpath("adapters", *Path(adapter).parts[-2:])
+    return str(own) if own.is_dir() else adapter

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import inspect
 import json
-import math
 import re
 import reprlib
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from trace_bench.core.checked import parameters
 from trace_bench.core.errors import EpisodeError
+from trace_bench.core.limits import fits
 from trace_bench.core.protocols import Ask
 from trace_bench.core.text import described
 from trace_bench.core.types import Message, Tool, boundary_of
@@ -139,15 +139,8 @@ def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
         return isinstance(value, list) and all(_fits(one, schema["items"]) for one in value)
     kind = _KINDS.get(type(value))
     if schema["type"] == "number" and kind in ("integer", "number"):
-        kind = "number" if _finite(value) else None
+        kind = "number" if fits(value) else None
     return kind == schema["type"] and value in schema.get("enum", [value])
-
-
-def _finite(value: float) -> bool:
-    try:
-        return math.isfinite(value)
-    except OverflowError:  # an integer too large for a float
-        return False
 
 
 def _short(value: Any) -> str:
@@ -165,23 +158,35 @@ def make_tool(name: str, description: str, /, **arguments: str | Mapping[str, An
         properties[argument] = schema
         required += [] if optional else [argument]
     parameters = {"type": "object", "properties": properties, "required": required}
+    return tool_json(name, description, parameters)
+
+
+def tool_json(name: str, description: str, parameters: Any) -> Tool:
+    """A tool's schema, from that of its arguments."""
     function = {"name": name, "description": description, "parameters": parameters}
     return {"type": "function", "function": function}
 
 
 def make_call(name: str, /, **arguments: Any) -> Message:
     """An assistant message with one tool call, for instance for a reference trajectory."""
-    return {
-        "role": "assistant",
-        "content": "",
-        "tool_calls": [call_json("call_0", name, arguments)],
-    }
+    return call_message(name, arguments)
 
 
-def call_json(identity: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+def call_message(name: str, arguments: Mapping[str, Any], identity: str = "call_0") -> Message:
+    """The same, for arguments of any name."""
+    return text_message("", [call_json(identity, name, arguments)])
+
+
+def text_message(text: str, calls: Sequence[Mapping[str, Any]] = ()) -> Message:
+    """An assistant message."""
+    message: Message = {"role": "assistant", "content": text}
+    return {**message, "tool_calls": list(calls)} if calls else message
+
+
+def call_json(identity: str, name: str, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
     """A tool call as a message has it, with its id."""
-    function = {"name": name, "arguments": json.dumps(arguments)}
-    return {"id": identity, "type": "function", "function": function}
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return {"id": identity, "type": "function", "function": {"name": name, "arguments": text}}
 
 
 def read_call(call: Any) -> tuple[str, dict[str, Any]]:

@@ -14,9 +14,10 @@ import types as pytypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 
 from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.types import to_json
 
 T = TypeVar("T")
 _MISSING = inspect.Parameter.empty
@@ -26,6 +27,9 @@ _SCALARS = {int: "a whole number", float: "a number", str: "a text", bool: "true
 PLACE = {"identity": False}
 """Field metadata of a setting that affects no result, such as an address or a deadline. It is not
 part of a run's identity."""
+LATER = {"later": True}
+"""Field metadata of a setting that older runs do not have. It is part of a run's identity where it
+is not the default, so that runs of before can be compared."""
 
 
 def number(low: float, high: float = float("inf")) -> dict[str, Any]:
@@ -45,6 +49,30 @@ class Parameter:
     def required(self) -> bool:
         """Whether it must be given."""
         return self.default is _MISSING
+
+
+class Chosen:
+    """What a name chooses from an open set: the settings dataclass of each choice inherits a class
+    that inherits this, by which a field is annotated. `source`: where a choice comes from; `given`:
+    what it needs besides what all have."""
+
+    source: ClassVar[str] = ""
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        return ()
+
+    @classmethod
+    def offered(cls) -> Mapping[str, type]:
+        """The classes by name."""
+        raise NotImplementedError
+
+
+def identifies(parameter: Parameter, value: Any) -> bool:
+    """Whether a setting with this value, as plain data, is part of a run's identity."""
+    if parameter.metadata.get("later") and value == to_json(parameter.default):
+        return False
+    return bool(parameter.metadata.get("identity", True))
 
 
 def build(cls: type[T], data: Any, path: str = "") -> T:
@@ -84,9 +112,12 @@ def parameters(target: Callable[..., Any]) -> Mapping[str, Parameter]:
     return of_class(target)
 
 
-def choices(hint: Any) -> dict[str, type]:
-    """What an annotation lets a name choose: of one or several dataclasses that each declare
-    `name: Literal[...]`, the class by each of its names. Empty for any other annotation."""
+def choices(hint: Any) -> Mapping[str, type]:
+    """What an annotation lets a name choose: of a `Chosen`, all that it offers; of one or several
+    dataclasses that each declare `name: Literal[...]`, the class by each of its names. Empty for
+    any other annotation."""
+    if isinstance(hint, type) and issubclass(hint, Chosen):
+        return hint.offered()
     united = get_origin(hint) in (Union, pytypes.UnionType)
     out: dict[str, type] = {}
     for cls in get_args(hint) if united else (hint,):
@@ -217,9 +248,9 @@ def _chosen(classes: Mapping[str, type], given: Any, default: Any, path: str) ->
     if not isinstance(name, str) or name not in classes:
         raise unknown("value", name, classes, path)
     cls = classes[name]
-    for key in given:
+    for key in given.keys() - parameters(cls).keys():
         owners = [n for n, other in classes.items() if key in parameters(other)]
-        if owners and name not in owners:
+        if owners:
             allowed = ", ".join(n for n in parameters(cls) if n != "name")
             raise UserError(
                 f"`{path}.{key}` is a setting of {path}={' or '.join(owners)}, and {path}={name} "

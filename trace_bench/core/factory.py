@@ -18,7 +18,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trace_bench.core.checked import Parameter, arguments, build, parameters, returns, takes_any
+from trace_bench.core.checked import (
+    Parameter,
+    arguments,
+    build,
+    identifies,
+    parameters,
+    returns,
+    takes_any,
+)
 from trace_bench.core.errors import TraceBenchError, UserError, attempt
 from trace_bench.core.protocols import RunContext, adopted
 from trace_bench.core.protocols.declared import missing
@@ -87,9 +95,10 @@ class Factory:
         cls, known = self._parameters()
         return known if cls is None else parameters(cls)
 
-    def apart(self) -> frozenset[str]:
-        """The settings that are not part of a run's identity."""
-        return frozenset(n for n, p in self.known().items() if not p.metadata.get("identity", True))
+    def identity(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Those of the settings `options`, as plain data, that are part of a run's identity."""
+        known = self.known()
+        return {k: v for k, v in options.items() if k not in known or identifies(known[k], v)}
 
     def make(self, options: Mapping[str, Any], run: RunContext, group: str, kind: type) -> Any:
         """Builds the object, see `protocols.adopted`. Raises UserError if it lacks members of the

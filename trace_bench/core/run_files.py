@@ -9,6 +9,9 @@ BEGINNING = "beginning.json"
 """The agent that the run began with (the setting `agent`), and what was spent on it."""
 TASKS = "tasks.json"
 """What each held-out task needs, {task id: [words]}, for readers (of a `Tagged` suite)."""
+DEMONSTRATED = "demonstrated.json"
+"""Beside weights that `trace_bench.tiny make` made: {suite, split, tasks: {id: fingerprint}}, what
+the agent was shown; a run leaves these tasks out of its training tasks."""
 FAULTS = "failures.txt"
 """Tracebacks of exceptions that ended episodes."""
 

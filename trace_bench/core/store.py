@@ -13,6 +13,7 @@ import json
 import math
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -121,6 +122,24 @@ def running(pid: int) -> bool:
     except PermissionError:
         return True
     return True
+
+
+@contextmanager
+def whole(out: Path) -> Iterator[Path]:
+    """A place for a folder that gets the name `out` at the end of the block, or is removed.
+    UserError for a place that is taken or cannot be written."""
+    with disk_errors(out):
+        if out.exists():
+            raise UserError(f"{shown(out)} exists already. Name another place in --out.")
+        # An absolute path: Inspect's viewer takes some relative ones for a place on the network.
+        building = out.resolve().with_name(f".{out.name}.building")
+        shutil.rmtree(building, ignore_errors=True)
+        building.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield building
+            building.rename(out)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -274,19 +293,9 @@ class Lines(Generic[T]):
     def drop(self, unwanted: Callable[[T], bool]) -> None:
         """Removes the unwanted lines: readers see the old or the new file."""
         self.close()
-        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        with disk_errors(self.path):
-            try:
-                with self.path.open("rb") as old, temporary.open("wb") as new:
-                    for number, line in enumerate(old, start=1):
-                        if not unwanted(parse_line(line, self.path, number, self._kind)):
-                            new.write(line)
-                    new.flush()
-                    os.fsync(new.fileno())
-                temporary.replace(self.path)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+        lines = enumerate(read_bytes(self.path).split(b"\n")[:-1], start=1)
+        kept = [x for n, x in lines if not unwanted(parse_line(x, self.path, n, self._kind))]
+        write_bytes(self.path, b"".join(line + b"\n" for line in kept))
 
     def close(self) -> None:
         """Closes the file; a later `append` opens it again."""

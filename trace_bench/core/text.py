@@ -9,8 +9,11 @@ from typing import Any
 
 LONGEST_ERROR = 3000  # characters of an exception's text that are kept
 LONGEST_NAME = 300  # characters of a task's id, and of other names
+# In an address's own form, and as name:password@host. What follows the @ is neither an image's
+# digest nor a number, as in the names of adapters.
 _PASSWORD = re.compile(
-    r"(?<=//)[^\s/@]+@|(?<![\w.+-])[\w.+-]{1,64}:[^\s/@'\"]{1,200}@(?=[\w-]+\.\w|localhost)"
+    r"(?<=//)[^\s/]+@|(?<![\w.+-])[\w.+-]{1,64}:[^\s/'\"]{1,200}@"
+    r"(?=\[|[\w-]+\.\w|[A-Za-z](?!ha\d+:))"
 )
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 

@@ -187,6 +187,7 @@ class Turn:
     adapter: str | None = None  # versioned adapter name that acted; None is the base model
     malformed: str | None = None  # why the reply's tool call could not be parsed
     truncated: bool = False  # the reply hit the token limit
+    thoughts: str = ""  # before the reply; only for readers of logs
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module, metadata
 from pathlib import Path
 
-from trace_bench.core.errors import EpisodeError, UserError
-from trace_bench.core.protocols import Env
+from trace_bench.core.errors import EpisodeError, UserError, unknown
+from trace_bench.core.protocols import Env, Synthesizes
 from trace_bench.core.types import Boundary, Message, Score, Step, Task
 
 
@@ -36,6 +37,39 @@ class EitherEnv(Env):
         if self._env is not None:
             self._env.close()
             self._env = None
+
+
+class NumberedSuite(Synthesizes):
+    """A suite whose tasks are numbers: of a split ("name/variant/dev/0007"), or a capability's
+    seeds ("name/variant/synthetic/CAPABILITY/7"). `sizes`: the tasks of each split."""
+
+    sizes: Mapping[str, int]
+
+    @abstractmethod
+    def numbered(self, split: str, number: int, task_id: str) -> Task:
+        """The task with that number in a split."""
+
+    def splits(self) -> Sequence[str]:
+        return tuple(self.sizes)
+
+    def tasks(self, split: str) -> list[Task]:
+        if split not in self.sizes:
+            raise unknown("split", split, self.sizes, "env.train_split or evaluation.split")
+        return [self._of(split, number) for number in range(self.sizes[split])]
+
+    def task(self, task_id: str) -> Task:
+        rest, _, number = task_id.rpartition("/")
+        kind = rest.rpartition("/")[2]
+        if number.isdecimal() and len(number) < 16:
+            made = self.synthetic(kind, int(number)) if kind in self.capabilities() else None
+            if int(number) < self.sizes.get(kind, 0):
+                made = self._of(kind, int(number))
+            if made and made.id == task_id:
+                return made
+        raise UserError(f"no task {task_id!r} in {self.name}/{self.variant}.")
+
+    def _of(self, split: str, number: int) -> Task:
+        return self.numbered(split, number, f"{self.name}/{self.variant}/{split}/{number:04d}")
 
 
 def package_folder(env: str, package: str, version: str, install: str, *modules: str) -> Path:

@@ -10,7 +10,6 @@ Needs fastapi, sqlalchemy and httpx: `pip install '.[awm]'`, or the image `awm`.
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import shutil
 import sqlite3
@@ -21,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from trace_bench.core.chat import answer_call
+from trace_bench.core.chat import answer_call, read_call, tool_json
 from trace_bench.core.protocols import Env
 from trace_bench.core.types import Message, Score, Step, StopReason, Task, Tool
 
@@ -117,23 +116,15 @@ class AwmEnv(Env):
         return TestClient(module.__dict__["app"], raise_server_exceptions=False)
 
     def _answer(self, call: Any) -> Message:
-        function = call.get("function") if isinstance(call, dict) else None
-        name = str(function.get("name", "")) if isinstance(function, dict) else ""
-        content = self._call(
-            name, function.get("arguments") if isinstance(function, dict) else None
-        )
-        return answer_call(call, content)
+        try:
+            return answer_call(call, self._call(*read_call(call)))
+        except ValueError as error:
+            return answer_call(call, f"Error: {error}")
 
-    def _call(self, name: str, arguments: Any) -> str:
+    def _call(self, name: str, given: Mapping[str, Any]) -> str:
         endpoint = self._endpoints.get(name)
         if endpoint is None:
             return f"Error: there is no tool {name!r}"
-        try:
-            given = json.loads(arguments) if isinstance(arguments, str) else arguments
-        except ValueError as error:
-            return f"Error: the arguments are not JSON ({error})"
-        if not isinstance(given, dict):
-            return "Error: the arguments must be an object"
         if strange := sorted(set(given) - set(endpoint.get("request_params") or {})):
             return f"Error: {name} has no {', '.join(strange)}"
         path, query, body = _split(endpoint, given)
@@ -199,14 +190,8 @@ def tool(endpoint: Mapping[str, Any]) -> Tool:
     said = (endpoint.get("summary"), endpoint.get("description"))
     text = ". ".join(dict.fromkeys(str(part).rstrip(".") for part in said if part))
     required = [name for name, p in given.items() if p.get("required")]
-    return {
-        "type": "function",
-        "function": {
-            "name": endpoint["operation_id"],
-            "description": text,
-            "parameters": {"type": "object", "properties": properties, "required": required},
-        },
-    }
+    parameters = {"type": "object", "properties": properties, "required": required}
+    return tool_json(endpoint["operation_id"], text, parameters)
 
 
 def _split(

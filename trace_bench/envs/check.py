@@ -9,8 +9,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trace_bench.core.chat import make_call
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Env, HasMilestones, HasReference, Suite, make_env
+from trace_bench.core.protocols import (
+    Env,
+    HasMilestones,
+    HasReference,
+    Solves,
+    Suite,
+    make_env,
+    perform,
+    performed,
+)
 from trace_bench.core.text import described
 from trace_bench.core.types import Message, Step, StopReason, Task, to_json
 from trace_bench.envs import members
@@ -88,10 +98,12 @@ def _lines(suite: Suite, tasks: Sequence[Task], stop: bool) -> Iterator[Line]:
     if not tasks:
         raise UserError("no tasks to check; change the setting `limit` or `split`")
     known, marked = isinstance(suite, HasReference), isinstance(suite, HasMilestones)
+    solving = any(isinstance(part, Solves) for part, _ in _parts(suite))
     checks: list[tuple[str, Callable[[Suite, Task], None]]] = [
         ("a task is found again by its id and survives JSON", _task_round_trip),
         ("reset gives messages and valid tool schemas", _reset),
         *([("the reference earns the full score", _reference)] if known else []),
+        *([("its solution solves it from anywhere", _solution)] if solving else []),
         ("the same task and actions give the same bytes", _same_bytes),
         ("reset discards the earlier episode", _reset_discards),
         ("environments do not touch each other", _independent),
@@ -117,32 +129,13 @@ def typical_actions(suite: Suite, task: Task) -> Sequence[Message]:
     """The reference trajectory; without one, every tool once without arguments, then a text."""
     if isinstance(suite, HasReference):
         return suite.reference(task)
-    env = make_env(suite)
-    names = [tool["function"]["name"] for tool in env.reset(task).tools]
-    env.close()
-    calls = [
-        {"id": f"c{n}", "type": "function", "function": {"name": name, "arguments": "{}"}}
-        for n, name in enumerate(names)
-    ]
-    acts: list[Message] = [
-        {"role": "assistant", "content": "", "tool_calls": [call]} for call in calls
-    ]
-    return [*acts, {"role": "assistant", "content": "That is done."}]
+    names = [tool["function"]["name"] for tool in performed(suite, task)[0].tools]
+    return [*map(make_call, names), {"role": "assistant", "content": "That is done."}]
 
 
 def idle_actions(task: Task) -> list[Message]:
     """Empty messages, enough to end the episode."""
     return [{"role": "assistant", "content": ""}] * _MAX_STEPS
-
-
-def play(env: Env, task: Task, actions: Sequence[Message]) -> list[Step]:
-    """Reset and step until the episode or the actions end."""
-    steps = [env.reset(task)]
-    for action in actions:
-        if steps[-1].done:
-            break
-        steps.append(env.step(action))
-    return steps
 
 
 def _mean(
@@ -151,7 +144,7 @@ def _mean(
     total = 0.0
     for task in tasks:
         try:
-            last = play(make_env(suite), task, actions(task))[-1]
+            last = performed(suite, task, actions(task))[-1]
         except Exception:  # already reported by a check; here the episode counts as 0
             continue
         total += last.score.similarity if last.score else 0.0
@@ -190,7 +183,7 @@ def _task_round_trip(suite: Suite, task: Task) -> None:
 
 
 def _reset(suite: Suite, task: Task) -> None:
-    step = make_env(suite).reset(task)
+    [step] = performed(suite, task)
     _check_messages(step)
     _require(not step.done, "done at reset")
     roles = [message["role"] for message in step.messages]
@@ -213,7 +206,7 @@ def _check_schema(tool: dict[str, Any]) -> str:
 
 def _reference(suite: Suite, task: Task) -> None:
     assert isinstance(suite, HasReference)
-    steps = play(make_env(suite), task, suite.reference(task))
+    steps = performed(suite, task, suite.reference(task))
     for step in steps:
         _check_messages(step)
     last = steps[-1]
@@ -221,25 +214,40 @@ def _reference(suite: Suite, task: Task) -> None:
     _require(last.score is not None and last.score.success, f"score {to_json(last.score)}")
 
 
+def _solution(suite: Suite, task: Task) -> None:
+    """From the start; and after each tool was called once, if the program can."""
+    env = make_env(suite)
+    assert isinstance(env, Solves)
+    names = [tool["function"]["name"] for tool in env.reset(task).tools]
+    for before in ([], [make_call(name) for name in names]):
+        last = perform(env, task, before)[-1]
+        actions = () if last.done else env.solution()
+        _require(bool(actions) or bool(before), "solution() has no messages at the start")
+        for action in actions:
+            last = env.step(action)
+        solved = last.score is not None and last.score.success
+        _require(solved or not actions, f"score {to_json(last.score)}")
+
+
 def _same_bytes(suite: Suite, task: Task) -> None:
     actions = typical_actions(suite, task)
-    first = _bytes(play(make_env(suite), task, actions))
-    _require(first == _bytes(play(make_env(suite), task, actions)), "two environments differ")
+    first = _bytes(performed(suite, task, actions))
+    _require(first == _bytes(performed(suite, task, actions)), "two environments differ")
 
 
 def _reset_discards(suite: Suite, task: Task) -> None:
     actions = typical_actions(suite, task)
-    fresh = _bytes(play(make_env(suite), task, actions))
+    fresh = _bytes(performed(suite, task, actions))
     env = make_env(suite)
-    play(env, task, actions[:-1])  # left in the middle
-    _require(fresh == _bytes(play(env, task, actions)), "after an unfinished episode")
-    _require(fresh == _bytes(play(env, task, actions)), "after a finished episode")
+    perform(env, task, actions[:-1])  # left in the middle
+    _require(fresh == _bytes(perform(env, task, actions)), "after an unfinished episode")
+    _require(fresh == _bytes(perform(env, task, actions)), "after a finished episode")
 
 
 def _independent(suite: Suite, task: Task) -> None:
     """Compares an episode beside another, idle one with the same episode alone."""
     actions = typical_actions(suite, task)
-    alone = _bytes(play(make_env(suite), task, actions))
+    alone = _bytes(performed(suite, task, actions))
     env, other = make_env(suite), make_env(suite)
     steps, others = [env.reset(task)], [other.reset(task)]
     for action in actions:
@@ -280,7 +288,7 @@ def _is_error(answer: str) -> bool:
 
 
 def _idle(suite: Suite, task: Task) -> None:
-    steps = play(make_env(suite), task, idle_actions(task))
+    steps = performed(suite, task, idle_actions(task))
     _require(steps[-1].done, f"no end after {_MAX_STEPS} steps")
     _check_messages(steps[-1])
 
@@ -290,7 +298,7 @@ def _milestones(suite: Suite, task: Task) -> None:
     listed = list(suite.milestones(task))
     _require(bool(listed), "milestones() names none")
     _require(not any(m.hit or m.similarity for m in listed), f"milestones() has met ones: {listed}")
-    score = play(make_env(suite), task, idle_actions(task))[-1].score
+    score = performed(suite, task, idle_actions(task))[-1].score
     found = [] if score is None else [(m.name, m.tells) for m in score.milestones]
     wanted = [(m.name, m.tells) for m in listed]
     _require(found == wanted, f"milestones() gives {wanted}, the score has {found}")

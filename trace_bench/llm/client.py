@@ -17,19 +17,24 @@ import re
 import ssl
 import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from trace_bench.core.decode import decode
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.limits import Limits, TooMuch, Unreadable, read
 from trace_bench.core.text import without_surrogates
+
+if TYPE_CHECKING:
+    from aiohttp import ClientSession
 
 JSON = dict[str, Any]
 LONGEST_PAUSE = 30.0  # seconds
 CONNECT = 10.0  # seconds for a connection
 BODY = Limits(16 * 2**20)  # of a response, decompressed
+_DIGITS = bytes(0 if 48 <= byte <= 57 else 1 for byte in range(256))  # each becomes the zero byte
 OWN_FIELDS = frozenset(
     ("model", "messages", "tools", "temperature", "max_tokens", "seed", "n", "stream", "logprobs")
 )
@@ -97,25 +102,28 @@ class Client:
     """Sends requests to one endpoint's servers. Thread-safe; `close` cancels open requests."""
 
     def __init__(self, endpoint: Endpoint) -> None:
-        import httpx
-
         self.endpoint = endpoint
         self.usage = Usage()
         self._secret = Secret(endpoint.key)
-        headers = {"Accept-Encoding": "gzip, deflate"}  # what `decompressed` reads
-        if endpoint.key:
-            headers["Authorization"] = f"Bearer {endpoint.key}"
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self._gate = asyncio.Semaphore(endpoint.concurrency)
-        self._http = httpx.AsyncClient(
+        self._http = asyncio.run_coroutine_threadsafe(self._open(), self._loop).result()
+
+    async def _open(self) -> ClientSession:
+        import aiohttp
+
+        headers = {"Accept-Encoding": "gzip, deflate", "Content-Type": "application/json"}
+        if self.endpoint.key:
+            headers["Authorization"] = f"Bearer {self.endpoint.key}"
+        context = ssl.create_default_context()
+        return aiohttp.ClientSession(
             headers=headers,
-            verify=ssl.create_default_context(),
-            trust_env=False,
-            follow_redirects=False,
-            timeout=httpx.Timeout(None, connect=CONNECT),
-            limits=httpx.Limits(max_connections=endpoint.concurrency),
+            auto_decompress=False,  # `decompressed` has a limit
+            connector=aiohttp.TCPConnector(limit=self.endpoint.concurrency, ssl=context),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT),
         )
 
     def start(self, path: str, body: JSON | None, server: int = 0) -> Future[JSON]:
@@ -141,7 +149,7 @@ class Client:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
-        await self._http.aclose()
+        await self._http.close()
 
     async def _ask(self, server: int, path: str, body: JSON | None) -> JSON:
         url = self.endpoint.urls[server].rstrip("/") + path
@@ -162,18 +170,21 @@ class Client:
 
     async def _try(self, url: str, body: JSON | None) -> tuple[JSON | None, str, float | None]:
         """One attempt: (response, error message, seconds to wait as the server asked)."""
-        import httpx
+        import aiohttp
+        import msgspec
 
         content, refused = b"", ""
+        how, data = ("GET", None) if body is None else ("POST", msgspec.json.encode(body))
         try:
             async with asyncio.timeout(self.endpoint.deadline):
-                how = "GET" if body is None else "POST"
-                async with self._http.stream(how, url, json=body) as got:
-                    content = await decompressed(got)
+                async with self._http.request(how, url, data=data, allow_redirects=False) as got:
+                    content = await decompressed(got.headers, got.content.iter_any())
+        except aiohttp.ClientResponseError as error:  # its text has what was sent, cut anywhere
+            return None, f"{type(error).__name__}: no readable HTTP", None
+        except aiohttp.ClientError as error:
+            return None, f"{type(error).__name__}: {error}", None
         except TimeoutError:
             return None, f"no answer within {self.endpoint.deadline:g} s", None
-        except httpx.HTTPError as error:
-            return None, f"{type(error).__name__}: {error}", None
         except Unreadable as error:
             refused = str(error)
         try:
@@ -181,14 +192,13 @@ class Client:
         except UnicodeDecodeError:
             raw, refused = content.decode(errors="replace"), "it is not UTF-8"
         text = self._secret.clean(raw)  # before it is shortened or stored
-        if got.status_code == 429 or got.status_code >= 500:
-            return None, f"HTTP {got.status_code}: {text[:300]}", _seconds(got.headers)
-        if got.status_code >= 300:
+        if got.status == 429 or got.status >= 500:
+            return None, f"HTTP {got.status}: {text[:300]}", _seconds(got.headers)
+        if got.status >= 300:
             self.usage.failures += 1
-            raise LLMError(f"{url}: HTTP {got.status_code}: {text[:500]}", got.status_code)
+            raise LLMError(f"{url}: HTTP {got.status}: {text[:500]}", got.status)
         try:
-            found = None if refused else without_surrogates(read(raw, BODY))
-            reply = self._secret.clean_value(found)
+            reply = self._secret.clean_value(None if refused else _value(content))
         except TooMuch as error:
             reply, refused = None, str(error)
         except Unreadable:
@@ -196,7 +206,7 @@ class Client:
             reply = {"text": reply} if reply and not reply.lstrip().startswith(("{", "[")) else None
         if refused:
             self.usage.failures += 1
-            raise RefusedAnswer(f"{url}: the answer is refused: {refused}", got.status_code)
+            raise RefusedAnswer(f"{url}: the answer is refused: {refused}", got.status)
         if not isinstance(reply, dict):
             return None, f"the answer is no JSON object: {text[:100]!r}", None
         return reply, "", None
@@ -208,15 +218,15 @@ class Client:
         return pause if wanted is None else max(pause, min(wanted, LONGEST_PAUSE))
 
 
-async def decompressed(response: Any) -> bytes:
-    """The response's body, read piece by piece. Raises Unreadable as soon as it is longer than
+async def decompressed(headers: Mapping[str, str], pieces: AsyncIterable[bytes]) -> bytes:
+    """A response's body, read piece by piece. Raises Unreadable as soon as it is longer than
     `BODY.size`, whatever it was compressed to, and for a compression that was not asked for."""
-    kind = response.headers.get("content-encoding", "identity").strip().lower()
+    kind = headers.get("content-encoding", "identity").strip().lower()
     if kind not in ("identity", "", "gzip", "x-gzip", "deflate"):
         raise Unreadable("it has another content encoding than gzip or deflate")
     unpack = None if kind in ("identity", "") else zlib.decompressobj(47)  # gzip or zlib
     body = bytearray()
-    async for piece in response.aiter_raw():
+    async for piece in pieces:
         try:
             more = unpack.decompress(piece, BODY.size + 1 - len(body)) if unpack else piece
         except zlib.error as error:
@@ -227,6 +237,14 @@ async def decompressed(response: Any) -> bytes:
     if unpack and body and not unpack.eof:
         raise Unreadable("its compressed content has no end")
     return bytes(body)
+
+
+def _value(content: bytes) -> Any:
+    """The JSON of a response, which may hold thousands of token ids. Raises Unreadable."""
+    long = bytes(300) in content.translate(_DIGITS)  # digits that may be no number of a float
+    value = read(content, BODY) if long else decode(content, object, BODY)
+    escaped = b"\\ud" in content or b"\\uD" in content
+    return without_surrogates(value) if escaped else value
 
 
 def _seconds(headers: Mapping[str, str]) -> float | None:

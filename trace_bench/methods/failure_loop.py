@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
@@ -28,7 +28,7 @@ from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.looking.analysis import Analysis, planned, refuse_analyst
 from trace_bench.methods.looking.capabilities import AnalysisSettings
-from trace_bench.methods.making import GENERATOR, Mix, draw, generator, interleave
+from trace_bench.methods.making import GENERATOR, Mix, TaskSettings, draw, generator, interleave
 
 GOES_ON = Need(
     "trainer",
@@ -39,7 +39,7 @@ GOES_ON = Need(
 
 
 @dataclass(frozen=True)
-class FailureLoopSettings(AnalysisSettings):
+class FailureLoopSettings(TaskSettings, AnalysisSettings):
     """`method.*` of `method=failure_loop`: those of TRACE's analysis, and these."""
 
     rounds: int = field(default=3, metadata={"low": 1})
@@ -47,12 +47,6 @@ class FailureLoopSettings(AnalysisSettings):
     on until nothing more is gained)."""
     analysis_share: float = field(default=0.20, metadata={"low": 0, "high": 1})
     """Part of a round that is analysis (ours: with 1,280 rollouts about one for each task)."""
-    synthetic_tasks: int = field(default=256, metadata={"low": 1})
-    """Tasks of each environment of a round."""
-    contrast_share: float = field(default=0.20, metadata={"low": 0, "high": 1})
-    """The share of them in which the capability must not be over-used."""
-    reward: Literal["similarity", "success"] = "similarity"
-    """Which number of the score is the reward."""
 
     def looks(self, budget: int) -> list[int]:
         """Analysis rollouts of every round. The rest is training, of which each round gets the same

@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
-from trace_bench.checklists.rewards import Level
-from trace_bench.core.checked import number
+from trace_bench.checklists.rewards import Cm2Settings
 from trace_bench.core.protocols import (
     AssignsAdvantages,
     HasChecklist,
@@ -35,8 +34,9 @@ from trace_bench.core.types import AgentSpec, Task
 class GrpoSettings:
     """`method.*` of `method=grpo`."""
 
-    reward: Literal["similarity", "success"] = "similarity"
-    """Which number of the score is the reward."""
+    reward: Literal["similarity", "success", "drawn"] = "similarity"
+    """Which number of the score is the reward; drawn: a random one for each rollout, which shows
+    what training gains without learning the task (method=placebo)."""
 
 
 class Grpo(Method):
@@ -99,24 +99,6 @@ ADVANTAGES = Need(
     "docs/trainers.md",
     "It would train on the similarity instead of the checklists.",
 )
-
-
-@dataclass(frozen=True)
-class Cm2Settings:
-    """`method.*` of `method=cm2`: the fields of `checklists.rewards.Assignment`. Whether advantages
-    are divided by their deviation is the trainer's setting `normalize_std`."""
-
-    level: Level = "trajectory"
-    """To what advantages are assigned: the trajectory, each turn of the user, or each step."""
-    weights: bool = True
-    """The items' own weights; False: all items of a turn count the same."""
-    dependencies: bool = True
-    """An item counts only if the items that it depends on were satisfied before it."""
-    decay: float = field(default=1.0, metadata=number(0, 1))
-    """The factor on an item's reward for each step before the one that satisfied it (step only)."""
-    holders: int = field(default=5, metadata=number(2))
-    """The fewest rollouts for the baseline of a turn or an item; with fewer there is no advantage.
-    The paper drops those with four or fewer."""
 
 
 class Cm2(Method):

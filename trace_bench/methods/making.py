@@ -10,15 +10,17 @@ the full reward, doing nothing must not. No rollout is spent here, since no agen
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import chain, zip_longest
+from itertools import chain, islice, repeat, zip_longest
+from typing import Literal
 
+from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import HasReference, Need, Suite, Synthesizes, make_env
+from trace_bench.core.protocols import HasReference, Need, Suite, Synthesizes, performed
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import Message, Score, Step, Task
+from trace_bench.core.types import Message, Score, Step, Task, Trajectory
 
 FULL = 1.0 - 1e-6  # the environments' own tolerance for a perfect score
 IDLE: Message = {"role": "assistant", "content": ""}
@@ -34,6 +36,18 @@ GENERATOR = Need(
     "With method.synthesis=select the training tasks are trained on instead; with "
     "llm.generator.by=endpoint a model writes environments.",
 )
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    """Of what is trained on synthetic tasks."""
+
+    synthetic_tasks: int = field(default=256, metadata=number(1))
+    """Distinct tasks of each environment (ours; published: a fresh seed for every group)."""
+    contrast_share: float = field(default=0.20, metadata=number(0, 1))
+    """The share of them in which the capability must not be over-used (ours)."""
+    reward: Literal["similarity", "success"] = "similarity"
+    """Which number of the tasks' score is the reward."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +80,12 @@ def seeded(suite: Suite, seed: int) -> Task:
 def play(suite: Suite, task: Task, replies: Sequence[Message], then: Message) -> Score | None:
     """Score of an episode in which the agent's turns are `replies`, and then `then` until the end;
     None if the episode never ends."""
-    env = make_env(suite)
-    try:
-        step = env.reset(task)
-        for n in range(MAX_STEPS):
-            if step.done:
-                return step.score
-            step = env.step(replies[n] if n < len(replies) else then)
-        return None
-    finally:
-        env.close()
+    return performed(suite, task, script(replies, then))[-1].score
+
+
+def script(replies: Sequence[Message], then: Message) -> Iterator[Message]:
+    """The turns of such an agent."""
+    return islice(chain(replies, repeat(then)), MAX_STEPS)
 
 
 def self_test(suite: Suite, task: Task) -> str | None:
@@ -155,26 +165,17 @@ def _by_length(suite: Suite, pool: Sequence[Task], level: int) -> Task:
     return pool[lengths.index(max(lengths) if level > 0 else min(lengths))]
 
 
-def opening(suite: Suite, task: Task) -> tuple[str, tuple[str, ...]]:
+def opening(suite: Suite, task: Task) -> str:
+    """The user's first message."""
+    return read_opening(performed(suite, task)[0])[0]
+
+
+def read_opening(first: Step | Trajectory) -> tuple[str, tuple[str, ...]]:
     """What is known before the first turn: the user's first message ("" if there is none) and the
     names of the tools at hand."""
-    return read_opening(first_step(suite, task))
-
-
-def read_opening(first: Step) -> tuple[str, tuple[str, ...]]:
-    """What `opening` returns, from the step that a reset gave."""
     heard = (m for m in first.messages if m.get("role") == "user")
     text = str(next(heard, {}).get("content") or "")
     return text, tuple(tool["function"]["name"] for tool in first.tools)
-
-
-def first_step(suite: Suite, task: Task) -> Step:
-    """What a reset gives."""
-    env = make_env(suite)
-    try:
-        return env.reset(task)
-    finally:
-        env.close()
 
 
 def interleave(lists: Sequence[Sequence[Task]]) -> tuple[Task, ...]:

@@ -30,6 +30,7 @@ from trace_bench.core.protocols import (
     Need,
     Phase,
     PlannedRun,
+    RunContext,
 )
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.types import AgentSpec, Purpose, Task, Trajectory
@@ -44,11 +45,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RftSettings(TuningSettings):
-    """`method.*` of `method=rft`. None of the numbers was searched for."""
+class SuccessSettings(TuningSettings):
+    """Fine-tuning on the agent's own successes."""
 
-    rounds: int = field(default=2, metadata={"low": 1})
-    """Rounds of rollouts and fine-tuning, each with the same part of the budget."""
     per_task: int = field(default=4, metadata={"low": 1})
     """Most distinct successes that are kept of a task in a round, so that easy tasks do not crowd
     out the others."""
@@ -58,6 +57,14 @@ class RftSettings(TuningSettings):
     """Conversations in one optimizer step."""
     learning_rate: float = field(default=0.003, metadata={"low": 0})
     """At the first step, as with trainer=local; it falls linearly to 0."""
+
+
+@dataclass(frozen=True)
+class RftSettings(SuccessSettings):
+    """`method.*` of `method=rft`. None of the numbers was searched for."""
+
+    rounds: int = field(default=2, metadata={"low": 1})
+    """Rounds of rollouts and fine-tuning, each with the same part of the budget."""
 
 
 class Rft(Method):
@@ -145,20 +152,12 @@ def tune(
 
 
 @dataclass(frozen=True)
-class DistillSettings(TuningSettings, PromptOnlySettings):
+class DistillSettings(SuccessSettings, PromptOnlySettings):
     """`method.*` of `method=distill`: those of the analysis, and these, of which none was searched
     for."""
 
     analysis_share: float = field(default=0.25, metadata={"low": 0, "high": 1})
     """Part of the budget that is analysis, at least `analysis_minimum`."""
-    per_task: int = field(default=4, metadata={"low": 1})
-    """Most distinct successes of a task that are trained on."""
-    epochs: int = field(default=4, metadata={"low": 1})
-    """Passes over them."""
-    batch: int = field(default=16, metadata={"low": 1})
-    """Conversations in one optimizer step."""
-    learning_rate: float = field(default=0.003, metadata={"low": 0})
-    """At the first step, as with trainer=local; it falls linearly to 0."""
 
     def analysis(self, budget: int) -> int:
         """Rollouts of the analysis."""
@@ -169,8 +168,8 @@ class Distill(Method):
     """The gain of prompt_only moved into the weights: rollouts with its prompt, and an adapter
     fine-tuned on those that succeed, without it."""
 
-    def __init__(self, settings: DistillSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: DistillSettings, run: RunContext) -> None:
+        self.settings, self.thinking = settings, run.thinking
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with one adapter and the prompt that it came with; the base agent itself
@@ -193,7 +192,7 @@ class Distill(Method):
             purpose=Purpose.TRAINING,
         )
         seen = [e.trajectory for e in analysis.episodes]
-        taught = plain(successes(played, self.settings.per_task), base, advised)
+        taught = plain(successes(played, self.settings.per_task), base, advised, self.thinking)
         kept = [*successes(seen, self.settings.per_task), *taught]
         lab.log(f"distill: {len(kept)} successes are kept, {len(taught)} of them with the prompt")
         return tune("distill", base, lab, self.settings, kept) if kept else base
@@ -217,14 +216,16 @@ class Distill(Method):
         return planned(self.settings, run, looks).then(tuning)
 
 
-def plain(played: Sequence[Trajectory], base: AgentSpec, advised: str) -> list[Trajectory]:
+def plain(
+    played: Sequence[Trajectory], base: AgentSpec, advised: str, thinking: bool | None
+) -> list[Trajectory]:
     """The episodes of the agent whose prompt is `advised` as if they had been run with the
     prompt of `base`: only the tokens of the first prompt change."""
     from trace_bench.play.steps import with_guidance
     from trace_bench.policies.chat import Chat
     from trace_bench.policies.local import load_tokenizer
 
-    chat = Chat(load_tokenizer(base.model), base.model)
+    chat = Chat(load_tokenizer(base.model), base.model, thinking)
     out: list[Trajectory] = []
     for t in played:
         first = t.turns[0]

@@ -74,6 +74,8 @@ class Tuning:
         from trace_bench.trainers.update import State, restore
 
         state = State.load(self.folder, self._identity(), self.lab.log)
+        for step, record in enumerate(state.records):  # taken before the program was stopped
+            self.lab.metric(phase="fine-tuning", step=step, **record)
         if not state.finished:
             sequences = self.sequences(self.learner.context)
             start = start_of(self.base)
@@ -93,8 +95,7 @@ class Tuning:
                     version = self.folder / f"{state.iteration:04d}"
                     write_adapter(version, self.learner.layers, lora, self.base.model)
                 state.save(self.folder, self.learner, optimizer)
-        for step, record in enumerate(state.records):
-            self.lab.metric(phase="fine-tuning", step=step, **record)
+                self.lab.metric(phase="fine-tuning", step=step, **state.records[step])
         tokens = sum(r["tokens"] for r in state.records)
         self.lab.log(
             f"{self.name}: {state.iteration} steps on {tokens:,} tokens, without a rollout; "

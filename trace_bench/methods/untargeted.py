@@ -40,6 +40,7 @@ from trace_bench.methods.making import (
     FULL,
     IDLE,
     Mix,
+    TaskSettings,
     draw,
     generator,
     interleave,
@@ -69,7 +70,7 @@ DOMAINS = Need(
 
 
 @dataclass(frozen=True)
-class UntargetedSettings:
+class UntargetedSettings(TaskSettings):
     """`method.*` of `method=untargeted`."""
 
     environments: str | None = None
@@ -82,12 +83,6 @@ class UntargetedSettings:
     breadth: int | None = field(default=None, metadata={"low": 1})
     """How many kinds of the pool; which, the run's seed says, and of a smaller breadth all are
     among those of a larger one. None: all."""
-    synthetic_tasks: int = field(default=256, metadata={"low": 1})
-    """Tasks of each kind."""
-    contrast_share: float = field(default=0.20, metadata={"low": 0, "high": 1})
-    """The share of them in which the capability must not be over-used."""
-    reward: Literal["similarity", "success"] = "similarity"
-    """Which number of the score is the reward."""
 
     def __post_init__(self) -> None:
         if self.environments is not None and (self.pool != "suite" or self.breadth is not None):

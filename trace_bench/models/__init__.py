@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -16,9 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trace_bench.core.checked import PLACE
+from trace_bench.core.decode import decode
 from trace_bench.core.errors import UserError
+from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import RunContext
-from trace_bench.core.store import disk_errors, reason, running, write_json
+from trace_bench.core.store import disk_errors, read_bytes, running
 
 
 @dataclass(frozen=True)
@@ -43,15 +44,21 @@ NOTE = "kept.json"  # what a model was made of; its presence says that the folde
 
 
 @dataclass(frozen=True)
-class Kept:
-    """A model of the folder. `source`: what it was made of. `parameters`: their number."""
+class Note:
+    """What stands beside a model. `source`: what it was made of. `parameters`: their number."""
 
-    name: str
-    folder: Path
     source: str
     architecture: str
     parameters: int
     template: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept(Note):
+    """A model of the folder."""
+
+    name: str
+    folder: Path
 
 
 def place(cache: Path | None) -> Path:
@@ -82,15 +89,12 @@ def read_kept(cache: Path, name: str) -> Kept:
             f"trace_bench.models get {name}` or `add` (with `--cache` for another folder), or "
             "change `model.name` or `model.cache`."
         )
+    fix = f"Remove {folder} and make the model again."
     try:
-        note = json.loads((folder / NOTE).read_text(encoding="utf-8"))
-        texts = [str(note[key]) for key in ("source", "architecture", "template")]
-        return Kept(name, folder, texts[0], texts[1], int(note["parameters"]), texts[2])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        why = reason(error) if isinstance(error, OSError | ValueError) else repr(error)
-        raise UserError(
-            f"{folder / NOTE} cannot be read ({why}). Remove {folder} and make the model again."
-        ) from error
+        note = decode(read_bytes(folder / NOTE, fix), Note)
+    except Unreadable as error:
+        raise UserError(f"{folder / NOTE} cannot be read ({error}). {fix}") from error
+    return Kept(**vars(note), name=name, folder=folder)
 
 
 def listed(cache: Path) -> list[Kept]:
@@ -132,13 +136,6 @@ def taken(cache: Path, name: str) -> UserError:
     return UserError(
         f"{cache / name} is there already. Choose another `--name`, or remove that folder first."
     )
-
-
-def write_note(
-    folder: Path, source: str, architecture: str, parameters: int, template: str
-) -> None:
-    note = {"source": source, "architecture": architecture}
-    write_json(folder / NOTE, {**note, "parameters": parameters, "template": template})
 
 
 def _tidy(cache: Path) -> None:

@@ -13,21 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.chat import make_tool
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.core.store import plain_file, read_bytes, reason
-from trace_bench.models import write_note
+from trace_bench.core.store import plain_file, read_bytes, reason, write_json
+from trace_bench.models import NOTE, Note
 from trace_bench.tiny.template import CHAT_TEMPLATE, END, START
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 OWN, HERMES = "own", "hermes"
-_TOOL = {
-    "type": "function",
-    "function": {
-        "name": "zqxtool",
-        "description": "A tool.",
-        "parameters": {"type": "object", "properties": {"x": {"type": "string"}}, "required": []},
-    },
-}
+_TOOL = make_tool("zqxtool", "A tool.", x="string?")
 
 
 def convert(source: Path, folder: Path, template: str, said: str = "") -> None:
@@ -54,7 +48,7 @@ def convert(source: Path, folder: Path, template: str, said: str = "") -> None:
         tokenizer.save_pretrained(folder)
     size = sum(p.numel() for p in model.parameters())
     kind = str(model.config.model_type)
-    write_note(folder, said or str(source.resolve()), kind, size, template)
+    write_json(folder / NOTE, Note(said or str(source.resolve()), kind, size, template))
 
 
 def _template(template: str) -> str | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from trace_bench.core.errors import TraceBenchError, UserError, attempt
+from trace_bench.core.errors import TraceBenchError, UserError, attempt, unknown
 from trace_bench.core.protocols import Suite
-from trace_bench.core.store import canonical
+from trace_bench.core.store import canonical, fingerprint
 from trace_bench.core.text import described, visible
 from trace_bench.core.types import Task
 
 GENERATED = "generated/"
+DEMO = "demo"  # the split for demonstrations, of suites that have one
 
 
 def generated_key(name: str) -> str:
@@ -83,6 +84,13 @@ def splits_of(suite: Suite) -> list[str]:
     return found
 
 
+def chosen_of(suite: Suite, split: str) -> str:
+    """The split, which a command was given. Raises UserError if there is none of that name."""
+    if split not in (there := splits_of(suite)):
+        raise unknown("split", split, there, "split")
+    return split
+
+
 def tasks_of(suite: Suite, split: str, some: bool = True) -> list[Task]:
     """The tasks of a split, in order. Raises UserError if `tasks` raises, returns none (unless
     `some` is False), anything but tasks, or two tasks with the same id."""
@@ -102,11 +110,17 @@ def in_both(suite: Suite, first: str, second: str) -> list[str]:
     """The ids of those tasks of the split `second` that `first` has too: two tasks are the same if
     their data is equal, or without data, their seed. Raises UserError for data that is not
     JSON-safe."""
-    known = {_content(task) for task in tasks_of(suite, first, some=False)}
-    return [task.id for task in tasks_of(suite, second, some=False) if _content(task) in known]
+    known = {content(task) for task in tasks_of(suite, first, some=False)}
+    return [task.id for task in tasks_of(suite, second, some=False) if content(task) in known]
 
 
-def _content(task: Task) -> str:
+def tags(task: Task, keys: Sequence[str]) -> list[str]:
+    """The words of a task under its suite's `tag_keys`."""
+    return [str(word) for key in keys for word in task.data.get(key, ())]
+
+
+def content(task: Task) -> str:
+    """What makes a task the same as another one."""
     if not task.data:
         return f"seed {task.seed}"
     try:
@@ -115,6 +129,11 @@ def _content(task: Task) -> str:
         raise UserError(
             f"the data of task {task.id} is not JSON-safe ({error}). Change `env`."
         ) from error
+
+
+def mark(task: Task) -> str:
+    """A fingerprint of a task's content."""
+    return fingerprint({"task": content(task)})
 
 
 def _asked(suite: Suite, call: str, ask: Callable[[], Sequence[Any]]) -> list[Any]:

@@ -24,6 +24,7 @@ def local_policy(run: RunContext) -> LocalPolicy:
         threads=run.threads,
         device=run.device,
         dtype=run.dtype,
+        thinking=run.thinking,
     )
 
 

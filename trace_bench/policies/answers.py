@@ -5,13 +5,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from trace_bench.core.limits import Limits, Unreadable, read
+from trace_bench.core.chat import call_json, text_message
+from trace_bench.core.limits import Unreadable
 from trace_bench.core.types import Message
-from trace_bench.policies.chat import parse_text
+from trace_bench.policies.formats import (
+    THINK,
+    THOUGHT,
+    Malformed,
+    Reply,
+    apart,
+    as_call,
+    json_of,
+    read_reply,
+)
+from trace_bench.policies.formats.hermes import Hermes
 
-ARGUMENTS = Limits(2**20)  # of one tool call
+_HERMES = Hermes()
 LARGEST_ID = 2**24  # no vocabulary has as many tokens
 LEAST_LOGPROB = -1000.0  # a token with less is never sampled; vLLM writes -9999 for minus infinity
 
@@ -26,37 +38,44 @@ def first_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
-def read_message(message: Mapping[str, Any], turn: int) -> tuple[Message, str | None]:
-    """The assistant message from a server's response, and why a tool call in it could not be
-    parsed (None: no error). Calls that the server left in the text are parsed too."""
+def read_message(message: Mapping[str, Any], turn: int) -> Reply:
+    """The assistant's turn from a server's response. Calls that the server left in the text are
+    parsed too, in Hermes' format, and so are thoughts, also those that begin in the prompt."""
     content = message.get("content") or ""
     if not isinstance(content, str):
         raise TypeError(f"the message's content is {type(content).__name__}, not a text")
-    content = content.strip()
+    thoughts = message.get("reasoning") or message.get("reasoning_content") or ""
+    if not isinstance(thoughts, str):
+        raise TypeError(f"the message's reasoning is {type(thoughts).__name__}, not a text")
+    first = content.partition(THOUGHT)[0]
+    opened = first != content and THINK not in first and Hermes.begin not in first
+    reply = read_reply(content, turn, _HERMES, opened=opened)
+    thoughts = "\n".join(filter(None, (thoughts.strip(), reply.thoughts)))
     calls = message.get("tool_calls") or []
     if not calls:
-        return parse_text(content, turn)
+        return replace(reply, thoughts=thoughts)
+    content = apart(content, Hermes.begin, opened)[1].strip()
     out = []
     for i, call in enumerate(calls):
         function = call.get("function") or {}
         name, arguments = str(function.get("name")), function.get("arguments") or "{}"
         if not isinstance(arguments, str):  # some servers send the object itself
             arguments = json.dumps(arguments, ensure_ascii=False)
-        fault = _fault(arguments)
-        if fault:
+        try:
+            as_call({"name": name, "arguments": json_of(arguments)})
+        except Malformed as error:
             text = f"{content}<tool_call>{json.dumps(name)} {arguments}</tool_call>"
-            return {"role": "assistant", "content": text}, fault
-        function = {"name": name, "arguments": arguments}
-        out.append({"id": f"call_{turn}_{i}", "type": "function", "function": function})
-    return {"role": "assistant", "content": content, "tool_calls": out}, None
+            return Reply(text_message(text), thoughts, str(error))
+        out.append(call_json(f"call_{turn}_{i}", name, arguments))
+    return Reply(text_message(content, out), thoughts)
 
 
-def _fault(arguments: str) -> str | None:
-    try:
-        found = read(arguments, ARGUMENTS)
-    except Unreadable as error:
-        return f"not JSON: {error}"
-    return None if isinstance(found, dict) else '"arguments" is not an object'
+def remembered(reply: Reply) -> Message:
+    """The turn as servers get it back: with its thoughts, which their template keeps or drops, by
+    vLLM's present and former name."""
+    if not reply.thoughts:
+        return reply.message
+    return {**reply.message, "reasoning": reply.thoughts, "reasoning_content": reply.thoughts}
 
 
 def check_ids(ids: Any, whose: str, most: int, vocabulary: int = LARGEST_ID) -> None:
@@ -67,6 +86,12 @@ def check_ids(ids: Any, whose: str, most: int, vocabulary: int = LARGEST_ID) -> 
         raise Unreadable(f"the token ids of {whose} are {type(ids).__name__}, not a list")
     if len(ids) > most:
         raise Unreadable(f"{len(ids)} token ids for {whose}, which can have at most {most}")
+    if (
+        set(map(type, ids)) <= {int}
+        and min(ids, default=0) >= 0
+        and max(ids, default=0) < vocabulary
+    ):
+        return
     for token in ids:
         if type(token) is not int or not 0 <= token < vocabulary:
             raise Unreadable(f"{str(token)[:40]!r} in {whose} is not the id of a token")

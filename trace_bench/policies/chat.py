@@ -3,13 +3,9 @@
 A conversation is never tokenized twice. The first prompt is the template's rendering of the first
 messages; each later piece is what the template adds for new messages after a finished assistant
 turn. Sampled ids are kept exactly. A check, once per tokenizer, verifies that the template itself
-would render the same concatenation.
-
-Tool calls are parsed in the Hermes format that Qwen3 uses:
-
-    <tool_call>
-    {"name": "...", "arguments": {...}}
-    </tool_call>
+would render the same concatenation, and finds the format of tool calls that it writes. So thoughts
+stay in the conversation that the model reads, also where its template would drop them from earlier
+turns.
 """
 
 from __future__ import annotations
@@ -17,19 +13,34 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
 
+from trace_bench.core.chat import call_json, make_call, make_tool, text_message
 from trace_bench.core.errors import UserError
-from trace_bench.core.limits import Limits, Unreadable, read
-from trace_bench.core.text import between, without_surrogates
 from trace_bench.core.types import Message, Tool
+from trace_bench.policies.formats import THINK, THOUGHT, Format, Reply, apart, cut, read_reply
+from trace_bench.policies.formats.hermes import Hermes
+from trace_bench.policies.formats.llama import Llama
+from trace_bench.policies.formats.mistral import Mistral
+from trace_bench.policies.formats.qwen_coder import QwenCoder
 
-CALL = Limits(2**20)  # of the text of one tool call
-_CALL_TAG = "<tool_call>"
-_SENTINEL = "zqxsentinelxqz"
+FORMATS: tuple[Format, ...] = (Hermes(), Hermes(objects=True), QwenCoder(), Llama(), Mistral())
+_SENTINEL, _LAST = "zqxsentinelxqz", "zqxlastxqz"
+_PROBE: Tool = make_tool("probe", "A probe.", text="string", count="integer", on="boolean")
+_ARGUMENTS = {"text": 'a "b"', "count": 2, "on": True}
+_TALK: tuple[Message, ...] = (
+    {"role": "system", "content": "S."},
+    {"role": "user", "content": "One?"},
+    make_call("probe", text="a b"),
+    {"role": "tool", "tool_call_id": "call_0", "name": "probe", "content": "1"},
+    text_message("Two."),
+    {"role": "user", "content": "Three."},
+)
+_NO_THOUGHT = re.compile(f"{THINK}\\s*({THOUGHT}\\s*)?$")
 _LONG = 20_000  # characters; a text with more is encoded so that other threads go on meanwhile
 _REMEMBERED = 1_000_000  # tokens of cached first prompts, which the rollouts of a task share
 
@@ -37,12 +48,18 @@ _REMEMBERED = 1_000_000  # tokens of cached first prompts, which the rollouts of
 class Chat:
     """A model's chat format.
 
-    `stop` is the id that ends an assistant turn. Raises UserError for a tokenizer without a chat
-    template, or with one whose prompts cannot grow by appending.
+    `stop` is the id that ends an assistant turn; `calls` how the model writes tool calls; `opened`
+    whether the prompt ends inside a thought.
+    `thinking`: whether it is to think (None: as the template does by itself). Raises UserError for
+    a tokenizer without a chat template, or with one whose prompts cannot grow by appending, whose
+    calls are in no known format, or that takes no `thinking`.
     """
 
-    def __init__(self, tokenizer: Any, name: str = "the model") -> None:
+    def __init__(
+        self, tokenizer: Any, name: str = "the model", thinking: bool | None = None
+    ) -> None:
         self.name = name
+        self._options = {} if thinking is None else {"enable_thinking": thinking}
         self._tokenizer = tokenizer
         if not getattr(tokenizer, "chat_template", None):
             raise UserError(
@@ -59,6 +76,8 @@ class Chat:
         self._remembered = 0  # tokens in the cache
         self._lock = threading.Lock()  # of the cache: servers read prompts in several threads
         self._frames: dict[str, tuple[str, str] | None] = {}
+        self.calls = self._format()
+        self.opened = self._begun().endswith(THINK)
         self._check()
 
     def first(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[int, ...]:
@@ -125,17 +144,15 @@ class Chat:
             )
         return self._encode(text + self._stop_text)
 
-    def parse(self, ids: Sequence[int], turn: int) -> tuple[Message, str | None]:
-        """Decodes sampled `ids`: the assistant message, and why a tool call in it could not be
-        parsed (None: no error). A malformed reply keeps its whole text as content."""
-        return parse_text(self._text(ids), turn)
+    def parse(self, ids: Sequence[int], turn: int, tools: Sequence[Tool]) -> Reply:
+        """Decodes sampled `ids`. `tools`: whose arguments' types count where a format has none."""
+        return read_reply(self._text(ids), turn, self.calls, tools, self.opened)
 
     def partial(self, ids: Sequence[int]) -> str:
         """The text before the first tool call in sampled `ids` that are not all there yet, without
-        what later ids may still change: a tag or a character that has only begun."""
-        text = self._text(ids).partition(_CALL_TAG)[0].strip().rstrip("\ufffd")
-        begun = next(n for n in range(len(_CALL_TAG), -1, -1) if text.endswith(_CALL_TAG[:n]))
-        return text[: len(text) - begun].rstrip()
+        thoughts and what later ids may still change: a tag or a character that has only begun."""
+        said = apart(self._text(ids), self.calls.begin, self.opened)[1]
+        return cut(self.calls.before(said).strip().rstrip("\ufffd"), THINK).rstrip()
 
     def _text(self, ids: Sequence[int]) -> str:
         ids = ids[:-1] if ids and ids[-1] == self.stop else ids
@@ -157,10 +174,11 @@ class Chat:
     ) -> str:
         try:
             return self._tokenizer.apply_chat_template(
-                list(messages),
+                [self.calls.prepared(message) for message in messages],
                 tools=list(tools) or None,
                 add_generation_prompt=prompt,
                 tokenize=False,
+                **self._options,
             )
         except Exception as error:  # templates may raise any exception
             raise UserError(
@@ -195,8 +213,10 @@ class Chat:
     def _rendered_increment(self, messages: Sequence[Message]) -> str:
         """The messages, rendered after a fixed short conversation and cut off after the end of that
         conversation's assistant turn."""
-        text = self._render([*_opening(messages), *messages])
-        _, found, rest = text.partition(_SENTINEL)
+        opening = _opening(messages)
+        text = self._render([*opening, *messages])
+        mark = _LAST if opening[-1].get("tool_calls") else _SENTINEL
+        _, found, rest = text.partition(mark)
         _, ended, rest = rest.partition(self._stop_text)
         if not found or not ended:
             raise UserError(
@@ -205,25 +225,41 @@ class Chat:
             )
         return rest
 
+    def _begun(self) -> str:
+        """How the prompt begins the assistant's turn, without white space at the end."""
+        return self._render(_TALK[:2]).removeprefix(self._render(_TALK[:2], prompt=False)).rstrip()
+
+    def _format(self) -> Format:
+        """The format in which the template writes a call. Raises UserError for one of no format."""
+        message = {**_TALK[2], "tool_calls": [call_json("call_0_0", "probe", _ARGUMENTS)]}
+        seen, self.calls = "", FORMATS[0]
+        before = _NO_THOUGHT.sub("", self._render(_TALK[:2], [_PROBE]))
+        for known in FORMATS:
+            self.calls = known
+            try:
+                seen = self._render([*_TALK[:2], message], [_PROBE], prompt=False)
+            except UserError:  # a template may refuse what is prepared for another format
+                continue
+            differs = [a != b for a, b in zip(before, seen, strict=False)]
+            start = differs.index(True) if True in differs else len(differs)
+            seen = seen[start:]
+            _, begun, call = seen.partition(known.begin)
+            text = (begun + call).partition(self._stop_text)[0]
+            read = read_reply(text, 0, known, [_PROBE]).message
+            if read.get("tool_calls") == message["tool_calls"]:
+                return known
+        names = ", ".join(dict.fromkeys(type(f).__name__ for f in FORMATS))
+        raise UserError(
+            f"the chat template of {self.name} writes tool calls as {seen[-160:]!r}, which is none "
+            f"of the known formats: {names}. Change the setting `model`."
+        )
+
     def _check(self) -> None:
-        """Raises UserError unless prompts grow by appending and tool calls can be parsed."""
-        call = {"name": "probe", "arguments": {"text": "a b"}}
-        message = {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"id": "call_0", "type": "function", "function": call}],
-        }
-        talk: list[Message] = [
-            {"role": "system", "content": "S."},
-            {"role": "user", "content": "One?"},
-            message,
-            {"role": "tool", "tool_call_id": "call_0", "name": "probe", "content": "1"},
-            {"role": "assistant", "content": "Two."},
-            {"role": "user", "content": "Three."},
-        ]
-        for end in (2, 4):
-            before, after = self._render(talk[:end]), self._render(talk[: end + 2])
-            tail = self._stop_text + self._increment(talk[end + 1 : end + 2])
+        """Raises UserError unless prompts grow by appending, and `thinking` changes something."""
+        for end, what in ((2, "tool calls"), (4, "the assistant turn 'Two.'")):
+            before, after = self._render(_TALK[:end]), self._render(_TALK[: end + 2])
+            before = _NO_THOUGHT.sub("", before)  # of the turn to come; histories have none
+            tail = self._stop_text + self._increment(_TALK[end + 1 : end + 2])
             if not (after.startswith(before) and after.endswith(tail)):
                 raise UserError(
                     f"the chat template of {self.name} rewrites earlier turns, so prompts cannot "
@@ -231,67 +267,31 @@ class Chat:
                     "Use a template that keeps them; change the setting `model`."
                 )
             body = after[len(before) : len(after) - len(tail)]
-            if end == 2:
-                self._check_call(body)
-            elif body != "Two.":
+            reply = read_reply(body, 0, self.calls).message
+            if reply["content"] != _TALK[end]["content"] or ("tool_calls" in reply) != (end == 2):
                 raise UserError(
-                    f"the chat template of {self.name} writes the assistant turn 'Two.' as "
-                    f"{body[:80]!r}; needed: the text as it is, ended by the eos token "
-                    f"{self._stop_text!r}. Change the setting `model`."
+                    f"the chat template of {self.name} writes {what} as {body[:80]!r}; needed: "
+                    f"the text as it is, ended by the eos token {self._stop_text!r}. Change the "
+                    "setting `model`."
                 )
-
-    def _check_call(self, text: str) -> None:
-        reply, malformed = parse_text(text, 0)
-        if malformed or reply["content"] or "tool_calls" not in reply:
-            raise UserError(
-                f"the chat template of {self.name} writes tool calls as {text[:80]!r}; needed: "
-                '<tool_call>{"name": ..., "arguments": {...}}</tool_call>. Change the setting '
-                "`model`."
-            )
-
-
-def parse_text(text: str, turn: int) -> tuple[Message, str | None]:
-    """An assistant message from text with Hermes tool calls; see `Chat.parse`."""
-    blocks, content = between(text, "<tool_call>", "</tool_call>")
-    calls = []
-    for i, block in enumerate(blocks):
-        call, reason = _parse_call(block, f"call_{turn}_{i}")
-        if call is None:
-            return {"role": "assistant", "content": text}, reason
-        calls.append(call)
-    if "<tool_call>" in content or "</tool_call>" in content:
-        return {"role": "assistant", "content": text}, "an unclosed <tool_call> block"
-    message: Message = {"role": "assistant", "content": content.strip()}
-    if calls:
-        message["tool_calls"] = calls
-    return message, None
-
-
-def _parse_call(block: str, call_id: str) -> tuple[dict[str, Any] | None, str]:
-    try:
-        data = without_surrogates(read(block, CALL))
-    except Unreadable as error:
-        return None, f"not JSON: {error}"
-    if not isinstance(data, dict) or not isinstance(data.get("name"), str):
-        return None, 'no string "name"'
-    arguments = data.get("arguments", {})
-    if not isinstance(arguments, dict):
-        return None, '"arguments" is not an object'
-    function = {"name": data["name"], "arguments": json.dumps(arguments, ensure_ascii=False)}
-    return {"id": call_id, "type": "function", "function": function}, ""
+        own = self._options
+        if own:
+            self._options = {"enable_thinking": not own["enable_thinking"]}
+            other = self._begun()
+            self._options = own
+            if other == self._begun():
+                raise UserError(
+                    f"the chat template of {self.name} has no `enable_thinking`, which "
+                    f"policy.thinking={own['enable_thinking']} sets. Set `policy.thinking` to null."
+                )
 
 
 def _opening(messages: Sequence[Message]) -> list[Message]:
-    """A short conversation that `messages` may follow: a turn with as many calls as results."""
-    results = [m for m in messages if m["role"] == "tool"]
-    turn: Message = {"role": "assistant", "content": _SENTINEL}
-    if results:
-        turn["tool_calls"] = [
-            {
-                "id": m.get("tool_call_id") or "call_0",
-                "type": "function",
-                "function": {"name": m.get("name") or "f", "arguments": {}},
-            }
-            for m in results
-        ]
-    return [{"role": "user", "content": "u"}, turn]
+    """A short conversation that `messages` may follow: a turn with a call where they are results.
+    One call, as some templates allow no more."""
+    calls = [
+        call_json(m.get("tool_call_id") or "call_0", m.get("name") or "f", {"text": _LAST})
+        for m in messages
+        if m["role"] == "tool"
+    ]
+    return [{"role": "user", "content": "u"}, text_message(_SENTINEL, calls[-1:])]

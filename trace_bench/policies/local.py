@@ -40,6 +40,7 @@ _STATES = 1024  # prompts whose states are remembered
 class _Open:
     """The state of an episode between its turns."""
 
+    tools: tuple[Tool, ...]
     messages: tuple[Message, ...] = ()  # of the turn that is being sampled
     prompt: tuple[int, ...] = ()
     ids: tuple[int, ...] = ()  # all tokens before the prompt
@@ -54,7 +55,8 @@ class LocalPolicy(RanksLabels, ShowsState):
     `batch`: live episodes, and the most rows in one forward call; memory for keys and values grows
     with `batch` times the longest episode. `context`: the most tokens of an episode (default: the
     model's limit, at most 1024). `threads`: sets torch's thread count for the process. `dtype`: the
-    numbers of the model's products. Raises UserError for a model that cannot be loaded or run.
+    numbers of the model's products. `thinking`: as for `Chat`. Raises UserError for a model that
+    cannot be loaded or run.
     """
 
     repeatable = True
@@ -68,6 +70,7 @@ class LocalPolicy(RanksLabels, ShowsState):
         threads: int | None = None,
         device: str = "cpu",
         dtype: DType = "auto",
+        thinking: bool | None = None,
     ) -> None:
         import torch
 
@@ -79,7 +82,7 @@ class LocalPolicy(RanksLabels, ShowsState):
         model, tokenizer = load_model(model_path, device, dtype)
         self.capacity = batch
         self.context: int = context_of(model.config, context)
-        self.chat = Chat(tokenizer, str(model_path))
+        self.chat = Chat(tokenizer, str(model_path), thinking)
         self._model = model
         self._backend = backend_of(model, batch, self.context)
         self._engine = Engine(self._backend, batch, self.context, self.chat.stop)
@@ -114,7 +117,7 @@ class LocalPolicy(RanksLabels, ShowsState):
     def guides(self) -> Guides:
         """Makes guides, each of which holds one turn to a form. Raises UserError if the package is
         missing or the tokenizer cannot be used."""
-        return Guides(self._tokenizer, self._backend.vocab, self.chat.stop)
+        return Guides(self._tokenizer, self._backend.vocab, self.chat)
 
     def submit(
         self, requests: Sequence[TurnRequest], guides: Mapping[int, Guide] = MappingProxyType({})
@@ -209,7 +212,7 @@ class LocalPolicy(RanksLabels, ShowsState):
         if name is not None and name not in self._adapters:
             raise unknown("adapter", name, self._adapters, "agent.adapters")
         if episode is None:
-            episode = self._open[request.episode] = _Open(adapter=request.adapter)
+            episode = self._open[request.episode] = _Open(request.tools, adapter=request.adapter)
             ids = self.chat.first(request.messages, request.tools)
         else:
             ids = self.chat.following(request.messages, episode.finished)
@@ -239,19 +242,20 @@ class LocalPolicy(RanksLabels, ShowsState):
             acting = f"adapter {episode.adapter!r}" if episode.adapter else "base model"
             text = f"the logits are not finite: the weights of the {acting} are out of all bounds"
             return TurnReply(sampled.episode, None, error=text)
-        reply, malformed = self.chat.parse(sampled.ids, episode.turns)
+        reply = self.chat.parse(sampled.ids, episode.turns, episode.tools)
         episode.turns += 1
         episode.finished = not sampled.truncated
         episode.ids = (*episode.ids, *episode.prompt, *sampled.ids)
         turn = Turn(
             messages=episode.messages,
-            reply=reply,
+            reply=reply.message,
             prompt_ids=episode.prompt,
             token_ids=sampled.ids,
             logprobs=sampled.logprobs,
             adapter=episode.adapter,
-            malformed=malformed,
+            malformed=reply.malformed,
             truncated=sampled.truncated,
+            thoughts=reply.thoughts,
         )
         return TurnReply(sampled.episode, turn)
 

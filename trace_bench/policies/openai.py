@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import json
 import queue
+import reprlib
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from trace_bench.core.checked import PLACE, number
+from trace_bench.core.checked import LATER, PLACE, number
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, fault_of
 from trace_bench.core.protocols import RanksLabels, RunContext, TurnReply, TurnRequest
-from trace_bench.core.store import stable_seed
+from trace_bench.core.store import read_object, stable_seed
 from trace_bench.core.types import AgentSpec, Message, Tool, Turn
 from trace_bench.llm.client import (
     Client,
@@ -40,8 +41,13 @@ from trace_bench.policies.answers import (
     check_logprobs,
     first_choice,
     read_message,
+    remembered,
 )
+from trace_bench.policies.formats import Reply
 from trace_bench.policies.served import ContextFull, Servers, try_servers
+
+if TYPE_CHECKING:
+    from trace_bench.policies.chat import Chat
 
 CHAT = "/chat/completions"
 CONFIG = "config.json"  # of a model's folder
@@ -67,6 +73,10 @@ class OpenAISettings:
     """Further attempts after 429, 5xx, lost connections and deadlines."""
     extra: Mapping[str, Any] | None = None
     """More fields of every request, such as {chat_template_kwargs: {...}}."""
+    parse: Literal["server", "tokens"] = field(default="server", metadata=LATER)
+    """Who reads calls and thoughts in a turn. server: what its parsers were started with; tokens:
+    this program, from the sampled ids of a vLLM, with the tokenizer in `model.path`: no parser
+    is needed there (docs/models.md has the formats)."""
 
 
 @dataclass
@@ -77,25 +87,37 @@ class _Conversation:
     adapter: str | None
     tools: tuple[Tool, ...]
     history: list[Message] = field(default_factory=list)
+    spoken: int = 0  # characters of tools and history as JSON
     ids: tuple[int, ...] = ()  # all tokens so far
     exact: bool = True  # `ids` are the tokens that the server read and sampled
     tight: bool = False  # the context cannot hold the prompt and a whole turn any more
     turns: int = 0
     reloaded: bool = False  # its adapter had to be loaded again
 
+    def add(self, messages: Sequence[Message]) -> None:
+        self.history += messages
+        self.spoken += len(json.dumps(messages))  # in ASCII: no shorter than in UTF-8
+
 
 class OpenAIPolicy(RanksLabels):
     """`model`: the base model's name on the
-    servers; `extra`: further fields of every request. No server is asked before `try_turn` or
+    servers; `extra`: further fields of every request; `chat`: reads the sampled ids in place of the
+    servers' parsers. No server is asked before `try_turn` or
     `load`, which raise UserError if one does not answer or does not have the model."""
 
     repeatable = False  # a server's answers depend on its other load
     at_servers = True
 
     def __init__(
-        self, endpoint: Endpoint, model: str, *, capacity: int, extra: Mapping[str, Any] | None
+        self,
+        endpoint: Endpoint,
+        model: str,
+        *,
+        capacity: int,
+        extra: Mapping[str, Any] | None,
+        chat: Chat | None = None,
     ) -> None:
-        self.capacity = capacity
+        self.capacity, self._chat = capacity, chat
         self.model = model
         self._vocabulary = LARGEST_ID
         self._extra = dict(extra or {})
@@ -113,8 +135,13 @@ class OpenAIPolicy(RanksLabels):
         """Refuses ids that the model in this folder does not have, where it is one: a trainer that
         reads its weights there could not look them up."""
         if (folder / CONFIG).is_file():
-            found = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
-            self._vocabulary = int(found.get("vocab_size", LARGEST_ID))
+            size = read_object(folder / CONFIG).get("vocab_size", LARGEST_ID)
+            if type(size) is not int or size < 1:
+                raise UserError(
+                    f"`vocab_size` in {folder / CONFIG} is {reprlib.repr(size)}; allowed: a whole "
+                    "number from 1. Change `model`."
+                )
+            self._vocabulary = size
 
     def usage(self) -> dict[str, int]:
         """Requests, retries and tokens so far."""
@@ -196,11 +223,12 @@ class OpenAIPolicy(RanksLabels):
         episode = self._open.get(request.episode) or self._begin(request, self._choose())
         if request.adapter != episode.adapter:  # a server keeps the caches of adapters apart
             episode.adapter, episode.reloaded = request.adapter, False
-        episode.history += self.servers.readable(request.messages)
+        episode.add(self.servers.readable(request.messages))
         self._send(request, episode, None if episode.tight else request.max_tokens)
 
     def _begin(self, request: TurnRequest, server: int) -> _Conversation:
-        episode = _Conversation(server, request.adapter, request.tools)
+        spoken = len(json.dumps(request.tools))
+        episode = _Conversation(server, request.adapter, request.tools, spoken=spoken)
         self._open[request.episode] = episode
         self._load[server] += 1
         return episode
@@ -208,7 +236,7 @@ class OpenAIPolicy(RanksLabels):
     def _alone(self, server: int, request: TurnRequest) -> Turn:
         """The only turn of an episode at this server (`trial.OneTurn`)."""
         episode = self._begin(request, server)
-        episode.history += self.servers.readable(request.messages)
+        episode.add(self.servers.readable(request.messages))
         try:
             return self._turn(request, self._answer(request, episode))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -254,6 +282,8 @@ class OpenAIPolicy(RanksLabels):
         body["seed"] = stable_seed("turn", request.seed, episode.turns) % 2**31
         if episode.tools:
             body["tools"] = list(episode.tools)
+            if self._chat is not None:
+                body["tool_choice"] = "none"  # the server reads no calls; tools stay in the prompt
         if self.servers.vllm:
             body |= {"logprobs": True, "return_token_ids": True}
         return body
@@ -314,20 +344,32 @@ class OpenAIPolicy(RanksLabels):
         choice = first_choice(reply)
         if fault := fault_of(choice["message"], MESSAGE):
             raise Unreadable(f"its message cannot be used: {fault}")
-        message, malformed = read_message(choice["message"], episode.turns)
         prompt, sampled, logprobs = self._tokens(request, episode, reply, choice)
-        episode.history.append(message)
+        said = self._said(request, episode, choice)
+        episode.add([remembered(said)])
         episode.turns += 1
         return Turn(
             messages=request.messages,
-            reply=message,
+            reply=said.message,
             prompt_ids=prompt,
             token_ids=sampled,
             logprobs=logprobs,
             adapter=episode.adapter,
-            malformed=malformed,
+            malformed=said.malformed,
+            thoughts=said.thoughts,
             truncated=choice.get("finish_reason") == "length",
         )
+
+    def _said(
+        self, request: TurnRequest, episode: _Conversation, choice: Mapping[str, Any]
+    ) -> Reply:
+        if self._chat is None:
+            return read_message(choice["message"], episode.turns)
+        ids = choice.get("token_ids")
+        if ids is None:
+            raise Unreadable("it has no token ids, which policy.parse=tokens reads (vLLM's do)")
+        check_ids(ids, "the turn", request.max_tokens + 1, self._vocabulary)
+        return self._chat.parse(ids, episode.turns, episode.tools)
 
     def _tokens(
         self,
@@ -343,8 +385,7 @@ class OpenAIPolicy(RanksLabels):
         heat = request.temperature
         whole, sampled = reply.get("prompt_token_ids"), choice.get("token_ids")
         if whole or sampled:
-            spoken = len(json.dumps([episode.history, episode.tools]).encode())
-            most = spoken + len(episode.ids) + SPARE_IDS
+            most = episode.spoken + len(episode.ids) + SPARE_IDS
             check_ids(whole, "the prompt", most, self._vocabulary)
             check_ids(sampled, "the turn", request.max_tokens + 1, self._vocabulary)
         if not episode.exact or not whole or sampled is None:
@@ -372,7 +413,16 @@ def served(settings: OpenAISettings, run: RunContext) -> OpenAIPolicy:
         concurrency=run.batch,
     )
     extra = check_extra(settings.extra, "policy.extra")
-    policy = OpenAIPolicy(endpoint, run.served_model, capacity=run.batch, extra=extra)
+    if run.thinking is not None:
+        own = {"enable_thinking": run.thinking, **extra.get("chat_template_kwargs", {})}
+        extra = {**extra, "chat_template_kwargs": own}
+    chat = None
+    if settings.parse == "tokens":
+        from trace_bench.policies.chat import Chat
+        from trace_bench.policies.local import load_tokenizer
+
+        chat = Chat(load_tokenizer(run.model), run.model, run.thinking)
+    policy = OpenAIPolicy(endpoint, run.served_model, capacity=run.batch, extra=extra, chat=chat)
     policy.hold_to(Path(run.model))
     return policy
 

@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
+from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import HasReference, Policy, RunContext, TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message, Task, Tool, Turn
-
-
-def call_message(name: str, arguments: dict[str, Any], call_id: str = "call_0") -> Message:
-    """An assistant message with one tool call."""
-    function = {"name": name, "arguments": json.dumps(arguments)}
-    call = {"id": call_id, "type": "function", "function": function}
-    return {"role": "assistant", "content": "", "tool_calls": [call]}
-
-
-def text_message(text: str) -> Message:
-    """An assistant message with a text and no tool calls."""
-    return {"role": "assistant", "content": text}
 
 
 class ScriptedPolicy(Policy):

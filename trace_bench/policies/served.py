@@ -314,6 +314,6 @@ def _remedy(status: int | None, model: str) -> str:
         return (
             "It refuses this request: change what it is asked for (`policy.extra`, "
             "`policy.max_tokens`), or how it is started (vLLM takes tools with "
-            "--enable-auto-tool-choice and --tool-call-parser)."
+            "--enable-auto-tool-choice and --tool-call-parser, or policy.parse=tokens)."
         )
     return "See its log, change `policy.base_url`, or raise `policy.deadline`."

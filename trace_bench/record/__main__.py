@@ -26,7 +26,7 @@ from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import Suite
 from trace_bench.envs.recorded.data import Record
 from trace_bench.llm.roles import cost_per_item
-from trace_bench.play.suites import splits_of, tasks_of
+from trace_bench.play.suites import chosen_of, splits_of, tasks_of
 from trace_bench.record import dialogues
 from trace_bench.record.annotate import annotate
 from trace_bench.record.folder import Folder
@@ -65,16 +65,13 @@ def _carry_out(command: str, arguments: list[str]) -> dict[str, Any]:
 def _of_suite(arguments: list[str], out: Path, count: int | None, least: int) -> dict[str, Any]:
     split = take(arguments, "split")
     settings = compose(["method=base", *arguments])
-    suite = _suite(settings)
-    try:
-        chosen = split or settings.env.train_split
+    with closing(_suite(settings)) as suite:
         against = _against(settings, suite)
-        if chosen not in (there := splits_of(suite)):
-            raise unknown("split", chosen, there, "split")
+        chosen = chosen_of(suite, split or settings.env.train_split)
         if chosen in against:
             raise UserError(
                 f"split={chosen} is held out: recordings are trained on. Change `split`; allowed: "
-                f"{', '.join(s for s in there if s not in against)}."
+                f"{', '.join(s for s in splits_of(suite) if s not in against)}."
             )
         made_by = {
             "command": "suite", "suite": f"{suite.name}/{suite.variant}", "split": chosen,
@@ -82,8 +79,6 @@ def _of_suite(arguments: list[str], out: Path, count: int | None, least: int) ->
         }  # fmt: skip
         folder = Folder(out, made_by, dialogues.held_out(suite, against))
         return _write(folder, dialogues.of_suite(suite, tasks_of(suite, chosen)), count, least)
-    finally:
-        suite.close()
 
 
 def _of_run(arguments: list[str], out: Path, count: int | None, least: int) -> dict[str, Any]:
@@ -94,8 +89,7 @@ def _of_run(arguments: list[str], out: Path, count: int | None, least: int) -> d
     source = Path(arguments[0])
     summary = dialogues.summary_of(source)
     settings = compose(["method=base", *_environment(summary)])
-    suite = _suite(settings)
-    try:
+    with closing(_suite(settings)) as suite:
         against = {str(summary["dev_split"]), str(summary["split"])}
         made_by = {
             "command": "run", "suite": f"{suite.name}/{suite.variant}",
@@ -103,8 +97,6 @@ def _of_run(arguments: list[str], out: Path, count: int | None, least: int) -> d
         }  # fmt: skip
         folder = Folder(out, made_by, dialogues.held_out(suite, sorted(against)))
         return _write(folder, dialogues.of_run(source), count, least)
-    finally:
-        suite.close()
 
 
 def _environment(summary: dict[str, Any]) -> list[str]:

@@ -4,17 +4,26 @@ successful rollouts; held-out episodes are never taken."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from trace_bench.checklists.items import Checklist, item_to_json, read_checklist
+from trace_bench.checklists.items import Checklist, read_checklist, to_json
 from trace_bench.checklists.sources import of_reference, rewarded_in, spread
 from trace_bench.checklists.talk import UserTurn, turns_of
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import HasChecklist, HasReference, Suite, make_env
+from trace_bench.core.protocols import (
+    HasChecklist,
+    HasReference,
+    Suite,
+    conversation,
+    make_env,
+    perform,
+    performed,
+)
 from trace_bench.core.run_files import SUMMARY
 from trace_bench.core.store import read_object
-from trace_bench.core.types import Message, Milestone, Score, Step, Task, Trajectory
+from trace_bench.core.types import Milestone, Task, Trajectory
 from trace_bench.envs.recorded.data import Record
 from trace_bench.record.folder import scenario_of
 from trace_bench.results.formats.episodes import FinishedRun
@@ -37,43 +46,25 @@ def held_out(suite: Suite, splits: Sequence[str]) -> set[str]:
     found = set()
     for split in splits:
         for task in suite.tasks(split):
-            if isinstance(suite, HasReference):
-                messages, _, _ = played(suite, suite, task)
-            else:
-                messages = list(suite.make().reset(task).messages)
-            found.add(scenario_of(messages))
+            actions = suite.reference(task) if isinstance(suite, HasReference) else ()
+            found.add(scenario_of(conversation(performed(suite, task, actions), actions)))
     return found
 
 
-def played(
-    suite: Suite, source: HasReference, task: Task
-) -> tuple[list[Message], Sequence[Any], Score | None]:
-    """(messages, tools, score) of a task's reference."""
-    env = make_env(suite)
-    try:
-        step: Step = env.reset(task)
-        tools, messages = step.tools, list(step.messages)
-        for action in source.reference(task):
-            if step.done:
-                break
-            step = env.step(action)
-            messages += [dict(action), *step.messages]
-        score = step.score
-        return messages, tools, env.score() if score is None else score
-    finally:
-        env.close()
-
-
 def _of_reference(suite: Suite, source: HasReference, task: Task) -> Record | None:
-    messages, tools, score = played(suite, source, task)
-    if score is None or not score.success:
+    actions = source.reference(task)
+    with closing(make_env(suite)) as env:
+        steps = perform(env, task, actions)
+        score = steps[-1].score or env.score()
+    if not score.success:
         return None
+    messages = conversation(steps, actions)
     opening, turns = turns_of(messages)
     return {
         "uuid": task.id,
         "messages": messages,
-        "tools": list(tools),
-        "checklists": [_plain(_checklist(suite, task, len(opening), turns, score.milestones))],
+        "tools": list(steps[0].tools),
+        "checklists": to_json([_checklist(suite, task, len(opening), turns, score.milestones)]),
         "source": {"suite": f"{suite.name}/{suite.variant}", "task": task.id, "by": "reference"},
     }
 
@@ -97,10 +88,6 @@ def by_milestones(
     suite does not say where they were met."""
     placed = any(m.place is not None for m in milestones)
     return of_reference(turns, rewarded_in(turns, first, milestones) if placed else None)
-
-
-def _plain(checklist: Checklist) -> list[list[dict[str, Any]]]:
-    return [[item_to_json(item) for item in items] for items in checklist.turns]
 
 
 def summary_of(folder: Path) -> dict[str, Any]:
@@ -141,6 +128,6 @@ def _of_rollout(identity: str, suite: str, t: Trajectory) -> Record | None:
         "uuid": identity,
         "messages": t.messages,
         "tools": list(t.tools),
-        "checklists": [[[item_to_json(item) for item in items] for items in made.turns]],
+        "checklists": to_json([made]),
         "source": {"suite": suite, "task": t.task, "by": t.agent},
     }

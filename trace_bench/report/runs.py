@@ -16,7 +16,7 @@ from trace_bench.core.run_files import SUMMARY, TASKS
 from trace_bench.core.store import read_if_there, read_lines, read_object
 from trace_bench.core.types import to_json
 from trace_bench.results import captions
-from trace_bench.results.compare import Cell, difference, other_data, other_environment
+from trace_bench.results.compare import DEFAULTS, Cell, difference, other_data, other_environment
 from trace_bench.results.places import find as records_in
 from trace_bench.results.records import Record, flat_settings
 from trace_bench.results.rules import DEFAULT, counted
@@ -153,11 +153,11 @@ def differences(runs: Sequence[Run]) -> tuple[list[dict[str, Any]], str]:
 
 def _pair(runs: Sequence[Run], left: int, right: int) -> dict[str, Any]:
     one, other = runs[left], runs[right]
-    keys = dict.fromkeys([*one.settings, *other.settings])
+    first, second = ({**DEFAULTS, **run.settings} for run in (one, other))
     differ = [
-        [key, one.settings.get(key), other.settings.get(key)]
-        for key in keys
-        if one.settings.get(key) != other.settings.get(key)
+        [key, first.get(key), second.get(key)]
+        for key in dict.fromkeys([*one.settings, *other.settings])
+        if first.get(key) != second.get(key)
     ]
     differ += map(list, other_data(one.record, other.record))
     pair: dict[str, Any] = {"left": left, "right": right, "differ": differ}

@@ -18,11 +18,11 @@ from typing import Any
 from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Entry, Outcome
 from trace_bench.core.store import (
-    disk_errors,
     file_hash,
     read_json,
     read_lines,
     shown,
+    whole,
     write_json,
     write_text,
 )
@@ -60,20 +60,9 @@ def bundle(folder: Path, out: Path) -> Iterator[tuple[Path, list[str]]]:
     for a place that is taken or cannot be written."""
     try:
         kept = _checked(folder)
-        with disk_errors(out):
-            taken = out.exists()
-        if taken:
-            raise UserError(f"{out} exists already. Name another place in --out.")
-        building = out.with_name(f".{out.name}.building")
-        with disk_errors(out):
-            shutil.rmtree(building, ignore_errors=True)
-            try:
-                building.mkdir(parents=True)
-                yield building, kept
-                building.rename(out)
-            except BaseException:
-                shutil.rmtree(building, ignore_errors=True)
-                raise
+        with whole(out) as building:
+            building.mkdir()
+            yield building, kept
     except DAMAGE as error:
         raise UserError(
             f"{shown(folder)}: damaged ({type(error).__name__}: {str(error)[:200]})"
@@ -83,15 +72,17 @@ def bundle(folder: Path, out: Path) -> Iterator[tuple[Path, list[str]]]:
 def _checked(folder: Path) -> list[str]:
     """The names of the run's files, which are those that its summary was made from."""
     read_run(folder)  # finished, unedited, and within its budget
-    for name, digest in read_json(folder / "summary.json")["hashes"].items():
-        if file_hash(folder / name) != digest:
-            raise UserError(f"{folder}: {name} is not the file that the summary was made from")
     kept = [name for name in FILES if (folder / name).exists()]
     for name in kept:
         if not (folder / name).resolve().is_relative_to(folder.resolve()):
             raise UserError(f"{folder}: {name} is a link to a place outside of the folder")
         if not (folder / name).is_file():
             raise UserError(f"{folder}: {name} is no plain file")
+    for name, digest in read_json(folder / "summary.json")["hashes"].items():
+        if (file_hash(folder / name) if name in kept else None) != digest:
+            raise UserError(
+                f"{folder}: {shown(Path(name))} is not the file that the summary was made from"
+            )
     return kept
 
 

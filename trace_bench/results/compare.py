@@ -24,8 +24,17 @@ from trace_bench.results.statistics import (
 )
 from trace_bench.results.table import Table, style
 
-# The values of these settings in runs from before they existed.
-DEFAULTS = {"accounting": "strict", "evaluation.retries": 1}
+DEFAULTS = {
+    "accounting": "strict",
+    "evaluation.retries": 1,
+    "policy.thinking": None,
+    "policy.parse": "server",
+    "trainer.algorithm.name": "grpo",
+    "trainer.algorithm.kl": 0.0,
+    "trainer.algorithm.truncate": None,
+}
+"""The values of these settings in runs that do not name them: from before they existed, or with
+their defaults (`core.checked.LATER`)."""
 _LONGEST = 60
 """Characters of a value that a message shows."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from trace_bench.core.errors import unknown
 from trace_bench.core.text import file_name
-from trace_bench.results.compare import shared
+from trace_bench.results.compare import DEFAULTS, shared
 from trace_bench.results.records import Record, own_settings
 from trace_bench.results.table import Table
 
@@ -45,7 +45,10 @@ def with_own(records: Sequence[Record], keys: Sequence[str]) -> list[Record]:
         replace(
             r,
             settings={k: v for k, v in r.settings.items() if k not in keys},
-            method_settings={**r.method_settings, **{k: r.settings.get(k) for k in keys}},
+            method_settings={
+                **r.method_settings,
+                **{k: r.settings.get(k, DEFAULTS.get(k)) for k in keys},
+            },
         )
         for r in records
     ]

@@ -29,10 +29,11 @@ CAPTION = ("env.name", "env.suite", "evaluation.split", "protocol")
 """Settings that stand in captions."""
 BY_KIND = ("lost", "rollouts_lost", "limits")
 """The drops that are counts by kind."""
-FREE_TEXT = ("settings", "method_settings", "source", "versions", "about", "curve")
+FREE_TEXT = ("settings", "method_settings", "source", "versions", "machine", "about", "curve")
 """The fields whose texts stand in no table."""
 LATER = (
     "about", "beginning", "usage", "needs", "suite", "source", "per_item", "parameters", "marks",
+    "machine",
 )  # fmt: skip
 """The fields that older files of records do not have."""
 Trials = Annotated[int, Meta(ge=0, le=10**6)]
@@ -71,6 +72,7 @@ class Record:
     wall_s: Mapping[Name, Figure] = field(default_factory=dict)
     versions: Mapping[str, Any] = field(default_factory=dict)
     git: Mapping[str, Any] | None = None
+    machine: Mapping[str, Any] = field(default_factory=dict)  # its kind, as in summary.json
     fingerprint: Name = ""
     about: Mapping[str, Any] = field(default_factory=dict)  # the suite's own facts
     beginning: Mapping[str, Any] | None = None  # what the run began with, as in summary.json

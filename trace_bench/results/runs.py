@@ -31,6 +31,10 @@ FREE = (
     "beginning",  # its cost is counted (`captions.by_total`)
 )  # fmt: skip
 CHECKED = ("metrics.jsonl", "capabilities.json", TASKS)  # older runs have no hash of them
+AS_THEY_ARE = (
+    "method", "budget", "seed", "rollouts", "curve", "wall_s", "versions", "git", "fingerprint",
+)  # fmt: skip
+"""What a record has from the summary unchanged."""
 TOKENS = ("prompt_tokens", "completion_tokens")
 _TOKENS = re.compile(rb'"tokens":(\d+)')
 _FEW = 200  # points of a training curve that are kept
@@ -57,14 +61,11 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
     # hold for the default rule only.
     alike = rule == DEFAULT or b'"score":null' not in evaluation
     data = {
-        "method": summary["method"],
+        **{name: summary[name] for name in AS_THEY_ARE},
         "marks": tuple(marks),
-        "budget": summary["budget"],
-        "seed": summary["seed"],
         "settings": settings,
         "source": source,
         "method_settings": {k: v for k, v in config["method"].items() if k != "name"},
-        "rollouts": summary["rollouts"],
         "tasks": hashlib.sha256("\n".join(tasks).encode()).hexdigest()[:16],
         "success": _per_task(final, tasks),
         "base": _per_task(counted(lines["base"], rule), tasks),
@@ -77,13 +78,8 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         "capabilities": tuple(summary["capabilities"] or ()),
         "votes": _votes(folder),
         "adapters": tuple(summary["adapters"]),
-        "curve": summary["curve"],
         "training": _training(folder),
         "floors": {n: _mean(counted(lines[n], rule), "success") for n in FLOORS if lines[n]},
-        "wall_s": summary["wall_s"],
-        "versions": summary["versions"],
-        "git": summary["git"],
-        "fingerprint": summary["fingerprint"],
         "about": summary.get("suite_data", {}),
         "beginning": summary.get("beginning"),
         "usage": _usage(summary),
@@ -91,6 +87,7 @@ def read_run(folder: Path, rule: str = DEFAULT) -> Record:
         "per_item": summary.get("llm", {}).get("per_item", {}),
         "suite": summary.get("suite_name", ""),
         "parameters": summary.get("parameters"),
+        "machine": summary.get("machine", {}),
     }
     return record_of(data)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -14,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.store import disk_errors, shown
+from trace_bench.core.store import whole
 
 PORT = 7575
 HOST = "127.0.0.1"
@@ -36,21 +35,9 @@ def check_installed(places: Sequence[str]) -> None:
 def bundle(folders: Sequence[Path], out: Path) -> list[Path]:
     """Writes the viewer with these runs as a site that any web server shows; it gets the name `out`
     when all is in it. Raises UserError for a place that is taken or cannot be written."""
-    if out.exists():
-        raise UserError(f"{shown(out)} exists already. Name another place in --out.")
-    # An absolute path: the viewer takes some relative ones for a place on the network.
-    building = out.resolve().with_name(f".{out.name}.building")
-    with tempfile.TemporaryDirectory() as place:
+    with whole(out) as building, tempfile.TemporaryDirectory() as place:
         logs = _exported(folders, Path(place))
-        shutil.rmtree(building, ignore_errors=True)
-        try:
-            with disk_errors(out):
-                building.parent.mkdir(parents=True, exist_ok=True)
-            _Viewer("bundle", "--log-dir", str(logs), "--output-dir", str(building)).check()
-            with disk_errors(out):
-                building.rename(out)
-        finally:
-            shutil.rmtree(building, ignore_errors=True)
+        _Viewer("bundle", "--log-dir", str(logs), "--output-dir", str(building)).check()
     return [out / "index.html"]
 
 

@@ -58,20 +58,33 @@ class Ahead:
 
     def __init__(self, stages: Sequence[Stage] = ()) -> None:
         self._stages, self._at, self._now = stages, -1, ""
-        self._started, self._done = 0.0, 0
+        self._started, self._done, self._steps = 0.0, 0, False
         self._seconds: Mapping[str, float] = {}
 
     def begin(self, name: str, seconds: Mapping[str, float], now: float) -> None:
         """The stage `name` begins at the time `now`; `seconds`: what stages took so far."""
         names = [stage.name for stage in self._stages]
         self._at = names.index(name) if name in names else self._at
-        self._now, self._started, self._done, self._seconds = name, now, 0, dict(seconds)
+        self._now, self._started, self._done, self._steps = name, now, 0, False
+        self._seconds = dict(seconds)
 
     def episode(self) -> None:
         self._done += 1
 
+    def step(self) -> None:
+        """Counted steps of training are done."""
+        self._steps = True
+
     def later(self) -> list[Stage]:
         return [s for s in self._stages[self._at + 1 :] if s.episodes or s.trains]
+
+    @property
+    def least(self) -> bool:
+        """Whether `left` lacks the time of optimizer steps: something that trains goes on or is to
+        come, and none that trains has shown a pace of its own."""
+        due, ended = self._stages[max(self._at, 0) :], self._seconds.keys() - {self._now}
+        shown = any(s.trains and s.name in ended for s in self._stages)
+        return any(s.trains for s in due) and not (shown or (self._steps and self._done >= ENOUGH))
 
     def left(self, now: float, phase: float | None = None) -> float | None:
         """Seconds, at the pace so far; None where there is none yet. `phase`: what is known to be

@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.agent_file import read_agent
+from trace_bench.core.beginning import read_agent
 from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Outcome, Stored
 from trace_bench.core.store import read_lines

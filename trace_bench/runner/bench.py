@@ -25,7 +25,7 @@ from trace_bench.core.store import write_json
 from trace_bench.core.types import Message, Step, Task
 from trace_bench.llm.roles import Roles
 from trace_bench.play.steps import close, make, step_all
-from trace_bench.play.suites import about_of, splits_of, tasks_of
+from trace_bench.play.suites import about_of, splits_of, tags, tasks_of
 from trace_bench.runner.ahead import Stage, stages_of
 from trace_bench.runner.beginning import beginning_of, check_beginning
 from trace_bench.runner.build import (
@@ -41,12 +41,15 @@ from trace_bench.runner.folder import Place
 from trace_bench.runner.plan import (
     check_needs,
     check_sandbox,
+    check_shown,
     check_splits,
     checkpoints,
     plan_of,
+    shown_to,
     training_tasks,
 )
 from trace_bench.settings.identity import model_path
+from trace_bench.settings.recipes import far_off
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import PolicySettings, Settings
 
@@ -89,9 +92,11 @@ def build_bench(
     trainer: Trainer = parts["trainer"].make(context)
     method: Method = parts["method"].make(context)
     about_of(suite)  # raises now rather than when the summary is written
-    train = training_tasks(settings, suite)
+    shown = {} if parts["policy"].declared.scripted else shown_to(context.model, suite)
+    train = training_tasks(settings, suite, shown)
     plan = plan_of(settings, method, trainer, len(train))
     check_splits(settings, suite, plan)
+    check_shown(settings, suite, shown)
     check_sandbox(settings, plan)
     check_needs(plan, parts, suite, trainer)
     check_beginning(
@@ -158,7 +163,7 @@ def write_tags(bench: Bench) -> None:
     if keys and not path.exists():
         write_json(
             path,
-            {t.id: [str(w) for k in keys for w in t.data.get(k, ())] for t in bench.held_out},
+            {task.id: tags(task, keys) for task in bench.held_out},
         )
 
 
@@ -167,6 +172,8 @@ def header(bench: Bench) -> list[str]:
     settings, parts, suite = bench.settings, bench.parts, bench.suite
     policy, count = settings.policy, settings.evaluation.trials
     trained = f", trainer={parts['trainer'].label}" if bench.plan.trains else ""
+    if trained and (algorithm := parts["trainer"].options.get("algorithm")):
+        trained += f" by {algorithm['name']}"
     trials = f", {count} trials each" if count > 1 else ""
     learned = f"{len(bench.train)} training tasks, " if bench.plan.learns else ""
     lines = [
@@ -184,6 +191,7 @@ def header(bench: Bench) -> list[str]:
             f"note: evaluation.trials={count} with policy.eval_temperature=0 runs the "
             "same episodes again: this policy repeats itself"
         )
+    lines += [f"note: {line}" for line in far_off(settings, parts, bench.plan.trains)]
     return lines
 
 

@@ -4,27 +4,24 @@ trainer=verl). Nothing here depends on a part's name: parts declare their differ
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Ask, Policy, RunContext, Source, Suite
-from trace_bench.core.types import to_json
 from trace_bench.llm.client import Endpoint, check_extra, check_urls, read_key
 from trace_bench.llm.roles import Role, Roles
 from trace_bench.play.suites import Suites, generated_key
 from trace_bench.runner.lab import MakeSuite
 from trace_bench.sandbox.choose import Sandbox, Where, generated_suite, suite_in
-from trace_bench.sandbox.docker import ContainerLimits
-from trace_bench.settings.identity import model_path, parts_of, served_name
+from trace_bench.settings.identity import model_path, parts_of, plain, served_name
 from trace_bench.settings.registry import Part, find
 from trace_bench.settings.schema import (
-    PARTS,
     PartSettings,
     PolicySettings,
     RoleSettings,
@@ -64,15 +61,6 @@ def run_context(
     )
 
 
-def plain(settings: Settings) -> dict[str, Any]:
-    """The settings as JSON-safe data, from which another process can build the same parts."""
-    data = dict(to_json(settings))
-    for group in PARTS:
-        if not isinstance(data[group]["factory"], str | None):
-            data[group]["factory"] = None  # an object that only this process has
-    return data
-
-
 def make_suite(settings: Settings, parts: Parts, run: RunContext, log: Log = log_line) -> Suite:
     """The run's suite, with its episodes in the chosen sandbox; containers are labelled with the
     run's fingerprint and folder. Raises UserError."""
@@ -82,19 +70,7 @@ def make_suite(settings: Settings, parts: Parts, run: RunContext, log: Log = log
 
 def make_sandbox(settings: Settings, run: RunContext) -> Sandbox:
     """Where environments run."""
-    how = settings.sandbox
-    return Sandbox(
-        name=how.name,
-        workers=how.workers,
-        deadline=how.deadline,
-        start=how.start,
-        retries=how.retries,
-        limits=ContainerLimits(how.memory, how.cpus, how.processes, how.scratch),
-        allow_untrusted=how.allow_untrusted,
-        tag=how.tag,
-        run=run.fingerprint,
-        folder=str(run.folder.absolute()),
-    )
+    return Sandbox(**vars(settings.sandbox), run=run.fingerprint, folder=str(run.folder.absolute()))
 
 
 def generated_suites(settings: Settings, run: RunContext, log: Log = log_line) -> MakeSuite:
@@ -188,11 +164,8 @@ def clean_up(settings: Settings) -> None:
         return
     from trace_bench.sandbox.docker import connect, reap
 
-    with contextlib.suppress(UserError):  # without an engine nothing of it is left either
-        client = connect(settings.sandbox.start)
-        try:
-            for _ in range(_LINGER):  # Ray's processes take a moment to end
-                reap(client)
-                time.sleep(1.0)
-        finally:
-            client.close()
+    # Without an engine nothing of it is left either.
+    with suppress(UserError), closing(connect(settings.sandbox.start)) as client:
+        for _ in range(_LINGER):  # Ray's processes take a moment to end
+            reap(client)
+            time.sleep(1.0)

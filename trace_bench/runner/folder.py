@@ -23,8 +23,7 @@ from trace_bench.core.store import (
 )
 from trace_bench.core.yaml_file import read_settings
 from trace_bench.runner import report
-from trace_bench.runner.build import plain
-from trace_bench.settings.identity import differences, identity
+from trace_bench.settings.identity import differences, identity, plain
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import Settings
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from trace_bench.core.errors import TraceBenchError, UserError, outlasting
 from trace_bench.core.protocols import MethodPlan, Phase, RunContext, Suite, Trainer
+from trace_bench.core.types import Task
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls, read_key
 from trace_bench.play.suites import tasks_of
 from trace_bench.policies import check_device
@@ -32,6 +33,7 @@ from trace_bench.runner.plan import (
     training_tasks,
 )
 from trace_bench.settings.identity import model_path, served_name
+from trace_bench.settings.recipes import billions_of, far_off
 from trace_bench.settings.schema import SandboxSettings, Settings
 from trace_bench.trainers.settings import GPU
 
@@ -125,7 +127,7 @@ def _plan(f: Forecast) -> MethodPlan | None:
     method = _found(f, lambda: f.parts["method"].make(_context(f)))
     if method is None or f.trainer is None:
         return None
-    trainer, tasks = f.trainer, _training_tasks(f)
+    trainer, tasks = f.trainer, _count(f, lambda suite: training_tasks(f.settings, suite))
     plan = _found(f, lambda: plan_of(f.settings, method, trainer, tasks))
     if plan is not None and f.suite is not None:
         suite = f.suite
@@ -135,16 +137,8 @@ def _plan(f: Forecast) -> MethodPlan | None:
     return plan
 
 
-def _training_tasks(f: Forecast) -> int:
-    """The number of training tasks; 0 if unknown."""
-    suite = f.suite
-    if suite is None:
-        return 0
-    return len(_found(f, lambda: training_tasks(f.settings, suite)) or ())
-
-
 def _held_out(f: Forecast) -> int:
-    held_out = _count(f, f.settings.evaluation.split)
+    held_out = _in_split(f, f.settings.evaluation.split)
     limit = f.settings.evaluation.limit
     return held_out if limit is None else min(held_out, limit)
 
@@ -153,7 +147,7 @@ def _phases(f: Forecast) -> tuple[Phase, ...]:
     if f.plan is None:
         return (Phase(BASE, _held_out(f) * f.settings.evaluation.trials),)
     plan = f.plan
-    dev = _count(f, f.settings.env.dev_split) if plan.learns else 0
+    dev = _in_split(f, f.settings.env.dev_split) if plan.learns else 0
     points = _found(f, lambda: checkpoints(f.settings, plan)) or ()
     stages = stages_of(f.settings, plan, _held_out(f), dev, len(points))
     return tuple(phase for stage in stages for phase in stage.phases)
@@ -219,12 +213,13 @@ def _agents_servers(f: Forecast) -> int | None:
 
 
 def _machines(f: Forecast) -> list[str]:
-    """Estimates of GPUs, from the number of parameters in the model's name."""
+    """Estimates of GPUs from the model's size, and the settings that do not go with it."""
     served = f.parts["policy"].declared.at_servers
     name = served_name(f.settings.model) if served else f.settings.model.name
-    found = re.search(r"(\d+(?:\.\d+)?)B\b", name)
-    size = float(found[1]) if found else None
-    lines = []
+    size = _found(f, lambda: billions_of(f.settings, f.parts))
+    trains = f.plan is not None and f.plan.trains
+    notes = _found(f, lambda: far_off(f.settings, f.parts, trains))
+    lines = [f"note: {line}" for line in notes or ()]
     if served:
         gpus = "GPUs as its size wants" if size is None else _gpus(2 * size)
         lines.append(f"serving {name}: {gpus} (bfloat16, without the cache of keys and values)")
@@ -280,12 +275,9 @@ def _no_answer_from(where: str, how: Mapping[str, Any]) -> str | None:
     try:
         urls = check_urls(tuple(how["base_url"] or ()), f"{where}.base_url")
         key = read_key(how["key_env"], f"{where}.key_env")
-        client = Client(Endpoint(urls, key, deadline=3.0, retries=0))
-        try:
+        with closing(Client(Endpoint(urls, key, deadline=3.0, retries=0))) as client:
             for n in range(len(urls)):
                 _answers(client, n)
-        finally:
-            client.close()
     except (TraceBenchError, LLMError) as error:
         return f"{where}.base_url: {error}"
     return None
@@ -299,11 +291,14 @@ def _answers(client: Client, server: int) -> None:
             raise
 
 
-def _count(f: Forecast, split: str) -> int:
+def _in_split(f: Forecast, split: str) -> int:
+    return _count(f, lambda suite: tasks_of(suite, split))
+
+
+def _count(f: Forecast, tasks: Callable[[Suite], Sequence[Task]]) -> int:
+    """How many there are; 0 if unknown."""
     suite = f.suite
-    if suite is None:
-        return 0
-    return len(_found(f, lambda: tasks_of(suite, split)) or ())
+    return 0 if suite is None else len(_found(f, lambda: tasks(suite)) or ())
 
 
 def _found(f: Forecast, make: Callable[[], T]) -> T | None:

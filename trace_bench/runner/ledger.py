@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trace_bench.core.errors import BudgetExceeded, UserError
 from trace_bench.core.lines import Entry
-from trace_bench.core.store import Lines, damaged, read_lines
+from trace_bench.core.store import Lines, damaged
 from trace_bench.core.types import CHARGED, Purpose, Trajectory
 
 
@@ -36,11 +36,6 @@ def entry(call: str, index: int, purpose: Purpose, trajectory: Trajectory) -> En
         stop=trajectory.stop,
         error=None if failure is None else f"{failure.boundary}: {failure.error}",
     )
-
-
-def read_ledger(path: Path) -> list[Entry]:
-    """All entries of a ledger file, for readers of run folders."""
-    return read_lines(path, Entry)
 
 
 class Ledger:

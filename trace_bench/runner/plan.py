@@ -4,6 +4,9 @@ that the method needs and a part lacks, splits that overlap, programs outside a 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
 
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import (
@@ -16,9 +19,10 @@ from trace_bench.core.protocols import (
     Trainer,
 )
 from trace_bench.core.protocols.declared import members
-from trace_bench.core.run_files import FLOORS
+from trace_bench.core.run_files import DEMONSTRATED, FLOORS
+from trace_bench.core.store import read_if_there
 from trace_bench.core.types import CHARGED, Task
-from trace_bench.play.suites import in_both, splits_of, tasks_of
+from trace_bench.play.suites import in_both, mark, name_of, splits_of, tasks_of
 from trace_bench.runner.beginning import beginning_of, with_beginning
 from trace_bench.runner.build import Parts, models_in_roles
 from trace_bench.settings.schema import PARTS, Settings
@@ -136,6 +140,17 @@ def check_sandbox(settings: Settings, plan: MethodPlan) -> None:
         )
 
 
+def check_shown(settings: Settings, suite: Suite, shown: Mapping[str, str]) -> None:
+    """Raises UserError for held-out tasks that the agent was shown."""
+    split, prints = settings.evaluation.split, frozenset(shown.values())
+    for task in tasks_of(suite, split) if shown else ():
+        if task.id in shown or mark(task) in prints:
+            raise UserError(
+                f"the agent was shown {task.id} of evaluation.split={split} when it was made. "
+                "Change `evaluation.split` or `model`."
+            )
+
+
 def check_splits(settings: Settings, suite: Suite, plan: MethodPlan) -> None:
     """Raises UserError for a split that the suite does not have, for held-out tasks that cannot be
     used, and under protocol=held_out for training tasks that are also reported."""
@@ -165,14 +180,31 @@ def _check_disjoint(settings: Settings, suite: Suite) -> None:
         )
 
 
-def training_tasks(settings: Settings, suite: Suite) -> list[Task]:
-    """The method's training tasks; under the paper's protocol, the evaluation tasks."""
+def shown_to(model: str, suite: Suite) -> Mapping[str, str]:
+    """The suite's tasks, {id: fingerprint}, that the model was shown when it was made
+    (`trace_bench.tiny make`); none of a model that came from elsewhere."""
+    shown = read_if_there(Path(model) / DEMONSTRATED)
+    return shown["tasks"] if shown.get("suite") == name_of(suite) else {}
+
+
+def training_tasks(
+    settings: Settings, suite: Suite, shown: Mapping[str, str] = MappingProxyType({})
+) -> list[Task]:
+    """The method's training tasks without those that the agent was `shown`; under the paper's
+    protocol, the evaluation tasks."""
     if settings.protocol == "paper":
         return tasks_of(suite, settings.evaluation.split)[: settings.evaluation.limit]
     split, wanted = settings.env.train_split, settings.env.train_tasks
     if split not in splits_of(suite):
         return []  # refused by `check_splits` where they are needed
-    tasks = tasks_of(suite, split, some=False)  # those that need some say so
+    every = tasks_of(suite, split, some=False)  # those that need some say so
+    prints = frozenset(shown.values())
+    tasks = [task for task in every if task.id not in shown and mark(task) not in prints]
+    if every and not tasks:
+        raise UserError(
+            f"the agent was shown every task of env.train_split={split}, so nothing is left to "
+            "train on. Change `env.train_split`, or make the agent from another split."
+        )
     if wanted is not None and wanted > len(tasks):
         raise UserError(
             f"env.train_tasks={wanted} is more than the split {split} has; "

@@ -75,9 +75,9 @@ class Progress:
         names = ", ".join(f"{s.name} (at most {s.episodes} episodes)" for s in later)
         how_long = "how long it takes is said after the base evaluation"
         if left is not None:
-            how_long = f"about {duration(left)}, until about {until(left)}"
-            if any(stage.trains for stage in later):
-                how_long += ", and later by training's own steps, which are not known yet"
+            how_long = self._how_long(duration(left), until(left))
+            if self._ahead.least:
+                how_long += ", and longer by the steps of training, whose pace is not known yet"
         self.log(f"still to come after the {name}: {names}; {how_long}")
 
     def step(self, name: str, done: int = 0, total: int = 0) -> None:
@@ -85,6 +85,8 @@ class Progress:
         with a `total` that of this step, of which so much is `done`."""
         if name != self._step or total != self._steps.total:
             self._steps = _Steps(self._clock(), done, total)
+        if done:
+            self._ahead.step()
         self._step, self._steps.done = name, done
         self._show()
 
@@ -137,8 +139,12 @@ class Progress:
         then = ", ".join(stage.name for stage in self._ahead.later())
         figures = "the time left is not known yet"
         if left is not None:
-            figures = f"in all about {duration(left)} left, until about {until(left)}"
+            figures = f"in all {self._how_long(f'{duration(left)} left', until(left))}"
         return _fitting(f"then {then}" if then else "then the result", figures, columns)
+
+    def _how_long(self, time_left: str, end: str) -> str:
+        word = "at least" if self._ahead.least else "about"
+        return f"{word} {time_left}, until {word} {end}"
 
     def _counted(self) -> tuple[float, int, int]:
         """(since when, done, of how many) of the step if it is counted, else of the phase."""

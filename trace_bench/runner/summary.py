@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
+import re
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
@@ -105,6 +107,7 @@ def summarize(bench: Bench, evaluation: Evaluation, lab: RunLab, run: Finished) 
         "adapters": [adapter.name for adapter in run.agent.adapters],
         "wall_s": {name: round(seconds, 2) for name, seconds in run.seconds.items()},
         "versions": versions(),
+        "machine": machine(),
         "git": git_state(),
         "origins": {g: to_json(p.origin) for g, p in parts.items() if p.origin is not None},
         "fingerprint": place.fingerprint,
@@ -219,6 +222,19 @@ def versions() -> dict[str, str | None]:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             found[name] = None
+    return found
+
+
+def machine() -> dict[str, Any]:
+    """The kind of machine, which decides the order of sums and so the last digits: its processor,
+    and where torch is used the kernels that it chose (`ATEN_CPU_CAPABILITY`) and its threads."""
+    cpus = Path("/proc/cpuinfo")  # of Linux
+    named = re.search(r"model name\s*:\s*(.+)", cpus.read_text() if cpus.exists() else "")
+    processor = named[1] if named else platform.processor() or platform.machine()
+    found: dict[str, Any] = {"processor": processor}
+    if (torch := sys.modules.get("torch")) is not None:
+        found["kernels"] = torch.backends.cpu.get_cpu_capability()
+        found["threads"] = torch.get_num_threads()
     return found
 
 

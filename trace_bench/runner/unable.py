@@ -3,19 +3,20 @@ are spent on rewards that are all 0."""
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from trace_bench.core.chat import read_call
 from trace_bench.core.text import visible
 from trace_bench.core.types import Tool, Trajectory
 
+UNREAD = "calls that could not be read"
 LONGEST = 160  # characters of the example's call, and of its answer
 REMEDY = (
     "Methods learn from differences between rewards and may find none. Change `model` to one that "
-    "can act in this environment (docs/environments.md), or begin with easier tasks; "
-    "python -m trace_bench.show RUN --agent base shows its conversations"
+    "can act in this environment (model=made makes one from its references: docs/own_world.md), or "
+    "begin with easier tasks; python -m trace_bench.show RUN --agent base shows its conversations"
 )
 
 
@@ -32,12 +33,12 @@ def unable(episodes: Sequence[Trajectory]) -> str | None:
         counts["calls"] += len(calls)
         counts["episodes without a call"] += not calls
         unread = [str(turn.reply.get("content")) for turn in episode.turns if turn.malformed]
-        counts["calls that could not be read"] += len(unread)
+        counts[UNREAD] += len(unread)
         examples += map(_shown, unread)
-        for name, arguments, answer in calls:
-            if (fault := _fault(episode.tools, name, arguments)) is not None:
+        for call, answer in calls:
+            if (fault := _fault(episode.tools, call)) is not None:
                 counts[fault] += 1
-                examples.append(f"{_shown(f'{name}({arguments})')}, answered by {_shown(answer)}")
+                examples.append(f"{_shown(_written(call))}, answered by {_shown(answer)}")
     did = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
     example = f". For example: {examples[0]}" if examples else ""
     return (
@@ -49,21 +50,36 @@ def _shown(text: str) -> str:
     return f'"{visible(" ".join(text.split())[:LONGEST])}"'
 
 
-def _calls(episode: Trajectory) -> Iterator[tuple[str, str, str]]:
-    """The name, arguments (JSON) and answer of every call."""
+def _calls(episode: Trajectory) -> Iterator[tuple[Any, str]]:
+    """Every call, of which a guest's policy may have made anything, and its answer."""
     after = [*(turn.messages for turn in episode.turns[1:]), episode.closing]
-    for turn, messages in zip(episode.turns, after, strict=True):
-        answers = {m.get("tool_call_id"): str(m["content"]) for m in messages}
-        for call in turn.reply.get("tool_calls", ()):
-            function = call["function"]
-            yield function["name"], function["arguments"], answers.get(call["id"], "")
+    for turn, messages in zip(episode.turns, after, strict=False):  # the end, where it has no turn
+        answers = {m.get("tool_call_id"): str(m.get("content")) for m in messages}
+        calls = turn.reply.get("tool_calls")
+        for call in calls if isinstance(calls, list | tuple) else ():
+            identity = call.get("id") if isinstance(call, Mapping) else None
+            yield call, answers.get(str(identity), "")
 
 
-def _fault(tools: Sequence[Tool], name: str, arguments: str) -> str | None:
+def _written(call: Any) -> str:
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping):
+        return str(call)
+    return f"{function.get('name')}({function.get('arguments')})"
+
+
+def _fault(tools: Sequence[Tool], call: Any) -> str | None:
     """What is wrong with a call by the tools' own schemas, as far as names go."""
+    try:
+        name, given = read_call(call)
+    except ValueError:
+        return UNREAD
     offered: Mapping[str, Any] = {t["function"]["name"]: t["function"] for t in tools}
     if name not in offered:
         return "calls to tools that are not there"
-    schema, given = offered[name].get("parameters") or {}, set(json.loads(arguments))
-    takes, needs = set(schema.get("properties", given)), set(schema.get("required", ()))
-    return None if needs <= given <= takes else "calls with arguments that the tool does not take"
+    schema = offered[name].get("parameters")
+    schema = schema if isinstance(schema, Mapping) else {}
+    takes, needs = schema.get("properties"), schema.get("required")
+    unknown = isinstance(takes, Mapping) and given.keys() - takes.keys()
+    missing = isinstance(needs, list) and any(str(name) not in given for name in needs)
+    return "calls with arguments that the tool does not take" if unknown or missing else None

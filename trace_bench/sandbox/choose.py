@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from trace_bench.core.errors import EngineError, SourceError, UserError
@@ -15,7 +15,6 @@ from trace_bench.sandbox.docker import (
     FOLDER,
     LABEL,
     OWNER,
-    ContainerLimits,
     DockerTransport,
     check_image,
     connect,
@@ -27,23 +26,15 @@ from trace_bench.sandbox.protocol import encode
 from trace_bench.sandbox.suite import remote, sandboxed
 from trace_bench.sandbox.transport import ProcessTransport, Transport
 from trace_bench.settings.registry import Part
+from trace_bench.settings.schema import SandboxSettings
 
 Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Sandbox:
-    """The settings of `sandbox`, and the run that owns the containers: its fingerprint and its
-    folder."""
+class Sandbox(SandboxSettings):
+    """With the run that owns the containers: its fingerprint and its folder."""
 
-    name: str = "inline"  # auto, docker, process, inline
-    workers: int = 1
-    deadline: float = 30.0
-    start: float = 60.0
-    retries: int = 2
-    limits: ContainerLimits = field(default_factory=ContainerLimits)
-    allow_untrusted: bool = False
-    tag: str = "latest"
     run: str = "unnamed"
     folder: str = ""
 
@@ -140,7 +131,7 @@ def make_pool(
         labels = {LABEL: sandbox.run, FOLDER: sandbox.folder, OWNER: owner()}
 
         def spawn() -> Transport:
-            return DockerTransport(client, image, arguments, labels, sandbox.limits)
+            return DockerTransport(client, image, arguments, labels, sandbox)
     else:
 
         def spawn() -> Transport:

@@ -14,14 +14,15 @@ import os
 import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import EngineError, UserError
 from trace_bench.sandbox.transport import CHUNK, TAIL, Gone, ended, write_all
+from trace_bench.settings.schema import SandboxSettings
 
 LABEL, FOLDER, OWNER = "trace_bench", "trace_bench.folder", "trace_bench.host"
+FILES = 256  # open at once in a container
 SECONDS = 60.0  # for one request to the engine; sandbox.start in a run
 _PROC = Path("/proc")
 
@@ -157,18 +158,6 @@ def _started(pid: int) -> str:
     return "gone" if fields[0] in "ZX" else fields[19]
 
 
-@dataclass(frozen=True)
-class ContainerLimits:
-    """The limits of one container. `memory` in MiB (without swap), `cpus` in cores, `scratch` in
-    MiB of tmpfs (counts as memory), `files` open at once."""
-
-    memory: int = 1024
-    cpus: float = 1.0
-    processes: int = 128
-    scratch: int = 64
-    files: int = 256
-
-
 class DockerTransport:
     """A worker in a container; stdin, stdout and stderr over the engine's attach socket."""
 
@@ -178,7 +167,7 @@ class DockerTransport:
         image: str,
         arguments: Sequence[str],
         labels: Mapping[str, str],
-        limits: ContainerLimits,
+        limits: SandboxSettings,
     ) -> None:
 
         self._tail, self._raw, self._socket = b"", b"", None
@@ -261,7 +250,7 @@ class DockerTransport:
             self._container.remove(force=True, v=True)
 
 
-def walls(limits: ContainerLimits) -> dict[str, Any]:
+def walls(limits: SandboxSettings) -> dict[str, Any]:
     """The container's isolation and limits, as arguments of the Docker SDK."""
     import docker
 
@@ -283,7 +272,7 @@ def walls(limits: ContainerLimits) -> dict[str, Any]:
         "shm_size": "1m",
         "ipc_mode": "private",
         "ulimits": [
-            ulimit(name="nofile", soft=limits.files, hard=limits.files),
+            ulimit(name="nofile", soft=FILES, hard=FILES),
             ulimit(name="core", soft=0, hard=0),
         ],
         # The engine stores no container output: too much of it would fill the disk.

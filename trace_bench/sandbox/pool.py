@@ -8,7 +8,6 @@ batch are then retried one at a time, so that one bad episode does not affect ot
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,14 +15,11 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any
 
-from trace_bench.core.decode import messages_of
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
-from trace_bench.core.limits import Unreadable
 from trace_bench.core.protocols import Ask
-from trace_bench.sandbox.protocol import PROTOCOL, code_hash, learn_tools
+from trace_bench.sandbox.calls import MOST_ASKS, Calls
+from trace_bench.sandbox.protocol import PROTOCOL, code_hash
 from trace_bench.sandbox.transport import Lost, Transport, Worker
-
-MOST_ASKS = 100  # questions for each call; a replay may ask those of earlier calls again
 
 
 @dataclass(eq=False)
@@ -45,21 +41,6 @@ class PooledEpisode:
 
 
 Result = dict[str, Any] | EpisodeError
-
-
-@dataclass
-class _Calls:
-    """The calls that one worker has been sent and has not answered."""
-
-    worker: Worker
-    places: list[int]
-    number: int
-    deadline: float
-    answers: dict[int, dict[str, Future[str]]]  # by episode
-    most_asks: int
-    asked: int = 0
-    asking: int = 0  # questions that are not answered yet
-    stopped: float = 0.0  # since when the worker's clock stands still, while `asking`
 
 
 class Pool:
@@ -183,7 +164,7 @@ class Pool:
         worker: Worker,
         places: list[int],
         calls: Sequence[tuple[PooledEpisode, dict[str, Any]]],
-    ) -> _Calls:
+    ) -> Calls:
         worker.calls += 1
         deadline = time.monotonic() + self._deadline
         message = {
@@ -195,78 +176,37 @@ class Pool:
         worker.send(message, deadline)
         episodes = [calls[place][0] for place in places]
         answers = {episode.number: episode.answers for episode in episodes}
-        most = MOST_ASKS * sum(1 + len(episode.history) for episode in episodes)
-        return _Calls(worker, places, worker.calls, deadline, answers, most)
+        made = sum(1 + len(episode.history) for episode in episodes)
+        return Calls(worker, places, worker.calls, deadline, answers, most_asks=MOST_ASKS * made)
 
-    def _wait(self, batches: Sequence[_Calls]) -> list[tuple[_Calls, list[Result] | Lost]]:
+    def _wait(self, batches: Sequence[Calls]) -> list[tuple[Calls, list[dict[str, Any]] | Lost]]:
         """The answers of all batches, in order of arrival; Lost for a worker that fails."""
-        done: list[tuple[_Calls, list[Result] | Lost]] = []
+        done: list[tuple[Calls, list[dict[str, Any]] | Lost]] = []
         waiting = list(batches)
-        answers: list[tuple[_Calls, int, Future[str]]] = []
         while waiting:
             owner = {fd: batch for batch in waiting for fd in batch.worker.transport.filenos()}
             ready = {id(owner[fd]) for fd in wait(list(owner), _pause(waiting))}  # type: ignore[index]
             for batch in list(waiting):
-                outcome = self._progress(batch, id(batch) in ready, answers)
+                outcome = self._progress(batch, id(batch) in ready)
                 if outcome is not None:
                     waiting.remove(batch)
                     done.append((batch, outcome))
         return done
 
-    def _progress(
-        self, batch: _Calls, ready: bool, answers: list[tuple[_Calls, int, Future[str]]]
-    ) -> list[Result] | Lost | None:
+    def _progress(self, batch: Calls, ready: bool) -> list[dict[str, Any]] | Lost | None:
         """The results of a batch; None while it is running."""
         try:
             for message in batch.worker.lines() if ready else ():
-                if "ask" in message:
-                    answers.append(self._question(batch, message))
-                else:
-                    return _results(batch, message)
-            self._answer(batch, answers)
+                if "ask" not in message:
+                    return batch.results(message)
+                self._threads = self._threads or ThreadPoolExecutor(64)
+                batch.question(message, self._ask, self._threads)
+            batch.answer()
         except Lost as error:
             return error
-        if not batch.asking and time.monotonic() > batch.deadline:
+        if not batch.open and time.monotonic() > batch.deadline:
             return Lost(f"no answer within {self._deadline:g} s")
         return None
-
-    def _question(self, batch: _Calls, message: dict[str, Any]) -> tuple[_Calls, int, Future[str]]:
-        role, number, episode = (message.get(key) for key in ("role", "ask", "episode"))
-        if self._ask is None or not isinstance(role, str):
-            raise Lost(f"it asked for {role!r}, which no model or program plays here")
-        if type(number) is not int or type(episode) is not int or episode not in batch.answers:
-            raise Lost(f"it asked with the number {number!r} for the episode {episode!r}"[:200])
-        try:
-            messages = messages_of(message.get("messages", []))
-        except Unreadable as error:
-            raise Lost(f"it broke the protocol: {error}") from error
-        if not isinstance(schema := message.get("schema"), dict | None):
-            raise Lost("it asked with a schema that is no object")
-        batch.asked += 1
-        if batch.asked > batch.most_asks:
-            raise Lost(f"it asked more than {batch.most_asks} questions")
-        self._threads = self._threads or ThreadPoolExecutor(64)
-        known = batch.answers[episode]
-        question = json.dumps([role, messages, schema], sort_keys=True)
-        if question not in known or _failed(known[question]):
-            known[question] = self._threads.submit(self._ask, role, messages, schema)
-        if not batch.asking:
-            batch.stopped = time.monotonic()
-        batch.asking += 1
-        return batch, number, known[question]
-
-    def _answer(self, batch: _Calls, answers: list[tuple[_Calls, int, Future[str]]]) -> None:
-        """Sends the answers that are ready. The worker's clock stands still while a question is
-        open, and then goes on; it does not start anew."""
-        for entry in [a for a in answers if a[0] is batch and a[2].done()]:
-            answers.remove(entry)
-            batch.asking -= 1
-            if not batch.asking:
-                batch.deadline += time.monotonic() - batch.stopped
-            error = entry[2].exception()
-            reply = {"error": str(error)} if error else {"text": entry[2].result()}
-            soon = max(batch.deadline, time.monotonic() + 1.0)  # it may be reading right now
-            batch.worker.send({"answer": entry[1], **reply}, soon)
 
     # -- workers ---------------------------------------------------------------------------------
 
@@ -386,26 +326,8 @@ def _remember(made: tuple[PooledEpisode, dict[str, Any]], result: Result) -> Non
         episode.history.append(call)
 
 
-def _results(batch: _Calls, message: Mapping[str, Any]) -> list[Result]:
-    results = message.get("results")
-    if message.get("id") != batch.number or not isinstance(results, list):
-        raise Lost(f"it answered {str(message)[:100]!r} where batch {batch.number} was due")
-    if len(results) != len(batch.places) or not all(isinstance(r, dict) for r in results):
-        raise Lost(f"it gave {len(results)} results for {len(batch.places)} calls")
-    try:
-        for result in results:
-            learn_tools(result, batch.worker.tools)
-    except Unreadable as error:
-        raise Lost(f"it broke the protocol: {error}") from error
-    return list(results)
-
-
-def _failed(answer: Future[str]) -> bool:
-    return answer.done() and answer.exception() is not None
-
-
-def _pause(waiting: Sequence[_Calls]) -> float:
+def _pause(waiting: Sequence[Calls]) -> float:
     """Seconds until the next deadline; a short time while the host is answering."""
-    if any(batch.asking for batch in waiting):
+    if any(batch.open for batch in waiting):
         return 0.005
     return max(0.0, min(batch.deadline for batch in waiting) - time.monotonic()) + 0.001

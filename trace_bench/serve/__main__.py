@@ -12,9 +12,11 @@ import argparse
 import ipaddress
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from trace_bench.core.beginning import read_beginning
@@ -23,6 +25,7 @@ from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import AgentSpec
+from trace_bench.policies.routing.merge import beside
 from trace_bench.serve.request import Model, ServeSettings
 
 if TYPE_CHECKING:
@@ -87,12 +90,25 @@ def _serve(given: argparse.Namespace) -> int:
     os.environ.setdefault("OMP_NUM_THREADS", str(given.threads))
     agent = read_beginning(given.run).agent
     models = models_of(agent, settings.name)
-    backend = _forward(given, agent, settings) if given.backend else _local(given, agent, settings)
-    app = App(backend, models, settings, key, _log)
-    server = uvicorn.Server(config(app, settings, host=given.host, port=given.port))
-    _log(f"serving {', '.join(models)} at http://{given.host}:{given.port}/v1")
-    server.run()
+    begin = _forward if given.backend else _local
+    with sums_of(agent, Path(given.run)) as sums:
+        app = App(begin(given, agent, settings, sums), models, settings, key, _log)
+        server = uvicorn.Server(config(app, settings, host=given.host, port=given.port))
+        _log(f"serving {', '.join(models)} at http://{given.host}:{given.port}/v1")
+        server.run()
     return 0
+
+
+@contextmanager
+def sums_of(agent: AgentSpec, run: Path) -> Iterator[Path | None]:
+    """Where sums of the agent's adapters are written: beside them (None) if that is in the run's
+    folder, else, as in a stranger's agent, in a folder that is removed afterwards."""
+    folder = (run.parent if run.is_file() else run).resolve()
+    if all(beside(a).resolve().is_relative_to(folder) for a in agent.adapters):
+        yield None
+    else:
+        with TemporaryDirectory(prefix="trace_bench_") as own:
+            yield Path(own)
 
 
 def models_of(agent: AgentSpec, name: str) -> dict[str, Model]:
@@ -104,7 +120,9 @@ def models_of(agent: AgentSpec, name: str) -> dict[str, Model]:
     return {name: Model(routed=True), **others}
 
 
-def _local(given: argparse.Namespace, agent: AgentSpec, settings: ServeSettings) -> Answerer:
+def _local(
+    given: argparse.Namespace, agent: AgentSpec, settings: ServeSettings, sums: Path | None
+) -> Answerer:
     from trace_bench.policies.local import LocalPolicy
     from trace_bench.serve.engine import LocalEngine
     from trace_bench.serve.local import Local
@@ -116,10 +134,12 @@ def _local(given: argparse.Namespace, agent: AgentSpec, settings: ServeSettings)
         threads=given.threads,
         device=given.device,
     )
-    return Local(LocalEngine(policy, agent, settings.tokens))
+    return Local(LocalEngine(policy, agent, settings.tokens, sums))
 
 
-def _forward(given: argparse.Namespace, agent: AgentSpec, settings: ServeSettings) -> Answerer:
+def _forward(
+    given: argparse.Namespace, agent: AgentSpec, settings: ServeSettings, sums: Path | None
+) -> Answerer:
     from trace_bench.llm.client import Endpoint, check_urls, read_key
     from trace_bench.serve.forward import Forward
 
@@ -131,7 +151,7 @@ def _forward(given: argparse.Namespace, agent: AgentSpec, settings: ServeSetting
         concurrency=settings.requests,
     )
     name = given.backend_model or Path(agent.model).name
-    return Forward(endpoint, name, agent, settings.tokens)
+    return Forward(endpoint, name, agent, settings.tokens, sums)
 
 
 def _check_address(host: str, port: int, key: str | None) -> None:

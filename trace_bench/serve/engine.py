@@ -13,6 +13,7 @@ import traceback
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from trace_bench.core.protocols import RoutesTurns, TurnReply, TurnRequest
 from trace_bench.core.store import stable_seed
@@ -56,13 +57,16 @@ class Ticket:
 class LocalEngine:
     """Starts its thread when made. `broken`: the engine has failed and answers nothing any more."""
 
-    def __init__(self, policy: LocalPolicy, agent: AgentSpec, most: int) -> None:
-        """`most`: the tokens of an answer whose request names no number."""
+    def __init__(
+        self, policy: LocalPolicy, agent: AgentSpec, most: int, sums: Path | None = None
+    ) -> None:
+        """`most`: the tokens of an answer whose request names no number; `sums`: where sums of
+        adapters are written (see `merge`)."""
         policy.load(agent)
         self.broken = False
         self.policy, self._agent, self._most = policy, agent, most
         self._router = make_router(agent, policy)
-        self._sums = MergedSums(policy, agent)
+        self._sums = MergedSums(policy, agent, sums)
         self._asked: queue.SimpleQueue[tuple[str, Ticket | None]] = queue.SimpleQueue()
         self._waiting: deque[Ticket] = deque()
         self._running: dict[int, Ticket] = {}

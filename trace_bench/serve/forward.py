@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import MISSING, fields
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -35,14 +36,22 @@ _DEFAULTS = {f.name: f.default for f in fields(ChatRequest) if f.default is not 
 
 class Forward:
     """`app.Answerer`. Loads the agent's adapters into the server; raises UserError if it does
-    not answer, does not have the model or does not use an adapter."""
+    not answer, does not have the model or does not use an adapter. `sums`: where sums of adapters
+    are written (see `merge`)."""
 
-    def __init__(self, endpoint: Endpoint, model: str, agent: AgentSpec, most: int) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        model: str,
+        agent: AgentSpec,
+        most: int,
+        sums: Path | None = None,
+    ) -> None:
         self._agent, self._most, self._url = agent, most, endpoint.urls[0].rstrip("/")
         self._policy = OpenAIPolicy(endpoint, model, capacity=endpoint.concurrency, extra=None)
         self._router: Router = make_router(agent, self._policy)
         self._policy.load(agent)
-        self._sums = MergedSums(self._policy, agent)
+        self._sums = MergedSums(self._policy, agent, sums)
         self._deadline = endpoint.deadline
         self._one = asyncio.Lock()  # of what loads adapters
         self._secret = Secret(endpoint.key)
@@ -129,7 +138,7 @@ class Forward:
         """The object in an answer. Raises Refused, with the server's own words for a refusal, but
         never with the key for it."""
         try:
-            said = self._clean(await decompressed(answer))
+            said = self._clean(await decompressed(answer.headers, answer.aiter_raw()))
         except Unreadable as error:
             raise _unusable(error) from error
         status = answer.status_code

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
+from trace_bench.core.chat import call_json
 from trace_bench.core.checked import number
 from trace_bench.core.decode import convert, shaped
 from trace_bench.core.limits import Limits, Unreadable, fault_of, read
@@ -241,16 +242,9 @@ def _plain(given: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
         role = "system" if one["role"] == "developer" else one["role"]
         message: Message = {"role": role, "content": text}
         if role == "assistant" and one.get("tool_calls"):
+            made = [(call.get("id", ""), call["function"]) for call in one["tool_calls"]]
             message["tool_calls"] = [
-                {
-                    "id": call.get("id", ""),
-                    "type": "function",
-                    "function": {
-                        "name": call["function"]["name"],
-                        "arguments": call["function"].get("arguments") or "{}",
-                    },
-                }
-                for call in one["tool_calls"]
+                call_json(identity, f["name"], f.get("arguments") or "{}") for identity, f in made
             ]
             names |= {c["id"]: c["function"]["name"] for c in message["tool_calls"]}
         if role == "tool":

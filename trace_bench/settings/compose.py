@@ -154,7 +154,7 @@ def take(arguments: list[str], key: str) -> str | None:
     return None
 
 
-_NAMES = re.compile(r"(?!(?:null|true|false)$)[A-Za-z_]\w*(,\w+)*")
+_NAMES = re.compile(r"(?!(?:null|true|false)$)[A-Za-z_](\w*(,\w+)*|[\w.]*:\w[\w.]*)")
 
 
 def _opened(overrides: Sequence[str]) -> list[str]:

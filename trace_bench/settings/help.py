@@ -4,6 +4,7 @@
 --help GROUP         every choice of a group and every setting of each, with what it is
 --help GROUP=CHOICE  one choice, with its file if it has one
 --help KEY           a setting of the run
+--help trainer.algorithm  a table of all algorithms, with the settings of each
 
 A field's docstring is the text below it; a parameter's stands in the docstring of its class or
 function: `name`: text.
@@ -25,7 +26,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from trace_bench.core.checked import Parameter, choices, parameters
+from trace_bench.core.checked import Chosen, Parameter, choices, parameters
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.settings.choices import (
     GROUPS,
@@ -37,7 +38,7 @@ from trace_bench.settings.choices import (
     parts,
     plain,
 )
-from trace_bench.settings.registry import CUSTOM, entry_points
+from trace_bench.settings.registry import CUSTOM, WITHIN, Offered, entry_points
 from trace_bench.settings.schema import Settings
 
 WIDTH = 79
@@ -66,6 +67,7 @@ GUIDES = MappingProxyType(
         "method": "docs/methods.md",
         "policy": "docs/policies.md",
         "trainer": "docs/trainers.md",
+        "trainer.algorithm": "docs/algorithms.md",
         "tracker": "docs/python.md",
         "model": "docs/models.md",
     }
@@ -106,6 +108,8 @@ def text(about: str | None, more: Path | None = None) -> str:
     if about is None:
         return _overview(groups, run)
     group, _, choice = about.partition("=")
+    if about in WITHIN:
+        return _within(about)
     if group in groups:
         if choice and choice not in groups[group]:
             raise unknown(group, choice, groups[group], group)
@@ -164,7 +168,8 @@ def _composed(
         return choice, defaults(group, choice), {}
     text = path.read_text(encoding="utf-8")
     data = yaml.safe_load(text)
-    below = [d for d in data.pop("defaults", ()) if d != "_self_"]
+    listed = data.pop("defaults", ())  # a mapping chooses a file of another group
+    below = [d for d in listed if isinstance(d, str) and d != "_self_"]
     base, values, comments = "", dict[str, Any](), dict[str, str]()
     for name in below:
         if name.startswith("part/"):
@@ -194,6 +199,8 @@ def _entries(
         named = choices(parameter.hint)
         if named and isinstance(value, Mapping):
             yield Setting(name, value["name"], about.get(key, ""))
+            if isinstance(named, Offered):  # a table of its own
+                continue
             for cls in dict.fromkeys(named.values()):
                 own = {n: p for n, p in parameters(cls).items() if n != "name"}
                 when = " or ".join(n for n, c in named.items() if c is cls)
@@ -243,6 +250,28 @@ def _group(group: str, names: Sequence[str], more: Path | None) -> str:
             subsequent_indent=" " * 6, break_on_hyphens=False, break_long_words=False,
         ) if again else []  # fmt: skip
     return "\n".join([*lines, "", f"--help {group}=CHOICE shows one, with its file if it has one."])
+
+
+def _within(setting: str) -> str:
+    """The table of what a setting such as `trainer.algorithm` may name, and what each can set."""
+    offered: dict[str, Any] = dict(Offered(setting, Chosen))
+    rows = [("name", "source", "given besides rewards")]
+    rows += [(name, cls.source, ", ".join(cls().given) or "-") for name, cls in offered.items()]
+    widths = [max(map(len, column)) + 2 for column in zip(*rows, strict=True)]
+    lines = ["".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    first, *_ = offered.values()
+    shared = {n: p for n, p in parameters(first).items() if n != "name"}
+    for name, cls in offered.items():
+        own = {n: p for n, p in parameters(cls).items() if n not in shared and n != "name"}
+        lines += ["", *_item(name, (inspect.getdoc(cls) or "").partition("\n\n")[0])]
+        lines += _listed(own, cls, setting)
+    lines += ["", "all of them", *_listed(shared, first, setting), ""]
+    return "\n".join([*lines, f"One of your own: {setting}=module:attribute ({GUIDES[setting]})."])
+
+
+def _listed(known: Mapping[str, Parameter], cls: type, setting: str) -> Iterator[str]:
+    for entry in _entries(known, documented(cls), f"{setting}."):
+        yield from _item(f"  {entry.shown}", entry.about)
 
 
 def _choice(group: str, choice: str, more: Path | None) -> str:

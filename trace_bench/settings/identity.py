@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.beginning import hash_of, read_beginning
+from trace_bench.core.checked import choices
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.run_files import ELSEWHERE
 from trace_bench.core.store import read_object
 from trace_bench.core.types import to_json
-from trace_bench.settings.registry import Part, find
+from trace_bench.settings.registry import Offered, Part, find
 from trace_bench.settings.schema import (
     PARTS,
     EnvSettings,
@@ -53,7 +54,7 @@ def identity(settings: Settings, parts: Mapping[str, Part]) -> dict[str, Any]:
     }
     for group in PARTS:
         if group not in ELSEWHERE:
-            data[group] = _of_part(getattr(settings, group), parts[group])
+            data[group] = of_part(getattr(settings, group), parts[group])
     data["llm"] = {name: _of_role(role) for name, role in settings.llm.roles.items()}
     path = None if parts["policy"].declared.scripted else model_path(settings, parts)
     data["model"]["sha256"] = None if path is None else weights_hash(path)
@@ -65,12 +66,22 @@ def identity(settings: Settings, parts: Mapping[str, Part]) -> dict[str, Any]:
 def suite_identity(env: str, variant: str | None) -> dict[str, Any]:
     """What a suite of this name and its default settings is in a run's identity."""
     chosen = EnvSettings(env, suite=variant)
-    return _of_part(chosen, find("env", chosen, variant))
+    return of_part(chosen, find("env", chosen, variant))
+
+
+def plain(settings: Settings) -> dict[str, Any]:
+    """The settings as JSON-safe data, from which another process can build the same parts."""
+    data = dict(to_json(settings))
+    for group in PARTS:
+        if not isinstance(data[group]["factory"], str | None):
+            data[group]["factory"] = None  # an object that only this process has
+    return data
 
 
 def model_path(settings: Settings, parts: Mapping[str, Part]) -> str:
     """The base model's weights: a folder, or a name on the hub."""
-    return str(parts["model"].make(RunContext(served_model=served_name(settings.model))))
+    run = RunContext(served_model=served_name(settings.model), settings=plain(settings))
+    return str(parts["model"].make(run))
 
 
 def served_name(model: ModelSettings) -> str:
@@ -120,14 +131,19 @@ def _model_files(folder: Path) -> list[Path]:
     return [file for file in [folder / "model.safetensors"] if file.is_file()]
 
 
-def _of_part(chosen: PartSettings, part: Part) -> dict[str, Any]:
+def of_part(chosen: PartSettings, part: Part) -> dict[str, Any]:
+    """A chosen part in a run's identity."""
     own = {
         f.name: to_json(getattr(chosen, f.name))
         for f in dataclasses.fields(chosen)
         if f.name not in NOT_NAMED
+        and (getattr(chosen, f.name) != f.default or not f.metadata.get("later"))
     }
-    apart = part.factory.apart()
-    options = {key: value for key, value in part.options.items() if key not in apart}
+    options = part.factory.identity(part.options)
+    for key, parameter in part.factory.known().items():
+        offered = choices(parameter.hint)
+        if key in options and isinstance(offered, Offered):
+            options[key] = {**options[key], **offered.origin(options[key]["name"])}
     if part.origin is not None:
         return {**own, **options, "origin": to_json(part.origin)}
     named = {} if chosen.factory is None else {"factory": part.factory.text}  # a part of our own

@@ -5,7 +5,7 @@ A name is looked up in this order:
     1. the setting `factory` of the group: "module:attribute", or an object given in Python
     2. the package's own names (`OWN`)
     3. entry points of installed packages, in the groups `trace_bench.suites`, `.methods`,
-       `.trainers`, `.policies`, `.trackers` and `.models`
+       `.trainers`, `.algorithms`, `.policies`, `.trackers` and `.models`
 
 All parts are treated alike from here on: a part's settings are the parameters of its factory
 (`core.factory`), and a part from outside the package has an `Origin`, which belongs to the run's
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -33,6 +33,7 @@ from trace_bench.core.protocols import (
     Tracker,
     Trainer,
 )
+from trace_bench.core.types import to_json
 from trace_bench.settings.origin import Origin, name_of, origin_of
 from trace_bench.settings.schema import PartSettings, refuse_moved
 
@@ -41,21 +42,26 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "env": {
             "toolsandbox/embedded": "trace_bench.envs.toolsandbox.scenarios.suite:EmbeddedSuite",
             "toolsandbox/official": "trace_bench.envs.toolsandbox_official.suite:OfficialSuite",
-            "tau2/airline": "trace_bench.envs.tau2.suite:Tau2Suite",
-            "tau2/retail": "trace_bench.envs.tau2.suite:Tau2Suite",
-            "tau2/telecom": "trace_bench.envs.tau2.suite:Tau2Suite",
+            **dict.fromkeys(
+                ("tau2/airline", "tau2/retail", "tau2/telecom"),
+                "trace_bench.envs.tau2.suite:Tau2Suite",
+            ),
             "recorded": "trace_bench.envs.recorded.suite:RecordedSuite",
-            "bfcl/all": "trace_bench.envs.bfcl.suite:BfclSuite",
-            "bfcl/base": "trace_bench.envs.bfcl.suite:BfclSuite",
-            "bfcl/miss_func": "trace_bench.envs.bfcl.suite:BfclSuite",
-            "bfcl/miss_param": "trace_bench.envs.bfcl.suite:BfclSuite",
-            "bfcl/long_context": "trace_bench.envs.bfcl.suite:BfclSuite",
+            "babyai": "trace_bench.envs.babyai:BabyAISuite",
+            "textworld_express": ("trace_bench.envs.textworld_express:TextWorldExpressSuite"),
+            **dict.fromkeys(
+                ("bfcl/all", "bfcl/base", "bfcl/miss_func", "bfcl/miss_param", "bfcl/long_context"),
+                "trace_bench.envs.bfcl.suite:BfclSuite",
+            ),
         },
         "method": {
             "base": "trace_bench.methods.base:Base",
             "grpo": "trace_bench.methods.grpo:Grpo",
+            "placebo": "trace_bench.methods.grpo:Grpo",
             "cm2": "trace_bench.methods.grpo:Cm2",
             "gepa": "trace_bench.methods.gepa:Gepa",
+            "training_free_grpo": "trace_bench.methods.memory:TrainingFreeGrpo",
+            "ace": "trace_bench.methods.memory:Ace",
             "sft": "trace_bench.methods.sft:Sft",
             "trace": "trace_bench.methods.trace:Trace",
             "joint": "trace_bench.methods.trace:Trace",
@@ -71,6 +77,16 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "local": "trace_bench.trainers.local:local_trainer",
             "verl": "trace_bench.trainers.verl:verl_trainer",
         },
+        "trainer.algorithm": {
+            "grpo": "trace_bench.trainers.algorithms:Algorithm",
+            "dapo": "trace_bench.trainers.algorithms.dapo:Dapo",
+            "gspo": "trace_bench.trainers.algorithms.gspo:Gspo",
+            "cispo": "trace_bench.trainers.algorithms.cispo:Cispo",
+            "dr_grpo": "trace_bench.trainers.algorithms.dr_grpo:DrGrpo",
+            "rloo": "trace_bench.trainers.algorithms.rloo:Rloo",
+            "reinforce_pp": "trace_bench.trainers.algorithms.reinforce_pp:ReinforcePlusPlus",
+            "gigpo": "trace_bench.trainers.algorithms.gigpo:Gigpo",
+        },
         "policy": {
             "local": "trace_bench.policies:local_policy",
             "openai": "trace_bench.policies.openai:served",
@@ -84,6 +100,8 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
         },
         "model": {
             "tiny": "trace_bench.tiny:shipped",
+            "tiny_babyai": "trace_bench.tiny:shipped_babyai",
+            "made": "trace_bench.tiny:made",
             "smollm2": "trace_bench.models:kept",
             "hf": "trace_bench.settings.models:at",
             "served": "trace_bench.settings.models:named",
@@ -93,20 +111,16 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
 """group -> name -> "module:attribute". A suite's name is `env.name/env.suite`."""
 
 PRESETS: Mapping[str, Mapping[str, Mapping[str, Any]]] = MappingProxyType(
-    {"method": {"joint": {"adapters": "joint"}, "single_capability": {"max_capabilities": 1}}}
-)
-"""group -> name -> settings that the name stands for: both are TRACE."""
-
-ENTRY_POINTS: Mapping[str, str] = MappingProxyType(
     {
-        "env": "trace_bench.suites",
-        "method": "trace_bench.methods",
-        "trainer": "trace_bench.trainers",
-        "policy": "trace_bench.policies",
-        "tracker": "trace_bench.trackers",
-        "model": "trace_bench.models",
+        "method": {
+            "joint": {"adapters": "joint"},
+            "single_capability": {"max_capabilities": 1},
+            "placebo": {"reward": "drawn"},
+        }
     }
 )
+"""group -> name -> settings that the name stands for: two of TRACE, and GRPO."""
+
 KINDS: Mapping[str, type] = MappingProxyType(
     {
         "env": Suite,
@@ -117,6 +131,15 @@ KINDS: Mapping[str, type] = MappingProxyType(
         "model": str,
     }
 )
+ENTRY_POINTS: Mapping[str, str] = MappingProxyType(
+    {
+        **{group: f"trace_bench.{group}s" for group in KINDS},
+        "env": "trace_bench.suites",
+        "policy": "trace_bench.policies",
+    }
+)
+WITHIN: Mapping[str, str] = MappingProxyType({"trainer.algorithm": "trace_bench.algorithms"})
+"""The same for settings of parts that a name chooses (`Offered`)."""
 CUSTOM = "custom"  # the name of a part that is given by `factory` alone
 
 
@@ -199,16 +222,55 @@ def _preset(group: str, chosen: PartSettings, given: dict[str, Any]) -> dict[str
     return {**given, **fixed}
 
 
+class Offered(Mapping[str, type]):
+    """The classes that a setting such as `trainer.algorithm` lets a name choose: the package's own,
+    those of installed packages, any module:attribute. Each is looked up when it is asked for."""
+
+    def __init__(self, setting: str, kind: type) -> None:
+        self.setting, self.kind = setting, kind
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(names(self.setting))
+
+    def __len__(self) -> int:
+        return len(names(self.setting))
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and (":" in name or name in names(self.setting))
+
+    def __getitem__(self, name: str) -> type:
+        """Raises UserError for what is no class of that kind."""
+        found = self._found(name)[0].target
+        if not (isinstance(found, type) and issubclass(found, self.kind)):
+            raise UserError(
+                f"{self.setting}={name} gives {found!r}; needed: a class that inherits "
+                f"{self.kind.__name__}. Change `{self.setting}`."
+            )
+        return found
+
+    def origin(self, name: str) -> dict[str, Any]:
+        """Where the code of a choice comes from, for a run's identity; empty for the package's."""
+        factory, distribution = self._found(name)
+        own = name in OWN[self.setting]
+        return {} if own else {"origin": to_json(origin_of(factory, distribution))}
+
+    def _found(self, name: str) -> tuple[Factory, metadata.Distribution | None]:
+        factory = name if ":" in name else None
+        return _factory(self.setting, PartSettings(name, factory), None)
+
+
 def entry_points(group: str) -> dict[str, metadata.EntryPoint]:
     """The entry points of installed packages for a group, by name."""
-    return {e.name: e for e in _installed(tuple(sys.path)) if e.group == ENTRY_POINTS[group]}
+    wanted = {**ENTRY_POINTS, **WITHIN}[group]
+    return {e.name: e for e in _installed(tuple(sys.path)) if e.group == wanted}
 
 
 @functools.lru_cache(maxsize=4)
 def _installed(path: tuple[str, ...]) -> list[metadata.EntryPoint]:
     """The entry points on the import path. Slow: reads every installed package's metadata."""
     found = metadata.entry_points()
-    return [e for group in ENTRY_POINTS.values() for e in found.select(group=group)]
+    wanted = (*ENTRY_POINTS.values(), *WITHIN.values())
+    return [e for group in wanted for e in found.select(group=group)]
 
 
 def names(group: str) -> list[str]:
@@ -220,7 +282,7 @@ def names(group: str) -> list[str]:
 def _factory(
     group: str, chosen: PartSettings, variant: str | None
 ) -> tuple[Factory, metadata.Distribution | None]:
-    where = f"{group}.factory"
+    where = f"{group}.factory" if group in KINDS else group
     if chosen.factory is not None:
         if isinstance(chosen.factory, str):
             return load(chosen.factory, where), None

@@ -12,7 +12,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from trace_bench.core.checked import PLACE, build, number
+from trace_bench.core.checked import LATER, PLACE, build, number
 from trace_bench.core.errors import UserError
 
 
@@ -83,33 +83,32 @@ class PolicySettings(PartSettings):
     max_turns: int = field(default=20, metadata=number(1))
     """Turns of the agent in one episode."""
     max_tokens: int = field(default=96, metadata=number(1))
-    """Tokens of one turn."""
+    """Tokens of one turn, thoughts included."""
+    thinking: bool | None = field(default=None, metadata=LATER)
+    """Whether the model is to think before it answers, for templates with `enable_thinking`; null:
+    as the template does by itself. Thoughts stay in the conversation that the model reads
+    (policy=local, trainer=verl); nobody else sees them."""
 
 
 @dataclass(frozen=True)
 class SharedSettings:
-    """What all roles have unless they say otherwise."""
+    """Where models are. A role has what is shared, unless it says otherwise."""
 
     base_url: tuple[str, ...] | None = field(default=None, metadata=PLACE)
-    """One address or a list of them."""
+    """One address or a list of them; null in a role: llm.shared.base_url."""
     model: str | None = None
-    """The model's name there."""
+    """The model's name there; null in a role: llm.shared.model."""
     key_env: str | None = field(default=None, metadata=PLACE)
-    """Name of the environment variable that holds the key; null: no key is sent."""
+    """Name of the environment variable that holds the key; null in a role: llm.shared.key_env,
+    where null sends no key."""
 
 
 @dataclass(frozen=True)
-class RoleSettings:
+class RoleSettings(SharedSettings):
     """How a role besides the agent is played. All settings but `by` are for the endpoint."""
 
     by: Literal["program", "endpoint"] = "program"
     """program: a program of this project, which needs no model; endpoint: a model on a server."""
-    base_url: tuple[str, ...] | None = field(default=None, metadata=PLACE)
-    """One address or a list of them; null: llm.shared.base_url."""
-    model: str | None = None
-    """The model's name there; null: llm.shared.model."""
-    key_env: str | None = field(default=None, metadata=PLACE)
-    """Name of the environment variable that holds the key; null: llm.shared.key_env."""
     temperature: float = field(default=0.0, metadata=number(0, 2))
     """0 is greedy."""
     seed: int = field(default=42, metadata=number(0))
@@ -141,17 +140,11 @@ class LLMSettings:
 
     user: RoleSettings = RoleSettings(max_tokens=512)
     """The simulated user of tau2 and the official ToolSandbox."""
-    analyst: RoleSettings = field(
-        default_factory=lambda: RoleSettings(temperature=0.7, max_tokens=4096)
-    )
+    analyst: RoleSettings = RoleSettings(temperature=0.7, max_tokens=4096)
     """Finds and labels the capabilities that are missing."""
-    generator: RoleSettings = field(
-        default_factory=lambda: RoleSettings(temperature=0.7, max_tokens=8192)
-    )
+    generator: RoleSettings = RoleSettings(temperature=0.7, max_tokens=8192)
     """Writes training environments."""
-    reflector: RoleSettings = field(
-        default_factory=lambda: RoleSettings(temperature=1.0, max_tokens=1024)
-    )
+    reflector: RoleSettings = RoleSettings(temperature=1.0, max_tokens=1024)
     """Writes GEPA's prompts."""
     judge: RoleSettings = RoleSettings(max_tokens=512)
     """Judges whether a generated environment exercises its capability, and τ²'s assertions about a

@@ -1,12 +1,77 @@
-"""The tiny agent: a Qwen3-architecture transformer that the project trains itself and ships."""
+"""Tiny agents: Qwen3-architecture transformers that the project trains itself. The phone world's is
+shipped; `make` makes one for any suite whose solutions are known.
+
+    trace_bench.tiny.make(suite, "models/desk", success=0.3)
+"""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from trace_bench.core.checked import PLACE, build, number
 from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import RunContext, Suite
+from trace_bench.core.store import read_object
 
 MODEL_FOLDER = Path(__file__).parent / "model"
+SIZES_BY_MILLIONS = {0.3: "small", 1.0: "medium", 4.3: "large"}
+"""Millions of parameters, and the size's name among the recipes (`train.SIZES`)."""
+
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class MadeSettings:
+    """`model.*` of `model=made`, and what `python -m trace_bench.tiny make` takes."""
+
+    path: Path | None = field(default=None, metadata=PLACE)
+    """The agent's folder (`out=` of the command); null: one in the user's cache folder."""
+    split: str | None = None
+    """The split of the tasks that are demonstrated; null: demo, or without one every second task of
+    `env.train_split`."""
+    size: float = 1.0
+    """Millions of parameters: 0.3, 1 or 4.3."""
+    success: float | None = field(default=0.35, metadata=number(0, 1))
+    """Ends the training when the success on development tasks, at temperature 1, reaches it; null:
+    never."""
+    minutes: float = field(default=25.0, metadata=number(0))
+    """The most that it may take."""
+    without: str | tuple[str, ...] = ()
+    """Capabilities whose tasks are not demonstrated, of a suite whose tasks name them."""
+    rare: float = field(default=0.0, metadata=number(0, 1))
+    """The share of these tasks that is demonstrated all the same: an agent that has seen a little
+    of a capability can find it, one that has seen nothing seldom does."""
+    demonstrations: int = field(default=4000, metadata=number(1))
+    """How many."""
+    passes: int = field(default=12, metadata=number(1))
+    """Over all of them, at most."""
+    seed: int = 0
+    """Of the demonstrations and the weights."""
+
+    def __post_init__(self) -> None:
+        if self.size not in SIZES_BY_MILLIONS:
+            offered = ", ".join(f"{size:g}" for size in SIZES_BY_MILLIONS)
+            raise UserError(f"`model.size` is {self.size:g}; allowed: {offered}.")
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        return (self.without,) if isinstance(self.without, str) else self.without
+
+
+@dataclass(frozen=True)
+class World:
+    """A suite, the names of its splits, and the limits of an episode."""
+
+    suite: Suite
+    train: str = "train"
+    dev: str = "dev"
+    test: str = "test"
+    max_turns: int = 20
+    max_tokens: int = 96
 
 
 def shipped(path: str | None = None) -> str:
@@ -19,3 +84,36 @@ def shipped(path: str | None = None) -> str:
             "trace_bench.tiny build`, or name another one in `model.path`."
         )
     return path or str(MODEL_FOLDER)
+
+
+def shipped_babyai() -> str:
+    """`model=tiny_babyai`: the agent for BabyAI's default levels that ships with the package, and
+    env=babyai's own choice (docs/babyai.md)."""
+    return str(MODEL_FOLDER.with_name("babyai"))
+
+
+def made(settings: MadeSettings, run: RunContext) -> str:
+    """`model=made`: a tiny agent for the run's world, made before the run if it is not there.
+
+    docs/own_world.md says what it learns from, and what a suite needs."""
+    if settings.path is not None and (settings.path / "config.json").is_file():
+        return str(settings.path)
+    from trace_bench.tiny.making import make_for
+
+    return str(make_for(run.settings, settings, _say, look=bool(run.settings["dry_run"])))
+
+
+def make(suite: Suite, out: str | Path, log: Log | None = None, **options: Any) -> dict[str, Any]:
+    """Makes a tiny agent for a suite in the folder `out`, and returns its figures. `options`: those
+    of `MadeSettings`; and `train`, `dev`, `test` (names of splits), `max_turns`, `max_tokens`. A
+    call that was interrupted goes on. Raises UserError."""
+    from trace_bench.tiny.making import make_in
+
+    given = {key: options.pop(key) for key in World.__annotations__ if key in options}
+    settings = build(MadeSettings, {**options, "path": out}, "model")
+    folder = make_in(World(suite, **given), None, settings, log or _say)
+    return read_object(folder / "measured.json")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,12 +1,16 @@
-"""Building and measuring the tiny agent.
+"""Making a tiny agent for any world, and building and measuring that of the phone world.
 
+    python -m trace_bench.tiny make env.factory=desk:Suite out=models/desk [size=0.3] [success=0.3]
     python -m trace_bench.tiny build [folder] [--size small|medium|large]
     python -m trace_bench.tiny measure [folder]
 
-`build` makes tokenizer, model, figures and card from scratch, `measure` prints the card with new
-figures. Without a folder it is the one from which the package loads its model, whose size is
-medium: a million parameters; small has 0.3 and large 4.3 million (`model.path=FOLDER` runs them).
-Building medium takes about twenty minutes on two CPU cores, measuring it half a minute.
+`make` takes the settings of a run (`env`, `env.*`, `policy.max_turns`, ...) and its own: `out`,
+`split`, `size`, `success`, `minutes`, `without`, `rare`, `demonstrations`, `passes`, `seed`
+(docs/own_world.md); the same command goes on after an interruption. `build` makes the phone
+world's agent from scratch, `measure` prints its card with new figures. Without a folder it is the
+one from which the package loads its model, whose size is medium: a million parameters; small has
+0.3 and large 4.3 million (`model.path=FOLDER` runs them). Building medium takes about twenty
+minutes on two CPU cores, measuring it half a minute.
 """
 
 from __future__ import annotations
@@ -14,14 +18,18 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
+from trace_bench.core.checked import build as build_settings
 from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_json, write_json, write_text
-from trace_bench.tiny import MODEL_FOLDER
-from trace_bench.tiny.train import SHIPPED, SIZES, encode, make_tokenizer, train
+from trace_bench.tiny import MODEL_FOLDER, MadeSettings
+from trace_bench.tiny.train import SHIPPED, SIZES, STATE, encode, make_tokenizer, train
+
+OPTIONS = fields(MadeSettings)
 
 
 def build(folder: Path, size: str = SHIPPED) -> None:
@@ -41,6 +49,7 @@ def build(folder: Path, size: str = SHIPPED) -> None:
     report["seconds_in_all"] = round(time.monotonic() - begun, 1)
     write_json(folder / "training.json", {"recipe": to_json(recipe), "report": report})
     print(f"trained in {report['seconds_in_all'] / 60:.1f} minutes: {folder}")
+    (folder / STATE).unlink()
     describe(folder)
 
 
@@ -56,10 +65,32 @@ def describe(folder: Path, write: bool = True) -> None:
         write_text(folder / "README.md", text)
 
 
-@command()
+def make(arguments: list[str]) -> None:
+    """Makes an agent for the world that the settings name, and prints its card."""
+    from trace_bench.settings.compose import compose, take
+    from trace_bench.settings.identity import parts_of, plain
+    from trace_bench.tiny.making import make_for
+
+    config_dir = take(arguments, "--config-dir")
+    own = {f.name: take(arguments, "out" if f.name == "path" else f.name) for f in OPTIONS}
+    if own["path"] is None:
+        raise UserError("`out` is missing: the folder of the agent, such as out=models/desk.")
+    given = [f"model.{name}={value}" for name, value in own.items() if value is not None]
+    chosen = ["method=base", "model=made", *given, *arguments]
+    settings = compose(chosen, Path(config_dir) if config_dir else None)
+    asked = build_settings(MadeSettings, parts_of(settings)["model"].options, "model")
+    folder = make_for(plain(settings), asked, lambda line: print(line, flush=True))
+    print((folder / "README.md").read_text())
+
+
+@command("interrupted; the same command goes on")
 def main(arguments: Sequence[str]) -> int:
+    if arguments[:1] == ["make"] and not {"-h", "--help"} & set(arguments):
+        make(list(arguments[1:]))
+        return 0
     parser = parser_of("tiny", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("make")
     building = commands.add_parser("build")
     building.add_argument("--size", choices=list(SIZES), default=SHIPPED)
     for each in (building, commands.add_parser("measure")):

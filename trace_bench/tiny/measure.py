@@ -1,4 +1,4 @@
-"""The figures of the tiny agent's model card, and the card.
+"""The figures of the phone world's tiny agent and its card, and what other worlds' share with it.
 
     python -m trace_bench.tiny measure [folder]
 
@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.protocols import Suite
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task, Trajectory, to_json
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
@@ -32,8 +33,10 @@ class ModelBench:
     """A model and the suite that it is measured on."""
 
     policy: LocalPolicy
-    suite: EmbeddedSuite
+    suite: Suite
     model: str
+    max_turns: int = 20
+    max_tokens: int = 96
 
     def play(
         self, tasks: Sequence[Task], label: str, *, temperature: float, guidance: str = ""
@@ -42,7 +45,8 @@ class ModelBench:
         agent = AgentSpec(model=self.model, prompt=guidance)
         seeds = tuple(stable_seed("measure", label, task.id, n) for n, task in enumerate(tasks))
         batch = Batch(agent, tuple(tasks), seeds, temperature)
-        return Player(self.policy, Suites(self.suite)).play(batch)
+        suites = Suites(self.suite)
+        return Player(self.policy, suites, self.max_turns, self.max_tokens).play(batch)
 
 
 def measure(folder: Path, threads: int | None = None) -> dict[str, Any]:
@@ -66,8 +70,8 @@ def _dev(bench: ModelBench) -> dict[str, Any]:
     for name, temperature in (("greedy", 0.0), ("sampled", 1.0)):
         episodes = bench.play(tasks, "dev", temperature=temperature)
         plain = [t for task, t in zip(tasks, episodes, strict=True) if not task.data["requires"]]
-        found[name] = _rate(episodes)
-        found[f"{name}_plain"] = _rate(plain)
+        found[name] = rate(episodes)
+        found[f"{name}_plain"] = rate(plain)
         found[f"{name}_tokens"] = round(sum(t.tokens for t in episodes) / len(episodes), 1)
     return found
 
@@ -78,7 +82,7 @@ def _augmentations(bench: ModelBench) -> dict[str, Any]:
     for name in AUGMENTATIONS:
         suite = EmbeddedSuite(name)
         episodes = replace(bench, suite=suite).play(suite.tasks("dev"), "dev", temperature=0.0)
-        found[name] = _rate(episodes)
+        found[name] = rate(episodes)
     return found
 
 
@@ -88,17 +92,15 @@ def _capabilities(bench: ModelBench) -> dict[str, Any]:
     return {
         name: {
             "taught": RIGHT[name],
-            "none": _rate(bench.play(tasks, "alone", temperature=1.0)),
-            "helpful": _rate(
+            "none": rate(bench.play(tasks, "alone", temperature=1.0)),
+            "helpful": rate(
                 bench.play(tasks, "alone", temperature=1.0, guidance=GUIDANCE[name][0])
             ),
-            "irrelevant": _rate(
-                bench.play(tasks, "alone", temperature=1.0, guidance=IRRELEVANT[0])
-            ),
-            "greedy": _rate(bench.play(tasks, "alone", temperature=0.0)),
+            "irrelevant": rate(bench.play(tasks, "alone", temperature=1.0, guidance=IRRELEVANT[0])),
+            "greedy": rate(bench.play(tasks, "alone", temperature=0.0)),
         }
         for name in RIGHT
-        for tasks in [_alone(bench.suite, name)]
+        for tasks in [_alone(EmbeddedSuite(), name)]
     }
 
 
@@ -108,7 +110,7 @@ def _alone(suite: EmbeddedSuite, capability: str) -> list[Task]:
     return [task for task in drawn if not task.data["contrast"]][:SAMPLES]
 
 
-def _rate(episodes: Sequence[Trajectory]) -> dict[str, Any]:
+def rate(episodes: Sequence[Trajectory]) -> dict[str, Any]:
     """Share of successes with its 95 % interval (Wilson)."""
     wins = sum(t.score is not None and t.score.success for t in episodes)
     interval = wilson_interval(wins, len(episodes))
@@ -155,14 +157,14 @@ Made by `python -m trace_bench.tiny measure`, with 95 % intervals (Wilson).
 
 | development split | success | interval | tasks |
 |---|---|---|---|
-{_rows({k: v for k, v in dev.items() if isinstance(v, Mapping)})}
+{rows({k: v for k, v in dev.items() if isinstance(v, Mapping)})}
 
 "plain" are the tasks that need none of the seven capabilities. A greedy episode has
 {dev["greedy_tokens"]:.0f} tokens on average, the prompt's and the tools' included.
 
 | development split, greedy, tools changed | success | interval | tasks |
 |---|---|---|---|
-{_rows(figures["augmentations"])}
+{rows(figures["augmentations"])}
 
 One capability at a time, on synthetic tasks that need it and no other ({_count(figures)} tasks
 each, temperature 1; last column greedy). The guidance columns give the success under a line about
@@ -186,11 +188,11 @@ def _mixture() -> str:
     return "\n".join(lines)
 
 
-def _rows(rates: Mapping[str, Any]) -> str:
+def rows(rates: Mapping[str, Any]) -> str:
     lines = []
-    for name, rate in rates.items():
-        low, high = rate["interval"]
-        lines.append(f"| {name} | {rate['success']:.3f} | {low:.3f} to {high:.3f} | {rate['n']} |")
+    for name, one in rates.items():
+        low, high = one["interval"]
+        lines.append(f"| {name} | {one['success']:.3f} | {low:.3f} to {high:.3f} | {one['n']} |")
     return "\n".join(lines)
 
 

@@ -54,9 +54,26 @@ def scaffolds(texts: Iterable[str], most: int) -> list[str]:
     return [text for text, count in ranked[:most] if count >= 20 and len(text) > 2]
 
 
-def build(texts: Sequence[str], tools: Sequence[Tool], vocabulary: int = 1600) -> Any:
+def common_words(groups: Iterable[Iterable[str]], share: float = 0.01, least: int = 3) -> list[str]:
+    """The words, sorted, that stand in the texts of so many of the groups (one for each task), at
+    least `least`. Others, such as names, are spelled, as those of unseen tasks must be."""
+    counts: Counter[str] = Counter()
+    number = 0
+    for texts in groups:
+        number += 1
+        counts.update({word for text in texts for word in re.findall(WORDS, text)})
+    return sorted(word for word, n in counts.items() if n >= max(least, share * number))
+
+
+def build(
+    texts: Sequence[str],
+    tools: Sequence[Tool],
+    vocabulary: int = 1600,
+    words: Sequence[str] | None = None,
+) -> Any:
     """A `transformers` tokenizer trained on `texts`. `tools` are shown to the agent as single
-    tokens, with and without argument types."""
+    tokens, with and without argument types. `words`: those that become one token each, in place of
+    a `vocabulary` of the texts' frequent pieces."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -76,7 +93,7 @@ def build(texts: Sequence[str], tools: Sequence[Tool], vocabulary: int = 1600) -
     tokenizer.decoder = decoders.ByteLevel()
     digits = [f"{n:02d}" for n in range(100)] * 3
     trainer = trainers.BpeTrainer(
-        vocab_size=max(vocabulary - len(fixed) - 3, 300),
+        vocab_size=max(vocabulary - len(fixed) - 3, 300) if words is None else 2**16,
         special_tokens=[PAD, START, END],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
@@ -84,7 +101,8 @@ def build(texts: Sequence[str], tools: Sequence[Tool], vocabulary: int = 1600) -
     )
     splitter = re.compile("|".join(re.escape(t) for t in sorted(fixed, key=len, reverse=True)))
     pieces = [piece for text in texts for piece in splitter.split(text) if piece]
-    tokenizer.train_from_iterator([*pieces, *digits], trainer)
+    learned = pieces if words is None else [*words, *words]  # each as often as `min_frequency`
+    tokenizer.train_from_iterator([*learned, *digits], trainer)
     tokenizer.add_tokens([AddedToken(t, normalized=False, special=False) for t in fixed])
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, eos_token=END, pad_token=PAD, clean_up_tokenization_spaces=False

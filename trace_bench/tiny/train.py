@@ -1,21 +1,26 @@
-"""Training the tiny agent from scratch on demonstrations, on CPU.
+"""Training a tiny agent from scratch on demonstrations, on CPU: the phone world's (`demos`) or any
+other's (`make`).
 
 Departures from a textbook run: Muon on the matrices and AdamW on the rest; packed rows with a
-block-diagonal mask; loss on the agent's tokens only, with logits computed only there.
+block-diagonal mask; loss on the agent's tokens only, with logits computed only there. A training
+that was killed goes on from the last state in its folder.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import multiprocessing
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from trace_bench.core.store import write_bytes
 from trace_bench.tiny.demos import Pieces, demonstration, pieces_of
 from trace_bench.tiny.tokenizer import build as build_tokenizer
 
@@ -62,6 +67,18 @@ class Corpus:
     starts: np.ndarray
 
 
+def tokens_of(tokenizer: Any, parts: Sequence[tuple[str, bool]]) -> tuple[list[int], list[bool]]:
+    """A demonstration's token ids, and which of them are learned; `parts`: texts, each with whether
+    it is learned."""
+    encoded = tokenizer.encode_batch([text for text, _ in parts], add_special_tokens=False)
+    ids: list[int] = []
+    agent: list[bool] = []
+    for (_, own), encoding in zip(parts, encoded, strict=True):
+        ids += encoding.ids
+        agent += [own] * len(encoding.ids)
+    return ids, agent
+
+
 def _encode_chunk(job: tuple[str, range, Pieces]) -> tuple[list[int], list[bool], list[int]]:
     folder, seeds, pieces = job
     from tokenizers import Tokenizer
@@ -71,13 +88,10 @@ def _encode_chunk(job: tuple[str, range, Pieces]) -> tuple[list[int], list[bool]
     agent: list[bool] = []
     lengths: list[int] = []
     for seed in seeds:
-        parts = demonstration(seed, pieces)
-        encoded = tokenizer.encode_batch([text for text, _ in parts], add_special_tokens=False)
-        before = len(ids)
-        for (_, own), encoding in zip(parts, encoded, strict=True):
-            ids += encoding.ids
-            agent += [own] * len(encoding.ids)
-        lengths.append(len(ids) - before)
+        part_ids, part_agent = tokens_of(tokenizer, demonstration(seed, pieces))
+        ids += part_ids
+        agent += part_agent
+        lengths.append(len(part_ids))
     return ids, agent, lengths
 
 
@@ -197,12 +211,30 @@ def _schedule(step: int, steps: int, recipe: TinyRecipe) -> float:
     return 1.0 if step < begin else max((steps - step) / (steps - begin), 0.0)
 
 
-def train(folder: Path, corpus: Corpus, recipe: TinyRecipe, log: Callable[[str], None]) -> dict:
-    """Trains, saves to `folder`, and returns a report as plain data."""
+Look = Callable[[int], tuple[dict[str, Any], bool]]
+"""Measures the snapshot in the folder after so many steps: its figures, and whether to stop."""
+
+STATE = "training.pt"
+
+
+def train(
+    folder: Path,
+    corpus: Corpus,
+    recipe: TinyRecipe,
+    log: Callable[[str], None],
+    *,
+    every: int = 50,
+    look: Look | None = None,
+    seconds: float = math.inf,
+) -> dict[str, Any]:
+    """Trains, saves to `folder`, and returns a report as plain data. `every`: steps between
+    snapshots; `seconds`: the most that it may take, its earlier starts included."""
     import torch
     from torch.nn.functional import cross_entropy
     from transformers import AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
 
+    disable_progress_bar()  # of a single shard
     tokenizer = AutoTokenizer.from_pretrained(str(folder))
     model = new_model(len(tokenizer), recipe)
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
@@ -211,9 +243,20 @@ def train(folder: Path, corpus: Corpus, recipe: TinyRecipe, log: Callable[[str],
     muon = torch.optim.Muon(matrices, lr=recipe.muon_lr, weight_decay=0.0, momentum=0.95)
     adam = torch.optim.AdamW(rest, lr=recipe.adam_lr, betas=(0.9, 0.95), weight_decay=0.0)
     steps = math.ceil(recipe.tokens / (recipe.rows * recipe.row))
-    begun, seen, losses = time.monotonic(), 0, []
-    for step, batch in zip(range(steps), _rows(corpus, recipe), strict=False):
-        rate = _schedule(step, steps, recipe)
+    at: dict[str, Any] = {"step": 0, "tokens": 0, "losses": [], "looks": [], "seconds": 0.0}
+    at["ended"] = False
+    parts = (model, muon, adam)
+    if (state := folder / STATE).exists():
+        stored = torch.load(state, weights_only=True)
+        at = stored.pop("at")
+        for part, values in zip(parts, stored["parts"], strict=True):
+            part.load_state_dict(values)
+        log(f"goes on after step {at['step']}")
+    begun = time.monotonic() - at["seconds"]
+    for batch in islice(_rows(corpus, recipe), at["step"], None):
+        if at["ended"]:
+            break
+        rate = _schedule(at["step"], steps, recipe)
         for optimizer, lr in ((muon, recipe.muon_lr), (adam, recipe.adam_lr)):
             optimizer.param_groups[0]["lr"] = lr * rate
         ids, positions, mask, target = _tensors(corpus, batch, recipe)
@@ -227,21 +270,34 @@ def train(folder: Path, corpus: Corpus, recipe: TinyRecipe, log: Callable[[str],
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         muon.step()
         adam.step()
-        seen += sum(int(corpus.starts[i + 1] - corpus.starts[i]) for row in batch for i in row)
-        losses.append(loss.item())
-        if (step + 1) % 50 == 0 or step + 1 == steps:
-            took = time.monotonic() - begun
-            log(
-                f"step {step + 1}/{steps}  loss {np.mean(losses[-50:]):.4f}  "
-                f"{seen / took:,.0f} tokens/s  {took / 60:.1f} min"
-            )
+        at["step"] += 1
+        at["tokens"] += sum(int(corpus.starts[i + 1] - corpus.starts[i]) for r in batch for i in r)
+        at["losses"] = [*at["losses"][-49:], loss.item()]
+        took = time.monotonic() - begun
+        at["ended"] = at["step"] == steps or took >= seconds
+        if at["step"] % every == 0 or at["ended"]:
             model.save_pretrained(str(folder))
+            left = min(took / at["step"] * (steps - at["step"]), seconds - took)
+            log(
+                f"step {at['step']}/{steps}  loss {np.mean(at['losses']):.4f}  "
+                f"{at['tokens'] / took:,.0f} tokens/s  {took / 60:.1f} min, "
+                f"at most {max(left, 0.0) / 60:.1f} more"
+            )
+            if look is not None:
+                found, enough = look(at["step"])
+                at["looks"].append({"step": at["step"], **found})
+                at["ended"] |= enough
+            at["seconds"] = time.monotonic() - begun
+            kept = io.BytesIO()
+            torch.save({"at": at, "parts": [part.state_dict() for part in parts]}, kept)
+            write_bytes(state, kept.getvalue())
     model.save_pretrained(str(folder))
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
         "vocabulary": len(tokenizer),
-        "tokens": seen,
-        "loss": float(np.mean(losses[-50:])),
+        "tokens": at["tokens"],
+        "loss": float(np.mean(at["losses"])),
         "seconds": round(time.monotonic() - begun, 1),
         "demonstrations": len(corpus.starts) - 1,
+        **({"steps": at["step"], "looks": at["looks"]} if look is not None else {}),
     }

@@ -1,10 +1,9 @@
-"""GRPO's arithmetic as pure functions on tensors, and the advantages of an iteration's rollouts:
-one number for each trajectory, or one for each token from the checklists of their scores
-(`trace_bench.checklists.rewards`).
+"""The arithmetic that algorithms share, as pure functions on tensors, and the advantages of an
+iteration's rollouts: the algorithm's (`trace_bench.trainers.algorithms`), or one for each token
+from the checklists of their scores (`trace_bench.checklists.rewards`).
 
-Sources: DeepSeekMath (Shao et al. 2024, arXiv 2402.03300), section 4.1; the clipped surrogate is
-PPO's (Schulman et al. 2017, arXiv 1707.06347, equation 7). No KL term, as in TRACE (section 3).
-Where the papers leave a choice, the convention is that of verl's `trainer/ppo/core_algos.py`.
+Source: DeepSeekMath (Shao et al. 2024, arXiv 2402.03300), section 4.1. Where the papers leave a
+choice, the convention is that of verl's `trainer/ppo/core_algos.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -27,7 +26,9 @@ from trace_bench.checklists.rewards import (
 )
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import TrainingJob
+from trace_bench.core.store import canonical
 from trace_bench.core.types import Check, Trajectory
+from trace_bench.trainers.algorithms import Batch, Episodes, total
 from trace_bench.trainers.course import SAME
 from trace_bench.trainers.record import assignment_of, exact, reward_of
 from trace_bench.trainers.settings import Recipe
@@ -61,16 +62,23 @@ class Advantages:
         return torch.cat([self.tokens[n] for n in members])
 
 
+def standardized(rewards: Tensor, normalize_std: bool = True) -> Tensor:
+    """(reward - mean) / (standard deviation + EPS) of a group's rewards [members]: DeepSeekMath,
+    section 4.1.2. The deviation has n - 1 in the denominator, as in verl. `normalize_std=False`
+    only subtracts the mean (Dr. GRPO, Liu et al. 2025, arXiv 2503.20783, section 3.2)."""
+    centred = rewards - rewards.mean()
+    return centred / (rewards.std() + EPS) if normalize_std else centred
+
+
 def group_advantages(
-    rewards: Tensor, group: Tensor, *, normalize_std: bool = True, eps: float = EPS
+    rewards: Tensor, group: Tensor, of_group: Callable[[Tensor], Tensor] = standardized
 ) -> Advantages:
-    """(reward - group mean) / (group standard deviation + eps): DeepSeekMath, section 4.1.2.
+    """The advantages of each group, by `of_group`.
 
     rewards: float [n], NaN for an episode that the infrastructure lost; it is left out of its
-    group's baseline and of the loss. group: int [n], any labels. The deviation has n - 1 in the
-    denominator, as in verl. `normalize_std=False` only subtracts the mean (Dr. GRPO, Liu et al.
-    2025, arXiv 2503.20783, section 3.2). Groups in which all rewards are equal have no learning
-    signal and are dropped, and so are groups with fewer than two episodes left."""
+    group's baseline and of the loss. group: int [n], any labels. Groups in which all rewards are
+    equal have no learning signal and are dropped, and so are groups with fewer than two episodes
+    left."""
     rewards = rewards.double()
     values, trained = torch.zeros_like(rewards), torch.zeros_like(rewards, dtype=torch.bool)
     valid = ~torch.isnan(rewards)
@@ -84,27 +92,32 @@ def group_advantages(
             all_zero += int(len(r) > 0 and float(r.max()) <= SAME)
             all_one += int(len(r) > 0 and float(r.min()) >= _FULL)
             continue
-        centred = r - r.mean()
-        values[members] = centred / (r.std() + eps) if normalize_std else centred
+        values[members] = of_group(r)
         trained |= members
     return Advantages(
         values.float(), trained, len(labels), constant, all_zero, all_one, int((~valid).sum())
     )
 
 
-def token_weights(lengths: Tensor, aggregate: str = "trajectory") -> Tensor:
+def token_weights(
+    lengths: Tensor, aggregate: str = "trajectory", constant: int | None = None
+) -> Tensor:
     """The weight of each token, so that the loss is a plain weighted sum: [n] trajectory lengths ->
-    [sum of lengths], adding up to 1.
+    [sum of lengths], adding up to 1 unless a length is `constant`.
 
     "trajectory": the mean over a trajectory's tokens, then over trajectories (DeepSeekMath,
     equation 3; verl's "seq-mean-token-mean"). "token": the mean over all tokens (DAPO, Yu et al.
-    2025, arXiv 2503.14476, section 3.3; verl's "token-mean")."""
+    2025, arXiv 2503.14476, section 3.3; verl's "token-mean"). "constant": the sum over a
+    trajectory's tokens divided by a constant, then the mean over trajectories (Dr. GRPO; verl's
+    "seq-mean-token-sum-norm")."""
     lengths = lengths.long()
     total, used = int(lengths.sum()), int((lengths > 0).sum())
     if aggregate == "token":
         return torch.full((total,), 1.0 / max(total, 1), device=lengths.device)
+    if aggregate == "constant" and constant is not None:
+        return torch.full((total,), 1.0 / (constant * max(used, 1)), device=lengths.device)
     if aggregate != "trajectory":
-        raise ValueError(f"aggregate is {aggregate!r}; allowed: trajectory, token")
+        raise ValueError(f"aggregate is {aggregate!r}; allowed: trajectory, token, constant")
     share = 1.0 / (lengths.clamp(min=1).float() * max(used, 1))
     return share.repeat_interleave(lengths)
 
@@ -140,33 +153,12 @@ class Loss:
     kl: Tensor
 
 
-def policy_loss(
-    new: Tensor,
-    old: Tensor,
-    advantages: Tensor,
-    weights: Tensor,
-    *,
-    clip_low: float = 0.2,
-    clip_high: float = 0.2,
-    dual_clip: float | None = None,
-) -> Loss:
-    """The clipped surrogate: sum over tokens of weight · max(-A r, -A clip(r, 1 - low, 1 + high)).
-
-    All arguments are [tokens]; r = exp(new - old), its exponent kept within ±20 (as in verl).
-    Asymmetric clips: DAPO, section 3.1. `dual_clip` c > 1 bounds the loss of a token with a
-    negative advantage by -A c (Ye et al. 2020, arXiv 1912.09729, equation 5); verl's default is 3,
-    ours None."""
-    difference = new - old
-    ratio = difference.clamp(-20.0, 20.0).exp()
-    plain = -advantages * ratio
-    bounded = -advantages * ratio.clamp(1.0 - clip_low, 1.0 + clip_high)
-    each = torch.maximum(plain, bounded)
-    if dual_clip is not None:
-        each = torch.where(advantages < 0, torch.minimum(each, -advantages * dual_clip), each)
+def policy_loss(batch: Batch, weights: Tensor, recipe: Recipe) -> Loss:
+    """The loss of a batch by the recipe's algorithm: the sum over its tokens, weighted."""
+    each = total(batch, recipe)
     with torch.no_grad():
-        clipped = (bounded > plain).float().mean()
-        kl = -difference.mean()
-    return Loss((weights * each).sum(), clipped, kl)
+        kl = -(batch.new - batch.old).mean()
+    return Loss((weights * each.values).sum(), each.clipped.float().mean(), kl)
 
 
 def earned(trajectories: Sequence[Trajectory], job: TrainingJob, recipe: Recipe) -> list[float]:
@@ -188,12 +180,23 @@ def credit(
     if job.assignment is None:
         values = torch.tensor(rewards, dtype=torch.float64)
         group = torch.arange(len(trajectories)) // size
-        return group_advantages(values, group, normalize_std=recipe.normalize_std)
+        turns = [[len(turn.token_ids) for turn in t.turns] for t in trajectories]
+        observed = [seen(t) for t in trajectories] if recipe.algorithm.observations else []
+        return recipe.algorithm.advantages(Episodes(values, group, turns, observed), recipe)
     how = assignment_of(job.assignment, recipe.normalize_std)
     rollouts = [usable_rollout(t) for t in trajectories]
     lengths = [[len(turn.token_ids) for turn in t.turns] for t in trajectories]
     groups = [list(range(n, n + size)) for n in range(0, len(rollouts), size)]
     return by_checklist(rollouts, lengths, groups, how)
+
+
+def seen(trajectory: Trajectory) -> list[str]:
+    """What each turn was an answer to, as a text that is equal for equal observations: the messages
+    since the turn before, without the ids of calls."""
+    return [
+        canonical([{k: v for k, v in m.items() if k != "tool_call_id"} for m in turn.messages])
+        for turn in trajectory.turns
+    ]
 
 
 def usable_rollout(trajectory: Trajectory) -> Rollout | None:

@@ -102,7 +102,7 @@ class LocalTrainer(ContinuesAdapters, AssignsAdvantages, FineTunes):
 
     def machines(self, billions: float | None) -> tuple[list[str], list[str]]:
         """All weights on one device, in float32 at most."""
-        where = f"trainer=local on {self.device}"
+        where = f"trainer=local on {self.device}{self.settings.by}"
         if billions is None:
             return [f"{where}: the weights in this process"], []
         size = (2 if self.dtype == "bfloat16" else 4) * billions

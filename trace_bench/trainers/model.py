@@ -100,6 +100,18 @@ class Learner:
         with _again(self.model, not fits):
             return self._logprobs(tree)
 
+    @contextmanager
+    def without_adapter(self) -> Iterator[None]:
+        """Within it, the model is the base model."""
+        scales = [layer.scale for layer in self.layers.values()]
+        for layer in self.layers.values():
+            layer.scale = 0.0
+        try:
+            yield
+        finally:
+            for layer, scale in zip(self.layers.values(), scales, strict=True):
+                layer.scale = scale
+
     def _kept(self, length: int) -> float:
         """Bytes that a pass over one sequence keeps for the backward pass, without parameters."""
         ids = np.arange(length + 1) % self.vocab

@@ -4,6 +4,7 @@ trainer."""
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from trace_bench.checklists.rewards import Assignment
 from trace_bench.core.checked import build
 from trace_bench.core.errors import TraceBenchError, UserError, unknown
 from trace_bench.core.protocols import Lab, TrainingJob
+from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.policies.engine.lora import read_weights
 from trace_bench.trainers.settings import Recipe
@@ -18,7 +20,8 @@ from trace_bench.trainers.settings import Recipe
 if TYPE_CHECKING:
     from trace_bench.trainers.grpo import Advantages, Mismatch
 
-REWARDS = ("similarity", "success")
+DRAWN = "drawn"  # at random, in method=placebo
+REWARDS = ("similarity", "success", DRAWN)
 
 
 def check_job(job: TrainingJob) -> None:
@@ -43,6 +46,13 @@ def reward_of(trajectory: Trajectory, reward: str) -> float:
     exact tokens are unknown, which leaves it out of its group's baseline."""
     if trajectory.score is None or trajectory.failure is not None or not exact(trajectory):
         return float("nan")
+    return paid(trajectory, reward)
+
+
+def paid(trajectory: Trajectory, reward: str) -> float:
+    """The reward of an episode that has a score; a random one follows from the episode's seed."""
+    if reward == DRAWN:
+        return random.Random(stable_seed(trajectory.seed, "reward")).random()
     return float(getattr(trajectory.score, reward))
 
 
@@ -146,10 +156,10 @@ def of_rollouts(
     trajectories: Sequence[Trajectory], reward: str, found: Advantages
 ) -> dict[str, Any]:
     """Mean reward and success, and the shares of groups without a learning signal (`found`)."""
-    scores = [t.score for t in trajectories if t.score is not None and t.failure is None]
+    scored = [(t, t.score) for t in trajectories if t.score is not None and t.failure is None]
     return {
-        "reward": mean([float(getattr(s, reward)) for s in scores]),
-        "success": mean([float(s.success) for s in scores]),
+        "reward": mean([paid(t, reward) for t, _ in scored]),
+        "success": mean([float(score.success) for _, score in scored]),
         "groups": found.groups,
         "zero_share": found.all_zero / found.groups,
         "one_share": found.all_one / found.groups,
@@ -169,9 +179,16 @@ def assignment_of(given: Mapping[str, Any], normalize_std: bool) -> Assignment:
 
 
 def check_assignment(given: Mapping[str, Any], recipe: Recipe) -> None:
-    """Raises UserError for unknown fields, and for an assignment whose baselines no group of the
-    recipe is large enough for: every advantage would be zero."""
+    """Raises UserError for unknown fields, for an algorithm with advantages of its own, and for an
+    assignment whose baselines no group of the recipe is large enough for: every advantage would be
+    zero."""
     how = assignment_of(given, recipe.normalize_std)
+    if not recipe.algorithm.checklists:
+        raise UserError(
+            f"trainer.algorithm={recipe.algorithm.name} has advantages of its own, and the method "
+            "takes them from checklists. Change `trainer.algorithm` (grpo, dapo, gspo and cispo "
+            "take any), or `method`."
+        )
     if how.level != "trajectory" and how.holders > recipe.group_size:
         raise UserError(
             f"method.holders={how.holders} asks for more rollouts in a baseline than a group has "

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trace_bench.core.checked import PLACE, number
+from trace_bench.core.checked import LATER, PLACE, identifies, number, parameters
 from trace_bench.core.errors import UserError
+from trace_bench.core.types import to_json
+from trace_bench.trainers.algorithms import Algorithm
 
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
@@ -21,6 +22,9 @@ class Recipe:
     the default sizes suit the tiny agent. 30B models need a learning rate near 1e-5 and groups of
     16."""
 
+    algorithm: Algorithm = field(default=Algorithm(), metadata=LATER)
+    """How rollouts become advantages and a loss: --help trainer.algorithm lists them all; one of
+    your own as module:attribute (docs/algorithms.md)."""
     group_size: int = field(default=8, metadata=number(2))
     """Rollouts of one task."""
     groups: int = field(default=4, metadata=number(1))
@@ -69,16 +73,25 @@ class Recipe:
     alarm."""
 
     def __post_init__(self) -> None:
+        self.algorithm.check(self)
         if self.hinted >= self.group_size:
             raise UserError(
                 f"trainer.hinted={self.hinted} of trainer.group_size={self.group_size} rollouts: "
                 "at least one runs without a hint. Lower `trainer.hinted`."
             )
 
+    @property
+    def by(self) -> str:
+        """The algorithm where it is not GRPO, and what it is given, in words."""
+        if self.algorithm == Algorithm():
+            return ""
+        given = ", ".join(self.algorithm.given)
+        return f" by {self.algorithm.name}" + (f", given {given}" if given else "")
+
     def trained(self) -> dict[str, Any]:
         """The settings that decide what is trained: those of a job's identity, as plain data."""
-        fields = [f for f in dataclasses.fields(self) if f.metadata.get("identity", True)]
-        return {f.name: getattr(self, f.name) for f in fields}
+        known = parameters(type(self))
+        return {n: v for n, v in to_json(self).items() if identifies(known[n], v)}
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from trace_bench.core.store import stable_seed, write_bytes
 from trace_bench.core.types import AdapterRef
 from trace_bench.policies.engine.lora import read_weights
 from trace_bench.trainers.adapters import begin_with, restart
+from trace_bench.trainers.algorithms import Batch
 from trace_bench.trainers.course import is_hinted
 from trace_bench.trainers.grpo import (
     Advantages,
@@ -67,12 +68,18 @@ def update(
     steps = Steps()
     started = time.perf_counter()
     usable = [bool(t) and len(s.sampled) > 0 for t, s in zip(found.trained, sequences, strict=True)]
-    own = learner.rounded or bool(settings.hinted)
+    algorithm = settings.algorithm
+    own = learner.rounded or bool(settings.hinted) or algorithm.truncate is not None
     sequences = list(sequences)
-    if own and settings.minibatches > 1 and any(usable):  # else the first step has them all
-        places = [i for i, used in enumerate(usable) if used]
+    places = [i for i, used in enumerate(usable) if used]
+    if own and settings.minibatches > 1 and places:  # else the first step has them all
         before = _before(learner, [sequences[i] for i in places], settings)
         _replace(sequences, places, before, settings, steps)
+    if algorithm.kl > 0 and places:
+        with learner.without_adapter():
+            base = _before(learner, [sequences[i] for i in places], settings)
+        for i, logprobs in zip(places, base, strict=True):
+            sequences[i] = replace(sequences[i], base=logprobs)
     every = list(minibatches(usable, settings, seed))
     for members in every:
         told(steps.steps, len(every))
@@ -95,7 +102,7 @@ def update(
 def _before(
     learner: Learner, batch: Sequence[Tokens], settings: TrainerSettings
 ) -> list[np.ndarray]:
-    """The learner's own log-probabilities of each sequence, before the first step."""
+    """The learner's own log-probabilities of each sequence, as it is."""
     found: list[np.ndarray] = []
     with torch.no_grad():
         for part in parts(batch, settings.batch_tokens, learner.memory_budget):
@@ -124,7 +131,7 @@ def _replace(
         found = np.concatenate([own[n] for n in alike])
         steps.mismatch = mismatch(torch.from_numpy(sampler), torch.from_numpy(found))
     for i, logprobs in zip(places, own, strict=True):
-        sequences[i] = replace(sequences[i], logprobs=logprobs)
+        sequences[i] = replace(sequences[i], logprobs=logprobs, reported=sequences[i].logprobs)
 
 
 def minibatches(
@@ -159,9 +166,8 @@ def _step(
     loss is NaN: clamping would turn that into a gradient of zero), and the log-probabilities of
     each sequence before the step."""
     lengths = torch.tensor([len(b.sampled) for b in batch])
-    weights = token_weights(lengths, settings.aggregate).to(learner.device)
+    weights = token_weights(lengths, *settings.algorithm.aggregation(settings)).to(learner.device)
     spread = advantages.to(learner.device)
-    old = torch.from_numpy(np.concatenate([b.logprobs for b in batch])).to(learner.device)
     optimizer.zero_grad(set_to_none=True)
     before: list[np.ndarray] = []
     done = 0
@@ -170,15 +176,7 @@ def _step(
         here = slice(done, done + count)
         done += count
         new = learner.logprobs(build(part))
-        loss = policy_loss(
-            new,
-            new.detach() if fresh else old[here],
-            spread[here],
-            weights[here],
-            clip_low=settings.clip_low,
-            clip_high=settings.clip_high,
-            dual_clip=settings.dual_clip,
-        )
+        loss = policy_loss(_batch(new, part, spread[here], fresh), weights[here], settings)
         torch.autograd.backward(loss.loss)
         steps.loss += float(loss.loss.detach())
         steps.clipped += float(loss.clipped) * count
@@ -194,6 +192,26 @@ def _step(
     steps.grad_norm += norm
     steps.tokens += sum(len(b.ids) for b in batch)
     return norm, before
+
+
+def _batch(new: Tensor, part: Sequence[Tokens], advantages: Tensor, fresh: bool) -> Batch:
+    """What the loss of these sequences depends on. `fresh`: the old policy is the learner as it
+    is."""
+
+    def joined(values: Sequence[np.ndarray | None]) -> Tensor | None:
+        there = [v for v in values if v is not None]
+        return torch.from_numpy(np.concatenate(there)).to(new.device) if there else None
+
+    old = new.detach() if fresh else joined([s.logprobs for s in part])
+    assert old is not None
+    return Batch(
+        new,
+        old,
+        advantages,
+        torch.tensor([len(s.sampled) for s in part], device=new.device),
+        joined([s.logprobs if s.reported is None else s.reported for s in part]),
+        joined([s.base for s in part]),
+    )
 
 
 @dataclass

@@ -6,7 +6,7 @@ class that inherits the kind, and a part has it because its class inherits that:
 recognised by a member's name. What must be known before the part is built, such as its container
 image, is an attribute of the class.
 
-    episodes       Env, Suite (HasReference, HasMilestones, HasChecklist, Synthesizes,
+    episodes       Env (Solves), Suite (HasReference, HasMilestones, HasChecklist, Synthesizes,
                    SynthesizesDomains, ActsTogether), Policy (RanksLabels, ShowsState),
                    Router (RoutesTurns)
     training       Trainer (ContinuesAdapters, AssignsAdvantages, FineTunes), Method, Lab; of what
@@ -17,7 +17,14 @@ members alone. Every part that is found by name (`settings.registry`) is built b
 parameters are the part's settings; one annotated `RunContext` receives the facts of the run.
 """
 
-from trace_bench.core.protocols.declared import abilities, adopted, make_env
+from trace_bench.core.protocols.declared import (
+    abilities,
+    adopted,
+    conversation,
+    make_env,
+    perform,
+    performed,
+)
 from trace_bench.core.protocols.episodes import (
     ActsTogether,
     Env,
@@ -31,6 +38,7 @@ from trace_bench.core.protocols.episodes import (
     Router,
     RoutesTurns,
     ShowsState,
+    Solves,
     State,
     Suite,
     Synthesizes,

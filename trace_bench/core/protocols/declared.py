@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import closing
 from typing import Any
 
 from trace_bench.core.protocols.episodes import Env, Suite
+from trace_bench.core.types import Message, Step, Task
 
 _HERE = __name__.rpartition(".")[0]
 
@@ -55,6 +57,28 @@ def make_env(suite: Suite) -> Env:
     """An environment of the suite, for one episode after the other."""
     env: Env = adopted(suite.make(), Env)
     return env
+
+
+def perform(env: Env, task: Task, actions: Iterable[Message]) -> list[Step]:
+    """Resets, and steps until the episode or the actions end."""
+    steps = [env.reset(task)]
+    for action in actions:
+        if steps[-1].done:
+            break
+        steps.append(env.step(action))
+    return steps
+
+
+def performed(suite: Suite, task: Task, actions: Iterable[Message] = ()) -> list[Step]:
+    """The same in an environment of its own."""
+    with closing(make_env(suite)) as env:
+        return perform(env, task, actions)
+
+
+def conversation(steps: Sequence[Step], actions: Iterable[Message]) -> list[Message]:
+    """All messages of what was performed."""
+    answered = zip(actions, steps[1:], strict=False)
+    return [*steps[0].messages, *(m for a, step in answered for m in (a, *step.messages))]
 
 
 def written(part: object) -> object:

@@ -34,6 +34,16 @@ class Env:
         """Gives back what the environment holds. May be called twice."""
 
 
+class Solves(Env):
+    """An environment with a program that solves the episode from its present state, whatever the
+    agent has done so far. `solution`: the agent's messages that end it in success, the final text
+    among them where one is due; none where the program cannot. A tiny agent then learns to put
+    mistakes right (`trace_bench.tiny make`), in this process: a sandbox does not pass it on."""
+
+    @abstractmethod
+    def solution(self) -> Sequence[Message]: ...
+
+
 @dataclass(frozen=True)
 class Typical:
     """A typical episode: the agent's turns, prompt and completion tokens per turn, user turns."""
@@ -57,7 +67,8 @@ class Lender:
 
 class Suite:
     """A named set of tasks in splits, and their environment. Every score is reported with `name`
-    and `variant`. `task` returns a task of `tasks` by its id.
+    and `variant`. `task` returns a task of `tasks` by its id. A split `demo`, where there is one,
+    is for demonstrations (`trace_bench.tiny make`) and shares no task with the others.
 
     What the class says before a suite is made. image: the container image for sandbox=docker.
     lists_tasks_here: it needs no extra packages, so its tasks can be listed in this process even

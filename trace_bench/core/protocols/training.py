@@ -42,7 +42,7 @@ class Ask(Protocol):
 class TrainingJob:
     """One adapter to train. `reward` names the field of the score that is the reward
     ("similarity" or "success"). `assignment`: how advantages are taken from the checklists of the
-    scores instead (the settings of `checklists.rewards.Assignment`), which only a trainer that
+    scores instead (the settings of `checklists.rewards.Cm2Settings`), which only a trainer that
     `AssignsAdvantages` can; every trainer heeds the other fields. `whole` maps the agent with
     the partly trained adapter to the agent that the method would return if training ended
     now; that agent is evaluated for the curve."""
@@ -344,9 +344,9 @@ class RunContext:
     fingerprint: the run's fingerprint. folder: the run folder; in another process, a folder in it.
     model: the base model's weights, a folder or a hub name; served_model: its name on the servers.
     batch (live episodes), context (tokens of an episode; None: as the policy decides), threads,
-    device, dtype, max_turns, max_tokens: the settings of that name in `policy`. dev_split: the
-    development split. settings: the run's settings as plain data; identity: the data behind the
-    fingerprint.
+    device, dtype, max_turns, max_tokens, thinking: the settings of that name in `policy`.
+    dev_split: the development split. settings: the run's settings as plain data; identity: the data
+    behind the fingerprint.
     ask: asks the model that plays the simulated user; None if a program plays it. judge: asks the
     model that judges statements about a conversation, simulator: the model that plays tools; None
     without one. suite: the run's suite, for
@@ -368,6 +368,7 @@ class RunContext:
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     max_turns: int = 20
     max_tokens: int = 96
+    thinking: bool | None = None
     dev_split: str = "dev"
     settings: Mapping[str, Any] = field(default_factory=dict)
     identity: Mapping[str, Any] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.chat import tool_json
 from trace_bench.core.types import Tool
 from trace_bench.envs import package_folder
 
@@ -107,17 +108,8 @@ def _schemas(name: str) -> tuple[Tool, ...]:
     )
 
     file = installed() / "data" / "multi_turn_func_doc" / FILES[name]
-    return tuple(
-        {
-            "type": "function",
-            "function": {
-                "name": doc["name"],
-                "description": doc["description"],
-                "parameters": _schema(doc["parameters"]),
-            },
-        }
-        for doc in _lines(file.read_bytes())
-    )
+    docs = _lines(file.read_bytes())
+    return tuple(tool_json(d["name"], d["description"], _schema(d["parameters"])) for d in docs)
 
 
 def _schema(value: Any) -> Any:

@@ -12,16 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from trace_bench.core.chat import answer_call, read_call
+from trace_bench.checklists.talk import call_of
+from trace_bench.core.chat import answer_call
 from trace_bench.core.errors import EpisodeError
-from trace_bench.core.limits import Limits, fault_of
 from trace_bench.core.protocols import Env
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task
 from trace_bench.envs.bfcl.data import more_tools, tools_of
 from trace_bench.envs.bfcl.world import BfclCall, BfclWorld, parse
 
 MOST_STEPS = 20  # steps with calls in one turn of the user; the benchmark ends the episode after it
-ARGUMENTS = Limits(size=100_000, depth=16, items=10_000)  # of one call
 
 
 class BfclEnv(Env):
@@ -74,10 +73,11 @@ class BfclEnv(Env):
         step: list[BfclCall] = []
         for raw in calls:
             try:
-                call = _read(raw)
+                read = call_of(raw)
             except ValueError as error:
                 answers.append(answer_call(raw, f"Error: {error}"))
                 continue
+            call = BfclCall(read.name, read.arguments)
             step.append(call)
             answers.append(answer_call(raw, self._world.call(call)))
         if step:
@@ -90,14 +90,6 @@ class BfclEnv(Env):
     def _end(self, stop: StopReason, messages: tuple[Message, ...] = ()) -> Step:
         self._live = False
         return Step(messages, done=True, score=self.score(), stop=stop)
-
-
-def _read(raw: Any) -> BfclCall:
-    """The agent's call. Raises ValueError if it cannot be read."""
-    name, arguments = read_call(raw)
-    if fault := fault_of(arguments, ARGUMENTS):
-        raise ValueError(f"the arguments cannot be used: {fault}")
-    return BfclCall(name, arguments)
 
 
 Checker = Literal["official", "strict"]

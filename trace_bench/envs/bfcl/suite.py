@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from trace_bench.checklists.items import item_to_json
 from trace_bench.checklists.sources import call_item, finished, reply_item
-from trace_bench.core.chat import call_json
+from trace_bench.core.chat import call_json, text_message
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import HasChecklist, HasReference, Synthesizes, Typical
 from trace_bench.core.types import Message, Task
@@ -127,15 +127,12 @@ class BfclSuite(HasReference, HasChecklist, Synthesizes):
             for n, source in enumerate(sources):
                 call = named(parse(source), entry["classes"])
                 calls.append(call_json(f"call_{turn}_{n}", call.name, call.arguments))
-            out += [
-                {"role": "assistant", "content": "", "tool_calls": calls[at : at + each]}
-                for at in range(0, len(calls), each)
-            ]
+            out += [text_message("", calls[at : at + each]) for at in range(0, len(calls), each)]
             text = "That is done."
             if not sources:
                 asks = entry["category"] == "miss_param"
                 text = "What is missing?" if asks else "I cannot do that with what I have."
-            out.append({"role": "assistant", "content": text})
+            out.append(text_message(text))
         return out
 
     @cached_property

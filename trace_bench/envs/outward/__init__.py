@@ -9,11 +9,10 @@ on this.
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from trace_bench.core.chat import make_call
+from trace_bench.core.chat import call_json, text_message
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Env, Suite, make_env
 from trace_bench.core.types import Message, Score, Step, Task, Tool
@@ -47,14 +46,11 @@ class OutwardEpisode:
 
     def call(self, name: str, arguments: Mapping[str, Any] | str) -> str:
         """A tool's result as text. Arguments in a text may be no JSON, as a model wrote them."""
-        action = make_call(name)
-        own = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        action["tool_calls"][0]["function"]["arguments"] = own
-        return self._act(action)
+        return self._act(text_message("", [call_json("call_0", name, arguments)]))
 
     def say(self, text: str) -> str:
         """What the user answers; `OVER` if that was the end."""
-        return self._act({"role": "assistant", "content": text})
+        return self._act(text_message(text))
 
     def finish(self) -> Score:
         """The score. An episode that is not over is scored as it stands, or 0 if the environment

@@ -16,21 +16,34 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from trace_bench.checklists.items import read_checklists, to_json
 from trace_bench.checklists.sources import of_reference
 from trace_bench.checklists.talk import turns_of
+from trace_bench.core.decode import messages_of, shaped
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.store import bounded_lines
 from trace_bench.core.text import without_surrogates
-from trace_bench.core.types import ROLES, Message
+from trace_bench.core.types import Message
 
 META = "meta.json"  # beside the splits: how the folder was made
 LINE = Limits(8 * 2**20)  # of one dialogue
 Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Function:
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Tool:
+    function: _Function
 
 
 def splits_in(folder: Path) -> list[str]:
@@ -70,13 +83,12 @@ def read_record(data: Any, where: str) -> Record:
     identity = data.get("uuid") or data.get("id")
     if not isinstance(identity, str | int) or not str(identity).isprintable():
         raise _wrong(where, "it has no `uuid`, a printable text")
-    record: Record = {"uuid": str(identity)}
-    for key in ("messages", "tools"):
-        if not isinstance(data.get(key), list):
-            raise _wrong(where, f"`{key}` is {data.get(key)!r:.60}; allowed: a list")
-        record[key] = data[key]
-    if fault := _fault_of_messages(record["messages"]) or _fault_of_tools(record["tools"]):
-        raise _wrong(where, fault)
+    try:
+        messages_of(data.get("messages"))
+        shaped(data.get("tools"), _Tool, "tools")
+    except Unreadable as error:
+        raise _wrong(where, str(error)) from error
+    record: Record = {"uuid": str(identity), "messages": data["messages"], "tools": data["tools"]}
     _, turns = turns_of(record["messages"])
     if not turns or not all(turn.steps for turn in turns):
         raise _wrong(where, "needed is at least one turn of the user, each answered by the agent")
@@ -94,30 +106,6 @@ def read_record(data: Any, where: str) -> Record:
     if isinstance(data.get("source"), Mapping):
         record["source"] = dict(data["source"])
     return record
-
-
-def _fault_of_messages(messages: list[Any]) -> str | None:
-    for number, message in enumerate(messages):
-        if not isinstance(message, Mapping) or message.get("role") not in ROLES:
-            return f"message {number} has no role of {', '.join(ROLES)}"
-        if not isinstance(message.get("content"), str | None):
-            return f"message {number}: content is no text"
-        calls = message.get("tool_calls") or []
-        for call in calls if isinstance(calls, list) else [None]:
-            function = call.get("function") if isinstance(call, Mapping) else None
-            if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-                return f"message {number}: a tool call without a function's name"
-    return None
-
-
-def _fault_of_tools(tools: list[Any]) -> str | None:
-    for number, tool in enumerate(tools):
-        function = tool.get("function") if isinstance(tool, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            return f"tool {number} has no function with a name"
-        if not isinstance(function.get("parameters", {}), Mapping):
-            return f"tool {number}: parameters is no object"
-    return None
 
 
 def _parsed(line: bytes, where: str) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -12,7 +12,6 @@ from typing import Any, Literal
 from trace_bench.checklists.judges import ErringJudge, Errors, Judge, ProgramJudge, check_of
 from trace_bench.checklists.model_judge import PROMPT_VERSION as JUDGE_VERSION
 from trace_bench.checklists.model_judge import ModelJudge
-from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import (
     Env,
@@ -34,8 +33,8 @@ from trace_bench.envs.recorded.tools import Behind, Exchange, Rates, Simulator, 
 
 
 @dataclass(frozen=True)
-class RecordedSettings:
-    """`env.*` of `env=recorded`."""
+class RecordedSettings(Rates, Errors):
+    """`env.*` of `env=recorded`, with the set error rates of the judge and of the tools."""
 
     folder: str | None = None
     """The recordings: a folder with a JSONL file for each split."""
@@ -49,18 +48,6 @@ class RecordedSettings:
     """A model that simulates is shown the calls of this rollout (CM2: false)."""
     batch: bool = True
     """A model that judges is asked for all items of a step at once (CM2: false)."""
-    misses: float = field(default=0.0, metadata=number(0, 1))
-    """Set error rate of the judge, for each verdict: satisfied items denied."""
-    alarms: float = field(default=0.0, metadata=number(0, 1))
-    """Set error rate of the judge, for each verdict: unsatisfied items affirmed."""
-    correlated: bool = False
-    """One draw decides for all verdicts of an episode."""
-    wrong: float = field(default=0.0, metadata=number(0, 1))
-    """Set error rate of the real environment's answers: a value differs."""
-    stale: float = field(default=0.0, metadata=number(0, 1))
-    """Set error rate of the real environment's answers: as at the beginning of the dialogue."""
-    inconsistent: float = field(default=0.0, metadata=number(0, 1))
-    """Set error rate of the real environment's answers: otherwise than for the same call before."""
 
 
 REAL = "real_"  # before the names of the real suite's splits
@@ -211,8 +198,7 @@ class RecordedSuite(HasReference, HasChecklist):
         judge: Judge = ProgramJudge()
         if self._run.judge is not None:
             judge = ModelJudge(self._run.judge, s.batch)
-        errors = Errors(s.misses, s.alarms, s.correlated)
-        return ErringJudge(judge, errors, self._run.seed) if errors.any else judge
+        return ErringJudge(judge, s, self._run.seed) if s.any else judge
 
     def _make_tools(
         self, record: Mapping[str, Any], there: list[Exchange], behind: Behind | None
@@ -238,8 +224,7 @@ class RecordedSuite(HasReference, HasChecklist):
                 "llm.simulator.by to endpoint."
             )
         suite = self._real(source["suite"])
-        rates = Rates(s.wrong, s.stale, s.inconsistent)
-        return Behind(suite, suite.task(source["task"]), rates, self._run.seed)
+        return Behind(suite, suite.task(source["task"]), s, self._run.seed)
 
     def _real(self, name: str) -> Suite:
         """The suite that the recordings come from."""

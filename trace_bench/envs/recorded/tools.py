@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -186,12 +187,14 @@ ENDED = json.dumps({"error": "ToolError: the session has ended"})
 
 @dataclass(frozen=True)
 class Rates:
-    """The shares of calls that are answered wrongly (a value differs), as at the dialogue's
-    beginning (stale), or, if they were made before, otherwise than then (inconsistent)."""
+    """The shares of calls that are answered with an error that was set."""
 
     wrong: float = field(default=0.0, metadata=number(0, 1))
+    """Set error rate of the real environment's answers: a value differs."""
     stale: float = field(default=0.0, metadata=number(0, 1))
+    """Set error rate of the real environment's answers: as at the beginning of the dialogue."""
     inconsistent: float = field(default=0.0, metadata=number(0, 1))
+    """Set error rate of the real environment's answers: otherwise than for the same call before."""
 
 
 class Behind:
@@ -230,12 +233,9 @@ class Behind:
 
     def _at_first(self, call: ToolCall) -> str:
         """What the call would have given at the beginning."""
-        fresh = make_env(self._suite)
-        try:
+        with closing(make_env(self._suite)) as fresh:
             fresh.reset(self._task)
             return _call(fresh, call)[0]
-        finally:
-            fresh.close()
 
     def _draw(self, what: str, call: ToolCall, number: int = 0) -> float:
         return stable_seed(self._seed, what, self._task.id, call.key, number) / 2**63

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from trace_bench.core.chat import answer_call
+from trace_bench.core.chat import answer_call, make_tool, read_call
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Ask, Env
 from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task, Tool
@@ -19,14 +18,7 @@ from trace_bench.envs.tau2.world import AGENT, USER, Tau2World, ToolAnswer, Tool
 
 MOST_ERRORS = 10  # failed calls of agent and user; the benchmark then ends the episode
 
-DONE: Tool = {
-    "type": "function",
-    "function": {
-        "name": "done",
-        "description": "Ends the work on the ticket.",
-        "parameters": {"type": "object", "properties": {}, "required": []},
-    },
-}
+DONE: Tool = make_tool("done", "Ends the work on the ticket.")
 _TEXT = (
     "You are a customer service agent. Help the user within the policy below. In each turn either "
     "send the user a message or make tool calls, not both."
@@ -38,7 +30,7 @@ _SOLO = (
 
 
 class Tau2Env(Env):
-    """`user`: "scripted", or "llm" for a user that is asked with `ask`.
+    """`ask`: asks the model that plays the user; None: a script does.
     `solo`: telecom without a user; the agent then has the user's tools. `judge`: asks the model
     that judges assertions in natural language.
 
@@ -50,12 +42,11 @@ class Tau2Env(Env):
         self,
         toolbox: Toolbox,
         gold: Callable[[str], str],
-        user: str,
         solo: bool,
-        ask: Ask,
-        judge: Ask | None = None,
+        ask: Ask | None,
+        judge: Ask | None,
     ) -> None:
-        self._toolbox, self._gold, self._kind, self._solo = toolbox, gold, user, solo
+        self._toolbox, self._gold, self._solo = toolbox, gold, solo
         self._ask, self._judge = ask, judge
         self._live = False
 
@@ -115,20 +106,22 @@ class Tau2Env(Env):
         self._live = False
 
     def _make_user(self) -> User:
-        if self._kind == "scripted":
+        if self._ask is None:
             return ScriptedCustomer(self._record)
         tools = self._toolbox.schemas[USER]
         return AskedUser(self._record, self._toolbox.data.domain, tools, self._ask)
 
     def _execute(self, calls: Sequence[Any]) -> Step:
-        read = [read_call(call) for call in calls]
-        if self._solo and any(name == "done" for name, _, _ in read):
+        done = tuple(answer_call(call, "done") for call in calls)
+        if self._solo and any(message["name"] == "done" for message in done):
             # As in the benchmark, calls beside `done` are not made.
-            done = [answer_call(call, "done") for call in calls]
-            return self._end(tuple(done), stopped=True)
+            return self._end(done, stopped=True)
         answers = []
-        for call, (name, arguments, fault) in zip(calls, read, strict=True):
-            answer = failed(fault) if fault else self._agent_call(name, arguments)
+        for call in calls:
+            try:
+                answer = self._agent_call(*read_call(call))
+            except ValueError as error:
+                answer = failed(str(error))
             self._errors += answer.failed
             answers.append(answer_call(call, answer.text))
         return self._goes_on(tuple(answers))
@@ -161,19 +154,3 @@ class Tau2Env(Env):
         if statements and self._judge is not None:
             self._judged = judge(self._judge, statements, self._talk)
         return Step(messages, done=True, score=self.score(), stop=StopReason.DONE)
-
-
-def read_call(call: Any) -> tuple[str, dict[str, Any], str]:
-    """(name, arguments, error message) of a tool call; the message is "" for a valid call."""
-    function = call.get("function") if isinstance(call, dict) else None
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        return "", {}, "a tool call needs a function with a name"
-    arguments = function.get("arguments")
-    if isinstance(arguments, str):
-        try:
-            arguments = json.loads(arguments)
-        except ValueError as error:
-            return function["name"], {}, f"the arguments are not JSON ({error})"
-    if not isinstance(arguments, dict):
-        return function["name"], {}, "the arguments must be an object"
-    return function["name"], arguments, ""

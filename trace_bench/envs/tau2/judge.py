@@ -9,10 +9,10 @@ tell it which statement is the control.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trace_bench.checklists.model_judge import LONGEST, cut, entries_in, verdicts_on
 from trace_bench.core.chat import ask_until
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Ask
@@ -21,7 +21,6 @@ from trace_bench.core.types import Boundary, Message
 PROMPT_VERSION = "2"  # of the texts below; recorded in every run
 TRIES = 3  # answers before the episode counts as lost
 _WHY = 300  # characters of a reason, where the server holds the judge to them
-_LONGEST = 3000  # characters of a message that the judge is shown; tools may say far more
 _SYSTEM = (
     "You check the work of a customer service agent. You are shown a conversation with its tool "
     "calls, and numbered statements about it. Decide for each statement by itself whether it is "
@@ -52,25 +51,9 @@ def judge(ask: Ask, statements: Sequence[str], talk: Sequence[Message]) -> dict[
             )
         return dict(zip(statements, verdicts, strict=True))
 
-    schema = schema_of(len(stated))
-    return ask_until(ask, "judge", messages, schema, read, tries=TRIES, longest=_LONGEST)
-
-
-def schema_of(count: int) -> dict[str, Any]:
-    """The schema of verdicts on so many statements."""
-    entries = [
-        {
-            "type": "object",
-            "properties": {
-                "statement": {"const": number},
-                "why": {"type": "string", "maxLength": _WHY},
-                "true": {"type": "boolean"},
-            },
-        }
-        for number in range(1, count + 1)
-    ]
-    verdicts = {"type": "array", "prefixItems": entries, "minItems": count, "maxItems": count}
-    return {"type": "object", "properties": {"verdicts": verdicts}}
+    why = {"why": {"type": "string", "maxLength": _WHY}, "true": {"type": "boolean"}}
+    schema = verdicts_on("statement", len(stated), why)
+    return ask_until(ask, "judge", messages, schema, read, tries=TRIES, longest=LONGEST)
 
 
 def _control(said: str, statements: Sequence[str]) -> tuple[str, int]:
@@ -83,16 +66,10 @@ def _control(said: str, statements: Sequence[str]) -> tuple[str, int]:
 
 def _verdicts(answer: str, count: int) -> list[bool]:
     """The verdicts in their order. Raises ValueError for anything else."""
-    data = json.loads(answer[answer.find("{") : answer.rfind("}") + 1])
-    found = data.get("verdicts") if isinstance(data, dict) else None
-    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
-        raise ValueError("it has no list `verdicts` of objects")
-    if [entry.get("statement") for entry in found] != list(range(1, count + 1)):
-        raise ValueError(f"it does not judge the statements 1 to {count}, each once and in order")
-    verdicts = [entry.get("true") for entry in found]
+    verdicts = [entry.get("true") for entry in entries_in(answer, "statement", count)]
     if not all(isinstance(verdict, bool) for verdict in verdicts):
         raise ValueError("a verdict's `true` is neither true nor false")
-    return verdicts
+    return [verdict is True for verdict in verdicts]
 
 
 def transcript(talk: Sequence[Message]) -> str:
@@ -103,15 +80,10 @@ def transcript(talk: Sequence[Message]) -> str:
 def _lines(message: Mapping[str, Any]) -> list[str]:
     role = {"assistant": "agent", "tool": "tool result"}.get(message["role"], message["role"])
     content = message.get("content")
-    lines = [f"{role}: {_shortened(content)}"] if isinstance(content, str) and content else []
+    lines = [f"{role}: {cut(content)}"] if isinstance(content, str) and content else []
     for call in message.get("tool_calls") or ():
         function = call.get("function") if isinstance(call, dict) else None
         if isinstance(function, dict):
             called = f"{function.get('name')}({function.get('arguments')})"
-            lines.append(f"{role} calls {_shortened(called)}")
+            lines.append(f"{role} calls {cut(called)}")
     return lines
-
-
-def _shortened(text: str) -> str:
-    half = _LONGEST // 2
-    return text if len(text) <= _LONGEST else f"{text[:half]} [...] {text[-half:]}"

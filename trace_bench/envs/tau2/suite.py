@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from trace_bench.checklists.items import item_to_json
 from trace_bench.checklists.sources import call_item, finished, reply_item, tell_all_item
-from trace_bench.core.chat import call_json
+from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.checked import PLACE
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import HasChecklist, HasReference, RunContext, Typical
@@ -54,7 +54,7 @@ class Tau2Suite(HasReference, HasChecklist):
         self._user = "scripted" if run.ask is None else "llm"
         self._data = load(settings.domain, settings.tasks, settings.source)
         self._judged = sum(bool(assertions(record)) for record in self._data.records.values())
-        self._ask, self._judge = run.ask or _no_model, run.judge if self._judged else None
+        self._ask, self._judge = run.ask, run.judge if self._judged else None
 
     def asks_user(self) -> bool:
         """Whether episodes wait for a model's answers: a user's or a judge's."""
@@ -116,9 +116,7 @@ class Tau2Suite(HasReference, HasChecklist):
         raise UserError(f"no task {task_id!r} in tau2/{self.variant}.")
 
     def make(self) -> Tau2Env:
-        return Tau2Env(
-            self._toolbox, self._gold, self._user, self._solo, self._ask, judge=self._judge
-        )
+        return Tau2Env(self._toolbox, self._gold, self._solo, self._ask, self._judge)
 
     def reference(self, task: Task) -> Sequence[Message]:
         """The task's own actions in order: the agent's as tool calls, a message to the user where
@@ -131,14 +129,12 @@ class Tau2Suite(HasReference, HasChecklist):
             if side == "assistant" or self._solo:
                 out.append(_call(f"gold_{n}", action["name"], action["arguments"]))
             elif before != "user":
-                out.append(
-                    {"role": "assistant", "content": "Please do what is needed on your side."}
-                )
+                out.append(text_message("Please do what is needed on your side."))
             before = side
         if self._solo:
             return [*out, _call("gold_done", "done", {})]
         told = " ".join(criteria.get("communicate_info") or ())
-        return [*out, {"role": "assistant", "content": f"That is done. {told}".strip()}]
+        return [*out, text_message(f"That is done. {told}".strip())]
 
     def checklist(self, task: Task) -> list[list[dict[str, Any]]]:
         """The task's own actions of the agent, and what the user must be told, as items of one
@@ -161,13 +157,4 @@ class Tau2Suite(HasReference, HasChecklist):
 
 
 def _call(call_id: str, name: str, arguments: Mapping[str, Any]) -> Message:
-    call = call_json(call_id, name, arguments)
-    return {"role": "assistant", "content": "", "tool_calls": [call]}
-
-
-def _no_model(
-    role: str,
-    messages: Sequence[Mapping[str, Any]],
-    schema: Mapping[str, Any] | None = None,
-) -> str:
-    raise RuntimeError(f"no model plays the role {role!r}")
+    return call_message(name, arguments, call_id)

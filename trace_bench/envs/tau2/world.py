@@ -19,6 +19,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+from trace_bench.core.chat import tool_json
 from trace_bench.core.types import Tool
 from trace_bench.envs.tau2.data import SHIPPED, DomainData, _read
 
@@ -214,14 +215,8 @@ class _Ids:
 
 def _schema(definition: Any) -> Tool:
     parameters = definition.parameters.model_dump(exclude_none=True, by_alias=True)
-    return {
-        "type": "function",
-        "function": {
-            "name": definition.name,
-            "description": definition.description,
-            "parameters": json.loads(json.dumps(parameters, default=str)),
-        },
-    }
+    plain = json.loads(json.dumps(parameters, default=str))
+    return tool_json(definition.name, definition.description, plain)
 
 
 def _finish(coroutine: Any) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from trace_bench.core.chat import answer_call
+from trace_bench.core.chat import answer_call, read_call
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Ask, Env
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task, Tool
@@ -22,15 +22,15 @@ _END = re.compile(r"end_conversation")
 
 
 class OfficialEnv(Env):
-    """`user`: "scripted" ends the conversation at the agent's first
-    text (for lower bounds and tests), "llm" asks the role `user` with the scenario's instructions.
+    """`ask`: asks the role `user` with the scenario's instructions; None: the conversation ends at
+    the agent's first text (for lower bounds and tests).
 
     Departures from the official loop: a tool call that is unknown or malformed is answered with an
     error message instead of ending the scenario with 0, and so are more than `MOST_CALLS` at once.
     """
 
-    def __init__(self, stage: Stage, user: str, ask: Ask | None) -> None:
-        self._stage, self._user = stage, user
+    def __init__(self, stage: Stage, ask: Ask | None) -> None:
+        self._stage = stage
         self._ask = CarefulAsk(ask, ()) if ask is not None else None
         self._live = False
 
@@ -190,21 +190,15 @@ class OfficialEnv(Env):
         """(Python code that the package runs for a call, error message or "")."""
         from tool_sandbox.common.execution_context import get_current_context
 
-        function = call.get("function") if isinstance(call, Mapping) else None
-        if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            return "", "Error: a tool call needs a function with a name"
+        try:
+            name, arguments = read_call(call)
+        except ValueError as error:
+            return "", f"ValueError: {error}"
         context = get_current_context()
         available = context.get_available_tools(scrambling_allowed=True)
-        if function["name"] not in available or function["name"] == "end_conversation":
-            return "", f"NameError: there is no tool {function['name']}"
-        try:
-            raw = function.get("arguments") or "{}"
-            arguments = json.loads(raw) if isinstance(raw, str) else raw
-        except ValueError as error:
-            return "", f"ValueError: the arguments are not JSON ({error})"
-        if not isinstance(arguments, dict):
-            return "", "TypeError: the arguments must be an object"
-        name = context.get_execution_facing_tool_name(function["name"])
+        if name not in available or name == "end_conversation":
+            return "", f"NameError: there is no tool {name}"
+        name = context.get_execution_facing_tool_name(name)
         return (
             f"{mark}_parameters = {arguments!r}\n"
             f"{mark}_response = {name}(**{mark}_parameters)\n"
@@ -215,7 +209,7 @@ class OfficialEnv(Env):
 
     def _reply(self) -> str | None:
         """The user's next message; None if the user ends the conversation."""
-        if self._user == "scripted" or self._ask is None:
+        if self._ask is None:
             return None
         text = self._ask(user_view(self._seen()), False)
         return None if _END.search(text) else text

@@ -78,4 +78,4 @@ class OfficialSuite(Suite):
         raise UserError(f"no task {task_id!r} in toolsandbox/official.")
 
     def make(self) -> OfficialEnv:
-        return OfficialEnv(self._stage, self._user, self._ask)
+        return OfficialEnv(self._stage, self._ask)

@@ -35,6 +35,7 @@ from trace_bench.methods.looking.capabilities import (
 )
 from trace_bench.methods.looking.evidence import Facts, check_labels, facts_of
 from trace_bench.methods.looking.rules import label
+from trace_bench.methods.making import read_opening
 
 CALL = "analysis"  # the name of the analysis call
 LABELS = Need(
@@ -276,16 +277,9 @@ class Analysis:
             solved = 2 * sum(e.passed for e in group) > len(group)
             failed = [e.labels for e in group if not e.passed and e.labels]
             lacking = (n for n in names if any(found.get(n) is Label.LACKING for found in failed))
-            text, tools = _opening(group[0].trajectory)
+            text, tools = read_opening(group[0].trajectory)
             out.append(Known(text, tools, solved, next(lacking, None)))
         return out
-
-
-def _opening(trajectory: Trajectory) -> tuple[str, tuple[str, ...]]:
-    """The user's first message and the names of the tools at hand."""
-    heard = (m for m in trajectory.messages if m["role"] == "user")
-    names = tuple(tool["function"]["name"] for tool in trajectory.tools)
-    return str(next(heard, {}).get("content") or ""), names
 
 
 def _scored(trajectory: Trajectory) -> bool:

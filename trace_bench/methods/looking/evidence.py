@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import HasMilestones, HasReference, Suite, make_env
+from trace_bench.core.protocols import HasMilestones, HasReference, Suite, conversation, performed
 from trace_bench.core.types import Message, Milestone, StopReason, Task
 
 _ERROR = re.compile(r"^(?:[A-Za-z_.]*(?:Error|Exception))\b")
@@ -282,19 +282,7 @@ def facts_of(suite: Suite, task: Task) -> Facts:
         assert isinstance(suite, HasMilestones)
         return tuple(suite.milestones(task))
     replies = suite.reference(task)
-    env = make_env(suite)
-    try:
-        step = env.reset(task)
-        messages: list[Message] = list(step.messages)
-        for reply in replies:
-            if step.done:
-                break
-            messages.append(reply)
-            step = env.step(reply)
-            messages.extend(step.messages)
-    finally:
-        env.close()
-    return read(messages)
+    return read(conversation(performed(suite, task, replies), replies))
 
 
 def right_call(call: Call, wanted: Sequence[Call]) -> bool:

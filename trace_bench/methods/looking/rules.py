@@ -228,7 +228,11 @@ def _disambiguates(case: Case) -> Label:
 
 
 def _completes(case: Case) -> Label:
-    """Parts that were not even begun, though nothing else was in the way."""
+    """Parts that were not even begun, though nothing else was in the way. In a world without words
+    the agent does not end by itself, and the milestones say what it did."""
+    if not case.reference.said:
+        hits = [m.hit for m in case.milestones]
+        return _lacking(not all(hits)) if len(hits) > 1 and any(hits) else NA
     wanted = parts(case.reference)
     if len(wanted) < 2 or case.agent.stuck():
         return NA

@@ -28,8 +28,9 @@ from trace_bench.core.protocols import (
     MethodPlan,
     Need,
     PlannedRun,
+    RunContext,
     Suite,
-    make_env,
+    performed,
 )
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message, Task, Tool
@@ -64,15 +65,15 @@ class Sft(Method):
     The training tasks are only looked at to see whether demonstrations of others (`method.data`)
     fit the suite."""
 
-    def __init__(self, settings: SftSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: SftSettings, run: RunContext) -> None:
+        self.settings, self.thinking = settings, run.thinking
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with the adapter `sft`, used for every task; it goes on from the adapter
         that the base agent has, if any, and demonstrations are read under its prompt."""
 
         def sequences(context: int) -> list[Tokens]:
-            return demonstrations(base, tasks, self.settings, seed, context, lab)
+            return demonstrations(base, tasks, self.settings, seed, context, lab, self.thinking)
 
         seed = stable_seed(lab.seed, "sft")
         return Tuning("sft", base, lab, self.settings, {}, sequences).run()
@@ -96,13 +97,14 @@ def demonstrations(
     seed: int,
     context: int,
     lab: Lab,
+    thinking: bool | None = None,
 ) -> list[Tokens]:
     """The demonstrations as tokens, under the base agent's prompt. Those longer than `context`
     tokens are left out, and counted in the log. Raises UserError if none is left."""
     from trace_bench.policies.chat import Chat
     from trace_bench.policies.local import load_tokenizer
 
-    chat = Chat(load_tokenizer(base.model), base.model)
+    chat = Chat(load_tokenizer(base.model), base.model, thinking)
     every = [
         tokens_of(chat, (with_guidance(messages, base.prompt), tools))
         for messages, tools in _conversations(tasks, settings, seed, lab)
@@ -233,11 +235,7 @@ class World:
         looked at without the model that plays its user."""
         if self.suite.asks_user():
             return None
-        env = make_env(self.suite)
-        try:
-            offered = [tool for task in self.tasks for tool in env.reset(task).tools]
-        finally:
-            env.close()
+        offered = [tool for t in self.tasks for tool in performed(self.suite, t)[0].tools]
         return {_name(tool): tool for tool in offered}
 
     def _elsewhere(self, task: str | None) -> str | None:

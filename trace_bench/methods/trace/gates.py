@@ -15,6 +15,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError
@@ -145,16 +146,18 @@ class GateTraining:
         """Updates the gate from one iteration's rollouts; returns metrics."""
         import torch
 
-        from trace_bench.trainers.grpo import group_advantages
+        from trace_bench.trainers.grpo import group_advantages, standardized
 
         reward = self.reward
         rewards = torch.tensor([reward_of(t, reward) for t in played], dtype=torch.float64)
         group = torch.arange(len(played)) // self.recipe.group_size
-        found = group_advantages(rewards, group, normalize_std=self.recipe.normalize_std)
+        centred = partial(standardized, normalize_std=self.recipe.normalize_std)
+        found = group_advantages(rewards, group, centred)
         where = f"{NAME}, iteration {iteration}"
         update = _Update()
         self.states, self.strange = {}, 0
-        for _ in range(self.recipe.epochs):
+        for epoch in range(self.recipe.epochs):
+            self.lab.step(where, epoch, self.recipe.epochs)
             self.step(played, found, gate, model, optimizer, update)
             check_finite(where, update.grad_norm)
         if self.strange:
@@ -189,7 +192,8 @@ class GateTraining:
         that rounding is not taken for a change of the gate."""
         import torch
 
-        from trace_bench.trainers.grpo import mismatch, policy_loss, token_weights
+        from trace_bench.trainers.algorithms import Batch, clipped
+        from trace_bench.trainers.grpo import mismatch, token_weights
         from trace_bench.trainers.tree import build
 
         groups: dict[int, list[int]] = {}
@@ -198,7 +202,7 @@ class GateTraining:
                 groups.setdefault(i // self.recipe.group_size, []).append(i)
         if not groups:
             return
-        count = sum(map(len, groups.values()))
+        count, r = sum(map(len, groups.values())), self.recipe
         optimizer.zero_grad(set_to_none=True)
         before: list[tuple[torch.Tensor, torch.Tensor]] = []
         total = 0.0
@@ -212,15 +216,10 @@ class GateTraining:
                 new = model.logprobs(build(piece.sequences), gate.mix(piece.state)).cpu()
                 if update.steps == 0:
                     update.own.append(new.detach())
-                loss = policy_loss(
-                    new,
-                    update.own[len(before)] if model.learner.rounded else sampled,
-                    spread[piece.places],
-                    weights[piece.places],
-                    clip_low=self.recipe.clip_low,
-                    clip_high=self.recipe.clip_high,
-                    dual_clip=self.recipe.dual_clip,
-                ).loss
+                old = update.own[len(before)] if model.learner.rounded else sampled
+                batch = Batch(new, old, spread[piece.places], lengths)
+                each = clipped(batch.ratio, batch.advantages, r.clip_low, r.clip_high, r.dual_clip)
+                loss = (weights[piece.places] * each.values).sum()
                 torch.autograd.backward(loss)
                 total += float(loss.detach())
                 before.append((sampled, new.detach()))

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import SourceError, UserError
-from trace_bench.core.protocols import Lab, State
+from trace_bench.core.protocols import Lab, State, performed
 from trace_bench.core.types import AgentSpec, Message, Step, Task, Trajectory
-from trace_bench.methods.making import first_step
 from trace_bench.play.steps import usable, with_guidance
 from trace_bench.policies.routing.router import shown
 
@@ -105,7 +104,7 @@ def first_steps(lab: Lab, tasks: Sequence[Task]) -> Iterator[Step]:
     generated code may fail at any time."""
     for task in tasks:
         try:
-            first = usable(first_step(lab.suite_of(task), task))
+            first = usable(performed(lab.suite_of(task), task)[0])
         except Exception as error:
             if isinstance(error, UserError) and not isinstance(error, SourceError):
                 raise  # such as a sandbox that cannot be started

@@ -18,23 +18,20 @@ from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import FineTunes, Lab, Trainer
 from trace_bench.methods.looking.capabilities import AnalysisSettings
+from trace_bench.methods.making import TaskSettings
 from trace_bench.methods.trace.routing import AnyRoute, Classifier
 
 JOINT: Final = "joint"
 
 
 @dataclass(frozen=True)
-class SynthesisSettings:
+class SynthesisSettings(TaskSettings):
     """Training tasks for a capability, and their calibration on the base agent."""
 
     synthesis: Literal["generate", "select"] = "generate"
     """Where a capability's tasks come from: `generate` takes the suite's generator, or the model in
     the role of the generator; `select` takes the training tasks whose failures lack it, for suites
     without a generator. Then the analysis is the calibration, and no other is run."""
-    synthetic_tasks: int = field(default=256, metadata=number(1))
-    """Distinct training seeds per capability (ours; published: a fresh seed for every group)."""
-    contrast_share: float = field(default=0.20, metadata=number(0, 1))
-    """Share of synthetic tasks in which the capability must not be over-used (ours)."""
     calibration_share: float = field(default=0.10, metadata=number(0, 1))
     """Part of the budget that calibration may use beyond one round for each capability (ours)."""
     calibration_groups: int = field(default=4, metadata=number(1))
@@ -64,8 +61,6 @@ class SynthesisSettings:
     """Most that an agent which does nothing may earn in an environment on average (ours)."""
     random_limit: float = field(default=0.3, metadata=number(0, 1))
     """Most that random tool calls may earn on average (ours)."""
-    reward: Literal["similarity", "success"] = "similarity"
-    """Which number of the tasks' score is the reward."""
 
     @property
     def calibration_round(self) -> int:

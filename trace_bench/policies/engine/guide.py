@@ -18,6 +18,8 @@ from trace_bench.core.errors import UserError
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from trace_bench.policies.chat import Chat
+
 LAYOUT: Mapping[str, Any] = {
     "whitespace_flexible": False,
     "item_separator": ", ",
@@ -59,7 +61,7 @@ class Guides:
     """Makes guides for one model. Raises UserError if the package is missing or cannot work with
     the tokenizer."""
 
-    def __init__(self, tokenizer: Any, vocabulary: int, stop: int) -> None:
+    def __init__(self, tokenizer: Any, vocabulary: int, chat: Chat) -> None:
         try:
             import llguidance
         except ImportError as error:
@@ -68,9 +70,9 @@ class Guides:
                 "'.[serve]'"
             ) from error
         self._matcher: Any = llguidance.LLMatcher
-        self._stop = stop
+        self._stop, self._around, self._opened = chat.stop, chat.calls.around, chat.opened
         self._tags = tokenizer.get_added_vocab()  # texts that are tokens, which grammars name
-        self._tokenizer = _readable(llguidance, tokenizer, vocabulary, stop)
+        self._tokenizer = _readable(llguidance, tokenizer, vocabulary, chat.stop)
 
     def guide(self, schema: Mapping[str, Any]) -> Guide:
         """A guide for one answer. Raises BadSchema for a schema that is wrong, refers to other
@@ -82,27 +84,33 @@ class Guides:
         return self._guide(grammar)
 
     def call(self, functions: Sequence[Mapping[str, Any]]) -> Guide:
-        """A guide for a turn that is one call of one of these functions, in the format that
-        `policies.chat` reads. Raises BadSchema for parameters that cannot be followed."""
+        """A guide for a turn that is one call of one of these functions, as the model writes calls.
+        Raises BadSchema for parameters that cannot be followed, and where a call is no JSON."""
+        if self._around is None:
+            raise BadSchema("this model's calls are no JSON, and cannot be held to a schema")
+        begin, end, key = self._around
         shapes = [
             {
                 "type": "object",
                 "properties": {
                     "name": {"const": f["name"]},
-                    "arguments": f.get("parameters") or {"type": "object"},
+                    key: f.get("parameters") or {"type": "object"},
                 },
-                "required": ["name", "arguments"],
+                "required": ["name", key],
                 "additionalProperties": False,
             }
             for f in functions
         ]
         schema = json.dumps({"anyOf": shapes, "x-guidance": LAYOUT})
-        tags = ("<tool_call>", "</tool_call>")
-        begin, end = (tag if tag in self._tags else f'"{tag}"' for tag in tags)
-        lark = f'start: {begin} "\\n" call "\\n" {end}\ncall: %json {schema}\n'
+        before, after = (
+            " ".join(p if p in self._tags else json.dumps(p) for p in part) for part in (begin, end)
+        )
+        lark = f"start: {before} call {after}\ncall: %json {schema}\n"
         return self._guide(self._matcher.grammar_from_lark(lark))
 
     def _guide(self, grammar: str) -> Guide:
+        if self._opened:
+            raise BadSchema("the model's prompt begins a thought, which a form would hold too")
         made = self._matcher(self._tokenizer, grammar, log_level=0)
         if made.is_error():
             raise BadSchema(_words(made.get_error()))

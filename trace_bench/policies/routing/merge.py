@@ -79,18 +79,23 @@ def mixture(
     return parts[0][0] if len(parts) == 1 and parts[0][1] == 1.0 else Mixture(parts)
 
 
-def merge(wanted: Mixture, adapters: Sequence[AdapterRef]) -> AdapterRef:
-    """The sum as an ordinary adapter in PEFT's format, which any server can load. It lies beside
-    the adapters' folder and is written once, known by what is in it. Raises UserError for adapters
-    that cannot be read."""
+def merge(wanted: Mixture, adapters: Sequence[AdapterRef], place: Path | None = None) -> AdapterRef:
+    """The sum as an ordinary adapter in PEFT's format, which any server can load. It lies in
+    `place` (None: beside the adapters' folder) and is written once, known by what is in it. Raises
+    UserError for adapters that cannot be read."""
     by_name = {a.name: a for a in adapters}
     refs = [(by_name[name], weight) for name, weight in wanted.parts]
     digest = _digest(refs, wanted.density)
-    folder = Path(refs[0][0].path).parent.parent / "merged" / digest
+    folder = (place or beside(refs[0][0])) / digest
     out = AdapterRef(wanted.name, str(folder))
     if not (folder / CONFIG).exists():
         _write(folder, refs, wanted.density)
     return out
+
+
+def beside(adapter: AdapterRef) -> Path:
+    """The folder of sums that an adapter is the first part of."""
+    return Path(adapter.path).parent.parent / "merged"
 
 
 def _digest(refs: Sequence[tuple[AdapterRef, float]], density: float | None) -> str:
@@ -225,11 +230,11 @@ class MergedSums:
     """Makes the sums of `agent`'s adapters that a router chooses usable, each on its first use;
     `policy` runs them and has loaded the agent.
 
-    A sum is written as an adapter: there are few of them, since weights are rounded, and every
-    policy runs them at the cost of one adapter."""
+    A sum is written as an adapter, by `merge` in `place`: there are few of them, since weights are
+    rounded, and every policy runs them at the cost of one adapter."""
 
-    def __init__(self, policy: Policy, agent: AgentSpec) -> None:
-        self._policy, self._agent = policy, agent
+    def __init__(self, policy: Policy, agent: AgentSpec, place: Path | None = None) -> None:
+        self._policy, self._agent, self._place = policy, agent, place
         self._merged: dict[str, AdapterRef] = {}
 
     def name_of(self, choice: str | Mixture | None) -> str | None:
@@ -238,7 +243,7 @@ class MergedSums:
         if not isinstance(choice, Mixture):
             return choice
         if choice.name not in self._merged:
-            merged = merge(choice, self._agent.adapters)
+            merged = merge(choice, self._agent.adapters, self._place)
             every = (*self._agent.adapters, *self._merged.values(), merged)
             self._policy.load(replace(self._agent, adapters=every))
             self._merged[choice.name] = merged

@@ -10,6 +10,7 @@ import base64
 import gzip
 import html
 import json
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,9 +33,22 @@ SUMMARY = (
     "method", "env", "suite", "suite_name", "suite_data", "split", "train_split", "dev_split",
     "protocol", "accounting", "policy", "model", "experiment", "seed", "budget", "rollouts",
     "score", "base_score", "difference", "table", "routing", "routing_dev", "llm", "health",
-    "curve", "curve_caveat", "capabilities", "adapters", "wall_s", "versions", "git", "fingerprint",
+    "curve", "curve_caveat", "capabilities", "adapters", "wall_s", "versions", "machine", "git",
+    "fingerprint",
 )  # fmt: skip
-MODULES = ("dom", "data", "charts", "table", "overview", "run", "tasks", "conversation", "main")
+MODULES = (
+    "dom",
+    "data",
+    "charts",
+    "table",
+    "curves",
+    "overview",
+    "run",
+    "tasks",
+    "conversation",
+    "main",
+)
+HELD_OUT, TRAINING = "evaluation_trajectories.jsonl", "trajectories.jsonl"
 
 
 @dataclass(frozen=True)
@@ -46,25 +60,23 @@ class Made:
 
 
 def build(found: Runs, limit: int, plotly: Path | None = None) -> Made:
-    """The report of these runs, in at most about `limit` bytes if leaving out conversations of
-    training can achieve that. The charts are drawn by the build of plotly.js in the file `plotly`,
-    or by the one in the Python package. UserError without either."""
+    """The report of these runs, in at most about `limit` bytes if leaving out conversations can
+    achieve that, those of training first. The charts are drawn by the build of plotly.js in the
+    file `plotly`, or by the one in the Python package. UserError without either."""
     blocks = {"plotly": _packed(_plotly() if plotly is None else _other(plotly))}
-    talks, left_out = [Talks() for _ in found.runs], []
+    talks, heads = [Talks() for _ in found.runs], []
+    room, left_out = _conversations(found.runs, talks, "held-out conversations", HELD_OUT, limit)
+    room -= len(blocks["plotly"])
+    left_out += _conversations(found.runs, talks, "conversations of training", TRAINING, room)[1]
     for number, (run, own) in enumerate(zip(found.runs, talks, strict=True)):
-        try:
-            own.add(run.folder / "evaluation_trajectories.jsonl")
-        except UserError as error:
-            left_out.append(f"{run.name}: held-out conversations: {error}")
-        blocks |= _parts(number, own, 0)
-    left_out += _training(found.runs, talks, blocks, limit)
-    for number, (run, own) in enumerate(zip(found.runs, talks, strict=True)):
+        blocks |= {f"talk-{number}-{i}": part for i, part in enumerate(own.parts)}
         shown, unread = _run(run, own)
         blocks[f"run-{number}"] = _json(shown)
+        heads.append(_head(run) | {"curves": bool(shown["training"] or run.summary.get("curve"))})
         left_out += unread
     compared, remark = runs.differences(found.runs)
     index = {
-        "runs": [_head(run) for run in found.runs],
+        "runs": heads,
         "pairs": compared,
         "remarks": [text for text in (remark, *left_out) if text],
         "skipped": list(found.skipped),
@@ -74,32 +86,32 @@ def build(found: Runs, limit: int, plotly: Path | None = None) -> Made:
     return Made(_page(title, blocks), tuple(left_out))
 
 
-def _training(
-    found: Sequence[Run], talks: Sequence[Talks], blocks: dict[str, str], limit: int
-) -> list[str]:
-    """Adds the conversations of training as long as there is room; says which have none."""
-    left_out = []
-    size = sum(map(len, blocks.values()))
-    for number, (run, own) in enumerate(zip(found, talks, strict=True)):
-        both = own.copy()
+def _conversations(
+    found: Sequence[Run], talks: list[Talks], what: str, name: str, room: int
+) -> tuple[int, list[str]]:
+    """Adds the conversations of each run's file as long as they fit in `room` characters. A file
+    that is no smaller than one that did not fit is not tried. Returns the room that is left, and
+    what was left out."""
+    left_out, without, large = [], [], math.inf
+    for number, run in enumerate(found):
+        path, more = run.folder / name, talks[number].copy()
+        size = path.stat().st_size if path.exists() else 0
         try:
-            both.add(run.folder / "trajectories.jsonl")
+            if size >= large:
+                raise Full
+            more.add(path, room)
+        except Full:
+            large = min(large, size)
+            without.append(run.name)
+            continue
         except UserError as error:
-            left_out.append(f"{run.name}: conversations of training: {error}")
-            continue
-        extra = _parts(number, both, len(own.parts))
-        size += sum(map(len, extra.values()))
-        if size > limit:
-            size -= sum(map(len, extra.values()))
-            left_out.append(f"{run.name}: conversations of training, for the size of the file")
-            continue
-        own.parts, own.places, own.tools = both.parts, both.places, both.tools
-        blocks |= extra
-    return left_out
-
-
-def _parts(number: int, talks: Talks, start: int) -> dict[str, str]:
-    return {f"talk-{number}-{i}": _json(p) for i, p in enumerate(talks.parts) if i >= start}
+            left_out.append(f"{run.name}: {what}: {error}")
+        room -= more.size - talks[number].size
+        talks[number] = more
+    if without:
+        others = f" and {len(without) - 1} more" if len(without) > 1 else ""
+        left_out.append(f"{without[0]}{others}: {what}, for the size of the file")
+    return room, left_out
 
 
 def _head(run: Run) -> dict[str, Any]:
@@ -200,33 +212,50 @@ CHUNK = 64
 """Conversations in one compressed part: the browser unpacks one part to show one of them."""
 
 
+class Full(Exception):
+    """The conversations do not fit in the room that is left."""
+
+
 @dataclass
 class Talks:
-    """Conversations in parts. `places`: {call: {task: [[part, index in the part]]}}; `tools`: each
-    tool once, conversations refer to it by its index."""
+    """Conversations in parts, each compressed as soon as it is full, and their size. `places`:
+    {call: {task: [[part, index in the part]]}}; `tools`: each tool once, conversations refer to it
+    by its index."""
 
-    parts: list[list[dict[str, Any]]] = field(default_factory=list)
+    parts: list[str] = field(default_factory=list)
+    size: int = 0
     places: dict[str, dict[str, list[list[int]]]] = field(default_factory=dict)
     tools: list[Mapping[str, Any]] = field(default_factory=list)
     _known: dict[str, int] = field(default_factory=dict)
 
     def copy(self) -> Talks:
         """Talks that grow apart from these."""
-        return Talks([*self.parts], {**self.places}, [*self.tools], {**self._known})
+        return Talks([*self.parts], self.size, {**self.places}, [*self.tools], {**self._known})
 
-    def add(self, path: Path) -> None:
+    def add(self, path: Path, room: int) -> None:
         """Adds the episodes of a file of trajectories, if there is such a file. UserError for a
-        damaged one; what was read before the damage is kept."""
+        damaged one; what was read before the damage is kept. Full if the parts are larger than
+        `room`."""
         if not path.exists():
             return
-        self.parts.append([])
-        for line in each_line(path, Stored):
-            trajectory = line.trajectory
-            if len(self.parts[-1]) == CHUNK:
-                self.parts.append([])
-            of_task = self.places.setdefault(line.call, {}).setdefault(trajectory.task, [])
-            of_task.append([len(self.parts) - 1, len(self.parts[-1])])
-            self.parts[-1].append(self._packed(trajectory))
+        most, part = self.size + room, list[dict[str, Any]]()
+        try:
+            for line in each_line(path, Stored):
+                if len(part) == CHUNK:
+                    self._close(part, most)
+                of_task = self.places.setdefault(line.call, {}).setdefault(line.trajectory.task, [])
+                of_task.append([len(self.parts), len(part)])
+                part.append(self._packed(line.trajectory))
+        finally:
+            self._close(part, most)
+
+    def _close(self, part: list[dict[str, Any]], most: int) -> None:
+        if part:
+            self.parts.append(_json(part))
+            self.size += len(self.parts[-1])
+            part.clear()
+            if self.size > most:
+                raise Full
 
     def _packed(self, played: Trajectory) -> dict[str, Any]:
         return {
@@ -259,6 +288,7 @@ def _messages(played: Trajectory) -> Iterator[dict[str, Any]]:
             "tokens": [len(turn.prompt_ids), len(turn.token_ids)],
             "malformed": turn.malformed,
             "truncated": turn.truncated,
+            **({"thoughts": turn.thoughts} if turn.thoughts else {}),
         }
     yield from map(_message, played.closing)
 

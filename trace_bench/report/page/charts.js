@@ -48,8 +48,12 @@ export function chart(caption, series, own, height = 300) {
   return el("figure", {}, place, el("figcaption", {}, caption));
 }
 
+const MOST = 60; // rows of dots that a reader can compare
+
 // One dot with its interval per row of [name, value, low, high].
-export function dots(caption, rows, title, zero = false) {
+export function dots(caption, every, title, zero = false) {
+  const rows = every.slice(0, MOST);
+  if (rows.length < every.length) caption += ` The first ${MOST} of ${every.length}.`;
   const series = [{
     type: "scatter", mode: "markers", orientation: "h",
     y: rows.map((r) => r[0]), x: rows.map((r) => r[1]),

@@ -112,6 +112,7 @@ function message(m, place) {
       m.adapter ? el("span", { title: m.adapter }, `adapter ${adapter(m.adapter)}`) : null,
       m.truncated ? el("span", { class: "lost" }, "cut off at the token limit") : null,
       m.malformed ? el("span", { class: "lost" }, `unreadable call: ${m.malformed}`) : null),
+    m.thoughts ? el("details", {}, el("summary", {}, "thoughts"), el("pre", {}, m.thoughts)) : null,
     m.content || !m.calls.length ? el("pre", {}, m.content || "(silence)") : null,
     m.calls.map(([name, given]) => el("pre", {}, `${name}(${pretty(given)})`)));
 }

@@ -1,5 +1,6 @@
 // All runs of the report, and the differences between them.
 import { dots } from "report/charts";
+import { curves } from "report/curves";
 import { el, facts, link, number, p, section, select, shown, signed, span } from "report/dom";
 import { table } from "report/table";
 
@@ -26,6 +27,7 @@ export function overview(index) {
     ], rows),
     dots("Success over held-out tasks: means with 95 % intervals over tasks.",
       scored.map((r) => [r.name, r.score.success, ...r.score.interval]), "success"),
+    curves(index),
     index.pairs.length ? differences(index) : null,
   ];
 }
@@ -84,6 +86,7 @@ export const about = (summary, settings) => section("Settings and versions",
   el("details", {}, el("summary", {}, "All settings that decide the result"),
     facts(Object.entries(settings))),
   el("details", {}, el("summary", {}, "Versions"), facts([
-    ...Object.entries(summary.versions ?? {}), ["commit", summary.git?.commit ?? "unknown"],
+    ...Object.entries(summary.versions ?? {}), ...Object.entries(summary.machine ?? {}),
+    ["commit", summary.git?.commit ?? "unknown"],
     ["code changed since the commit", summary.git ? shown(summary.git.changed) : "unknown"],
     ["fingerprint", summary.fingerprint]])));

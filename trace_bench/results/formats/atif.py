@@ -95,6 +95,8 @@ def _others(messages: tuple[Message, ...], step: dict[str, Any] | None) -> Itera
 
 def _agent(turn: Turn, prompt: list[int]) -> dict[str, Any]:
     step: dict[str, Any] = {"source": "agent", "message": turn.reply.get("content") or ""}
+    if turn.thoughts:
+        step["reasoning_content"] = turn.thoughts
     if calls := turn.reply.get("tool_calls"):
         step["tool_calls"] = [_call(call) for call in calls]
     extra = {"adapter": turn.adapter, "malformed": turn.malformed, "truncated": turn.truncated}

@@ -9,7 +9,7 @@ conversation have samples without messages.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -116,7 +116,7 @@ def _sample(played: Played, source: FinishedRun) -> dict[str, Any]:
         "epoch": played.trial + 1,
         "input": [_message(m) for m in opening] or "",
         "target": "",
-        "messages": [_message(m) for m in t.messages],
+        "messages": [*_messages(t)],
         "metadata": {
             "seed": t.seed,
             "agent": t.agent,
@@ -181,6 +181,17 @@ def _bare(line: Outcome) -> dict[str, Any]:
 
 def _error(text: str) -> dict[str, Any]:
     return {"error": {"message": text, "traceback": "", "traceback_ansi": ""}}
+
+
+def _messages(t: Trajectory) -> Iterator[dict[str, Any]]:
+    for turn in t.turns:
+        yield from map(_message, turn.messages)
+        reply = _message(turn.reply)
+        if turn.thoughts:
+            said = {"type": "text", "text": reply["content"]}
+            reply["content"] = [{"type": "reasoning", "reasoning": turn.thoughts}, said]
+        yield reply
+    yield from map(_message, t.closing)
 
 
 def _message(message: Message) -> dict[str, Any]:

@@ -10,9 +10,13 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.trainers.settings import VerlSettings
-from trace_bench.trainers.verl.spec import CPU_ROLLOUT, ESTIMATOR, JOB_VARIABLE, JobSpec
+from trace_bench.trainers.verl.spec import CPU_ROLLOUT, ESTIMATOR, JOB_VARIABLE, LOSS, JobSpec
 
-AGGREGATE = {"trajectory": "seq-mean-token-mean", "token": "token-mean"}
+AGGREGATE = {
+    "trajectory": "seq-mean-token-mean",
+    "token": "token-mean",
+    "constant": "seq-mean-token-sum-norm",
+}
 _NO_DUAL_CLIP = 1e9  # verl always applies the dual clip; this bound is never reached
 _COUNTS = ("algorithm.filter_groups", "trainer.v1", "trainer.use_v1", "data.gen_batch_size")
 """Keys of verl that this project does not set and that would change the rollouts."""
@@ -128,6 +132,8 @@ def _instantiated(config: Any) -> None:
 
 def _recipe(spec: JobSpec) -> dict[str, Any]:
     s, actor, batch = spec.trainer, "actor_rollout_ref.actor", spec.groups
+    algorithm, correction = s.algorithm, "algorithm.rollout_correction"
+    aggregate, length = algorithm.aggregation(s)
     return {
         "algorithm.adv_estimator": ESTIMATOR,
         "algorithm.norm_adv_by_std_in_grpo": s.normalize_std,
@@ -141,8 +147,14 @@ def _recipe(spec: JobSpec) -> dict[str, Any]:
         f"{actor}.clip_ratio_low": s.clip_low,
         f"{actor}.clip_ratio_high": s.clip_high,
         f"{actor}.clip_ratio_c": s.dual_clip if s.dual_clip is not None else _NO_DUAL_CLIP,
-        f"{actor}.loss_agg_mode": AGGREGATE[s.aggregate],
-        f"{actor}.use_kl_loss": False,
+        f"{actor}.policy_loss.loss_mode": LOSS,
+        f"{actor}.loss_agg_mode": AGGREGATE[aggregate],
+        f"{actor}.loss_scale_factor": length,
+        f"{actor}.use_kl_loss": algorithm.kl > 0,
+        f"{actor}.kl_loss_coef": algorithm.kl,
+        f"{actor}.kl_loss_type": "low_var_kl",
+        f"{correction}.rollout_is": None if algorithm.truncate is None else "token",
+        f"{correction}.rollout_is_threshold": algorithm.truncate or 2.0,
         f"{actor}.entropy_coeff": 0,
         f"{actor}.grad_clip": s.max_grad_norm,
         f"{actor}.shuffle": True,

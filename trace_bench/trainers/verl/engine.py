@@ -1,7 +1,7 @@
 """verl's FSDP engine with two additions: a learning rate that falls linearly over a job's
-iterations, as with trainer=local, and the number of optimizer steps that had a gradient. verl
-imports this through `actor_rollout_ref.model.external_lib`; it then finds the class for the CPU and
-for NVIDIA GPUs."""
+iterations, as with trainer=local, and the number of optimizer steps that had a gradient; and the
+algorithm's loss (`losses`). verl imports this through `actor_rollout_ref.model.external_lib`; it
+then finds the class for the CPU and for NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
+from trace_bench.trainers.verl import losses
 from trace_bench.trainers.verl.spec import JOB_VARIABLE, STEPS, read_spec
 
 
@@ -54,3 +55,4 @@ def register() -> None:
 
 
 register()
+losses.register()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib
+import json
 import os
 import queue
 import socket
@@ -31,8 +32,8 @@ from trace_bench.core.types import Task, Trajectory
 from trace_bench.play.known import play_missing
 from trace_bench.play.rollouts import Batch, Player
 from trace_bench.policies.chat import Chat
-from trace_bench.trainers.grpo import packed
-from trace_bench.trainers.record import exact
+from trace_bench.trainers.grpo import packed, seen
+from trace_bench.trainers.record import exact, paid
 from trace_bench.trainers.verl.arrivals import StepFiles
 from trace_bench.trainers.verl.spec import (
     CREDIT,
@@ -114,7 +115,7 @@ def output(trajectory: Trajectory, spec: JobSpec, iteration: int) -> Any:
         response_ids=ids,
         response_mask=mask,
         response_logprobs=logprobs,
-        reward_score=float(getattr(score, spec.reward)),
+        reward_score=paid(trajectory, spec.reward),
         num_turns=len(trajectory.turns),
         metrics=AgentLoopMetrics(),
         extra_fields={
@@ -124,9 +125,19 @@ def output(trajectory: Trajectory, spec: JobSpec, iteration: int) -> Any:
             },
             "min_global_steps": iteration,
             "max_global_steps": iteration,
-            CREDIT: "" if spec.assignment is None else packed(trajectory),
+            CREDIT: credit_of(trajectory, spec),
         },
     )
+
+
+def credit_of(trajectory: Trajectory, spec: JobSpec) -> str:
+    """What an episode's advantages depend on besides its reward, as a text."""
+    if spec.assignment is not None:
+        return packed(trajectory)
+    if not spec.trainer.algorithm.observations:
+        return ""
+    lengths = [len(turn.token_ids) for turn in trajectory.turns]
+    return json.dumps({"lengths": lengths, "seen": seen(trajectory)})
 
 
 def nothing(tokenizer: Any) -> Any:
@@ -180,7 +191,7 @@ class EpisodePlayer:
         """Sets the servers that generate the turns; called with the first episode."""
         if self._thread is not None:
             return
-        self._chat = Chat(tokenizer, self.spec.agent.model)
+        self._chat = Chat(tokenizer, self.spec.agent.model, self.spec.thinking)
         self._servers = TokenServers(
             generate=servers.generate,
             loop=asyncio.get_running_loop(),

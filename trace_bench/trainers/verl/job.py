@@ -62,6 +62,7 @@ def described(
         context=context(run),
         max_turns=run.max_turns,
         max_tokens=run.max_tokens,
+        thinking=run.thinking,
         sources=sources,
         assignment=assignment,
     )

@@ -162,7 +162,7 @@ def machines(settings: VerlSettings, billions: float | None) -> tuple[list[str],
         except UserError as error:
             missing.append(str(error))
     ranks = s.gpus * s.nnodes
-    where = f"trainer=verl on {ranks} {'GPU(s)' if s.device == 'cuda' else 'processes'}"
+    where = f"trainer=verl on {ranks} {'GPU(s)' if s.device == 'cuda' else 'processes'}{s.by}"
     if billions is None:
         return [f"{where}: the weights in float32, shared by all"], missing
     each, served = 4 * billions / ranks, 2 * billions / s.tensor_parallel

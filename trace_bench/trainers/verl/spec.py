@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.checked import build
 from trace_bench.core.decode import convert
 from trace_bench.core.store import read_json, stable_seed, write_json
 from trace_bench.core.types import AdapterRef, AgentSpec, Task
@@ -33,6 +34,9 @@ NOTHING = -1
 
 ESTIMATOR = "trace_bench"
 """The estimator of advantages, by its name in verl's settings (`steps.advantages`)."""
+
+LOSS = "trace_bench"
+"""The loss of tokens, by its name in verl's settings (`losses.policy_loss`)."""
 
 STEPS = "trace_bench_steps_max"
 """The metric with the number of an iteration's optimizer steps that had a gradient. verl reduces a
@@ -68,6 +72,7 @@ class JobSpec:
     context: int
     max_turns: int
     max_tokens: int
+    thinking: bool | None = None
     sources: tuple[Mapping[str, Any], ...] = ()
     assignment: Mapping[str, Any] | None = None  # `protocols.TrainingJob`
 
@@ -117,7 +122,9 @@ class JobSpec:
 
 def read_spec(folder: Path) -> JobSpec:
     """The job that `folder` describes."""
-    return convert(read_json(folder / "job.json"), JobSpec)
+    data = read_json(folder / "job.json")
+    spec = convert(data, JobSpec)
+    return replace(spec, trainer=build(VerlSettings, data["trainer"], "trainer"))
 
 
 def row(index: int, split: str, task: Task, text: str) -> dict[str, Any]:

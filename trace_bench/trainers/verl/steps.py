@@ -4,11 +4,13 @@ no longer arrive."""
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from pprint import pprint
 from typing import Any
@@ -28,8 +30,10 @@ from verl.workers.utils.padding import response_to_nested
 
 from trace_bench.checklists.rewards import Assignment
 from trace_bench.trainers import grpo
-from trace_bench.trainers.grpo import group_advantages, mismatch, unpacked
+from trace_bench.trainers.algorithms import Episodes
+from trace_bench.trainers.grpo import Advantages, mismatch, unpacked
 from trace_bench.trainers.record import assignment_of
+from trace_bench.trainers.settings import Recipe
 from trace_bench.trainers.verl.spec import (
     CREDIT,
     ESTIMATOR,
@@ -45,21 +49,30 @@ _WATCH = 3.0  # seconds between checks that all actors are alive
 
 
 def advantages(
+    recipe: Recipe,
     token_level_rewards: Tensor,
     response_mask: Tensor,
     index: np.ndarray,
-    config: Mapping[str, Any],
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    """(advantages, returns), both [rows, tokens], of rewards and mask of that shape; `index` [rows]
-    is the group of each row. A group of equal rewards, or of one row, has advantages of zero."""
-    rewards = token_level_rewards.sum(dim=-1)
-    group = np.unique(index.astype(str), return_inverse=True)[1]
-    found = group_advantages(
-        rewards, torch.from_numpy(group), normalize_std=bool(config["norm_adv_by_std_in_grpo"])
-    )
-    spread = found.values.to(response_mask.device)[:, None] * response_mask
+    """(advantages, returns), both [rows, tokens], of rewards and mask of that shape, by the
+    recipe's algorithm; `index` [rows] is the group of each row. A group of equal rewards, or of one
+    row, has advantages of zero. What observations add comes later (`by_observations`)."""
+    turns = [[n] for n in response_mask.sum(-1).long().tolist()]
+    unseen: list[tuple[str, ...]] = [()] * len(turns)
+    episodes = Episodes(token_level_rewards.sum(dim=-1), labels_of(index), turns, unseen)
+    spread = in_rows(recipe.algorithm.advantages(episodes, recipe), response_mask)
     return spread, spread
+
+
+def by_observations(
+    recipe: Recipe, episodes: Sequence[str], rewards: Tensor, mask: Tensor, index: np.ndarray
+) -> Tensor:
+    """The advantages [rows, tokens] of episodes with packed observations (`episodes.credit_of`)."""
+    data = [json.loads(text) if text else {"lengths": [], "seen": []} for text in episodes]
+    turns, seen = [d["lengths"] for d in data], [d["seen"] for d in data]
+    made = recipe.algorithm.advantages(Episodes(rewards, labels_of(index), turns, seen), recipe)
+    return in_rows(made, mask)
 
 
 def by_checklist(
@@ -68,14 +81,26 @@ def by_checklist(
     """The advantages [rows, tokens] of packed episodes (`grpo.packed`), as trainer=local has
     them. `response_mask` [rows, tokens] is 1 at the sampled tokens, `index` [rows] the group."""
     found = [unpacked(text) for text in episodes]
-    labels = np.unique(index.astype(str), return_inverse=True)[1]
+    labels = labels_of(index).numpy()
     groups = [np.flatnonzero(labels == n).tolist() for n in range(int(labels.max()) + 1)]
     made = grpo.by_checklist([r for r, _ in found], [each for _, each in found], groups, how)
+    return in_rows(made, response_mask)
+
+
+def labels_of(index: np.ndarray) -> Tensor:
+    """The number of each row's group."""
+    return torch.from_numpy(np.unique(index.astype(str), return_inverse=True)[1])
+
+
+def in_rows(made: Advantages, response_mask: Tensor) -> Tensor:
+    """Advantages of trajectories or tokens, at the tokens' places [rows, tokens]."""
+    if made.tokens is None:
+        return made.values.to(response_mask.device)[:, None] * response_mask
     out = torch.zeros_like(response_mask, dtype=torch.float32)
-    for row, tokens in enumerate(made.tokens or ()):
+    for row, tokens in enumerate(made.tokens):
         places = response_mask[row].bool().nonzero()[:, 0]
         if len(tokens) and len(places):  # not of a row in no baseline, nor of one that pads
-            out[row, places] = tokens.to(out.device)
+            out[row, places] = tokens.float().to(out.device)
     return out
 
 
@@ -146,21 +171,25 @@ class StepTrainer(PPOTrainerSync):
                 self.role_worker_mapping[role] = ray.remote(CpuWorker)
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """With an assignment, the advantages that the checklists give in place of verl's."""
+        """What the rows alone do not tell: the advantages that checklists give, or observations."""
         batch = super()._compute_advantage(batch, metrics)
         spec = read_spec(Path(os.environ[JOB_VARIABLE]))
-        if spec.assignment is None:
+        if spec.assignment is None and not spec.trainer.algorithm.observations:
             return batch
-        fields = ["uid", "response_mask", "extra_fields"]
+        fields = ["uid", "response_mask", "rm_scores", "extra_fields"]
         data = tq.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=fields
         )
         nested = data["response_mask"]
         mask = nested.to_padded_tensor(padding=0)
         episodes = [extra[CREDIT] for extra in list(data["extra_fields"])]
-        how = assignment_of(spec.assignment, spec.trainer.normalize_std)
         uid = np.array(list(data["uid"]), dtype=object)
-        made = by_checklist(episodes, mask, uid, how)
+        if spec.assignment is None:
+            rewards = data["rm_scores"].to_padded_tensor(padding=0).sum(-1)
+            made = by_observations(spec.trainer, episodes, rewards, mask, uid)
+        else:
+            how = assignment_of(spec.assignment, spec.trainer.normalize_std)
+            made = by_checklist(episodes, mask, uid, how)
         there = response_to_nested(made, nested)
         fields_made = TensorDict({"advantages": there, "returns": there}, batch_size=len(batch))
         return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields_made)
@@ -225,7 +254,8 @@ class Runner:
             from trace_bench.trainers.verl.cpu.plugin import register_rollout
 
             register_rollout()
-        register_adv_est(ESTIMATOR)(advantages)
+        recipe = read_spec(Path(os.environ[JOB_VARIABLE])).trainer
+        register_adv_est(ESTIMATOR)(partial(advantages, recipe))
         config.transfer_queue.enable = True
         pprint(OmegaConf.to_container(config, resolve=True))
         OmegaConf.resolve(config)

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from trace_bench.core.errors import TraceBenchError
 from trace_bench.core.protocols import Policy, TurnReply, TurnRequest
-from trace_bench.core.types import AgentSpec, Message, Turn
+from trace_bench.core.types import AgentSpec, Message, Tool, Turn
 from trace_bench.policies.chat import Chat
 
 Generate = Callable[..., Awaitable[Any]]
@@ -29,6 +29,7 @@ class _Underway:
     """The state of an episode. `ids`: all tokens so far. `request`: the id that keeps its turns on
     one server."""
 
+    tools: tuple[Tool, ...] = ()
     request: str = field(default_factory=lambda: uuid4().hex)
     ids: list[int] = field(default_factory=list)
     new: tuple[int, ...] = ()
@@ -92,7 +93,7 @@ class TokenPolicy(Policy):
 
     def _submit(self, request: TurnRequest) -> None:
         number, servers = request.episode, self._servers
-        episode = self._open.setdefault(number, _Underway(adapter=request.adapter))
+        episode = self._open.setdefault(number, _Underway(request.tools, adapter=request.adapter))
         if episode.turns:
             new = self._chat.following(request.messages, episode.finished)
         else:
@@ -131,16 +132,17 @@ class TokenPolicy(Policy):
         ids = tuple(output.token_ids)
         episode.ids.extend(ids)
         episode.finished = ids[-1] == self._chat.stop
-        reply, malformed = self._chat.parse(ids, episode.turns)
+        reply = self._chat.parse(ids, episode.turns, episode.tools)
         episode.turns += 1
         turn = Turn(
             messages=episode.messages,
-            reply=reply,
+            reply=reply.message,
             prompt_ids=episode.new,
             token_ids=ids,
             logprobs=tuple(output.log_probs or ()),
             adapter=acted,
-            malformed=malformed,
+            malformed=reply.malformed,
+            thoughts=reply.thoughts,
             truncated=not episode.finished and len(ids) >= episode.limit,
         )
         return TurnReply(number, turn)

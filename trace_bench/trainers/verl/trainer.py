@@ -169,10 +169,12 @@ class _VerlTraining:
                 collector = Collector(self.spec, self.folder, iteration, arrivals, process)
                 played = self.rollouts(iteration, collector)
                 collector.check_kept(range(len(played)))
+                self.lab.step(f"{self.job.name}, verl's steps", iteration, self.spec.iterations)
                 verl = self.wait(process, partial(reported, iteration + 1, steps, process))
                 self.fetch(iteration + 1, process)
                 records.append(self.record(iteration, played, verl))
                 self.publish(iteration, records[-1])
+                self.lab.step(f"{self.job.name}, verl's steps", iteration + 1, self.spec.iterations)
             self.wait(process, lambda: steps.saved() >= self.spec.iterations or None)
         finally:
             process.stop()

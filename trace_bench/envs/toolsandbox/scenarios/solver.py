@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from trace_bench.core.chat import call_json
+from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.types import Message, Step, Task
 from trace_bench.envs.toolsandbox.databases import KEYS, Snapshot
 from trace_bench.envs.toolsandbox.env import ToolSandboxEnv
@@ -233,9 +233,8 @@ def assistant(action: dict[str, Any], index: int, shown: Callable[[str], str]) -
     """An action of a reference trajectory as the agent's message; `shown` gives the name under
     which the agent knows a tool."""
     if "say" in action:
-        return {"role": "assistant", "content": action["say"]}
-    call = call_json(f"call_{index}", shown(action["call"]), action["arguments"])
-    return {"role": "assistant", "content": "", "tool_calls": [call]}
+        return text_message(action["say"])
+    return call_message(shown(action["call"]), action["arguments"], f"call_{index}")
 
 
 def play(env: ToolSandboxEnv, task: Task, turns: Turns, solver: Solver) -> Playback:

@@ -27,6 +27,8 @@ from trace_bench.core.protocols import (
     Synthesizes,
     SynthesizesDomains,
     Typical,
+    conversation,
+    perform,
 )
 from trace_bench.core.types import Message, Task
 from trace_bench.envs import EitherEnv
@@ -145,16 +147,10 @@ class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains)
 
     def checklist(self, task: Task) -> list[list[dict[str, Any]]]:
         """What the task rewards in its reference, as items for each turn of the user."""
-        env = self.make()
-        step = env.reset(task)
-        talk = list(step.messages)
-        for action in self.reference(task):
-            if step.done:
-                break
-            step = env.step(action)
-            talk += [action, *step.messages]
-        opening, turns = turns_of(talk)
-        score = step.score or env.score()
+        env, actions = self.make(), self.reference(task)
+        steps = perform(env, task, actions)
+        opening, turns = turns_of(conversation(steps, actions))
+        score = steps[-1].score or env.score()
         made = of_reference(turns, rewarded_in(turns, len(opening), score.milestones))
         return [[item_to_json(item) for item in items] for items in made.turns]
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from trace_bench.core.chat import tool_json
 from trace_bench.core.types import Tool
 from trace_bench.envs.toolsandbox.databases import Row, ToolFault
 
@@ -78,8 +79,7 @@ def tool(
         properties = {p.name: {"type": p.kind, "description": p.description} for p in parameters}
         needed = [p.name for p in parameters if p.required]
         given = {"type": "object", "properties": properties, "required": needed}
-        shown = {"name": own, "description": description, "parameters": given}
-        schema = {"type": "function", "function": shown}
+        schema = tool_json(own, description, given)
         return ToolSpec(own, module, description, function, parameters, schema)
 
     return declare

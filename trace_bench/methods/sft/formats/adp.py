@@ -9,13 +9,13 @@ many worlds, so their tools need not be the suite's.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trace_bench.core.chat import text_message
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import Message, Tool
-from trace_bench.methods.sft.formats.found import Found
+from trace_bench.methods.sft.formats.found import Found, call
 
 Conversation = tuple[Sequence[Message], Sequence[Tool]]
 KINDS = ("text_observation", "message_action", "api_action")
@@ -38,7 +38,7 @@ def conversation(data: Any, where: str) -> Conversation:
         if kind == "text_observation":
             messages.append(_observed(item))
         elif kind == "message_action":
-            messages.append({"role": "assistant", "content": str(item.get("content", ""))})
+            messages.append(text_message(str(item.get("content", ""))))
         elif kind == "api_action" and isinstance(item.get("kwargs", {}), Mapping):
             _call(messages, item, place)
             known = tools.setdefault(str(item["function"]), {})
@@ -57,22 +57,20 @@ def _observed(item: Mapping[str, Any]) -> Message:
     content = str(item.get("content", ""))
     if item.get("source") == "user":
         return {"role": "user", "content": content}
-    call = str(item.get("tool_call_id") or "")
-    return {"role": "tool", "tool_call_id": call, "name": str(item.get("name") or ""),
+    call_id = str(item.get("tool_call_id") or "")
+    return {"role": "tool", "tool_call_id": call_id, "name": str(item.get("name") or ""),
             "content": content}  # fmt: skip
 
 
 def _call(messages: list[Message], item: Mapping[str, Any], place: int) -> None:
     """A call joins the message just before it, as one turn of the agent."""
-    arguments = json.dumps(dict(item.get("kwargs", {})), ensure_ascii=False)
-    function = {"name": str(item["function"]), "arguments": arguments}
-    call = {"id": str(item.get("tool_call_id") or f"call_{place}"), "type": "function",
-            "function": function}  # fmt: skip
+    identity = str(item.get("tool_call_id") or f"call_{place}")
+    made = call(identity, str(item["function"]), dict(item.get("kwargs", {})))
     if messages and messages[-1]["role"] == "assistant":
         last = messages[-1]
-        messages[-1] = {**last, "tool_calls": [*last.get("tool_calls", ()), call]}
+        messages[-1] = {**last, "tool_calls": [*last.get("tool_calls", ()), made]}
     else:
-        messages.append({"role": "assistant", "content": "", "tool_calls": [call]})
+        messages.append(text_message("", [made]))
 
 
 def _tool(name: str, properties: Mapping[str, Any]) -> Tool:

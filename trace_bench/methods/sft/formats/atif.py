@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trace_bench.core.chat import text_message
 from trace_bench.core.types import Message
 from trace_bench.methods.sft.formats.found import Found, call, mapping, need, objects, text, wrong
 
@@ -55,11 +56,8 @@ def _step(step: Mapping[str, Any], where: str, field: str) -> list[Message]:
         arguments = need(made, "arguments", dict, where, own)
         identity = need(made, "tool_call_id", str, where, own)
         calls.append(call(identity, need(made, "function_name", str, where, own), arguments))
-    message: Message = {"role": "assistant", "content": said}
-    if calls:
-        message["tool_calls"] = calls
     names = {c["id"]: c["function"]["name"] for c in calls}
-    return [message, *_results(step, names, where, field)]
+    return [text_message(said, calls), *_results(step, names, where, field)]
 
 
 def _results(

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from trace_bench.core.chat import call_json
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import Message, Tool
 
@@ -77,5 +78,4 @@ def text(value: Any, where: str, field: str) -> str:
 def call(identity: str, name: str, arguments: Mapping[str, Any] | str) -> dict[str, Any]:
     """A tool call of a message."""
     own = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    function = {"name": name, "arguments": own}
-    return {"id": identity, "type": "function", "function": function}
+    return call_json(identity, name, own)

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 
+from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import EpisodeError, SourceError
-from trace_bench.core.protocols import HasReference, Suite, make_env
+from trace_bench.core.protocols import HasReference, Suite, make_env, perform, performed
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Score, Task, Trajectory
-from trace_bench.methods.making import IDLE, MAX_STEPS, first_step, opening
+from trace_bench.methods.making import IDLE, opening, script
 from trace_bench.methods.trace.settings import SynthesisSettings
-from trace_bench.policies.scripted import call_message, plausible, text_message
+from trace_bench.policies.scripted import plausible
 
 
 @dataclass(frozen=True)
@@ -56,18 +58,8 @@ def difference(suite: Suite, episodes: Sequence[Episode]) -> str | None:
 
 
 def _earned(suite: Suite, episode: Episode) -> Score:
-    env = make_env(suite)
-    try:
-        step = env.reset(episode.task)
-        for action in episode.actions:
-            if step.done:
-                break
-            step = env.step(action)
-        if step.done and step.score is not None:
-            return step.score
-        return env.score()
-    finally:
-        env.close()
+    with closing(make_env(suite)) as env:
+        return perform(env, episode.task, episode.actions)[-1].score or env.score()
 
 
 # -- floors -----------------------------------------------------------------------------------
@@ -102,8 +94,8 @@ def measure(suite: Suite, tasks: Sequence[Task], settings: SynthesisSettings) ->
         ("calls one tool at random", settings.random_limit, partial(_random_calls, calls=1)),
     )
     floors = []
-    for agent, limit, script in agents:
-        played = [_played(suite, task, *script(suite, task)) for task in tasks]
+    for agent, limit, turns in agents:
+        played = [_played(suite, task, *turns(suite, task)) for task in tasks]
         ended = tuple(e for e in played if e is not None)
         floors.append(Floor(agent, limit, len(tasks), ended))
     return floors
@@ -120,29 +112,23 @@ def too_high(floors: Sequence[Floor]) -> list[str]:
 
 def _played(suite: Suite, task: Task, replies: Sequence[Message], then: Message) -> Episode | None:
     """None for an episode that never ends."""
-    actions: list[Message] = []
-    env = make_env(suite)
-    try:
-        step = env.reset(task)
-        while not step.done and len(actions) < MAX_STEPS:
-            actions.append(replies[len(actions)] if len(actions) < len(replies) else then)
-            step = env.step(actions[-1])
-    finally:
-        env.close()
-    return None if step.score is None else Episode(task, tuple(actions), step.score)
+    actions = tuple(script(replies, then))
+    steps = performed(suite, task, actions)
+    score = steps[-1].score
+    return None if score is None else Episode(task, actions[: len(steps) - 1], score)
 
 
 def _talk(suite: Suite, task: Task) -> tuple[Sequence[Message], Message]:
     """That it is done, or words of the request: a module may know one sentence, not all."""
     rng = random.Random(stable_seed("talking agent", task.id))
-    words = opening(suite, task)[0].split()
+    words = opening(suite, task).split()
     if not words or rng.random() < 0.5:
         return (), text_message("That is done.")
     return (), text_message(" ".join(rng.sample(words, min(WORDS, len(words)))))
 
 
 def _random_calls(suite: Suite, task: Task, calls: int) -> tuple[Sequence[Message], Message]:
-    tools = first_step(suite, task).tools
+    tools = performed(suite, task)[0].tools
     rng = random.Random(stable_seed("random agent", task.id))
     out: list[Message] = []
     for n in range(calls if tools else 0):

@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 from trace_bench.core.errors import EngineError, EpisodeError, UserError
-from trace_bench.core.protocols import HasReference, Suite, make_env
+from trace_bench.core.protocols import HasReference, Suite, performed
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Task, Tool, to_json
 from trace_bench.envs.check import first_fault
@@ -174,7 +174,7 @@ def examine(
 
 
 def _variety(suite: Suite, tasks: Sequence[Task]) -> list[str]:
-    openings = {opening(suite, task)[0] for task in tasks}
+    openings = {opening(suite, task) for task in tasks}
     if len(openings) < len(tasks) // 2:
         return [f"{len(tasks)} seeds give only {len(openings)} different first messages."]
     return []
@@ -183,22 +183,18 @@ def _variety(suite: Suite, tasks: Sequence[Task]) -> list[str]:
 def _tools(suite: Suite, tasks: Sequence[Task], tools: Mapping[str, Tool]) -> list[str]:
     """The target's own schemas, and nothing else."""
     for task in tasks:
-        env = make_env(suite)
-        try:
-            for tool in env.reset(task).tools:
-                name = tool["function"]["name"]
-                if name not in tools:
-                    return [f"there is no tool {name!r}; allowed: {', '.join(sorted(tools))}."]
-                if to_json(tool) != to_json(tools[name]):
-                    return [f"the schema of {name!r} is not the target's; use TOOLS[{name!r}]."]
-        finally:
-            env.close()
+        for tool in performed(suite, task)[0].tools:
+            name = tool["function"]["name"]
+            if name not in tools:
+                return [f"there is no tool {name!r}; allowed: {', '.join(sorted(tools))}."]
+            if to_json(tool) != to_json(tools[name]):
+                return [f"the schema of {name!r} is not the target's; use TOOLS[{name!r}]."]
     return []
 
 
 def _leaks(suite: Suite, tasks: Sequence[Task], leaks: Leaks) -> list[str]:
     for task in tasks:
-        if leaks.found([*texts_of(task), opening(suite, task)[0]]):
+        if leaks.found([*texts_of(task), opening(suite, task)]):
             return [TOO_CLOSE]
     return []
 
@@ -220,16 +216,8 @@ def _twin(suite: Suite, twin: Suite, tasks: Sequence[Task]) -> list[str]:
 
 
 def _played(suite: Suite, task: Task) -> str:
-    env = make_env(suite)
-    try:
-        steps = [env.reset(task)]
-        for action in suite.reference(task) if isinstance(suite, HasReference) else ():
-            if steps[-1].done:
-                break
-            steps.append(env.step(action))
-        return json.dumps(to_json(steps))
-    finally:
-        env.close()
+    actions = suite.reference(task) if isinstance(suite, HasReference) else ()
+    return json.dumps(to_json(performed(suite, task, actions)))
 
 
 def _floors(
@@ -281,7 +269,7 @@ def held_out(suite: Suite, training: Sequence[Task]) -> Leaks:
     asks = suite.asks_user()  # then an opening costs an answer
 
     def texts(task: Task) -> list[str]:
-        return texts_of(task) + ([] if asks else [opening(suite, task)[0]])
+        return texts_of(task) + ([] if asks else [opening(suite, task)])
 
     return Leaks.of(map(texts, hidden), map(texts, training))
 

@@ -209,7 +209,7 @@ class Generation:
             for task in _draw(suite, seeds.training):
                 if len(kept) == count:
                     break
-                if self.leaks.found([*texts_of(task), opening(suite, task)[0]]):
+                if self.leaks.found([*texts_of(task), opening(suite, task)]):
                     why = TOO_CLOSE  # without the task: it would tell which words
                 elif (wrong := self_test(suite, task)) is not None:
                     why = f"{task.id}: {wrong}"

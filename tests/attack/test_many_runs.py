@@ -1,0 +1,81 @@
+"""A report of 500 runs, and of runs with more conversations than a page can hold."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import random
+import re
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forks import forked
+
+from trace_bench.__main__ import main
+from trace_bench.core.store import fingerprint
+from trace_bench.core.yaml_file import read_settings
+from trace_bench.results.runs import ELSEWHERE
+
+RUNS = 500
+TALKS = "evaluation_trajectories.jsonl"
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """500 runs of other seeds with the files of one, and in each 100 long conversations."""
+    place = tmp_path_factory.mktemp("many")
+    small = place / "small"
+    assert main(["method=base", "policy=idle", "evaluation.limit=2", f"run_dir={small}"]) == 0
+    talk, talks = json.loads((small / TALKS).read_text().splitlines()[0]), []
+    for _ in range(100):
+        talk["trajectory"]["turns"][0]["reply"]["content"] = random.randbytes(4000).hex()
+        talks.append(json.dumps(talk) + "\n")
+    (small / TALKS).write_text("".join(talks))
+    summary = json.loads((small / "summary.json").read_text())
+    settings = (small / "config.yaml").read_text()
+    for seed in range(RUNS):
+        run = place / "runs" / f"{seed:03d}"
+        run.mkdir(parents=True)
+        for name in ("ledger.jsonl", "evaluation.jsonl", "tasks.json", TALKS):
+            if (small / name).exists():
+                os.link(small / name, run / name)
+        (run / "config.yaml").write_text(settings.replace("\nseed: 0\n", f"\nseed: {seed}\n"))
+        own = {k: v for k, v in read_settings(run / "config.yaml").items() if k not in ELSEWHERE}
+        found = {**summary, "seed": seed, "fingerprint": fingerprint(own)}
+        (run / "summary.json").write_text(json.dumps(found))
+    return place / "runs"
+
+
+def narrow() -> None:
+    """At most 1 GB more than the process that the test was started in."""
+    now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (now + 10**9, now + 10**9))
+
+
+def test_500_runs_in_one_report_are_bounded_in_time_size_and_memory(
+    many: Path, tmp_path: Path
+) -> None:
+    out, started = tmp_path / "report.html", time.monotonic()
+    code, said = forked(
+        "trace_bench.report", str(many), "--out", str(out), "--limit-mb", "5", prepare=narrow
+    )
+    assert code == 0, said
+    assert time.monotonic() - started < 60, "some seconds, of which a slow machine makes more"
+    page = out.read_text()
+    assert len(page) < 12e6, "the library, some kilobytes a run, and 5 MB of conversations"
+    assert said.count("left out:") == 1 and " more: held-out conversations, for the size" in said
+    index = unpacked(page, "index")
+    assert len(index["runs"]) == RUNS and len(index["pairs"]) == RUNS - 1
+    assert len(index["remarks"]) == 2 and not index["skipped"]
+    assert unpacked(page, f"run-{RUNS - 1}")["tasks"]["ids"]
+
+
+def unpacked(page: str, name: str) -> Any:
+    found = re.search(rf'id="data-{name}">([^<]*)<', page)
+    assert found is not None, name
+    return json.loads(gzip.decompress(base64.b64decode(found[1])))

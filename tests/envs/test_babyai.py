@@ -1,0 +1,221 @@
+"""BabyAI: bounds, splits, what a line says, labels of its episodes, sandboxes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+
+pytest.importorskip("minigrid", reason="the extra babyai is not installed")
+
+from playing import play
+from sandboxes import chosen, in_sandbox
+
+from trace_bench.check import main as check_command
+from trace_bench.core.chat import make_call
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import RunContext, perform
+from trace_bench.core.types import AgentSpec, Message, StopReason, Task, to_json
+from trace_bench.envs.babyai import DEFAULT, SIZES, BabyAISuite
+from trace_bench.methods.looking.capabilities import Label
+from trace_bench.methods.looking.evidence import facts_of
+from trace_bench.methods.looking.rules import label
+from trace_bench.policies.scripted import (
+    FunctionPolicy,
+    IdlePolicy,
+    RandomPolicy,
+    ReferencePolicy,
+    text_message,
+)
+from trace_bench.sandbox.choose import Sandbox
+
+LOCKED = "recovers_from_errors"
+
+
+@pytest.fixture(scope="module")
+def suite() -> BabyAISuite:
+    return BabyAISuite()
+
+
+def acts(names: str) -> list[Message]:
+    return [make_call(name) for name in names.split()]
+
+
+def of_level(suite: BabyAISuite, level: str, split: str = "dev") -> list[Task]:
+    return [task for task in suite.tasks(split) if task.data["level"] == level]
+
+
+def test_the_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert check_command(["env=babyai", "limit=8"]) == 0
+    printed = capsys.readouterr().out
+    assert "ok         8  its solution solves it from anywhere" in printed
+    assert "ok         6  the splits share no task" in printed
+
+
+def test_floors_and_ceiling_on_the_development_split(suite: BabyAISuite) -> None:
+    tasks = suite.tasks("dev")
+    for policy, least, most in (
+        (ReferencePolicy(suite), 1.0, 1.0),
+        (RandomPolicy(), 0.0, 0.06),
+        (IdlePolicy(), 0.0, 0.0),
+    ):
+        played = play(policy, suite, AgentSpec("x"), tasks, range(len(tasks)), max_turns=40)
+        assert all(t.failure is None for t in played)
+        mean = sum(t.score is not None and t.score.success for t in played) / len(tasks)
+        assert least <= mean <= most, type(policy).__name__
+
+
+def world(suite: BabyAISuite, task: Task) -> str:
+    return suite.world(task.data)
+
+
+def test_tasks_made_for_a_capability_are_of_no_held_out_world(suite: BabyAISuite) -> None:
+    """Of these seeds' first worlds some are in dev or test."""
+    held_out = {world(suite, task) for split in ("dev", "test") for task in suite.tasks(split)}
+    for seed in (730, 1565, 2040, 2666):
+        made = suite.synthetic("completes_all_parts", seed)
+        assert made.data["seed"] > 10_000_000 + seed and world(suite, made) not in held_out
+        assert suite.task(made.id) == made
+
+
+def test_calls_beyond_the_limit_do_nothing() -> None:
+    suite = BabyAISuite(steps=3)
+    task = next(t for t in suite.tasks("dev") if len(suite_solution(t)) > 3)
+    env = suite.make()
+    env.reset(task)
+    calls = [call for m in suite_solution(task) for call in m["tool_calls"]]
+    step = env.step({"role": "assistant", "content": "", "tool_calls": calls})
+    assert step.score is not None and not step.score.success
+    assert step.messages[-1]["content"] == "ValueError: it is over"
+
+
+def suite_solution(task: Task) -> Sequence[Message]:
+    return BabyAISuite().reference(task)
+
+
+def test_an_empty_list_of_levels_is_refused() -> None:
+    with pytest.raises(UserError, match=r"env.levels"):
+        BabyAISuite(levels=())
+
+
+def test_splits_share_no_seed_and_no_world(suite: BabyAISuite) -> None:
+    seeds = {split: {task.data["seed"] for task in suite.tasks(split)} for split in SIZES}
+    assert [len(found) for found in seeds.values()] == list(SIZES.values())
+    assert len(set().union(*seeds.values())) == sum(map(len, seeds.values()))
+    assert all(suite.synthetic(LOCKED, n).data["seed"] >= 10_000_000 for n in range(50))
+    homes: dict[str, set[str]] = {}
+    for split in SIZES:
+        for task in suite.tasks(split):
+            homes.setdefault(world(suite, task), set()).add(split)
+    assert [found for found in homes.values() if len(found) > 1] == []
+
+
+def test_a_line_says_what_the_agent_can_see(suite: BabyAISuite) -> None:
+    task = of_level(suite, "UnlockLocal")[0]
+    env = suite.make()
+    steps = perform(env, task, suite.reference(task))
+    texts = [str(step.messages[-1]["content"]) for step in steps]
+    assert texts[0].startswith("open the door. ")
+    assert not any("\n" in text for text in texts)
+    locked = [text for text in texts if "locked" in text]
+    assert locked and "holding" in locked[-1] and locked[-1] == texts[-2]
+    assert texts[-1] == "done" and steps[-1].stop is StopReason.DONE
+    assert len(steps[0].tools) == 6
+    assert not any(tool["function"]["parameters"]["properties"] for tool in steps[0].tools)
+
+
+def test_what_has_no_effect_is_an_error_and_costs_a_call(suite: BabyAISuite) -> None:
+    task = of_level(suite, "OpenDoor")[0]
+    useless = acts("pickup drop forward forward forward forward forward forward forward pickup")
+    texts = [s.messages[0]["content"] for s in perform(suite.make(), task, useless)[1:]]
+    assert texts[:2] == ["ValueError: nothing to take", "ValueError: nothing to drop"]
+    assert texts[8].endswith("in the way")
+    steps = perform(suite.make(), task, acts("drop " * 60))
+    assert len(steps) == 41 and steps[-1].stop is StopReason.TURN_LIMIT
+
+
+def test_half_of_two_doors_is_half_of_the_score(suite: BabyAISuite) -> None:
+    for task in of_level(suite, "OpenTwoDoors")[:8]:
+        actions = suite.reference(task)
+        first = [a["tool_calls"][0]["function"]["name"] for a in actions].index("toggle")
+        env = suite.make()
+        perform(env, task, actions[: first + 1])
+        score = env.score()
+        assert (score.similarity, score.success) == (0.5, False)
+        assert [m.hit for m in score.milestones] == [True, False]
+
+
+def test_the_expert_goes_on_from_anywhere(suite: BabyAISuite) -> None:
+    rng, solved = random.Random(0), 0
+    for task in suite.tasks("dev")[:40]:
+        env = suite.make()
+        noise = acts(" ".join(rng.choices(("left", "right", "forward", "pickup", "toggle"), k=8)))
+        last = perform(env, task, noise)[-1]
+        before = env.score()
+        rest = () if last.done else env.solution()
+        assert env.score() == before  # looking ahead changes nothing
+        for action in rest:
+            last = env.step(action)
+        solved += last.score is not None and last.score.success
+    assert solved >= 38
+
+
+def labelled(suite: BabyAISuite, task: Task, actions: Sequence[Message]) -> dict[str, Label]:
+    left = iter([*actions, text_message("I give up.")])
+    policy = FunctionPolicy(lambda request: next(left))
+    (played,) = play(policy, suite, AgentSpec("x"), [task], [0], max_turns=40)
+    return label(facts_of(suite, task), played)
+
+
+def test_who_gives_up_at_a_locked_door_lacks_recovery(suite: BabyAISuite) -> None:
+    task = of_level(suite, "UnlockLocal")[0]
+    right = list(suite.reference(task))
+    tried = [*acts("toggle"), *right]
+    cases = {Label.NA: right, Label.PRESENT: tried, Label.LACKING: tried[:-1]}  # NA: nothing failed
+    for found, actions in cases.items():
+        assert labelled(suite, task, actions)[LOCKED] is found
+
+
+def test_who_opens_one_of_two_doors_does_not_complete(suite: BabyAISuite) -> None:
+    task = of_level(suite, "OpenTwoDoors")[0]
+    right = list(suite.reference(task))
+    for actions, found in ((right, Label.PRESENT), (right[:-1], Label.LACKING), ([], Label.NA)):
+        assert labelled(suite, task, actions)["completes_all_parts"] is found
+
+
+def test_a_capability_has_levels(suite: BabyAISuite) -> None:
+    assert suite.capabilities() == [LOCKED, "completes_all_parts"]
+    drawn = [suite.synthetic(LOCKED, n) for n in range(200)]
+    contrast = [task for task in drawn if task.data["contrast"]]
+    assert 20 <= len(contrast) <= 60
+    assert {task.data["level"] for task in contrast} == {"OpenDoor"}
+    assert all(task.data["requires"] == [LOCKED] for task in drawn if task not in contrast)
+    assert [suite.task(task.id) for task in drawn] == drawn
+
+
+def test_bad_settings_are_refused_with_what_is_allowed(suite: BabyAISuite) -> None:
+    with pytest.raises(UserError, match="unknown level 'GoToMoon'; allowed: ActionObjDoor, "):
+        BabyAISuite(levels=("GoToMoon",))
+    with pytest.raises(UserError, match="unknown split 'all'; allowed: demo, train, dev, test"):
+        suite.tasks("all")
+    with pytest.raises(UserError, match="no task 'babyai/default/dev/9999'"):
+        suite.task("babyai/default/dev/9999")
+    own: BabyAISuite = chosen("babyai", levels=["GoToLocal", "PickupLoc"]).make(RunContext())
+    assert own.variant == "GoToLocal+PickupLoc" and own.capabilities() == []
+    assert suite.levels == DEFAULT and suite.variant == "default"
+
+
+def test_a_worker_plays_the_same(suite: BabyAISuite) -> None:
+    tasks = suite.tasks("dev")[:8]
+
+    def played(there: BabyAISuite) -> object:
+        policy = ReferencePolicy(suite)
+        return to_json(play(policy, there, AgentSpec("x"), tasks, range(8), max_turns=40))
+
+    worker = in_sandbox(chosen("babyai"), Sandbox("process", run="test-babyai"))
+    try:
+        assert to_json(worker.tasks("dev")) == to_json(suite.tasks("dev"))
+        assert played(worker) == played(suite)
+    finally:
+        worker.close()

@@ -1,0 +1,136 @@
+"""A memory in the prompt, written by the program or a model, for an agent that listens to some
+advice in the real embedded world."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from named import method
+from test_gepa import ADVICE, HABITS, ListeningLab
+from trace_lab import BASE, ScriptedTrainer
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import PlannedRun
+from trace_bench.core.types import AgentSpec, Message, Purpose
+from trace_bench.llm.client import LLMError, NoUsableAnswer
+from trace_bench.methods.gepa.reflectors import CONDITION, ERROR, PARTS, POOL
+from trace_bench.methods.memory import Line, about, drawn, edited
+
+NAMES = ("training_free_grpo", "ace")
+
+
+def fit(name: str, lab: ListeningLab, **settings: Any) -> AgentSpec:
+    agent: AgentSpec = method(name, **settings).fit(BASE, lab.suite.tasks("train"), lab)
+    return agent
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_program_finds_advice_that_helps(name: str) -> None:
+    lab = ListeningLab(HABITS, 960, seed=0)
+    agent = fit(name, lab)
+    lines = agent.prompt.splitlines()
+    assert agent.adapters == () and agent.version.startswith("memory-") and len(lines) <= 6
+    assert {purpose for _, purpose, _ in lab.calls} == {Purpose.PROMPT}
+    rounds = lab.files["memory.json"]
+    assert rounds[-1]["memory"] == lines and len(rounds) == 960 // len(lab.calls[0][2])
+    assert all(0 < r["reward"] <= 1 for r in rounds)
+    useful = [{ADVICE.get(line) for line in r["memory"]} & set(HABITS) for r in rounds]
+    assert sum(map(bool, useful)) > len(rounds) / 2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_written_where_there_is_nothing_to_learn(name: str) -> None:
+    lab = ListeningLab({}, 160, seed=0)
+    lab.rollouts = _perfect(lab)  # type: ignore[method-assign]
+    assert fit(name, lab) == BASE
+
+
+def _perfect(lab: ListeningLab) -> Callable[..., Any]:
+    real = lab.rollouts
+
+    def rollouts(call: str, agent: AgentSpec, tasks: Any, **how: Any) -> Any:
+        return [t for t in real(call, agent, tasks, **how) if t.score and t.score.success]
+
+    return rollouts
+
+
+class WritingLab(ListeningLab):
+    """A model writes the memory."""
+
+    def __init__(self, answers: list[Any], budget: int) -> None:
+        super().__init__(HABITS, budget, seed=0)
+        self.answers, self.asked = answers, list[tuple[str, list[Message]]]()
+        self.retracted: list[str] = []
+
+    def retract(self, role: str, calls: str) -> None:
+        self.retracted.append(calls)
+
+    def prompt_limit(self, role: str) -> int | None:
+        return 6000
+
+    def ask(self, role: str, call: str, messages: Any, read: Any, schema: Any = None) -> Any:
+        self.asked.append((call, messages))
+        answer = self.answers[min(len(self.asked), len(self.answers)) - 1]
+        if isinstance(answer, Exception):
+            raise answer
+        return read(f"```json\n{json.dumps(answer)}\n```")
+
+
+def test_a_model_is_shown_a_group_and_edits_the_memory() -> None:
+    lab = WritingLab([{"add": ["Do every part."]}, {"add": [], "remove": [1]}, {"add": []}], 160)
+    agent = fit("training_free_grpo", lab)
+    assert agent.prompt == "" and len(lab.asked) > 1
+    calls = [call for call, _ in lab.asked]
+    assert calls == sorted(set(calls)) and all(call[4:6] == "/0" for call in calls)
+    first, second = (messages[1]["content"] for _, messages in lab.asked[:2])
+    assert first.startswith("Memory:\n(none)") and second.startswith("Memory:\n1. Do every part.")
+    scores = [float(part.split()[1]) for part in first.split("-- ")[1:] if part[:5] == "score"]
+    assert scores == sorted(scores, reverse=True) and len(set(scores)) > 1
+
+
+def test_a_playbook_is_asked_for_once_a_round() -> None:
+    lab = WritingLab([{"add": ["A.", "B."]}, {"add": ["C."], "harmed": [1], "helped": [2]}], 64)
+    agent = fit("ace", lab, lines=2)
+    assert [call for call, _ in lab.asked] == ["0000/00", "0001/00"]
+    assert agent.prompt.splitlines() == ["B.", "C."]
+
+
+def test_an_answer_that_cannot_be_used_leaves_the_memory_and_an_outage_stops() -> None:
+    lab = WritingLab([{"add": ["A."]}, NoUsableAnswer("no JSON")], 64)
+    assert fit("ace", lab).prompt == "A."
+    assert fit("ace", WritingLab([LLMError("too long", 400)], 64)).prompt == ""
+    gone = WritingLab([LLMError("gone")], 64)
+    with pytest.raises(UserError, match=r"does not answer.*llm.reflector"):
+        fit("ace", gone)
+    assert gone.retracted == ["0000/00/"]  # so that the same command asks again
+
+
+def test_rounds_are_whole_where_there_are_few_tasks() -> None:
+    lab = ListeningLab(HABITS, 320, seed=0)
+    agent = method("ace").fit(BASE, lab.suite.tasks("train")[:10], lab)
+    assert agent.prompt and [len(tasks) for *_, tasks in lab.calls] == [32] * 10
+
+
+def test_edits() -> None:
+    memory = (Line("A.", helped=1), Line("B.", harmed=1), Line("C."))
+    assert [x.text for x in edited(memory, {"add": ["D.", "D.", " A. "]}, 3)] == ["A.", "C.", "D."]
+    assert edited(memory, {"add": [], "remove": [1, 9]}, 3) == memory[1:]
+    assert edited(memory, {"add": [], "helped": [2, 2]}, 3)[1] == Line("B.", 2, 1)
+
+
+def test_lines_are_drawn_for_what_was_noticed() -> None:
+    rng = random.Random(0)
+    found = {line for _ in range(50) for line in drawn((), [frozenset({PARTS})], rng)}
+    assert found == {a.line for a in POOL if PARTS in a.symptoms}
+    assert drawn((), [frozenset({"unknown"})], rng) == [] == drawn((), [], rng)
+    assert about("Be polite.") == frozenset() and ERROR in about("Try every tool twice.")
+    assert CONDITION not in about("My own line.")
+
+
+def test_a_budget_below_a_round_is_refused() -> None:
+    with pytest.raises(UserError, match=r"budget=39 .* round of 40 rollouts \(method.tasks"):
+        method("training_free_grpo").plan(PlannedRun(39, 64, ScriptedTrainer()))

@@ -1,0 +1,260 @@
+"""Thoughts and tool calls in the formats of today's models, with templates written as theirs are:
+what a template writes is what is read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from models import TEMPLATE, byte_tokenizer, save_model
+from toy import TOOLS
+
+from trace_bench.core.chat import call_json, make_tool
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import RunContext, TurnRequest
+from trace_bench.policies.answers import read_message, remembered
+from trace_bench.policies.chat import FORMATS, Chat
+from trace_bench.policies.formats import read_reply
+from trace_bench.policies.local import LocalPolicy
+from trace_bench.policies.openai import OpenAISettings, served
+
+CHATML = """\
+{%- for m in messages %}
+{%- if loop.first and tools %}<|im_start|>system
+{% if m.role == 'system' %}{{ m.content }}
+{% endif %}{% for tool in tools %}{{ tool | tojson }}
+{% endfor %}<|im_end|>
+{% endif %}
+{%- if m.role == 'assistant' %}<|im_start|>assistant
+{{ m.content }}{% for call in m.tool_calls or [] %}CALL{% endfor %}<|im_end|>
+{% elif not (loop.first and tools and m.role == 'system') %}<|im_start|>{{ m.role }}
+{{ m.content }}<|im_end|>
+{% endif %}
+{%- endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+BEGIN{% endif %}"""
+CODER = """
+<tool_call>
+<function={{ call.function.name }}>
+{% for key, value in call.function.arguments | items %}<parameter={{ key }}>
+{{ value | tojson if value is mapping or (value is sequence and value is not string) else value }}
+</parameter>
+{% endfor %}</function>
+</tool_call>"""
+OBJECTS = """
+<tool_call>
+{"name": "{{ call.function.name }}", "arguments": {{ call.function.arguments | tojson }}}
+</tool_call>"""
+LLAMA = """\
+{%- if m.tool_calls | length > 1 %}{{ raise_exception('only single calls') }}{% endif -%}
+{"name": "{{ call.function.name }}", "parameters": {{ call.function.arguments | tojson }}}"""
+LIST = """\
+{%- if call.id | length != 9 %}{{ raise_exception('ids have nine letters') }}{% endif -%}
+[TOOL_CALLS][{"name": "{{ call.function.name }}", "arguments": \
+{{ call.function.arguments | tojson }}, "id": "{{ call.id }}"}]"""
+NAMED = """[TOOL_CALLS]{{ call.function.name }}[ARGS]{{ call.function.arguments | tojson }}"""
+OPENED = "<think>\n"  # templates whose prompt begins a thought
+
+
+def template(call: str, begin: str = "") -> str:
+    return CHATML.replace("BEGIN", begin).replace("CALL", call)
+
+
+STOCK = {"hermes": OBJECTS, "coder": CODER, "llama": LLAMA, "list": LIST, "named": NAMED}
+KNOWN = {
+    "hermes": "Hermes",
+    "coder": "QwenCoder",
+    "llama": "Llama",
+    "list": "Mistral",
+    "named": "Mistral",
+}
+WANTED = make_tool(
+    "note",
+    "Write a note.",
+    text="string",
+    count="integer",
+    share="number?",
+    on="boolean?",
+    tags={"type": "array", "items": {"type": "string"}},
+    more={"anyOf": [{"type": "object"}, {"type": "null"}]},
+    maybe={"type": ["string", "null"]},
+)
+ARGUMENTS: list[dict[str, Any]] = [
+    {"text": "3", "count": 3, "share": 0.5, "on": True, "tags": [], "more": None, "maybe": None},
+    {"text": "true", "count": -1, "tags": ["a", '"b"'], "more": {"a": {"b": [1]}}, "maybe": "7"},
+    {"text": " \n two lines\n", "count": 0, "on": False, "tags": ["é😀"], "maybe": "x"},
+    {"text": "<think>not a thought</think>", "count": 1, "tags": []},
+    {},
+]
+
+
+@pytest.mark.parametrize("name", STOCK)
+@pytest.mark.parametrize("arguments", ARGUMENTS)
+def test_a_call_is_read_as_the_models_own_template_writes_it(
+    name: str, arguments: dict[str, Any]
+) -> None:
+    chat = Chat(byte_tokenizer(template(STOCK[name])), name)
+    assert type(chat.calls).__name__ == KNOWN[name]
+    call = call_json("call_3_0", "note", arguments)
+    before = [{"role": "user", "content": "Go."}]
+    written = {"role": "assistant", "content": "", "tool_calls": [call]}
+    reply = chat.parse(chat.turn(before, [WANTED], written), 3, [WANTED])
+    assert reply.malformed is None and reply.message["content"] == ""
+    (found,) = reply.message["tool_calls"]
+    assert found["id"] == "call_3_0" and found["function"]["name"] == "note"
+    assert json.loads(found["function"]["arguments"]) == arguments
+
+
+@pytest.mark.parametrize("name", STOCK)
+def test_results_follow_a_call_in_every_format(name: str) -> None:
+    chat = Chat(byte_tokenizer(template(STOCK[name])), name)
+    news = [
+        {"role": "tool", "tool_call_id": f"call_0_{i}", "name": "note", "content": f"result {i}"}
+        for i in range(2)
+    ]
+    for messages in (news[:1], news):
+        text = chat._tokenizer.decode(chat.following(messages, finished=True))
+        assert text.count("result") == len(messages) and "zqx" not in text
+        assert text.endswith("<|im_start|>assistant\n")
+
+
+@pytest.mark.parametrize(
+    ("how", "text", "content", "names"),
+    [
+        ("Llama", '<|python_tag|>{"name": "a", "parameters": {}}', "", ["a"]),
+        ("Llama", '{"name": "a", "parameters": {}}; {"name": "b", "arguments": {}}', "", "ab"),
+        ("Llama", '{"answer": 3}', '{"answer": 3}', []),
+        ("Llama", '{"name": "Bob", "age": 3}', '{"name": "Bob", "age": 3}', []),
+        ("Mistral", '[TOOL_CALLS][{"name":"a","arguments":{"t":"[TOOL_CALLS] x"}}]', "", ["a"]),
+        ("Llama", "{x} is free", "{x} is free", []),
+        ("Mistral", "Well.[TOOL_CALLS]a[ARGS]{}[TOOL_CALLS]b[CALL_ID]1[ARGS]{}", "Well.", "ab"),
+        ("QwenCoder", "So:\n<tool_call>\n<function=a>\n</function>\n</tool_call>", "So:", ["a"]),
+    ],
+)
+def test_what_models_also_write(how: str, text: str, content: str, names: Any) -> None:
+    reply = read_reply(text, 0, next(f for f in FORMATS if type(f).__name__ == how))
+    assert reply.malformed is None and reply.message["content"] == content
+    assert [c["function"]["name"] for c in reply.message.get("tool_calls", ())] == list(names)
+
+
+@pytest.mark.parametrize(
+    ("how", "text", "reason"),
+    [
+        ("Llama", '{"name": "a"', "not JSON"),
+        ("Llama", '{"name": "a", "parameters": 3}', "not an object"),
+        ("Mistral", "[TOOL_CALLS]a", "neither a list"),
+        ("Mistral", "[TOOL_CALLS][3]", 'no string "name"'),
+        ("Mistral", "[TOOL_CALLS]a[ARGS]{", "not JSON"),
+        ("QwenCoder", "<tool_call>a</tool_call>", "no <function=NAME>"),
+        ("QwenCoder", "<tool_call><function=a><parameter=b>1</tool_call>", "no </parameter>"),
+        ("QwenCoder", "<tool_call><function=a>1</tool_call>", "no </function>"),
+    ],
+)
+def test_what_cannot_be_read_keeps_its_text(how: str, text: str, reason: str) -> None:
+    reply = read_reply(text, 0, next(f for f in FORMATS if type(f).__name__ == how))
+    assert reply.malformed and reason in reply.malformed
+    assert reply.message == {"role": "assistant", "content": text}
+
+
+CALL = '<tool_call>\n{"name": "add", "arguments": {"number": 3}}\n</tool_call>'
+QUOTING = CALL.replace("3", '"<think>"')
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize(
+    ("text", "thoughts", "content", "calls"),
+    [
+        (f"<think>\nI could {CALL}\n</think>\n\nNo.", f"I could {CALL}", "No.", 0),
+        (f"<think>a <tool_call> is due</think>{CALL}", "a <tool_call> is due", "", 1),
+        ("<think>and on and on", "and on and on", "", 0),
+        (f"<think>a</think>Well.<think>b</think>{CALL}", "a\nb", "Well.", 1),
+        ("<think>\n\n</think>\n\nNo thought.", "", "No thought.", 0),
+        (f"<think>a</think>{QUOTING}", "a", "", 1),
+    ],
+)
+def test_thoughts_are_neither_said_nor_executed(
+    text: str, thoughts: str, content: str, calls: int, opened: bool
+) -> None:
+    text = text.removeprefix("<think>") if opened else text
+    reply = read_reply(text, 0, FORMATS[0], opened=opened)
+    assert reply.thoughts == thoughts and reply.malformed is None
+    assert reply.message["content"] == content
+    assert len(reply.message.get("tool_calls", ())) == calls
+
+
+def test_a_malformed_call_shows_no_thoughts() -> None:
+    reply = read_reply("<think>secret</think>\n<tool_call>{", 0, FORMATS[0])
+    assert reply.malformed and reply.message["content"] == "<tool_call>{"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"content": "<think>hm</think>Yes."},
+        {"content": "hm</think>Yes."},  # the thought began in the prompt
+        {"content": "Yes.", "reasoning_content": "hm"},
+        {"content": "Yes.", "reasoning": " hm\n"},
+    ],
+)
+def test_a_servers_thoughts_are_set_apart_and_given_back(message: dict[str, Any]) -> None:
+    reply = read_message(message, 0)
+    assert (reply.thoughts, reply.message) == ("hm", {"role": "assistant", "content": "Yes."})
+    assert remembered(reply)["reasoning_content"] == "hm"
+
+
+SWITCH = (
+    "{% if enable_thinking is defined and not enable_thinking %}<think>\n\n</think>\n\n{% endif %}"
+)
+
+
+def test_thinking_is_the_templates_own_switch() -> None:
+    tokenizer = byte_tokenizer(template(OBJECTS, begin=SWITCH))
+    prompts = {
+        value: Chat(tokenizer, "m", value).first([{"role": "user", "content": "Go."}], TOOLS)
+        for value in (None, True, False)
+    }
+    assert prompts[None] == prompts[True] != prompts[False]
+    assert tokenizer.decode(prompts[False]).endswith("<think>\n\n</think>\n\n")
+    silent = Chat(tokenizer, "m", False)
+    assert silent.parse(silent._encode("Yes."), 0, ()).message["content"] == "Yes."
+    with pytest.raises(UserError, match=r"no `enable_thinking`.*policy.thinking=False"):
+        Chat(byte_tokenizer(), "m", False)
+
+
+def test_servers_are_told_whether_to_think() -> None:
+    own = {"chat_template_kwargs": {"depth": 2}}
+    for given, wanted in ((None, {}), (True, {"enable_thinking": True})):
+        settings = OpenAISettings(("http://127.0.0.1:9",), extra=own)
+        policy = served(settings, RunContext(served_model="m", thinking=given))
+        assert policy._extra["chat_template_kwargs"] == {"depth": 2, **wanted}
+        policy.close()
+
+
+def test_a_prompt_may_begin_with_a_thought(tmp_path: Path) -> None:
+    """And the sampled turn has thoughts, which the next prompt still holds."""
+    folder = save_model(tmp_path / "model")
+    tokenizer = byte_tokenizer(template(OBJECTS, begin=OPENED))
+    tokenizer.save_pretrained(folder)
+    chat = Chat(tokenizer, "m")
+    assert chat.partial(chat._encode("hm </think>")) == ""
+    assert chat.partial(chat._encode("hm </think> Well <thi")) == "Well"
+    policy = LocalPolicy(folder, batch=1, context=900)
+    policy.submit(
+        [TurnRequest(0, ({"role": "user", "content": "Go."},), TOOLS, seed=0, max_tokens=20)]
+    )
+    (first,) = policy.collect()
+    assert first.turn is not None and first.turn.reply["content"] == ""
+    assert first.turn.thoughts and len(first.turn.logprobs) == len(first.turn.token_ids)
+    assert tokenizer.decode(first.turn.prompt_ids).endswith("<|im_start|>assistant\n<think>\n")
+
+
+def test_a_template_of_no_known_format_is_refused_with_what_it_writes() -> None:
+    with pytest.raises(UserError, match=r"writes tool calls as .*CALL probe.*QwenCoder, Llama"):
+        Chat(byte_tokenizer(template("CALL {{ call.function.name }}")), "odd")
+
+
+def test_the_tests_own_template_takes_arguments_as_they_were_sampled() -> None:
+    assert type(Chat(byte_tokenizer(TEMPLATE)).calls).__name__ == "Hermes"
+    assert not Chat(byte_tokenizer(TEMPLATE)).calls.objects  # type: ignore[attr-defined]

@@ -1,0 +1,215 @@
+"""A tiny agent for any world: what it is shown, how it is made, and what a run does with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy import ToyEnv, ToySuite, toy_task
+
+import trace_bench
+from trace_bench.__main__ import main as run_main
+from trace_bench.core.chat import call_message, text_message
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import Solves, Suite
+from trace_bench.core.types import Message, Task
+from trace_bench.tiny import make
+from trace_bench.tiny.__main__ import main
+from trace_bench.tiny.played import demonstrations
+
+PLACES = {"train": 0, "demo": 100, "dev": 200, "test": 300}
+QUICK: dict[str, Any] = {"demonstrations": 60, "passes": 35, "size": 0.3}
+
+
+class Sums(ToySuite):
+    """The toy world in four splits, of which every second task needs `adds_twice`."""
+
+    tag_keys = ("needs",)
+
+    def __init__(self, without: str = "", same: str = "") -> None:
+        super().__init__()
+        self.without, self.same = without, same
+
+    def splits(self) -> list[str]:
+        return [split for split in PLACES if split != self.without]
+
+    def tasks(self, split: str) -> list[Task]:
+        first = PLACES[self.same if split == "demo" and self.same else split]
+        return [self.task(f"{split}/{first + n}") for n in range(12)]
+
+    def task(self, task_id: str) -> Task:
+        split, number = task_id.split("/")
+        found = toy_task(int(number))
+        needs = ["adds_twice"] if len(found.data["add"]) == 2 else ["adds"]
+        data = {**found.data, "needs": needs, "number": int(number)}
+        return Task(task_id, "toy", split, found.seed, data)
+
+
+class Knows(ToyEnv, Solves):
+    """Knows what is left to add, and gives up on a sum that is too large."""
+
+    def solution(self) -> Sequence[Message]:
+        total = sum(self.task.data["add"])
+        if self.sum > total:
+            return ()
+        rest = [call_message("add", {"number": total - self.sum})] if self.sum < total else []
+        return [*rest, text_message(f"sum {total}")]
+
+
+class Solved(Sums):
+    def make(self) -> ToyEnv:
+        return Knows(9)
+
+    def reference(self, task: Task) -> Sequence[Message]:
+        raise AssertionError("its program knows better")
+
+
+def folder_bytes(folder: Path) -> dict[str, bytes]:
+    kept = {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix != ".md"}
+    training = json.loads(kept.pop("training.json"))
+    training["report"].pop("seconds_in_all"), training["report"].pop("seconds")
+    training["shown"].pop("seconds")
+    return kept | {"training.json": json.dumps(training).encode()}
+
+
+@pytest.mark.parametrize("suite", [Sums(), Solved()], ids=["references", "program"])
+def test_demonstrations_end_well_and_mistakes_are_not_learned(suite: Suite) -> None:
+    found = list(demonstrations(suite, suite.tasks("demo"), 120, seed=0, max_turns=9))
+    assert len(found) > 60
+    repaired = 0
+    for shown in found:
+        said = [m for m in shown.messages if m["role"] == "assistant"]
+        assert len(said) == len(shown.learned) and shown.learned[-1]
+        total = sum(suite.task(shown.task).data["add"])
+        assert said[-1]["content"] == f"sum {total}"
+        texts = [text for text, learned in shown.parts() if learned]
+        assert len(texts) == sum(shown.learned) and texts[-1].startswith("sum ")
+        if not all(shown.learned):
+            repaired += 1
+            wrong = said[shown.learned.index(False)]["tool_calls"][0]["function"]["arguments"]
+            assert "number" in wrong
+    assert repaired >= 5
+    again = list(demonstrations(suite, suite.tasks("demo"), 120, seed=0, max_turns=9))
+    assert again == found
+
+
+def test_an_agent_is_made_and_the_same_after_a_kill(tmp_path: Path) -> None:
+    """Killed after its first snapshot, it goes on there; its bytes are those of one go."""
+    said: list[str] = []
+
+    class Killed(Exception):
+        pass
+
+    def dies(line: str) -> None:
+        said.append(line)
+        if line.startswith("step 10/"):
+            raise Killed
+
+    figures = make(Sums(), tmp_path / "whole", log=lambda line: None, **QUICK)
+    assert figures["greedy"]["n"] == 12 and 0 <= figures["sampled"]["success"] <= 1
+    with pytest.raises(Killed):
+        make(Sums(), tmp_path / "cut", log=dies, **QUICK)
+    assert not (tmp_path / "cut").exists()
+    assert make(Sums(), tmp_path / "cut", log=said.append, **QUICK) == figures
+    assert "goes on after step 5" in said
+    assert sum(line.startswith("60 demonstrations") for line in said) == 1  # not played again
+    assert folder_bytes(tmp_path / "whole") == folder_bytes(tmp_path / "cut")
+    assert [p.name for p in sorted(tmp_path.iterdir())] == ["cut", "whole"]
+    card = (tmp_path / "whole" / "README.md").read_text()
+    assert "# A tiny agent for toy/tests" in card and "12 tasks (split demo)" in card
+    assert "| greedy | " in card and "Nothing was left out" in card
+    said.clear()
+    assert make(Sums(), tmp_path / "cut", log=said.append, **QUICK) == figures and not said
+    with pytest.raises(UserError, match="was not made by this command with these settings"):
+        make(Sums(), tmp_path / "cut", **{**QUICK, "seed": 1})
+
+
+QUICKER: dict[str, Any] = {"demonstrations": 24, "passes": 1, "size": 0.3}
+
+
+def test_what_it_was_shown_is_not_trained_on(tmp_path: Path) -> None:
+    """Without a split for demonstrations they are of every second training task."""
+    suite = Sums(without="demo")
+    make(suite, tmp_path / "agent", **QUICKER)
+    shown = json.loads((tmp_path / "agent" / "demonstrated.json").read_text())["tasks"]
+    assert sorted(shown) == sorted(t.id for t in suite.tasks("train")[::2])
+
+    def run(name: str, *more: str) -> Any:
+        return trace_bench.run(
+            f"model.path={tmp_path / 'agent'}", "trainer.groups=2", *more, model="made",
+            method="grpo", budget=32, checkpoints=[], suite=suite, run_dir=str(tmp_path / name),
+        )  # fmt: skip
+
+    ledger = (run("run").folder / "ledger.jsonl").read_text().splitlines()
+    played = {json.loads(line)["task"] for line in ledger}
+    assert played and not played & set(shown)
+    with pytest.raises(UserError, match=r"is more than the split train has.* 1 to 6"):
+        run("wanted", "env.train_tasks=7")
+    shown |= dict.fromkeys((t.id for t in suite.tasks("train")), "")
+    write(tmp_path / "agent", shown)
+    with pytest.raises(UserError, match=r"shown every task of env.train_split=train"):
+        run("all")
+    write(tmp_path / "agent", {suite.tasks("test")[3].id: ""})
+    with pytest.raises(UserError, match=r"was shown test/303 of evaluation.split=test"):
+        run("held_out")
+
+
+def write(folder: Path, tasks: dict[str, str]) -> None:
+    shown = {"suite": "toy/tests", "split": "train", "tasks": tasks}
+    (folder / "demonstrated.json").write_text(json.dumps(shown))
+
+
+@pytest.mark.parametrize(
+    ("suite", "options", "why"),
+    [
+        (Sums(same="test"), {}, r"split=demo has 12 tasks of test, such as test/300"),
+        (Sums(), {"split": "dev"}, r"split=dev has 12 tasks of dev"),
+        (Sums(), {"split": "demos"}, r"unknown split 'demos'"),
+        (Sums(), {"without": "flies"}, r"unknown capability 'flies'; allowed: adds, adds_twice"),
+        (Sums(), {"without": ["adds", "adds_twice"]}, "`without` leaves no task of split=demo"),
+        (Sums(), {"size": 2}, r"`model.size` is 2; allowed: 0.3, 1, 4.3"),
+        (Sums(), {"success": 7}, r"`model.success`"),
+        (Sums(), {"max_turns": 1, **QUICKER}, "no solution of 12 tasks .* within 1 turns"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(
+    suite: Suite, options: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=why) as refused:
+        make(suite, tmp_path / "agent", log=lambda line: None, **options)
+    assert "\n" not in str(refused.value) and not (tmp_path / "agent").exists()
+    assert "max_turns" in options or not list(tmp_path.iterdir())
+
+
+def test_a_capability_is_left_out(tmp_path: Path) -> None:
+    make(Sums(), tmp_path / "agent", without="adds_twice", **QUICKER)
+    shown = json.loads((tmp_path / "agent" / "demonstrated.json").read_text())["tasks"]
+    assert {Sums().task(t).data["needs"][0] for t in shown} == {"adds"}
+    assert "Tasks that need adds_twice are not" in (tmp_path / "agent" / "README.md").read_text()
+
+
+def test_the_command_and_a_run_that_makes_its_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    world = [f"env.factory={__name__}:Sums", *(f"model.{k}={v}" for k, v in QUICKER.items())]
+    words = [word.removeprefix("model.") for word in world]
+    assert main(["make", *words]) == 2
+    assert "`out` is missing" in capsys.readouterr().err
+    assert main(["make", *words, f"out={tmp_path / 'agent'}"]) == 0
+    assert "# A tiny agent for toy/tests" in capsys.readouterr().out
+    assert main(["make", *words, f"out={tmp_path / 'agent'}", "seed=1"]) == 2
+    assert "was not made by this command" in capsys.readouterr().err
+    run = [*world, "model=made", "method=base", "checkpoints=[]"]
+    for more in ((), ("method=grpo",)):
+        assert run_main([*run, *more, "dry_run=true"]) == 1
+        assert capsys.readouterr().out.count("the agent of model=made is not made yet") == 1
+    result = trace_bench.run(*run, run_dir=str(tmp_path / "run"))
+    assert result.score["n"] == 12
+    (made,) = (tmp_path / "cache" / "trace_bench" / "made").glob("toy-*")
+    assert (made / "model.safetensors").read_bytes() == (
+        tmp_path / "agent" / "model.safetensors"
+    ).read_bytes()

@@ -1,0 +1,284 @@
+"""BabyAI by the package minigrid: levels of a gridworld that are named skills, missions in words.
+
+An episode is one line of text a turn and six tools without arguments. The line says what the
+benchmark's own observation shows, the 7 x 7 cells in front of the agent that it can see. Levels,
+missions, success and the expert that gives references (`BabyAIBot`) are the package's; an action
+without an effect is answered by an error. Success ends the episode, and so does a text.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import io
+import random
+import re
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from trace_bench.core.chat import answer_call, make_call, make_tool, read_call
+from trace_bench.core.errors import EpisodeError, UserError, unknown
+from trace_bench.core.protocols import HasMilestones, HasReference, Solves, Typical
+from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task
+from trace_bench.envs import NumberedSuite, package_folder
+
+VERSION = "3.2.0"
+DEFAULT = ("OpenDoor", "UnlockLocal", "OpenTwoDoors", "UnlockPickup")
+SIZES = {"demo": 4000, "train": 512, "dev": 200, "test": 400}
+# The world's seed of the first task; no two splits can share one.
+FIRST = {"demo": 0, "train": 1_000_000, "dev": 2_000_000, "test": 3_000_000}
+# Seeds whose world with two doors and nothing else, of a few hundred thousand, is in a split before
+# theirs; another seed stands in for each.
+TWINS, INSTEAD = {342, 518, 582, 930, 2370, 2774, 3082, 3242, 3698, 1_000_486}, 500_000
+SYNTHETIC, FIRST_SYNTHETIC = "synthetic", 10_000_000
+SKILLS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "recovers_from_errors": ("UnlockLocal", "UnlockPickup"),
+        "completes_all_parts": ("OpenTwoDoors",),
+    }
+)
+"""What a level needs, in TRACE's words: a locked door refuses until its key is fetched; a mission
+has two parts."""
+PLAIN, CONTRAST = "OpenDoor", 0.2  # the level of contrast cases, and their share
+OPENING = {"role": "system", "content": "You walk through rooms. Call one tool a turn."}
+WALL, DOOR = 2, 4
+TYPES = {WALL: "wall", DOOR: "door", 5: "key", 6: "ball", 7: "box"}
+ACTIONS = {
+    "left": "Turn left.",
+    "right": "Turn right.",
+    "forward": "Go one step.",
+    "pickup": "Take what is ahead.",
+    "drop": "Put down what you hold.",
+    "toggle": "Open or close what is ahead.",
+}
+STATES = ("open", "closed", "locked")
+VIEW = 7  # cells, in both directions; the agent stands in the middle of the nearest row
+
+
+def known_levels() -> Mapping[str, str]:
+    """The package's names of all levels that the expert can solve, by the level's name."""
+    import gymnasium
+
+    found = {re.sub(r"^BabyAI-|-v\d+$", "", name): name for name in gymnasium.registry}
+    return {
+        level: name
+        for level, name in found.items()
+        if name.startswith("BabyAI-") and "Carrying" not in level and level != "KeyInBox"
+    }
+
+
+class BabyAIEnv(Solves):
+    """One mission. Ends after `steps` calls, or at the level's own limit if that comes first."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._game: Any = None
+
+    def reset(self, task: Task) -> Step:
+        import gymnasium
+
+        name = known_levels()[task.data["level"]]
+        self._game = gymnasium.make(name, disable_env_checker=True).unwrapped
+        with contextlib.redirect_stdout(io.StringIO()):  # the package prints what it draws anew
+            seen, _ = self._game.reset(seed=task.data["seed"])
+        self._left, self._won, self._over = self._steps, False, False
+        # Naming a part looks up its objects anew, which must not happen later on.
+        self._named = [part.surface(self._game) for part, _ in _parts(self._game.instrs)]
+        ask = {"role": "user", "content": f"{self._game.mission}. {view(seen['image'])}"}
+        return Step((OPENING, ask), tools=tuple(make_tool(*action) for action in ACTIONS.items()))
+
+    def step(self, action: Message) -> Step:
+        if self._game is None:
+            raise EpisodeError(Boundary.ENVIRONMENT, "step without a running episode; reset first")
+        calls = action.get("tool_calls") or ()
+        answers = tuple(answer_call(call, self._answer(call)) for call in calls)
+        if calls and not self._over and self._left > 0:
+            return Step(answers)
+        stop = StopReason.DONE if self._won or not calls else StopReason.TURN_LIMIT
+        return Step(answers, done=True, score=self.score(), stop=stop)
+
+    def score(self) -> Score:
+        """The share of the mission's parts that are done, in their order."""
+        hits = [done or self._won for _, done in _parts(self._game.instrs)]
+        parts = zip(self._named, hits, strict=True)
+        milestones = tuple(Milestone(name, float(hit), hit) for name, hit in parts)
+        return Score(sum(hits) / len(hits), self._won, milestones=milestones)
+
+    def solution(self) -> Sequence[Message]:
+        """By the expert, which knows no more than it has seen from here on."""
+        from minigrid.utils.baby_ai_bot import BabyAIBot
+
+        game, calls = copy.deepcopy(self._game), []
+        bot = BabyAIBot(game)
+        if rest := [part for part, done in _parts(game.instrs) if not done]:
+            bot.stack.clear()
+            for part in reversed(rest):
+                bot._process_instr(part)
+        for _ in range(0 if self._over else self._left):
+            try:
+                action = bot.replan()
+            except Exception:  # it gives up on what an agent made of the world
+                break
+            calls.append(make_call(action.name))
+            _, reward, over, cut, _ = game.step(action)
+            if over or cut:
+                return calls if reward > 0 else ()
+        return ()
+
+    def close(self) -> None:
+        self._game = None
+
+    def _answer(self, call: Any) -> str:
+        """What is seen afterwards, or the agent's error for what has no effect."""
+        self._left -= 1  # also what cannot be read is a step
+        try:
+            name, given = read_call(call)
+            if name not in ACTIONS or given:
+                raise ValueError(f"allowed, without arguments: {', '.join(ACTIONS)}")
+            if self._over or self._left < 0:
+                raise ValueError("it is over")
+            why, game = self._useless(name), self._game
+            seen, reward, over, cut, _ = game.step(game.actions[name])
+            self._won, self._over = bool(over and reward > 0), bool(over or cut)
+            if why:
+                raise ValueError(why)
+        except ValueError as error:
+            return f"ValueError: {error}"
+        return "done" if self._won else view(seen["image"])
+
+    def _useless(self, name: str) -> str:
+        """Why an action has no effect; "" if it has one."""
+        game = self._game
+        ahead, held = game.grid.get(*game.front_pos), game.carrying
+        if name == "forward" and ahead and not ahead.can_overlap():
+            return f"{ahead.type} in the way"
+        if name == "pickup" and not (ahead and ahead.can_pickup() and not held):
+            return "hands full" if held else "nothing to take"
+        if name == "drop" and (ahead or not held):
+            return "no room" if held else "nothing to drop"
+        if name == "toggle" and not (ahead and ahead.type in ("door", "box")):
+            return "nothing to open"
+        if name == "toggle" and getattr(ahead, "is_locked", False):
+            key = held is not None and (held.type, held.color) == ("key", ahead.color)
+            return "" if key else f"{ahead.color} door is locked"
+        return ""
+
+
+def _parts(mission: Any) -> list[tuple[Any, bool]]:
+    """The instructions of a mission in the order in which they are due, and which are done."""
+    if not hasattr(mission, "instr_a"):
+        return [(mission, False)]
+    both = [(mission.instr_a, mission.a_done), (mission.instr_b, mission.b_done)]
+    if type(mission).__name__ == "AfterInstr":
+        both.reverse()
+    return [(part, done == "success") for one, done in both for part, _ in _parts(one)]
+
+
+def view(image: Any) -> str:
+    """What an observation [7, 7, 3] (kind, colour, state) shows, as one line: the next wall ahead,
+    to the left and to the right, then all other things, the nearest first, then what is held."""
+    from minigrid.core.constants import IDX_TO_COLOR
+
+    walls, things, held = [], [], ""
+    for x, column in enumerate(image.tolist()):
+        for y, (kind, color, state) in enumerate(column):
+            ahead, aside = VIEW - 1 - y, x - VIEW // 2
+            if kind not in TYPES or (kind == WALL and ahead and aside):
+                continue
+            where = f" {ahead} ahead" if ahead else ""
+            where += f" {abs(aside)} {'left' if aside < 0 else 'right'}" if aside else ""
+            what = f"{IDX_TO_COLOR[color]} {TYPES[kind]}"
+            order = (ahead + abs(aside), abs(aside), aside)
+            if kind == WALL:
+                walls.append(((aside != 0, aside > 0), order, f"wall{where}"))
+            elif where:
+                what = f"{STATES[state]} {what}" if kind == DOOR else what
+                things.append((order, what + where))
+            else:
+                held = f"holding {what}"
+    nearest = {way: text for way, _, text in sorted(walls, reverse=True)}
+    parts = [*(nearest[way] for way in sorted(nearest)), *(text for _, text in sorted(things))]
+    return ", ".join([*parts, *([held] if held else [])]) or "nothing"
+
+
+class BabyAISuite(HasReference, HasMilestones, NumberedSuite):
+    """Missions of BabyAI's levels.
+
+    `levels`: their names, such as GoToLocal (docs/babyai.md). `steps`: the most calls of an
+    episode.
+
+    Raises UserError."""
+
+    name = "babyai"
+    image = "babyai"
+    tag_keys = ("requires",)
+    sizes = SIZES
+    typical = Typical(12, 30, 12, 0)
+
+    def __init__(self, levels: tuple[str, ...] = DEFAULT, steps: int = 40) -> None:
+        package_folder("babyai", "minigrid", VERSION, "pip install '.[babyai]'", "minigrid")
+        known = known_levels()
+        for level in levels:
+            if level not in known:
+                raise unknown("level", level, sorted(known), "env.levels")
+        if not levels:
+            raise UserError("`env.levels` names no level.")
+        self.levels, self._steps = levels, steps
+        self.variant = "default" if levels == DEFAULT else "+".join(levels)
+
+    def about(self) -> dict[str, Any]:
+        return {"data": f"minigrid {VERSION}", "steps": self._steps}
+
+    def make(self) -> BabyAIEnv:
+        return BabyAIEnv(self._steps)
+
+    def reference(self, task: Task) -> Sequence[Message]:
+        return self._begun(task).solution()
+
+    def milestones(self, task: Task) -> Sequence[Milestone]:
+        return self._begun(task).score().milestones
+
+    def capabilities(self) -> Sequence[str]:
+        return [name for name, of in SKILLS.items() if set(of) & set(self.levels)]
+
+    def synthetic(self, capability: str, seed: int) -> Task:
+        """A mission of a level that needs the capability, or (in a fifth) of one that does not."""
+        if capability not in SKILLS:
+            raise unknown("capability", capability, SKILLS, "capability")
+        rng = random.Random(f"babyai/{capability}/{seed}")
+        contrast = rng.random() < CONTRAST
+        of = [level for level in self.levels if level in SKILLS[capability]]
+        level = PLAIN if contrast else rng.choice(of or SKILLS[capability])
+        name = f"{self.name}/{self.variant}/{SYNTHETIC}/{capability}/{seed}"
+        data = _data(level, FIRST_SYNTHETIC + seed) | {"contrast": contrast}
+        while self.world(data) in self._held_out:
+            data["seed"] += INSTEAD
+        return Task(name, self.name, SYNTHETIC, seed, data)
+
+    def world(self, data: Mapping[str, Any]) -> str:
+        """What a task with this data begins with: of two seeds it may be the same."""
+        game = self._begun(Task("", self.name, "", 0, data))._game
+        return repr((game.mission, game.agent_pos, game.agent_dir, game.grid.encode().tobytes()))
+
+    @functools.cached_property
+    def _held_out(self) -> frozenset[str]:
+        return frozenset(self.world(t.data) for split in ("dev", "test") for t in self.tasks(split))
+
+    def _begun(self, task: Task) -> BabyAIEnv:
+        env = self.make()
+        env.reset(task)
+        return env
+
+    def numbered(self, split: str, number: int, task_id: str) -> Task:
+        """Of the levels in turn."""
+        seed = FIRST[split] + number
+        seed += INSTEAD if seed in TWINS else 0
+        data = _data(self.levels[number % len(self.levels)], seed)
+        return Task(task_id, self.name, split, number, data)
+
+
+def _data(level: str, seed: int) -> dict[str, Any]:
+    needs = [name for name, of in SKILLS.items() if level in of]
+    return {"level": level, "seed": seed, "requires": needs}

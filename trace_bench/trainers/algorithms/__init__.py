@@ -1,0 +1,186 @@
+"""Algorithms of reinforcement learning: how a batch of rollouts becomes advantages and a loss, as
+pure functions that every trainer runs (docs/algorithms.md).
+
+An algorithm is a frozen dataclass that inherits `Algorithm`, whose functions are GRPO's: it
+overrides those in which it differs, and its fields are its settings. `trainer.algorithm=NAME`
+chooses one, with the settings trainer.algorithm.*; a name is one of the package's own, an entry
+point in `trace_bench.algorithms`, or module:attribute.
+
+Which task comes next is the course of a training (`trainers.course`, the settings `order` and
+`resample`) and not an algorithm's: it is the same for all, and is saved and resumed with the job.
+
+Nothing here imports torch when it is imported, so that the command line stays fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from trace_bench.core.checked import Chosen, number, parameters
+from trace_bench.core.errors import UserError
+from trace_bench.settings.registry import Offered
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from trace_bench.trainers.grpo import Advantages
+    from trace_bench.trainers.settings import Recipe
+
+SETTING = "trainer.algorithm"
+LOSS = frozenset({"clip_low", "clip_high", "dual_clip", "aggregate", "normalize_std"})
+"""The settings of the trainer that are GRPO's, which another algorithm may replace."""
+_LARGEST = 20.0  # of a difference of log-probabilities, before its exponential (as in verl)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The sampled tokens of whole trajectories, one after the other, all [tokens] but `lengths`
+    [trajectories]. `new`: log-probabilities with the gradient; `old`: before the iteration's first
+    step; `sampler`: as the sampler reported them; `base`: of the model without an adapter."""
+
+    new: Tensor
+    old: Tensor
+    advantages: Tensor
+    lengths: Tensor
+    sampler: Tensor | None = None
+    base: Tensor | None = None
+
+    @property
+    def ratio(self) -> Tensor:
+        """new / old probability of each token."""
+        return (self.new - self.old).clamp(-_LARGEST, _LARGEST).exp()
+
+
+@dataclass(frozen=True)
+class Each:
+    """The loss of each token, before it is weighted, and whether it is clipped."""
+
+    values: Tensor
+    clipped: Tensor
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """What advantages depend on. rewards: float64 [episodes], NaN for one that was lost; group:
+    int [episodes], the label of its task's group; turns: the sampled tokens of each turn of each
+    episode; seen: what each turn was an answer to, equal texts for equal observations, if the
+    algorithm asks for `observations`."""
+
+    rewards: Tensor
+    group: Tensor
+    turns: Sequence[Sequence[int]]
+    seen: Sequence[Sequence[str]] = ()
+
+
+@dataclass(frozen=True)
+class Algorithm(Chosen):
+    """Group-relative policy optimization: rewards less their group's mean, by its deviation; the
+    clipped ratio of new and old probability as the loss. `trainer.*` has its settings."""
+
+    name: str = "grpo"
+    kl: float = field(default=0.0, metadata=number(0))
+    """Weight of the divergence from the base model (the adapter off; the estimate k3) in the loss:
+    GRPO's paper has 0.04, others 0.001. It costs one more pass over each rollout."""
+    truncate: float | None = field(default=None, metadata=number(1))
+    """Truncated importance sampling: a token's loss is weighted by min(p_trainer / p_sampler, this)
+    where sampler and trainer round differently (2 is usual); null: no weight."""
+
+    source: ClassVar[str] = "Shao et al. 2024, arXiv 2402.03300"
+    heeds: ClassVar[frozenset[str]] = LOSS
+    """The settings of `LOSS` that it uses; the others must be left at their defaults."""
+    observations: ClassVar[bool] = False
+    """Whether its advantages need `Episodes.seen`."""
+    checklists: ClassVar[bool] = True
+    """Whether a method's checklists (method=cm2) may take the place of its advantages."""
+
+    @classmethod
+    def offered(cls) -> Mapping[str, type]:
+        return Offered(SETTING, Algorithm)
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """What it is given besides the rollouts and their rewards."""
+        asked = {
+            "the base model": self.kl > 0,
+            "the sampler's probabilities": self.truncate is not None,
+            "equal observations": self.observations,
+        }
+        return tuple(name for name, wanted in asked.items() if wanted)
+
+    def check(self, recipe: Recipe) -> None:
+        """Raises UserError for settings of the trainer that it does not heed."""
+        known = parameters(type(recipe))
+        for name in sorted(LOSS - self.heeds):
+            if (value := getattr(recipe, name)) != known[name].default:
+                raise UserError(
+                    f"trainer.{name}={value} is no setting of {SETTING}={self.name}; allowed "
+                    f"there: {', '.join(sorted(self.heeds)) or 'none'} and {SETTING}.*. Leave "
+                    f"`trainer.{name}` out, or change `{SETTING}`."
+                )
+
+    def advantages(self, episodes: Episodes, recipe: Recipe) -> Advantages:
+        """The advantages of an iteration's episodes."""
+        from trace_bench.trainers.grpo import group_advantages
+
+        return group_advantages(
+            episodes.rewards, episodes.group, lambda rewards: self.of_group(rewards, recipe)
+        )
+
+    def of_group(self, rewards: Tensor, recipe: Recipe) -> Tensor:
+        """The advantages [members] of a group whose rewards [members] are not all equal."""
+        from trace_bench.trainers.grpo import standardized
+
+        return standardized(rewards, recipe.normalize_std)
+
+    def loss(self, batch: Batch, recipe: Recipe) -> Each:
+        """The loss of each token."""
+        r = recipe
+        return clipped(batch.ratio, batch.advantages, r.clip_low, r.clip_high, r.dual_clip)
+
+    def aggregation(self, recipe: Recipe) -> tuple[str, int | None]:
+        """How tokens are weighted, as for `grpo.token_weights`: (aggregate, constant length)."""
+        return recipe.aggregate, None
+
+
+def clipped(
+    ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None
+) -> Each:
+    """max(-A r, -A clip(r, 1 - low, 1 + high)), PPO's surrogate (arXiv 1707.06347, equation 7).
+
+    Asymmetric clips: DAPO, section 3.1. `dual` c > 1 bounds the loss of a token with a negative
+    advantage by -A c (Ye et al. 2020, arXiv 1912.09729, equation 5); verl's default is 3."""
+    plain = -advantages * ratio
+    bounded = -advantages * ratio.clamp(1.0 - low, 1.0 + high)
+    each = plain.maximum(bounded)
+    if dual is not None:
+        each = each.minimum(-advantages * dual).where(advantages < 0, each)
+    return Each(each, bounded > plain)
+
+
+def total(batch: Batch, recipe: Recipe) -> Each:
+    """The algorithm's loss of each token, weighted by truncated importance sampling, with the
+    divergence from the base model."""
+    algorithm = recipe.algorithm
+    each = algorithm.loss(batch, recipe)
+    values = each.values
+    if algorithm.truncate is not None:
+        assert batch.sampler is not None
+        values = values * importance(batch.old, batch.sampler, algorithm.truncate)
+    if algorithm.kl > 0:
+        assert batch.base is not None
+        values = values + algorithm.kl * divergence(batch.new, batch.base)
+    return Each(values, each.clipped)
+
+
+def importance(old: Tensor, sampler: Tensor, most: float) -> Tensor:
+    """min(p_trainer / p_sampler, most) of each token, without a gradient."""
+    return (old - sampler).detach().clamp(-_LARGEST, _LARGEST).exp().clamp(max=most)
+
+
+def divergence(new: Tensor, base: Tensor) -> Tensor:
+    """The estimate k3 of KL(new, base) at each token, exp(d) - d - 1 with d = base - new, at most
+    10 (J. Schulman, "Approximating KL divergence"; DeepSeekMath, equation 4; bounds as in verl)."""
+    apart = (base - new).clamp(-_LARGEST, _LARGEST)
+    return (apart.exp() - apart - 1.0).clamp(-10.0, 10.0)
