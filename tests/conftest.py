@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -14,6 +15,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: one a
 # A shell's background job ignores Ctrl-C, and what it starts inherits that: the tests that send one
 # mean the programs that a person starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+with contextlib.suppress(ImportError):  # the environment of the verl tests has none
+    import hypothesis
+
+    # A slow machine is no fault (an example may take 0.2 s by default), and what failed once fails
+    # again.
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile(
+        "repeats", deadline=None, derandomize=True, suppress_health_check=slow
+    )
+    hypothesis.settings.load_profile("repeats")
 
 
 @pytest.hookimpl(optionalhook=True)  # the environments of the vLLM and verl tests have no xdist
