@@ -28,8 +28,8 @@ EPISODES, KILLS = 500, 50
 class Unlucky(ReferencePolicy):
     """Plays the reference, few episodes at once; each fourth round owes the death of a container.
 
-    One thread makes the deaths at random moments, no two in one round, and catches up with what is
-    owed, however slowly the machine's containers start.
+    One thread makes the deaths at random moments, no two in one round. The play waits for it where
+    more than one death is owed, however slowly the machine's engine answers.
     """
 
     capacity = 6
@@ -37,24 +37,31 @@ class Unlucky(ReferencePolicy):
     def __init__(self, suite: HasReference) -> None:
         super().__init__(suite)
         self.client, self.rng, self.rounds, self.kills = connect(), random.Random(7), 0, 0
-        self.ended = threading.Event()
+        self.last = 0  # the round of the latest death: a worker that starts again then gets to work
+        self.ended, self.died = threading.Event(), threading.Condition()
         self.killer = threading.Thread(target=self.kill, daemon=True)
         self.killer.start()
 
     def collect(self) -> list[Any]:
-        self.rounds += 1
+        with self.died:
+            self.rounds += 1
+            self.died.wait_for(lambda: self.owed() < 2 or self.last == self.rounds, timeout=30)
         return super().collect()
 
+    def owed(self) -> int:
+        return self.rounds // 4 - self.kills
+
     def kill(self) -> None:
-        last = 0  # the round of the latest death: a worker that starts again then gets to work
         while not self.ended.wait(self.rng.random() * 0.02):
-            if self.kills * 4 >= self.rounds or self.rounds == last:
+            if self.owed() < 1 or self.rounds == self.last:
                 continue
-            running = self.client.containers.list(filters={"label": f"{LABEL}=faults"})
-            if running:
-                with contextlib.suppress(APIError):  # it may be gone already
+            with contextlib.suppress(APIError):  # a container may be gone before it is looked at
+                running = self.client.containers.list(filters={"label": f"{LABEL}=faults"})
+                if running:
                     self.rng.choice(running).kill()
-                    self.kills, last = self.kills + 1, self.rounds
+                    with self.died:
+                        self.kills, self.last = self.kills + 1, self.rounds
+                        self.died.notify()
 
 
 def test_killed_containers_change_nothing(tmp_path: Path) -> None:
