@@ -54,6 +54,18 @@ READERS = {
         "from trace_bench.models.convert import _reads; _reads(P)",
         "a.gguf",
     ),
+    "--plotly": (
+        "from trace_bench.report.page import _other; _other(P)",
+        "plotly.js",
+    ),
+    "--config-dir": (
+        "from trace_bench.settings.help import text; text('method', P.parents[1])",
+        "method/own.yaml",
+    ),
+    "--config-dir, a run's": (
+        "from trace_bench.settings.compose import compose; compose([], P.parents[1])",
+        "method/own.yaml",
+    ),
     "an adapter's config": (
         "from trace_bench.core.types import AdapterRef;"
         "from trace_bench.policies.engine.lora import read_config;"

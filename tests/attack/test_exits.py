@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,20 @@ def test_a_part_that_ends_the_program_is_named(
 ) -> None:
     line = refused(capfd, setting)
     assert all(word in line for word in words), line
+
+
+@pytest.mark.parametrize("gone", ["stdout=gone", "stderr=gone", "stdout=gone, stderr=gone"])
+def test_a_run_whose_output_nobody_reads_finishes_or_does_not_end_with_0(gone: str) -> None:
+    program = (
+        "import os, subprocess, sys\n"
+        "there, gone = os.pipe(); os.close(there)\n"
+        "command = [sys.executable, '-m', 'trace_bench', *sys.argv[1:]]\n"
+        f"print(subprocess.run(command, {gone}).returncode)\n"
+    )
+    command = [sys.executable, "-c", program, *QUICK]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    finished = Path("run", "summary.json").exists()
+    assert (done.stdout.splitlines()[-1] == "0") == finished, done.stdout + done.stderr
 
 
 def test_an_environment_that_ends_the_program_loses_its_episode(

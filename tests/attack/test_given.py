@@ -168,6 +168,18 @@ def test_a_text_with_a_false_length_passes_no_limit(value: object) -> None:
     assert fault_of(value, Limits(50)) == "its texts have more than 50 characters"
 
 
+class Empty(list[str]):
+    """A list that says that it has no elements."""
+
+    def __len__(self) -> int:
+        return 0
+
+
+def test_a_false_length_of_a_key_or_a_list_passes_no_limit() -> None:
+    assert fault_of({Short("x" * 100): 1}, Limits(50)) == "its texts have more than 50 characters"
+    assert fault_of(Empty("x" * 9), Limits(50, items=8)) == "it has more than 8 elements"
+
+
 def text(value: bytes) -> bytes:
     return struct.pack("<Q", len(value)) + value
 

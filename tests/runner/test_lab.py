@@ -200,13 +200,16 @@ def test_progress_says_what_comes_after_the_last_rollout_and_about_when_it_ends(
             progress.episode(0.5, charged=False)
 
     progress.stage("base evaluation", {})
-    assert stream.getvalue().endswith("how long it takes is said after the base evaluation\n")
+    progress.phase("evaluation of base", 20)
+    assert "how long it takes is said once a quarter of this is played\n" in stream.getvalue()
     assert "not known yet" in progress.whole()
-    played(20, 2.0)
+    played(7, 2.0)
+    assert "until at least" not in stream.getvalue()
+    played(13, 2.0)
     progress.stage("floors", {"base evaluation": 40.0})
-    said = stream.getvalue().splitlines()[-1]
+    _, said = [line for line in stream.getvalue().splitlines() if "still to come" in line]
     assert "method (at most 140 episodes), final evaluation (at most 20 episodes)" in said
-    assert "; at least 9 min 20 s, until at least " in said  # 140 + 20 + 120 episodes of 2 s
+    assert "; at least 9 min 44 s, until at least " in said  # 12 + 140 + 20 + 120 of 2 s
     assert "longer by the steps of training" in said
     progress.stage("method", {"base evaluation": 40.0})
     played(140, 3.0)

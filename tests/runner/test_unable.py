@@ -33,6 +33,11 @@ def episodes(act: Callable[[TurnRequest], Message]) -> list[Trajectory]:
             call_message("add", {"n": 1}),
             ["9 calls with arguments that the tool does not take", "number is not an integer"],
         ),
+        (
+            call_message("add", {"number": "x"}),
+            ["9 calls, 9 calls answered by an error", '"x"', "not an integer"],
+        ),
+        (call_message("add", {"number": -99}), ["9 calls. For example", '"-99"']),
     ],
 )
 def test_what_it_did_is_said(reply: Message, words: list[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import sys
@@ -34,8 +35,7 @@ def command(interrupted: str | None = None) -> Callable[[Main], Callable[..., in
             try:
                 return main(sys.argv[1:] if arguments is None else arguments)
             except UserError as error:
-                print(visible(f"error: {error}"), file=sys.stderr)
-                return WRONG_INPUT
+                return complain(error)
             except BrokenPipeError:
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is left
                 return 0
@@ -48,6 +48,13 @@ def command(interrupted: str | None = None) -> Callable[[Main], Callable[..., in
         return ended
 
     return decorate
+
+
+def complain(error: UserError) -> int:
+    """Prints the one line of an error, where somebody still reads it, and returns its exit code."""
+    with contextlib.suppress(BrokenPipeError):
+        print(visible(f"error: {error}"), file=sys.stderr, flush=True)
+    return WRONG_INPUT
 
 
 def parser(name: str, about: str | None) -> argparse.ArgumentParser:

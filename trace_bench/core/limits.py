@@ -61,15 +61,17 @@ def fault_of(value: Any, limits: Limits) -> str | None:
         elif isinstance(value, Mapping | list | tuple):
             if depth == limits.depth:
                 return f"it is nested more than {limits.depth} deep"
-            items += len(value)
-            if items > limits.items:
-                return f"it has more than {limits.items} elements"
-            if isinstance(value, Mapping):
-                if others := [key for key in value if not isinstance(key, str)]:
-                    return f"a key is no text but {type(others[0]).__name__}"
-                size += sum(map(len, value))
-                value = value.values()
-            left += [(part, depth + 1) for part in value]
+            keyed = isinstance(value, Mapping)
+            for part in value.items() if keyed else value:  # its class may say another length
+                items += 1
+                if items > limits.items:
+                    return f"it has more than {limits.items} elements"
+                if keyed:
+                    key, part = part
+                    if not isinstance(key, str):
+                        return f"a key is no text but {type(key).__name__}"
+                    size += str.__len__(key)
+                left.append((part, depth + 1))
         elif value is not None and not isinstance(value, bool):
             if not isinstance(value, int | float):
                 return f"{type(value).__name__} is no JSON"

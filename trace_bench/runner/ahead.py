@@ -57,7 +57,7 @@ class Ahead:
     """The stage that goes on, what is left of it, and those after it."""
 
     def __init__(self, stages: Sequence[Stage] = ()) -> None:
-        self._stages, self._at, self._now = stages, -1, ""
+        self._stages, self._at, self.now = stages, -1, ""
         self._started, self._done, self._steps = 0.0, 0, False
         self._seconds: Mapping[str, float] = {}
 
@@ -65,7 +65,7 @@ class Ahead:
         """The stage `name` begins at the time `now`; `seconds`: what stages took so far."""
         names = [stage.name for stage in self._stages]
         self._at = names.index(name) if name in names else self._at
-        self._now, self._started, self._done, self._steps = name, now, 0, False
+        self.now, self._started, self._done, self._steps = name, now, 0, False
         self._seconds = dict(seconds)
 
     def episode(self) -> None:
@@ -82,7 +82,7 @@ class Ahead:
     def least(self) -> bool:
         """Whether `left` lacks the time of optimizer steps: something that trains goes on or is to
         come, and none that trains has shown a pace of its own."""
-        due, ended = self._stages[max(self._at, 0) :], self._seconds.keys() - {self._now}
+        due, ended = self._stages[max(self._at, 0) :], self._seconds.keys() - {self.now}
         shown = any(s.trains and s.name in ended for s in self._stages)
         return any(s.trains for s in due) and not (shown or (self._steps and self._done >= ENOUGH))
 
@@ -93,17 +93,17 @@ class Ahead:
             return None
         rest = sum(s.episodes * (self._pace(s, now) or 0.0) for s in self.later())
         here = self._stages[max(self._at, 0)]
-        due = here.episodes - self._done if here.name == self._now else 0
+        due = here.episodes - self._done if here.name == self.now else 0
         return rest + max(due * (self._pace(here, now) or 0.0), phase or 0.0)
 
     def _pace(self, stage: Stage, now: float) -> float | None:
         """Seconds an episode: of what goes on if it is of the same kind, else of the first stage of
         that kind. A method's is an evaluation's until there is one."""
         here = self._stages[max(self._at, 0)]
-        if (here.name, here.method) == (self._now, stage.method) and self._done >= ENOUGH:
+        if (here.name, here.method) == (self.now, stage.method) and self._done >= ENOUGH:
             return (now - self._started) / self._done
         for one in self._stages:
-            measured = one.name != self._now and one.name in self._seconds
+            measured = one.name != self.now and one.name in self._seconds
             if one.method == stage.method and measured and one.episodes:
                 return self._seconds[one.name] / one.episodes
         return self._pace(self._stages[0], now) if stage.method else None

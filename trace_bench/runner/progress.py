@@ -64,21 +64,24 @@ class Progress:
         self._show(force=True)
 
     def stage(self, name: str, seconds: Mapping[str, float]) -> None:
-        """Starts a stage of the run, after those that took so many seconds. Says what is to come,
-        and again when it is known how long that takes."""
+        """Starts a stage of the run, after those that took so many seconds."""
         self._ahead.begin(name, seconds, self._clock())
+        self._tell()
+
+    def _tell(self) -> None:
+        """Says what is to come, and again when it is known how long that takes."""
         left, later = self._ahead.left(self._clock()), self._ahead.later()
         known = left is not None
         if not later or (self._told is not None and known <= self._told):
             return
         self._told = known
         names = ", ".join(f"{s.name} (at most {s.episodes} episodes)" for s in later)
-        how_long = "how long it takes is said after the base evaluation"
+        how_long = "how long it takes is said once a quarter of this is played"
         if left is not None:
             how_long = self._how_long(duration(left), until(left))
             if self._ahead.least:
                 how_long += ", and longer by the steps of training, whose pace is not known yet"
-        self.log(f"still to come after the {name}: {names}; {how_long}")
+        self.log(f"still to come after the {self._ahead.now}: {names}; {how_long}")
 
     def step(self, name: str, done: int = 0, total: int = 0) -> None:
         """Sets the current step of the phase; the time left is still that of the whole phase, or
@@ -95,6 +98,8 @@ class Progress:
         self._done += 1
         self._ahead.episode()
         self.spent += charged
+        if self._told is False and self._done * 4 >= self._total > 0:
+            self._tell()
         if reward is not None:
             self._rewards.append(reward)
         self._show()

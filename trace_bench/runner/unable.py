@@ -3,6 +3,7 @@ are spent on rewards that are all 0."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from trace_bench.core.types import Tool, Trajectory
 
 UNREAD = "calls that could not be read"
 LONGEST = 160  # characters of the example's call, and of its answer
+_ERROR = re.compile(r"\W*(error\b|\w*(Error|Exception)\b|traceback\b|invalid\b)", re.IGNORECASE)
 REMEDY = (
     "Methods learn from differences between rewards and may find none. Change `model` to one that "
     "can act in this environment (model=made makes one from its references: docs/own_world.md), or "
@@ -28,6 +30,7 @@ def unable(episodes: Sequence[Trajectory]) -> str | None:
         return None
     counts: Counter[str] = Counter()
     examples: list[str] = []
+    any_call: list[str] = []  # an example where no fault is known
     for episode in episodes:
         calls = list(_calls(episode))
         counts["calls"] += len(calls)
@@ -36,11 +39,13 @@ def unable(episodes: Sequence[Trajectory]) -> str | None:
         counts[UNREAD] += len(unread)
         examples += map(_shown, unread)
         for call, answer in calls:
-            if (fault := _fault(episode.tools, call)) is not None:
+            shown = f"{_shown(_written(call))}, answered by {_shown(answer)}"
+            any_call.append(shown)
+            if (fault := _fault(episode.tools, call, answer)) is not None:
                 counts[fault] += 1
-                examples.append(f"{_shown(_written(call))}, answered by {_shown(answer)}")
+                examples.append(shown)
     did = ", ".join(f"{number} {what}" for what, number in counts.items() if number)
-    example = f". For example: {examples[0]}" if examples else ""
+    example = "".join(f". For example: {one}" for one in [*examples, *any_call][:1])
     return (
         f"the base agent earned 0 in all {len(scores)} held-out episodes: {did}{example}. {REMEDY}"
     )
@@ -68,8 +73,8 @@ def _written(call: Any) -> str:
     return f"{function.get('name')}({function.get('arguments')})"
 
 
-def _fault(tools: Sequence[Tool], call: Any) -> str | None:
-    """What is wrong with a call by the tools' own schemas, as far as names go."""
+def _fault(tools: Sequence[Tool], call: Any, answer: str) -> str | None:
+    """What is wrong with a call by the tools' own schemas, as far as names go, or by its answer."""
     try:
         name, given = read_call(call)
     except ValueError:
@@ -82,4 +87,6 @@ def _fault(tools: Sequence[Tool], call: Any) -> str | None:
     takes, needs = schema.get("properties"), schema.get("required")
     unknown = isinstance(takes, Mapping) and given.keys() - takes.keys()
     missing = isinstance(needs, list) and any(str(name) not in given for name in needs)
-    return "calls with arguments that the tool does not take" if unknown or missing else None
+    if unknown or missing:
+        return "calls with arguments that the tool does not take"
+    return "calls answered by an error" if _ERROR.match(answer) else None

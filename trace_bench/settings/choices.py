@@ -15,6 +15,7 @@ from typing import Any, get_args
 from trace_bench.core.checked import Parameter, choices, parameters
 from trace_bench.core.errors import UserError
 from trace_bench.core.factory import Factory, load
+from trace_bench.core.store import plain_file
 from trace_bench.core.types import to_json
 from trace_bench.settings.registry import CUSTOM, OWN, PRESETS, names
 from trace_bench.settings.schema import PARTS, LLMSettings, SandboxSettings, Settings
@@ -44,6 +45,16 @@ def files(group: str, more: Path | None = None) -> dict[str, Path]:
     second, as Hydra takes them."""
     places = [conf_dir(), *([] if more is None else [more])]
     return {p.stem: p for place in reversed(places) for p in (place / group).glob("*.yaml")}
+
+
+def check_folder(folder: Path) -> None:
+    """Raises UserError for a folder of `--config-dir` that is none, or one of whose files is no
+    plain file."""
+    if not folder.is_dir():
+        raise UserError(f"--config-dir {folder} is not a folder.")
+    for path in folder.glob("**/*.yaml"):
+        with plain_file(path, "Change `--config-dir`."):
+            pass
 
 
 def offered(group: str) -> list[str]:

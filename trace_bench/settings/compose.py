@@ -17,8 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from trace_bench.core.command import complain
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.settings.choices import GROUPS, conf_dir, fill, nested
+from trace_bench.settings.choices import GROUPS, check_folder, conf_dir, fill, nested
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.registry import ENTRY_POINTS
 from trace_bench.settings.schema import Settings, parse, refuse_moved
@@ -46,6 +47,8 @@ def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
         except Exception as error:  # not for Hydra, nor for the readers of its errors
             bugs.append(error)
 
+    if more := take(words := list(argv), "--config-dir") or take(words, "-cd"):
+        check_folder(Path(more))
     main = hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name="config")
     fill()
     with _readable_errors(), _arguments(_opened(with_custom(argv))):
@@ -82,8 +85,8 @@ def compose_plain(
     from hydra import initialize_config_dir
     from hydra.core.global_hydra import GlobalHydra
 
-    if config_dir is not None and not config_dir.is_dir():
-        raise UserError(f"--config-dir {config_dir} is not a folder.")
+    if config_dir is not None:
+        check_folder(config_dir)
     fill()
     place = [] if config_dir is None else [f"hydra.searchpath=[file://{config_dir.resolve()}]"]
     chosen: dict[tuple[str, ...], Any] = {}
@@ -230,8 +233,7 @@ def _report(job: Callable[[], int]) -> int:
     try:
         return job()
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        return complain(error)
 
 
 def _in_worker(job: Callable[[], int]) -> int:

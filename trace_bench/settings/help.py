@@ -27,9 +27,10 @@ from types import MappingProxyType
 from typing import Any
 
 from trace_bench.core.checked import Chosen, Parameter, choices, parameters
-from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.errors import unknown
 from trace_bench.settings.choices import (
     GROUPS,
+    check_folder,
     conf_dir,
     defaults,
     files,
@@ -98,8 +99,8 @@ def _word(value: Any) -> str:
 def text(about: str | None, more: Path | None = None) -> str:
     """The help. `more`: a folder like conf, whose files are further choices. UserError for
     something that does not exist."""
-    if more is not None and not more.is_dir():
-        raise UserError(f"--config-dir {more} is not a folder.")
+    if more is not None:
+        check_folder(more)
     places = [conf_dir(), *([] if more is None else [more])]
     found = {p.name for place in places for p in place.iterdir() if [*p.glob("*.yaml")]}
     groups = {name: _choices(name, more) for name in sorted({*found, *GROUPS} - {"hydra"})}

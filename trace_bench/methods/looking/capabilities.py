@@ -311,4 +311,9 @@ def table(verdicts: Sequence[Verdict], settings: AnalysisSettings, keep: int, ru
         f"thresholds: Cov >= {settings.coverage:g}, gap >= {settings.gap:g}, support >= "
         f"{settings.minimum_support}, at least {keep} of {runs} runs"
     )
+    lines.append(
+        "supp: episodes that need the capability; Cov: share of failed episodes that lack it; "
+        "ER_f, ER_p: share that lacks it of the failed and of the passed ones that need it; gap: "
+        "ER_f - ER_p; votes: runs of the analysis that select it"
+    )
     return "\n".join(lines)

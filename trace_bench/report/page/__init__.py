@@ -21,7 +21,7 @@ from typing import Any
 from trace_bench.core.alike import same_agents
 from trace_bench.core.errors import UserError
 from trace_bench.core.lines import Stored
-from trace_bench.core.store import each_line
+from trace_bench.core.store import each_line, read_bytes
 from trace_bench.core.text import described
 from trace_bench.core.types import Message, Score, Trajectory, to_json
 from trace_bench.report import runs
@@ -165,9 +165,9 @@ def _plotly() -> bytes:
 def _other(path: Path) -> bytes:
     """A build of plotly.js, which says in its first lines that it is one."""
     try:
-        code = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"--plotly {path} cannot be read: {error.strerror}.") from error
+        code = read_bytes(path, "Change `--plotly`.")
+    except FileNotFoundError as error:
+        raise UserError(f"--plotly {path} is not there.") from error
     if b"plotly.js" not in code[:500] or b"MIT" not in code[:500]:
         raise UserError(
             f"--plotly {path} is no build of plotly.js: its first lines hold neither its name nor "
