@@ -61,17 +61,17 @@ def fault_of(value: Any, limits: Limits) -> str | None:
         elif isinstance(value, Mapping | list | tuple):
             if depth == limits.depth:
                 return f"it is nested more than {limits.depth} deep"
-            keyed = isinstance(value, Mapping)
-            for part in value.items() if keyed else value:  # its class may say another length
+            for part in value:  # counted, as its class may say another length
                 items += 1
                 if items > limits.items:
                     return f"it has more than {limits.items} elements"
-                if keyed:
-                    key, part = part
-                    if not isinstance(key, str):
-                        return f"a key is no text but {type(key).__name__}"
-                    size += str.__len__(key)
-                left.append((part, depth + 1))
+                if not isinstance(value, Mapping):
+                    left.append((part, depth + 1))
+                elif isinstance(part, str):
+                    size += str.__len__(part)
+                    left.append((value[part], depth + 1))
+                else:
+                    return f"a key is no text but {type(part).__name__}"
         elif value is not None and not isinstance(value, bool):
             if not isinstance(value, int | float):
                 return f"{type(value).__name__} is no JSON"
