@@ -29,7 +29,7 @@ pytestmark = [
 ANSWER = 768  # tokens
 SMALL = [
     *("budget=48", "method.analysis_share=0.2", "method.analysis_minimum=8"),
-    *("method.analysis_ceiling=0.2", "env.train_tasks=8", "method.runs=2", "method.keep_runs=1"),
+    *("env.train_tasks=8", "method.runs=2", "method.keep_runs=1"),
     *("method.minimum_runs=1", "method.minimum_training=8", "method.generator_rounds=1"),
     *("method.minimum_support=1", "method.calibration_groups=1"),
     *("method.calibration_group_size=2", "method.max_capabilities=1"),

@@ -79,7 +79,7 @@ def verdict(code: str, sandbox: Sandbox = PROCESS) -> list[str]:
     settings = SynthesisSettings()
     try:
         seeds = Seeds.of(0, "a@0", code, settings).checks
-        return examine(suites[0], suites[1], seeds, tools, leaks, settings)
+        return examine(suites[0], suites[1], seeds, tools, leaks)
     finally:
         for made in suites:
             made.close()

@@ -52,7 +52,6 @@ from trace_bench.sandbox.choose import Sandbox
 from trace_bench.settings.schema import RoleSettings
 from trace_bench.trackers.jsonl import Metrics, Silent
 
-SETTINGS = SynthesisSettings()
 NOTHING = Leaks(frozenset(), frozenset())
 PATIENT = Sandbox("process", allow_untrusted=True, deadline=20.0)
 
@@ -109,7 +108,7 @@ def test_what_training_shows(name: str) -> None:
         made = accepted(used)
         heard = talked(used, (made.tasks * 5)[:episodes], words)
         assert len(heard) == episodes
-        said = audit.after_training(made, used, fresh, heard, SETTINGS)
+        said = audit.after_training(made, used, fresh, heard)
     assert (said is None) == (reason is None), said
     assert re.search(reason or "", said or ""), said
 
@@ -127,7 +126,7 @@ def test_what_calibration_shows(code: str, words: str, reason: str | None) -> No
     with workers(code, 2) as (used, fresh):
         made = accepted(used)
         made = replace(made, calibration=tuple(talked(used, made.tasks * 4, words)))
-        said = audit.before_training(made, fresh, SETTINGS)
+        said = audit.before_training(made, fresh)
     assert bool(said) == (reason is not None), said
     assert re.search(reason or "", " ".join(said)), said
 
@@ -137,7 +136,7 @@ def test_floors_are_measured_on_the_tasks_of_training() -> None:
     known = [7919 * n for n in range(8)]
     late = BAD["late"].replace("task.seed >= 16", f"task.seed in {known}")
     with workers(late, 1) as (fresh,):
-        (said,) = audit.before_training(accepted(fresh), fresh, SETTINGS)
+        (said,) = audit.before_training(accepted(fresh), fresh)
     assert "only talks earns 1.00" in said
 
 
@@ -155,7 +154,7 @@ class OneCall(ToyEnv):
 def test_one_call_at_random_is_a_floor_as_well_as_four() -> None:
     suite = ToySuite()
     suite.make = lambda: OneCall(6)  # type: ignore[method-assign]
-    floors = audit.measure(suite, suite.tasks("train")[:4], SETTINGS)
+    floors = audit.measure(suite, suite.tasks("train")[:4])
     assert [f.earned for f in floors] == [0.0, 0.0, 0.0, 1.0]
     assert "calls one tool at random earns 1.00" in audit.too_high(floors)[0]
 

@@ -100,7 +100,7 @@ class FailureLoop(Method):
     ) -> AgentSpec:
         """The agent after a round's training on the environments of `names`."""
         settings, seed = self.settings, stable_seed(lab.seed, "failure_loop", number)
-        mix, count = Mix(settings.contrast_share), settings.synthetic_tasks
+        mix, count = Mix(), settings.synthetic_tasks
         drawn = [draw(lab.suite, name, count, mix, seed, "train") for name in names]
         job = TrainingJob(
             name=f"round{number + 1}",

@@ -44,19 +44,18 @@ class TaskSettings:
 
     synthetic_tasks: int = field(default=256, metadata=number(1))
     """Distinct tasks of each environment (ours; published: a fresh seed for every group)."""
-    contrast_share: float = field(default=0.20, metadata=number(0, 1))
-    """The share of them in which the capability must not be over-used (ours)."""
     reward: Literal["similarity", "success"] = "similarity"
     """Which number of the tasks' score is the reward."""
 
 
 @dataclass(frozen=True)
 class Mix:
-    """How seeds are chosen. `contrast`: share of contrast cases. `level` in -3 ... 3 makes the
-    tasks longer or shorter: of 2^|level| draws the one with the longest (or shortest) reference is
-    taken. It changes which tasks come up, never their rules."""
+    """How seeds are chosen. `contrast`: share of contrast cases, in which the capability must not
+    be over-used. `level` in -3 ... 3 makes the tasks longer or shorter: of 2^|level| draws the one
+    with the longest (or shortest) reference is taken. It changes which tasks come up, never their
+    rules."""
 
-    contrast: float
+    contrast: float = 0.20
     level: int = 0
 
 

@@ -119,7 +119,7 @@ class Untargeted(Method):
 
 def _from_suite(lab: Lab, settings: UntargetedSettings) -> tuple[Task, ...]:
     """All kinds of the pool, or `breadth` of them, in equal parts."""
-    mix, count = Mix(settings.contrast_share), settings.synthetic_tasks
+    mix, count = Mix(), settings.synthetic_tasks
     drawn = [
         draw(lab.suite, name, count, mix, lab.seed, "train", make)
         for name, make in _kinds(lab, settings).items()

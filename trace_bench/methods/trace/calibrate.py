@@ -122,7 +122,7 @@ def calibrate(
 ) -> list[Calibration]:
     """Calibrates every capability in `names` with at most `pool` rollouts; one result each, in
     order. All capabilities of a round share one call, so that they run in one batch."""
-    results = [Calibration(name, Mix(settings.contrast_share)) for name in names]
+    results = [Calibration(name, Mix()) for name in names]
     for number in range(settings.calibration_rounds):
         due = [c for c in results if not c.settled][: pool // settings.calibration_round]
         if not due:

@@ -57,10 +57,6 @@ class SynthesisSettings(TaskSettings):
     """Largest share of groups with one and the same reward (published; so informative >= 0.5)."""
     generator_rounds: int = field(default=5, metadata=number(1))
     """Most attempts of a model at an environment (published: up to 5 regenerations)."""
-    idle_limit: float = field(default=0.2, metadata=number(0, 1))
-    """Most that an agent which does nothing may earn in an environment on average (ours)."""
-    random_limit: float = field(default=0.3, metadata=number(0, 1))
-    """Most that random tool calls may earn on average (ours)."""
 
     @property
     def calibration_round(self) -> int:
@@ -83,8 +79,6 @@ class TraceSettings(SynthesisSettings, AnalysisSettings):
 
     analysis_share: float = field(default=0.10, metadata=number(0, 1))
     """Part of the budget spent on analysis rollouts (ours; published: 164 rollouts, uncounted)."""
-    analysis_ceiling: float = field(default=0.25, metadata=number(0, 1))
-    """One rollout per training task is wanted, never more than this part of the budget (ours)."""
     minimum_training: int = field(default=96, metadata=number(1))
     """Fewest training rollouts per capability; a budget that cannot pay this for every selected
     capability trains fewer of them (ours: at 640 rollouts on the development split 96 gave 0.573 on
@@ -148,11 +142,11 @@ class Budget:
     # -- the shares ---------------------------------------------------------------------------
 
     def looking(self, tasks: int) -> int:
-        """Analysis rollouts: the share, or one per training task if the ceiling allows, and never
-        so many that a single capability could not be calibrated and trained any more."""
+        """Analysis rollouts: the share, or one per training task up to a quarter of the budget, and
+        never so many that a single capability could not be calibrated and trained any more."""
         settings = self.settings
         share = int(settings.analysis_share * self.adapters)
-        each_once = min(tasks, int(settings.analysis_ceiling * self.adapters))
+        each_once = min(tasks, int(0.25 * self.adapters))
         wanted = max(settings.analysis_minimum, share, each_once)
         return wanted if self.free else min(wanted, self.adapters - self.each)
 

@@ -20,7 +20,6 @@ from trace_bench.core.protocols import HasReference, Suite, make_env, perform, p
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Score, Task, Trajectory
 from trace_bench.methods.making import IDLE, opening, script
-from trace_bench.methods.trace.settings import SynthesisSettings
 from trace_bench.policies.scripted import plausible
 
 
@@ -64,6 +63,8 @@ def _earned(suite: Suite, episode: Episode) -> Score:
 
 # -- floors -----------------------------------------------------------------------------------
 
+IDLE_LIMIT = 0.2  # most that an agent which does nothing may earn in an environment on average
+RANDOM_LIMIT = 0.3  # most that random calls of tools may
 CALLS = 4  # random tool calls of the random agent, as in policies/scripted.py
 WORDS = 8  # of the request, that the talking agent says
 Script = Callable[[Suite, Task], tuple[Sequence[Message], Message]]
@@ -85,13 +86,13 @@ class Floor:
         return sum(e.score.similarity for e in self.episodes) / self.tasks
 
 
-def measure(suite: Suite, tasks: Sequence[Task], settings: SynthesisSettings) -> list[Floor]:
+def measure(suite: Suite, tasks: Sequence[Task]) -> list[Floor]:
     """The floors on these tasks. EpisodeError when the environment fails."""
     agents: tuple[tuple[str, float, Script], ...] = (
-        ("does nothing", settings.idle_limit, lambda suite, task: ((), IDLE)),
-        ("only talks", settings.idle_limit, _talk),
-        ("calls tools at random", settings.random_limit, partial(_random_calls, calls=CALLS)),
-        ("calls one tool at random", settings.random_limit, partial(_random_calls, calls=1)),
+        ("does nothing", IDLE_LIMIT, lambda suite, task: ((), IDLE)),
+        ("only talks", IDLE_LIMIT, _talk),
+        ("calls tools at random", RANDOM_LIMIT, partial(_random_calls, calls=CALLS)),
+        ("calls one tool at random", RANDOM_LIMIT, partial(_random_calls, calls=1)),
     )
     floors = []
     for agent, limit, turns in agents:
@@ -156,17 +157,17 @@ class Accepted:
     acting: frozenset[str]
 
 
-def before_training(made: Accepted, fresh: Suite, settings: SynthesisSettings) -> list[str]:
+def before_training(made: Accepted, fresh: Suite) -> list[str]:
     """What is wrong before training. `fresh`: the module in a process that has run nothing."""
     if other := difference(fresh, made.calibration):
         return [other]
     earned = by_talk(made, made.calibration)
-    if earned > settings.idle_limit:
+    if earned > IDLE_LIMIT:
         return [
             f"calls of tools are needed, and messages without any earned the agent {earned:.2f} on "
-            f"average; allowed: {settings.idle_limit:g}."
+            f"average; allowed: {IDLE_LIMIT:g}."
         ]
-    return too_high(measure(fresh, _sample(made), settings))
+    return too_high(measure(fresh, _sample(made)))
 
 
 def after_training(
@@ -174,7 +175,6 @@ def after_training(
     trained: Suite,
     fresh: Suite,
     heard: Sequence[Episode],
-    settings: SynthesisSettings,
 ) -> str | None:
     """Why what was trained cannot be used; None when all is well. `trained`: the module in the
     processes that training used; `heard`: training's episodes, in order."""
@@ -183,24 +183,24 @@ def after_training(
         if other := difference(fresh, [*heard[::step], *heard[-1:]]):
             return other
         for suite in (trained, fresh):
-            if high := too_high(measure(suite, _sample(made), settings)):
+            if high := too_high(measure(suite, _sample(made))):
                 return high[0]
     except (EpisodeError, SourceError) as error:
         return f"the module failed: {error}"
-    return jump(made, heard, settings)
+    return jump(made, heard)
 
 
-def jump(made: Accepted, heard: Sequence[Episode], settings: SynthesisSettings) -> str | None:
+def jump(made: Accepted, heard: Sequence[Episode]) -> str | None:
     """The reward of the second half of training against calibration's: it may not have risen, by
     more than what an idle agent may earn, in episodes without a call of a tool."""
     late = heard[len(heard) // 2 :]
     before, after = by_talk(made, made.calibration), by_talk(made, late)
-    if after - before <= settings.idle_limit:
+    if after - before <= IDLE_LIMIT:
         return None
     return (
         f"the reward was {_mean(made.calibration):.2f} in calibration and {_mean(late):.2f} in "
         f"training, with {after - before:.2f} more of it from episodes without the calls of tools "
-        f"that the tasks need; allowed: {settings.idle_limit:g}."
+        f"that the tasks need; allowed: {IDLE_LIMIT:g}."
     )
 
 

@@ -151,7 +151,6 @@ def examine(
     seeds: Sequence[int],
     tools: Mapping[str, Tool],
     leaks: Leaks,
-    settings: SynthesisSettings,
 ) -> list[str]:
     """What is wrong, in words for the author, of the first check that fails; [] when all is well.
 
@@ -165,7 +164,7 @@ def examine(
             or _leaks(suite, tasks, leaks)
             or _conformance(suite, tasks[:CONFORMING])
             or _twin(suite, twin, tasks[:CONFORMING])
-            or _floors(suite, twin, tasks, settings)
+            or _floors(suite, twin, tasks)
         )
     except EngineError:
         raise
@@ -220,11 +219,9 @@ def _played(suite: Suite, task: Task) -> str:
     return json.dumps(to_json(performed(suite, task, actions)))
 
 
-def _floors(
-    suite: Suite, twin: Suite, tasks: Sequence[Task], settings: SynthesisSettings
-) -> list[str]:
+def _floors(suite: Suite, twin: Suite, tasks: Sequence[Task]) -> list[str]:
     """The floors, and the same episodes in another process, the last one first."""
-    measured = audit.measure(suite, tasks, settings)
+    measured = audit.measure(suite, tasks)
     if high := audit.too_high(measured):
         return high
     other = audit.difference(twin, [episode for floor in measured for episode in floor.episodes])

@@ -144,7 +144,7 @@ class Generation:
 
     def _checks(self, name: str, code: str, seeds: Seeds) -> list[str]:
         with self._fresh(name, code) as suite, self._fresh(f"{name}'", code) as twin:
-            return examine(suite, twin, seeds.checks, self.tools, self.leaks, self.settings)
+            return examine(suite, twin, seeds.checks, self.tools, self.leaks)
 
     def _go_on(
         self, capability: Capability, attempt: Attempt, name: str, seeds: Seeds
@@ -161,7 +161,7 @@ class Generation:
         tasks, ids = self._tasks(suite, seeds)
         made = Accepted(capability.name, name, attempt.code, tasks, tuple(played), ids)
         with self._fresh(f"{name}'", attempt.code) as fresh:
-            attempt.problems = audit.before_training(made, fresh, self.settings)
+            attempt.problems = audit.before_training(made, fresh)
         self.lab.drop_suite(name)
         self._load(name, attempt.code)
         return made
@@ -246,7 +246,7 @@ class Generation:
         why: str | None
         try:
             with self._fresh(f"{made.name}'", made.code) as fresh:
-                why = audit.after_training(made, used, fresh, heard, self.settings)
+                why = audit.after_training(made, used, fresh, heard)
         except SourceError as error:
             why = str(error)
         if why is not None:
