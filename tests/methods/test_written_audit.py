@@ -36,11 +36,12 @@ from trace_bench.llm.roles import Role, Roles
 from trace_bench.methods.looking.capabilities import Capability
 from trace_bench.methods.making import seeded
 from trace_bench.methods.trace import Trace
+from trace_bench.methods.trace.budget import Budget
 from trace_bench.methods.trace.generate import audit
 from trace_bench.methods.trace.generate.audit import Accepted, Episode, of_rollouts
 from trace_bench.methods.trace.generate.checks import Leaks
 from trace_bench.methods.trace.generate.generation import Commission, Generation
-from trace_bench.methods.trace.settings import Budget, SynthesisSettings, TraceSettings
+from trace_bench.methods.trace.settings import SynthesisSettings, TraceSettings
 from trace_bench.methods.trace.training import Job, Trained, assemble, train
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites

@@ -7,10 +7,10 @@ call has a name that is the same when the run is repeated. Because the steps tak
 whole budget, a checkpoint of a large run is not what a run with that smaller budget gives.
 
     method.py       the steps in order, and the plan, which is made from them
-    settings.py     every number with where it comes from; those of a route are in routing.py;
-                    3 who gets how many rollouts: one value, `Budget`
+    settings.py     every number with where it comes from; those of a route are in routing.py
 
     ../looking/     1 run training tasks and label what happened; 2 which capabilities are missing
+    budget.py       3 who gets how many rollouts: one value
     tasks.py        4 tasks of a capability: drawn (../making.py), written or selected
     calibrate.py      how hard drawn or written tasks are for the base agent
     generate/         a language model writes them

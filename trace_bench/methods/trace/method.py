@@ -18,9 +18,10 @@ from trace_bench.core.types import AgentSpec, Purpose, Task
 from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, planned
 from trace_bench.methods.looking.capabilities import Verdict
 from trace_bench.methods.trace import gates, training
+from trace_bench.methods.trace.budget import Budget
 from trace_bench.methods.trace.generate.questions import GENERATOR
 from trace_bench.methods.trace.routing import RouterData
-from trace_bench.methods.trace.settings import JOINT, Budget, TraceSettings
+from trace_bench.methods.trace.settings import JOINT, TraceSettings
 from trace_bench.methods.trace.tasks import Drawer, Made, source_of
 from trace_bench.methods.trace.training import Trained, assemble, jobs
 

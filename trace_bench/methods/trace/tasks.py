@@ -17,10 +17,11 @@ from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, ref
 from trace_bench.methods.looking.capabilities import Verdict
 from trace_bench.methods.making import GENERATOR, Mix, draw, generator
 from trace_bench.methods.trace import calibrate
+from trace_bench.methods.trace.budget import Budget
 from trace_bench.methods.trace.generate import questions
 from trace_bench.methods.trace.generate.checks import held_out
 from trace_bench.methods.trace.generate.generation import Commission, Generation
-from trace_bench.methods.trace.settings import Budget, TraceSettings
+from trace_bench.methods.trace.settings import TraceSettings
 
 Made = Mapping[str, tuple[Task, ...]]
 """The training tasks of each capability, in training order."""

@@ -15,7 +15,8 @@ from trace_bench.core.protocols import Lab, MethodPlan, Phase, TrainingJob
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AdapterRef, AgentSpec, Task
 from trace_bench.methods.making import interleave
-from trace_bench.methods.trace.settings import JOINT, Budget, TraceSettings
+from trace_bench.methods.trace.budget import Budget
+from trace_bench.methods.trace.settings import JOINT, TraceSettings
 
 
 @dataclass(frozen=True)
