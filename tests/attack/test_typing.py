@@ -138,10 +138,10 @@ REFUSED: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     ),
     "no factory": (["env=custom"], ["env.factory", "module:attribute"]),
     "a settings folder that is not there": (
-        ["--config-dir", "nope", *QUICK], ["/nope", "not found"],
+        ["--config-dir", "nope", *QUICK], ["--config-dir nope is not a folder"],
     ),
     "a settings folder that is a file": (
-        ["--config-dir", "plain.txt", *QUICK], ["/plain.txt", "not found"],
+        ["--config-dir", "plain.txt", *QUICK], ["--config-dir plain.txt is not a folder"],
     ),
     "a settings file with an open list": (
         ["--config-dir=own", "method=open_list"], ["open_list.yaml", "line 1"],

@@ -28,6 +28,7 @@ from trace_bench.core.types import (
     Turn,
     to_json,
 )
+from trace_bench.policies import precision
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.precision import DType
 from trace_bench.policies.routing.merge import Mixture
@@ -256,9 +257,10 @@ def test_the_gate_is_trained_on_target_tasks_and_charged(
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_with_rounded_products_the_samplers_rounding_does_not_move_the_gate(
-    refs: Any, dtype: DType
+    refs: Any, dtype: DType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its log-probabilities are off by 0.2: with exact products that is a change of the policy."""
+    monkeypatch.setattr(precision, "_quick", lambda device: True)  # slow without instructions
     acting = LocalPolicy(MODEL, batch=16, dtype=dtype)
     found = [gated(acting, refs, 300, dtype, off) for off in (0.0, -0.2)]
     acting.close()

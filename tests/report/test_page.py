@@ -211,7 +211,7 @@ def test_another_build_of_the_charting_library_can_be_used(
     page = report([runs / "random"], tmp_path / "r.html", "--plotly", str(own))
     found = re.search('id="data-plotly">([^<]*)<', page)
     assert found and gzip.decompress(base64.b64decode(found[1])) == own.read_bytes()
-    for wrong, why in ((tmp_path / "none.js", "cannot be read"), (runs, "cannot be read"),
+    for wrong, why in ((tmp_path / "none.js", "is not there"), (runs, "--plotly"),
                        (Path(__file__), "is no build of plotly.js")):  # fmt: skip
         given = [str(runs / "random"), "--out", str(tmp_path / "s.html"), "--plotly", str(wrong)]
         assert main(given) == 2
