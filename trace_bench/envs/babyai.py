@@ -213,6 +213,7 @@ class BabyAISuite(HasReference, HasMilestones, NumberedSuite):
 
     name = "babyai"
     image = "babyai"
+    forks = True
     tag_keys = ("requires",)
     sizes = SIZES
     typical = Typical(12, 30, 12, 0)

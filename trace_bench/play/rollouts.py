@@ -39,8 +39,10 @@ from trace_bench.core.types import (
     Trajectory,
     Turn,
 )
+from trace_bench.play import shards
 from trace_bench.play.steps import (
     Faults,
+    FaultsElsewhere,
     close,
     make,
     step_all,
@@ -93,13 +95,16 @@ class Batch:
 @dataclass(frozen=True)
 class Player:
     """Runs batches of episodes. `max_turns`: turns of the agent per episode; `max_tokens`: tokens
-    per turn; `faults`: keeps tracebacks of what ends episodes."""
+    per turn; `faults`: keeps tracebacks of what ends episodes. `shards`: parts of a batch,
+    `workers`: processes that play them (`play.shards`)."""
 
     policy: Policy
     suites: Suites
     max_turns: int = 20
     max_tokens: int = 96
     faults: Faults | None = None
+    shards: int = 1
+    workers: int = 1
 
     @property
     def repeats(self) -> bool:
@@ -110,7 +115,25 @@ class Player:
         """Runs the batch and returns the trajectories in its order. `on_episode(i, trajectory)` is
         called when an episode ends, in the order in which they end."""
         self.policy.load(batch.agent)
-        return _Playing(self, batch, on_episode).play()
+        if self.shards == 1:
+            return _Playing(self, batch, on_episode).play()
+        done: dict[int, Trajectory] = {}
+
+        def ended(place: int, trajectory: Trajectory) -> None:
+            done[place] = trajectory
+            if on_episode is not None:
+                on_episode(place, trajectory)
+
+        def part(places: Sequence[int], tell: shards.Ended, fault: shards.Fault) -> None:
+            own = replace(self, faults=None if self.faults is None else FaultsElsewhere(fault))
+            _Playing(own, batch.only(places), lambda i, t: tell(places[i], t)).play()
+
+        fault = (lambda *_: None) if self.faults is None else self.faults.keep
+        suites = {id(suite): suite for suite in map(self.suites.of, batch.tasks)}.values()
+        workers = self.workers if all(suite.forks for suite in suites) else 1
+        parts = shards.divided(batch.tasks, self.shards)
+        shards.play(parts, workers, part, ended, fault)
+        return [done[i] for i in range(len(batch))]
 
 
 Choice = str | Mixture | None  # an adapter's name, a weighted sum, or the base model

@@ -6,7 +6,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -152,21 +152,39 @@ class Faults:
             return
         place = traceback.extract_tb(error.__traceback__)[-1]
         kind = f"{type(error).__name__} {place.filename}:{place.lineno}"
-        if kind in self._kinds or len(self._kinds) >= MOST:
+        if kind in self._kinds:
             return
         text = without_password("".join(traceback.format_exception(error)))
+        self.keep(kind, f"{task.id}, lost at the boundary {boundary}:\n{text}\n")
+
+    def keep(self, kind: str, text: str) -> None:
+        """Writes a text unless one of its kind is there."""
+        if kind in self._kinds or len(self._kinds) >= MOST:
+            return
         with disk_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open(
                 "a" if self._kinds else "w", encoding="utf-8", errors="replace"
             ) as file:
-                file.write(f"{task.id}, lost at the boundary {boundary}:\n{text}\n")
+                file.write(text)
         self._kinds.add(kind)
 
     @property
     def where(self) -> str:
         """The file as the end of a message; empty if this start has written none."""
         return f" Tracebacks: {self.path}." if self._kinds else ""
+
+
+class FaultsElsewhere(Faults):
+    """Tells kind and text of each cause once, to be kept by another."""
+
+    def __init__(self, tell: Callable[[str, str], None]) -> None:
+        super().__init__(Path())
+        self._tell = tell
+
+    def keep(self, kind: str, text: str) -> None:
+        self._kinds.add(kind)
+        self._tell(kind, text)
 
 
 def with_guidance(messages: Sequence[Message], guidance: str) -> tuple[Message, ...]:

@@ -81,6 +81,7 @@ class LocalPolicy(RanksLabels, ShowsState):
         check_device(device)
         model, tokenizer = load_model(model_path, device, dtype)
         self.capacity = batch
+        self.forks = device == "cpu"
         self.context: int = context_of(model.config, context)
         self.chat = Chat(tokenizer, str(model_path), thinking)
         self._model = model

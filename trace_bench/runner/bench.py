@@ -25,7 +25,7 @@ from trace_bench.core.store import write_json
 from trace_bench.core.types import Message, Step, Task
 from trace_bench.llm.roles import Roles
 from trace_bench.play.steps import close, make, step_all
-from trace_bench.play.suites import about_of, splits_of, tags, tasks_of
+from trace_bench.play.suites import about_of, name_of, splits_of, tags, tasks_of
 from trace_bench.runner.ahead import Stage, stages_of
 from trace_bench.runner.beginning import beginning_of, check_beginning
 from trace_bench.runner.build import (
@@ -120,6 +120,7 @@ def check_built(bench: Bench, new: bool) -> None:
     """Raises UserError for errors that only the built parts can show. Slow checks are made for a
     `new` run only."""
     check_needs(bench.plan, bench.parts, bench.suite, bench.trainer, bench.policy)
+    _check_shards(bench)
     if new:
         _check_turns(bench)
     if bench.plan.trains:
@@ -134,6 +135,24 @@ def _check_turns(bench: Bench) -> None:
     )
     for line in filter(None, found):
         bench.log(line)
+
+
+def _check_shards(bench: Bench) -> None:
+    """Raises UserError for a policy whose batches cannot be divided; logs that one process plays
+    all parts."""
+    settings = bench.settings.policy
+    if settings.shards > 1 and not bench.policy.forks:
+        raise UserError(
+            f"policy.shards={settings.shards} divides the batches of a policy that works in forks "
+            f"of this process, which policy={bench.parts['policy'].label} with policy.device="
+            f"{settings.device} does not; allowed there: 1. Change `policy.shards`."
+        )
+    if settings.workers > 1 and not bench.suite.forks:
+        bench.log(
+            f"policy.workers={settings.workers}, but one process plays all episodes of "
+            f"{name_of(bench.suite)}, whose environments do not work in a fork of this process "
+            "(Suite.forks; none in a sandbox does)"
+        )
 
 
 def acting_model(bench: Bench) -> str:

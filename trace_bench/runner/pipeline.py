@@ -191,6 +191,8 @@ def _execute(
         settings.policy.max_turns,
         settings.policy.max_tokens,
         Faults(folder / FAULTS),
+        settings.policy.shards,
+        settings.policy.workers,
     )
     points = checkpoints(settings, bench.plan)
     evaluation = Evaluation(

@@ -137,6 +137,7 @@ def of_part(chosen: PartSettings, part: Part) -> dict[str, Any]:
         f.name: to_json(getattr(chosen, f.name))
         for f in dataclasses.fields(chosen)
         if f.name not in NOT_NAMED
+        and f.metadata.get("identity", True)
         and (getattr(chosen, f.name) != f.default or not f.metadata.get("later"))
     }
     options = part.factory.identity(part.options)

@@ -70,6 +70,11 @@ class PolicySettings(PartSettings):
     """CPU threads of this process (policy=local, trainer=local); another count changes rounding, so
     it belongs to the run. A second one gains the tiny model some 15 %, and costs it much more than
     that when another program needs the core."""
+    shards: int = field(default=1, metadata=number(1, 1024) | LATER)
+    """Into how many parts of whole groups a call's episodes are divided, each played as a batch of
+    its own (policy=local on a CPU). It changes rounding, so it belongs to the run."""
+    workers: int = field(default=1, metadata=number(1, 1024) | PLACE)
+    """Processes that play these parts, at most policy.shards; any number gives the same bytes."""
     context: int | None = field(default=None, metadata=number(2))
     """Tokens of one episode; null: what the model can hold, at most 1024 (policy=local), or what
     the servers have (trainer=verl needs it given)."""
@@ -88,6 +93,14 @@ class PolicySettings(PartSettings):
     """Whether the model is to think before it answers, for templates with `enable_thinking`; null:
     as the template does by itself. Thoughts stay in the conversation that the model reads
     (policy=local, trainer=verl); nobody else sees them."""
+
+    def __post_init__(self) -> None:
+        if self.workers > self.shards:
+            raise UserError(
+                f"policy.workers={self.workers} has {self.shards} parts to play; allowed: at most "
+                f"policy.shards={self.shards}. Change `policy.shards`, which belongs to the run, "
+                "or `policy.workers`."
+            )
 
 
 @dataclass(frozen=True)

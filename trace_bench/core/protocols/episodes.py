@@ -72,15 +72,17 @@ class Suite:
 
     What the class says before a suite is made. image: the container image for sandbox=docker.
     lists_tasks_here: it needs no extra packages, so its tasks can be listed in this process even
-    when its episodes run in a sandbox. larger: maps a training split to one with more tasks of the
-    same kind. tag_keys: the keys of a task's data under which it lists, as words, what the task
-    needs or is about; a report filters by them, nothing is computed from them. typical: for the
-    estimates of `dry_run=true`."""
+    when its episodes run in a sandbox. forks: its environments behave the same in a fork of this
+    process, as they share no connection, process or thread (`policy.workers`). larger: maps a
+    training split to one with more tasks of the same kind. tag_keys: the keys of a task's data
+    under which it lists, as words, what the task needs or is about; a report filters by them,
+    nothing is computed from them. typical: for the estimates of `dry_run=true`."""
 
     name: str  # "toolsandbox"
     variant: str  # "embedded"
     image: str | None = None
     lists_tasks_here: bool = False
+    forks: bool = False
     larger: Mapping[str, str] = MappingProxyType({})
     tag_keys: tuple[str, ...] = ()
     typical: Typical | None = None
@@ -217,13 +219,14 @@ class Policy:
     always give the same turns (a server's answers depend on its other load). What the class says:
     `scripted`: it has no weights, so nothing can be trained on its turns. `at_servers`: its turns
     come from the servers in its setting `base_url`; the setting `key_env` names the environment
-    variable with the API key. `context`: the most tokens of an episode, of a policy that knows
-    `first_prompt`."""
+    variable with the API key. `forks`: it works the same in a fork of this process. `context`: the
+    most tokens of an episode, of a policy that knows `first_prompt`."""
 
     capacity: int
     repeatable: bool
     scripted: bool = False
     at_servers: bool = False
+    forks: bool = False
     context: int | None = None
 
     @abstractmethod

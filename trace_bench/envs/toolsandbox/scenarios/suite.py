@@ -102,6 +102,7 @@ class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains)
     variant = "embedded"
     image = "base"
     lists_tasks_here = True
+    forks = True
     larger = MappingProxyType({"train": "train_large"})
     tag_keys = ("requires",)
     typical = Typical(2.5, 75, 12, 0)  # the tiny agent's means
