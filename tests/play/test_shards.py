@@ -103,7 +103,7 @@ def kill() -> None:
     ("ends", "kind", "said"),
     [
         (refuse, UserError, "^adapter 'a' is not there. Change `agent`.$"),
-        (lambda: {}[3], RuntimeError, "(?s)policy.workers.*KeyError: 3"),
+        (lambda: int("x"), RuntimeError, "(?s)policy.workers.*ValueError: "),
         (kill, UserError, "ended by itself .-9.*policy.workers"),
     ],
 )
