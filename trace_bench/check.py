@@ -21,7 +21,7 @@ from pathlib import Path
 from trace_bench.core.command import command, told
 from trace_bench.core.errors import UserError, outlasting
 from trace_bench.core.protocols import Suite
-from trace_bench.envs.check import Line, check
+from trace_bench.envs.check import Checked, check
 from trace_bench.play.suites import DEMO, chosen_of, in_both, splits_of, tasks_of
 from trace_bench.runner.build import make_suite, run_context
 from trace_bench.settings.compose import compose, take
@@ -57,10 +57,10 @@ def _check(arguments: list[str]) -> int:
         return 0 if report.ok else 1
 
 
-def _apart(suite: Suite, settings: Settings) -> Line:
+def _apart(suite: Suite, settings: Settings) -> Checked:
     """Whether the run's splits share no task; a split that the suite lacks is left out, and one
     that serves two purposes is looked at once. Counts the pairs of splits that pass."""
-    env, line = settings.env, Line("the splits share no task (pairs of splits)")
+    env, line = settings.env, Checked("the splits share no task (pairs of splits)")
     used = dict.fromkeys((env.train_split, env.dev_split, settings.evaluation.split, DEMO))
     there = splits_of(suite)
     for first, second in combinations([name for name in used if name in there], 2):

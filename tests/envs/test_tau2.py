@@ -28,7 +28,7 @@ from trace_bench.envs.tau2 import data as tau2_data
 from trace_bench.envs.tau2 import world as tau2_world
 from trace_bench.envs.tau2.data import load
 from trace_bench.envs.tau2.suite import Tau2Suite
-from trace_bench.envs.tau2.world import AGENT, Shared, Toolbox
+from trace_bench.envs.tau2.world import AGENT, DomainTools, Shared
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy, plausible
 from trace_bench.settings.compose import compose
 
@@ -95,7 +95,7 @@ class Whole(dict[str, Any]):
         super().__init__(pickle.loads(self.frozen[id(base)]))
 
 
-def sequences(suite: Tau2Suite, toolbox: Toolbox) -> list[tuple[Any, list[tuple[str, dict]]]]:
+def sequences(suite: Tau2Suite, toolbox: DomainTools) -> list[tuple[Any, list[tuple[str, dict]]]]:
     """Calls by task: those of every third task, then random ones with ids of the real database. A
     full copy and its hash take about a second a task."""
     domain, out = suite.variant, []
@@ -117,7 +117,7 @@ def sequences(suite: Tau2Suite, toolbox: Toolbox) -> list[tuple[Any, list[tuple[
     return out
 
 
-def _values(domain: str, toolbox: Toolbox) -> dict[str, list[str]]:
+def _values(domain: str, toolbox: DomainTools) -> dict[str, list[str]]:
     raw = json.loads(tau2_data._read(toolbox.data.folder / "db.json.gz"))
     return {table.rstrip("s"): sorted(records) for table, records in raw.items()}
 
@@ -137,7 +137,7 @@ def test_shared_databases_behave_as_full_copies(
 ) -> None:
     suite, shared = suites[domain], suites[domain]._toolbox
     before = shared.world({"id": "before"}).hash()
-    whole = Toolbox(load(domain))
+    whole = DomainTools(load(domain))
     changed = 0
     seen: dict[str, str] = {}  # the port's hash -> our changes
     for task, calls in sequences(suite, shared):

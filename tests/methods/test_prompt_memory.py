@@ -18,7 +18,7 @@ from trace_bench.core.protocols import PlannedRun
 from trace_bench.core.types import AgentSpec, Message, Purpose
 from trace_bench.llm.client import LLMError, NoUsableAnswer
 from trace_bench.methods.gepa.reflectors import CONDITION, ERROR, PARTS, POOL
-from trace_bench.methods.memory import Line, about, drawn, edited
+from trace_bench.methods.memory import Lesson, about, drawn, edited
 
 NAMES = ("training_free_grpo", "ace")
 
@@ -116,10 +116,10 @@ def test_rounds_are_whole_where_there_are_few_tasks() -> None:
 
 
 def test_edits() -> None:
-    memory = (Line("A.", helped=1), Line("B.", harmed=1), Line("C."))
+    memory = (Lesson("A.", helped=1), Lesson("B.", harmed=1), Lesson("C."))
     assert [x.text for x in edited(memory, {"add": ["D.", "D.", " A. "]}, 3)] == ["A.", "C.", "D."]
     assert edited(memory, {"add": [], "remove": [1, 9]}, 3) == memory[1:]
-    assert edited(memory, {"add": [], "helped": [2, 2]}, 3)[1] == Line("B.", 2, 1)
+    assert edited(memory, {"add": [], "helped": [2, 2]}, 3)[1] == Lesson("B.", 2, 1)
 
 
 def test_lines_are_drawn_for_what_was_noticed() -> None:

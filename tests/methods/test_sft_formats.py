@@ -19,15 +19,15 @@ from trace_bench.core.types import AgentSpec
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.methods.sft import Sft
 from trace_bench.methods.sft.formats import read
-from trace_bench.methods.sft.formats.found import Found
-from trace_bench.methods.sft.method import SftSettings, World, others
+from trace_bench.methods.sft.formats.found import Dialogue
+from trace_bench.methods.sft.method import Fitting, SftSettings, others
 from trace_bench.results.__main__ import main
 from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.trainers.local import LocalTrainer
 from trace_bench.trainers.settings import TrainerSettings
 
 SUITE = EmbeddedSuite()
-WORLD = World(SUITE, SUITE.tasks("train")[:12])
+WORLD = Fitting(SUITE, SUITE.tasks("train")[:12])
 TALK: dict[str, Any] = {
     "messages": [
         {"role": "developer", "content": "Use the tools."},
@@ -128,7 +128,7 @@ def called(name: str, arguments: str) -> dict[str, Any]:
     return {"id": "z", "function": {"name": name, "arguments": arguments}}
 
 
-def with_call(found: Found, call: dict[str, Any]) -> Found:
+def with_call(found: Dialogue, call: dict[str, Any]) -> Dialogue:
     more = {"role": "assistant", "content": "", "tool_calls": [call]}
     return replace(found, messages=(*found.messages, more))
 

@@ -446,7 +446,7 @@ def test_the_log_has_no_contents(served: Served) -> None:
 def test_a_tool_call_is_an_answer_of_its_own(place: Path) -> None:
     """The shape of a turn with a call, which a random model never makes."""
     from trace_bench.core.types import Turn
-    from trace_bench.serve.completion import Shape
+    from trace_bench.serve.completion import AnswerShape
     from trace_bench.serve.hold import answer_of
     from trace_bench.serve.request import ChatRequest
 
@@ -455,7 +455,7 @@ def test_a_tool_call_is_an_answer_of_its_own(place: Path) -> None:
     turn = Turn((), {"role": "assistant", "content": "", "tool_calls": [call]}, (1,), (2, 3))
     chat = LocalPolicy(place / "model", batch=1).chat
     answer = answer_of(turn, 7, ChatRequest(model="agent", messages=()), chat)
-    shape = Shape("agent")
+    shape = AnswerShape("agent")
     whole = shape.whole([answer])["choices"][0]
     assert whole["finish_reason"] == "tool_calls"
     assert whole["message"]["tool_calls"][0]["function"] == call["function"]

@@ -33,7 +33,7 @@ class Broken(Exception):
 
 
 @dataclass
-class Line:
+class Checked:
     """One check over all tasks; `faults`: the tasks that failed it, and how."""
 
     name: str
@@ -46,7 +46,7 @@ class Report:
     """The results of all checks, and the upper and lower bound: the mean score of the reference
     trajectories and of an agent that sends empty messages. `notes`: what is no fault."""
 
-    lines: list[Line]
+    lines: list[Checked]
     reference: float | None  # None where there are none
     idle: float
     notes: list[str] = field(default_factory=list)
@@ -70,7 +70,7 @@ def check(suite: Suite, tasks: Sequence[Task]) -> Report:
     """Runs every check on every task. Raises UserError if there are no tasks."""
     lines, parts = list(_lines(suite, tasks, False)), _parts(suite)
     odd = [fault for part, kind in parts for fault in members.faults(part, kind)]
-    lines.insert(0, Line("members of the classes are what their names say", len(parts), odd))
+    lines.insert(0, Checked("members of the classes are what their names say", len(parts), odd))
     best = _mean(suite, tasks, suite.reference) if isinstance(suite, HasReference) else None
     remarks = [note for part, kind in parts for note in members.notes(part, kind)]
     return Report(lines, best, _mean(suite, tasks, idle_actions), remarks)
@@ -93,7 +93,7 @@ def first_fault(suite: Suite, tasks: Sequence[Task]) -> str | None:
     return None
 
 
-def _lines(suite: Suite, tasks: Sequence[Task], stop: bool) -> Iterator[Line]:
+def _lines(suite: Suite, tasks: Sequence[Task], stop: bool) -> Iterator[Checked]:
     """One check after the other; with `stop` a check ends at its first fault."""
     if not tasks:
         raise UserError("no tasks to check; change the setting `limit` or `split`")
@@ -113,7 +113,7 @@ def _lines(suite: Suite, tasks: Sequence[Task], stop: bool) -> Iterator[Line]:
         ("close may be called twice", _close),
     ]
     for name, run in checks:
-        line = Line(name)
+        line = Checked(name)
         for task in tasks:
             try:
                 run(suite, task)

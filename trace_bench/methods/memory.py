@@ -80,7 +80,7 @@ class TrainingFreeSettings(MemorySettings):
 
 
 @dataclass(frozen=True)
-class Line:
+class Lesson:
     """A line of the memory, and how often it was seen to help and to do harm."""
 
     text: str
@@ -89,14 +89,14 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Seen:
+class Rated:
     """An attempt that was not lost, and its reward."""
 
     trajectory: Trajectory
     reward: float
 
 
-Memory = tuple[Line, ...]
+Memory = tuple[Lesson, ...]
 
 
 class Remembering(Method):
@@ -106,11 +106,11 @@ class Remembering(Method):
         self.settings = settings
 
     @abstractmethod
-    def shown(self, seen: Sequence[Seen]) -> list[list[Seen]]:
+    def shown(self, seen: Sequence[Rated]) -> list[list[Rated]]:
         """The attempts of a round, as they are shown to the writer together."""
 
     @abstractmethod
-    def program(self, memory: Memory, seen: Sequence[Seen], rng: random.Random) -> dict[str, Any]:
+    def program(self, memory: Memory, seen: Sequence[Rated], rng: random.Random) -> dict[str, Any]:
         """What the program in the writer's place answers."""
 
     rules: tuple[str, str]  # what the writer sees, and what it is to do
@@ -139,7 +139,7 @@ class Remembering(Method):
                 purpose=Purpose.PROMPT,
             )
             seen = [
-                Seen(t, float(getattr(t.score, self.settings.reward)))
+                Rated(t, float(getattr(t.score, self.settings.reward)))
                 for t in played
                 if t.score is not None and t.failure is None
             ]
@@ -171,7 +171,7 @@ class Remembering(Method):
         )
 
     def _written(
-        self, lab: Lab, call: str, memory: Memory, seen: Sequence[Seen]
+        self, lab: Lab, call: str, memory: Memory, seen: Sequence[Rated]
     ) -> Mapping[str, Any]:
         limit = lab.prompt_limit(ROLE)
         if limit is None:
@@ -213,9 +213,9 @@ class TrainingFreeGrpo(Remembering):
     def asked(self) -> int:
         return self.settings.tasks
 
-    def shown(self, seen: Sequence[Seen]) -> list[list[Seen]]:
+    def shown(self, seen: Sequence[Rated]) -> list[list[Rated]]:
         """The groups whose rewards differ, the best attempt first."""
-        groups: dict[str, list[Seen]] = {}
+        groups: dict[str, list[Rated]] = {}
         for one in seen:
             groups.setdefault(one.trajectory.task, []).append(one)
         return [
@@ -224,7 +224,7 @@ class TrainingFreeGrpo(Remembering):
             if len({s.reward for s in group}) > 1
         ]
 
-    def program(self, memory: Memory, seen: Sequence[Seen], rng: random.Random) -> dict[str, Any]:
+    def program(self, memory: Memory, seen: Sequence[Rated], rng: random.Random) -> dict[str, Any]:
         """Adds a line about what is seen in the worse attempts alone, and keeps the lines about it:
         where there are too many, those go that were seldom about what tells attempts apart."""
         middle = sum(s.reward for s in seen) / len(seen)
@@ -245,11 +245,11 @@ class Ace(Remembering):
         "done wrong.",
     )
 
-    def shown(self, seen: Sequence[Seen]) -> list[list[Seen]]:
+    def shown(self, seen: Sequence[Rated]) -> list[list[Rated]]:
         """All of a round, the worst first."""
         return [sorted(seen, key=lambda s: s.reward)] if seen else []
 
-    def program(self, memory: Memory, seen: Sequence[Seen], rng: random.Random) -> dict[str, Any]:
+    def program(self, memory: Memory, seen: Sequence[Rated], rng: random.Random) -> dict[str, Any]:
         """Counts a line as helpful where more than half of the attempts that it is about went well,
         and adds one about what is seen in failed attempts."""
         noticed = [(symptoms(conversation(s.trajectory)), s.reward) for s in seen]
@@ -286,7 +286,7 @@ def edited(memory: Memory, answer: Mapping[str, Any], most: int) -> Memory:
     ]
     texts = {line.text for line in kept}
     new = dict.fromkeys(" ".join(text.split()) for text in answer["add"])
-    kept += [Line(text) for text in new if text and text not in texts]
+    kept += [Lesson(text) for text in new if text and text not in texts]
     while len(kept) > most:
         kept.remove(min(kept, key=lambda line: line.helped - line.harmed))
     return tuple(kept)

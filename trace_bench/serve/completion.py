@@ -26,7 +26,7 @@ class Completion:
 
 
 @dataclass(frozen=True)
-class Shape:
+class AnswerShape:
     """The constant parts of one answer's JSON."""
 
     model: str

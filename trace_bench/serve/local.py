@@ -9,7 +9,7 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.policies.engine.guide import BadSchema, Guide
-from trace_bench.serve.completion import Completion, Shape
+from trace_bench.serve.completion import AnswerShape, Completion
 from trace_bench.serve.engine import Event, LocalEngine, Ticket, full
 from trace_bench.serve.hold import Hold, sayable
 from trace_bench.serve.request import ChatRequest, Model, Refused
@@ -27,12 +27,12 @@ class Local:
             async for index, event in events:
                 if isinstance(event, Completion):
                     answers[index] = event
-        return Shape(ask.model).whole([answers[i] for i in range(ask.n)])
+        return AnswerShape(ask.model).whole([answers[i] for i in range(ask.n)])
 
     async def events(
         self, ask: ChatRequest, model: Model, note: dict[str, Any]
     ) -> AsyncGenerator[bytes, None]:
-        shape = Shape(ask.model)
+        shape = AnswerShape(ask.model)
         said: dict[int, str] = {}
         answers: list[Completion] = []
         async with aclosing(self._ask(ask, model, note)) as found:

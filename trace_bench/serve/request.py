@@ -82,19 +82,19 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class _Function:
+class _RequestFunction:
     name: Text
     arguments: str | None = None
 
 
 @dataclass(frozen=True)
 class _Call:
-    function: _Function
+    function: _RequestFunction
     id: str = ""
 
 
 @dataclass(frozen=True)
-class _Said:
+class _RequestMessage:
     """A message as clients send it."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -110,12 +110,12 @@ class _Named:
 
 
 @dataclass(frozen=True)
-class _Tool:
+class _RequestTool:
     function: _Named
 
 
 @dataclass(frozen=True)
-class Format:
+class ResponseFormat:
     """The form of an answer, as given."""
 
     type: Literal["text", "json_object", "json_schema"]
@@ -136,7 +136,7 @@ class ChatRequest:
     model: str
     messages: tuple[Message, ...]
     tools: tuple[Tool, ...] = ()
-    tool_choice: Literal["auto", "none", "required"] | _Tool = "auto"
+    tool_choice: Literal["auto", "none", "required"] | _RequestTool = "auto"
     temperature: Annotated[float, Meta(ge=0, le=2)] = 1.0
     top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     n: Annotated[int, Meta(ge=1, le=16)] = 1
@@ -148,7 +148,7 @@ class ChatRequest:
     seed: Annotated[int, Meta(ge=-(2**63) + 1, le=2**63 - 1)] | None = None
     stream: bool = False
     stream_options: _StreamOptions = _StreamOptions()
-    response_format: Format = Format("text")
+    response_format: ResponseFormat = ResponseFormat("text")
     presence_penalty: Zero = 0.0
     frequency_penalty: Zero = 0.0
     logit_bias: Annotated[dict[str, float], Meta(max_length=0)] = field(default_factory=dict)
@@ -194,8 +194,8 @@ def parse(body: bytes, limits: Limits, most: int) -> ChatRequest:
         raise Refused(400, "the body must be a JSON object")
     try:
         ask = convert({k: v for k, v in data.items() if v is not None}, ChatRequest)
-        shaped(ask.messages, _Said, "messages")
-        shaped(ask.tools, _Tool, "tools")
+        shaped(ask.messages, _RequestMessage, "messages")
+        shaped(ask.tools, _RequestTool, "tools")
         for name, shape in (("tools", ask.tools), ("response_format", ask.schema)):
             if shape and (fault := fault_of(shape, SHAPES)):
                 raise Unreadable(f"`{name}`: {fault}")

@@ -36,14 +36,14 @@ Record = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class _Function:
+class _RecordedFunction:
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class _Tool:
-    function: _Function
+class _RecordedTool:
+    function: _RecordedFunction
 
 
 def splits_in(folder: Path) -> list[str]:
@@ -85,7 +85,7 @@ def read_record(data: Any, where: str) -> Record:
         raise _wrong(where, "it has no `uuid`, a printable text")
     try:
         messages_of(data.get("messages"))
-        shaped(data.get("tools"), _Tool, "tools")
+        shaped(data.get("tools"), _RecordedTool, "tools")
     except Unreadable as error:
         raise _wrong(where, str(error)) from error
     record: Record = {"uuid": str(identity), "messages": data["messages"], "tools": data["tools"]}

@@ -12,9 +12,9 @@ from trace_bench.core.protocols import Ask, Env
 from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task, Tool
 from trace_bench.envs.tau2.data import policy_text
 from trace_bench.envs.tau2.judge import judge
-from trace_bench.envs.tau2.score import MadeCall, Played, assertions, score
+from trace_bench.envs.tau2.score import MadeCall, TauEpisode, assertions, score
 from trace_bench.envs.tau2.user import STOPS, AskedUser, ScriptedCustomer, User
-from trace_bench.envs.tau2.world import AGENT, USER, Tau2World, ToolAnswer, Toolbox, failed
+from trace_bench.envs.tau2.world import AGENT, USER, DomainTools, Tau2World, ToolAnswer, failed
 
 MOST_ERRORS = 10  # failed calls of agent and user; the benchmark then ends the episode
 
@@ -40,7 +40,7 @@ class Tau2Env(Env):
 
     def __init__(
         self,
-        toolbox: Toolbox,
+        toolbox: DomainTools,
         gold: Callable[[str], str],
         solo: bool,
         ask: Ask | None,
@@ -96,7 +96,7 @@ class Tau2Env(Env):
 
     def score(self) -> Score:
         """The score of the current state: 0 unless the agent or the user has ended the episode."""
-        ended = Played(self._world, self._said, self._calls, self._stopped, self._judged)
+        ended = TauEpisode(self._world, self._said, self._calls, self._stopped, self._judged)
         found = score(self._record, ended, self._gold(self._record["id"]))
         if self._solo or not self._user.faults:
             return found

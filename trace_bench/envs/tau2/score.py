@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trace_bench.core.types import Milestone, Score
-from trace_bench.envs.tau2.world import AGENT, USER, Tau2World, Toolbox, environment
+from trace_bench.envs.tau2.world import AGENT, USER, DomainTools, Tau2World, environment
 
 SCORING = "2"  # of the rules below; recorded in every run. 1 scored episodes that were cut off
 BASIS = ("DB", "COMMUNICATE")  # of tasks that name none
@@ -24,7 +24,7 @@ class MadeCall:
 
 
 @dataclass(frozen=True)
-class Played:
+class TauEpisode:
     """What an episode leaves behind. `sent`: every text of the agent, also beside tool calls.
     `calls`: of both sides. `stopped`: whether the agent or the user ended it; what was cut off, by
     whatever limit, scores 0. `judged`: for each assertion in natural language, whether it holds;
@@ -56,7 +56,7 @@ def assertions(record: Mapping[str, Any]) -> list[str]:
     return list(criteria_of(record).get("nl_assertions") or ())
 
 
-def score(record: Mapping[str, Any], ended: Played, gold: str) -> Score:
+def score(record: Mapping[str, Any], ended: TauEpisode, gold: str) -> Score:
     """The episode's score: 1 if all parts of the reward basis hold, else 0. `gold`: how the task's
     own actions change the database (see `gold_changes`)."""
     criteria, rests_on = criteria_of(record), basis(record)
@@ -103,7 +103,7 @@ def untold(criteria: Mapping[str, Any], sent: Sequence[str]) -> list[str]:
     return [info for info in wanted if not any(info.lower() in text for text in texts)]
 
 
-def gold_changes(record: Mapping[str, Any], toolbox: Toolbox) -> str:
+def gold_changes(record: Mapping[str, Any], toolbox: DomainTools) -> str:
     """How the task's own actions change the database, including tool errors; "" for a task whose
     score does not depend on the database."""
     if "DB" not in basis(record):

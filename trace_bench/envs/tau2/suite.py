@@ -19,7 +19,7 @@ from trace_bench.envs.tau2.env import Tau2Env
 from trace_bench.envs.tau2.judge import PROMPT_VERSION as JUDGE_VERSION
 from trace_bench.envs.tau2.score import SCORING, assertions, gold_changes
 from trace_bench.envs.tau2.user import PROMPT_VERSION
-from trace_bench.envs.tau2.world import Toolbox
+from trace_bench.envs.tau2.world import DomainTools
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Tau2Suite(HasReference, HasChecklist):
         return self._user == "llm" or self._judge is not None
 
     @cached_property
-    def _toolbox(self) -> Toolbox:
-        return Toolbox(self._data)
+    def _toolbox(self) -> DomainTools:
+        return DomainTools(self._data)
 
     @cached_property
     def _gold(self) -> Callable[[str], str]:

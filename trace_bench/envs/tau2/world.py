@@ -40,7 +40,7 @@ def failed(why: str) -> ToolAnswer:
     return ToolAnswer(f"Error: {why}", failed=True)
 
 
-class Toolbox:
+class DomainTools:
     """A domain's tools by side and name, with their schemas; shared by all its episodes."""
 
     def __init__(self, data: DomainData) -> None:
@@ -103,7 +103,7 @@ class Toolbox:
 class Tau2World:
     """One episode's state: `store` holds the databases, `context` points to it."""
 
-    toolbox: Toolbox
+    toolbox: DomainTools
     store: Any
     context: contextvars.Context
 

@@ -13,7 +13,7 @@ from trace_bench.core.chat import answer_call, read_call
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Ask, Env
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task, Tool
-from trace_bench.envs.toolsandbox_official.stage import Stage
+from trace_bench.envs.toolsandbox_official.stage import Scenarios
 from trace_bench.envs.user_faults import CarefulAsk
 
 MOST_CALLS = 4  # in one message: the package tries them in every order, which grows as n!
@@ -29,7 +29,7 @@ class OfficialEnv(Env):
     error message instead of ending the scenario with 0, and so are more than `MOST_CALLS` at once.
     """
 
-    def __init__(self, stage: Stage, ask: Ask | None) -> None:
+    def __init__(self, stage: Scenarios, ask: Ask | None) -> None:
         self._stage = stage
         self._ask = CarefulAsk(ask, ()) if ask is not None else None
         self._live = False

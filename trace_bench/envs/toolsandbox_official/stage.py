@@ -42,7 +42,7 @@ RAPID_TOOLS = frozenset(
 RAPID_KEY = "RAPID_API_KEY"
 
 
-class Stage:
+class Scenarios:
     """All scenarios, and `playing`, which gives one episode the package's global state."""
 
     def __init__(self, source: str | None) -> None:

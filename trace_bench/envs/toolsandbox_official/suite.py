@@ -12,7 +12,7 @@ from trace_bench.core.protocols import RunContext, Suite, Typical
 from trace_bench.core.types import Task
 from trace_bench.envs.toolsandbox.tools.augment import Augmentation
 from trace_bench.envs.toolsandbox_official.env import OfficialEnv
-from trace_bench.envs.toolsandbox_official.stage import COMMIT, RAPID_KEY, SUFFIXES, Stage
+from trace_bench.envs.toolsandbox_official.stage import COMMIT, RAPID_KEY, SUFFIXES, Scenarios
 
 SPLITS = ("train", "dev", "test", "base")
 
@@ -34,7 +34,7 @@ class OfficialSuite(Suite):
     ) -> None:
         self._user = "scripted" if run.ask is None else "llm"
         self._augmentation, self._ask = augmentation, run.ask
-        self._stage = Stage(source)
+        self._stage = Scenarios(source)
         keyed = RAPID_KEY in os.environ
         self._left_out = [] if keyed else [b for b in self._stage.bases if self._stage.needs_key(b)]
 

@@ -35,7 +35,7 @@ from trace_bench.core.protocols import (
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Message, Task, Tool
 from trace_bench.methods.sft.formats import read
-from trace_bench.methods.sft.formats.found import Found
+from trace_bench.methods.sft.formats.found import Dialogue
 from trace_bench.methods.tuning import HERE, PAGE, Tuning, TuningSettings
 from trace_bench.play.steps import with_guidance
 
@@ -128,7 +128,7 @@ def _conversations(
     return others(
         Path(settings.data),
         settings.demonstrations,
-        lambda: World(lab.suite, tasks),
+        lambda: Fitting(lab.suite, tasks),
         lab.log,
     )
 
@@ -172,14 +172,14 @@ def own(count: int, seed: int) -> Iterator[Conversation]:
 
 
 def others(
-    place: Path, count: int, of: Callable[[], World], log: Callable[[str], None]
+    place: Path, count: int, of: Callable[[], Fitting], log: Callable[[str], None]
 ) -> Iterator[Conversation]:
     """The first `count` conversations of a file or folder that can be demonstrations in the world
     `of`, which is opened where one is needed. Raises UserError if none can."""
     used = 0
     refused: Counter[str] = Counter()
     first: dict[str, str] = {}
-    world: World | None = None
+    world: Fitting | None = None
     for found in read(place):
         if found.general:
             talk: Conversation | str = (found.messages, found.tools or ())
@@ -202,13 +202,13 @@ def others(
 
 
 @dataclass(frozen=True)
-class World:
+class Fitting:
     """What a conversation must fit: the run's suite and training tasks."""
 
     suite: Suite
     tasks: Sequence[Task]
 
-    def fits(self, found: Found) -> Conversation | str:
+    def fits(self, found: Dialogue) -> Conversation | str:
         """The conversation with the suite's tools; or why it is left out."""
         why = found.unusable or self._elsewhere(found.task) or _unfinished(found)
         if why:
@@ -266,7 +266,7 @@ def _name(tool: Tool) -> str:
     return str(tool.get("function", {}).get("name"))
 
 
-def _unfinished(found: Found) -> str | None:
+def _unfinished(found: Dialogue) -> str | None:
     """Why a conversation is none that an agent should imitate."""
     if found.success is False:
         return "an episode that failed"

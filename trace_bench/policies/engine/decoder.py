@@ -32,7 +32,14 @@ from trace_bench.policies.engine.layout import (
     make_layout,
 )
 from trace_bench.policies.engine.lora import Adapter
-from trace_bench.policies.engine.matrices import LowRank, Matrices, Merged, Parts, Source, pairs
+from trace_bench.policies.engine.matrices import (
+    LayerWeights,
+    LowRank,
+    Matrices,
+    Merged,
+    Parts,
+    pairs,
+)
 from trace_bench.policies.precision import SMALL
 
 _KINDS = ("llama", "qwen2", "qwen3")
@@ -68,7 +75,7 @@ class Decoder:
         self.vocab, self.hidden = int(c.vocab_size), int(c.hidden_size)
         self.heads, self.kv = int(c.num_attention_heads), int(c.num_key_value_heads)
         self.size = int(getattr(c, "head_dim", None) or self.hidden // self.heads)
-        source = Source(model, self.size)
+        source = LayerWeights(model, self.size)
         self._inverse = source.inverse
         self._depth = len(source.layers)
         self.shapes: Mapping[str, tuple[int, int]] = {

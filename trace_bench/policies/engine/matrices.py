@@ -57,7 +57,7 @@ class Matrices(Protocol):
     def remove(self, name: str) -> None: ...
 
 
-class Source:
+class LayerWeights:
     """A Hugging Face module's weights by layer. `size`: numbers in a head. `eps`: of the norms."""
 
     def __init__(self, model: Any, size: int) -> None:
@@ -115,7 +115,7 @@ def pairs(size: int) -> Tensor:
 class Merged:
     """`Matrices` of float32; see this file's docstring."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: LayerWeights) -> None:
         self._source = source
         self._linear = {n: m.weight.detach() for n, m in source.linear.items()}
         self._packed: dict[str | None, list[dict[str, Product]]] = {None: self._pack(self._linear)}
@@ -204,7 +204,7 @@ class Thin:
 
 
 def thin(
-    source: Source, adapter: Adapter, name: str, layer: int, dtype: torch.dtype
+    source: LayerWeights, adapter: Adapter, name: str, layer: int, dtype: torch.dtype
 ) -> Thin | None:
     """The thin matrices of a product, those of its linear layers side by side; None if the adapter
     changes none of them."""
@@ -225,7 +225,7 @@ def thin(
 class LowRank:
     """`Matrices` in the dtype of the model's linear layers; see this file's docstring."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: LayerWeights) -> None:
         self._source = source
         layers = range(len(source.layers))
         linear = {n: m.weight.detach() for n, m in source.linear.items()}

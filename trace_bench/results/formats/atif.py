@@ -15,7 +15,7 @@ from trace_bench.core.store import write_text
 from trace_bench.core.text import file_name
 from trace_bench.core.types import Message, Trajectory, Turn, to_json
 from trace_bench.core.version import VERSION
-from trace_bench.results.formats.episodes import FinishedRun, Played
+from trace_bench.results.formats.episodes import Exported, FinishedRun
 from trace_bench.results.formats.inspect import read_arguments
 
 FORMAT = "ATIF-v1.8"
@@ -31,7 +31,7 @@ def write(source: FinishedRun, out: Path) -> None:
             write_text(place / f"{played.index:04d}{attempt}.json", document_)
 
 
-def document(played: Played, source: FinishedRun) -> dict[str, Any]:
+def document(played: Exported, source: FinishedRun) -> dict[str, Any]:
     """An episode as an ATIF document. What ATIF has no field for is in `extra`: the score, the
     task, the purpose, why it ended."""
     t, s = played.trajectory, source.summary

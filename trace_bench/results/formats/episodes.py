@@ -17,7 +17,7 @@ HELD_OUT = "evaluation/"
 
 
 @dataclass(frozen=True)
-class Played:
+class Exported:
     """An episode. `group`: the held-out agent ("evaluation/final") or the method's call; `purpose`:
     analysis, training, ..., evaluation; `trial`: which one of the task in its group, from 0;
     `attempt`: how often the infrastructure had lost it before."""
@@ -50,7 +50,7 @@ class FinishedRun:
     def name(self) -> str:
         return f"{self.summary['method']}-{self.summary['fingerprint']}"
 
-    def episodes(self) -> Iterator[Played]:
+    def episodes(self) -> Iterator[Exported]:
         """Every stored episode: held-out ones first, then the method's rollouts."""
         yield from self._read("evaluation_trajectories.jsonl")
         yield from self._read("trajectories.jsonl")
@@ -60,7 +60,7 @@ class FinishedRun:
         conversation."""
         return iter(read_lines(self.folder / "evaluation.jsonl", Outcome))
 
-    def _read(self, name: str) -> Iterator[Played]:
+    def _read(self, name: str) -> Iterator[Exported]:
         path = self.folder / name
         if not path.exists():
             return
@@ -75,7 +75,7 @@ class FinishedRun:
         ranks = {key: sorted(set(found)) for key, found in places.items()}
         for line in lines:
             group, attempt = _group(line.call)
-            yield Played(
+            yield Exported(
                 group,
                 purposes.get((line.call, line.index), "evaluation"),
                 line.index,

@@ -16,7 +16,7 @@ from typing import Any
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import write_text
 from trace_bench.core.text import file_name
-from trace_bench.results.formats.episodes import FinishedRun, Played
+from trace_bench.results.formats.episodes import Exported, FinishedRun
 
 COLUMNS = {
     "task": "the task's id",
@@ -61,7 +61,7 @@ def write(source: FinishedRun, out: Path) -> None:
     write_text(out / "README.md", _card(source, {n: len(r) for n, r in parts.items() if r}))
 
 
-def _row(played: Played, source: FinishedRun) -> dict[str, Any]:
+def _row(played: Exported, source: FinishedRun) -> dict[str, Any]:
     t = played.trajectory
     return {
         "task": t.task,
@@ -110,7 +110,7 @@ def _schema(arrow: Any) -> Any:
     return arrow.schema([(name, types.get(name, text)) for name in COLUMNS])
 
 
-def _session(played: Played, source: FinishedRun) -> Iterator[dict[str, Any]]:
+def _session(played: Exported, source: FinishedRun) -> Iterator[dict[str, Any]]:
     t = played.trajectory
     name = f"{source.name}/{played.group}/{t.task}/{played.trial}/{played.attempt}"
     yield {"type": "session", "harness": "trace_bench", "id": name, "name": t.task}

@@ -18,7 +18,7 @@ from trace_bench.core.lines import Outcome
 from trace_bench.core.store import fingerprint, write_text
 from trace_bench.core.text import file_name
 from trace_bench.core.types import Message, Trajectory
-from trace_bench.results.formats.episodes import HELD_OUT, FinishedRun, Played
+from trace_bench.results.formats.episodes import HELD_OUT, Exported, FinishedRun
 from trace_bench.results.statistics import mean, task_means
 
 VERSION = 2
@@ -28,7 +28,7 @@ SCORES = ("success", "similarity")
 def write(source: FinishedRun, out: Path) -> None:
     """Writes the logs."""
     made = datetime.fromtimestamp((source.folder / "summary.json").stat().st_mtime, UTC).isoformat()
-    groups: dict[str, list[Played]] = {}
+    groups: dict[str, list[Exported]] = {}
     for played in source.episodes():
         groups.setdefault(played.group, []).append(played)
     logs = {group: _last(found, source) for group, found in groups.items()}
@@ -44,9 +44,9 @@ def write(source: FinishedRun, out: Path) -> None:
         write_text(out / f"{name}.json", json.dumps(log))
 
 
-def _last(found: Iterable[Played], source: FinishedRun) -> dict[tuple[str, int], dict[str, Any]]:
+def _last(found: Iterable[Exported], source: FinishedRun) -> dict[tuple[str, int], dict[str, Any]]:
     """A sample per task and trial: the last attempt."""
-    samples: dict[tuple[str, int], Played] = {}
+    samples: dict[tuple[str, int], Exported] = {}
     for played in found:
         key = (played.trajectory.task, played.trial)
         if key not in samples or samples[key].attempt < played.attempt:
@@ -108,7 +108,7 @@ def _figures(name: str, samples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _sample(played: Played, source: FinishedRun) -> dict[str, Any]:
+def _sample(played: Exported, source: FinishedRun) -> dict[str, Any]:
     t = played.trajectory
     opening = t.turns[0].messages if t.turns else t.closing
     sample: dict[str, Any] = {

@@ -14,13 +14,13 @@ from typing import Any
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import bounded_lines, read_bytes
 from trace_bench.methods.sft.formats import adp, atif, inspect_log, openai
-from trace_bench.methods.sft.formats.found import Found
+from trace_bench.methods.sft.formats.found import Dialogue
 
 ENDINGS = (".json", ".jsonl")
 LONGEST = 64 * 2**20  # bytes of a conversation
 
 
-def read(place: Path) -> Iterator[Found]:
+def read(place: Path) -> Iterator[Dialogue]:
     """The conversations of a file, or of all files in a folder and below it, by name. Raises
     UserError naming file, line and field of what is not in its format."""
     if not place.is_dir():
@@ -36,7 +36,7 @@ def read(place: Path) -> Iterator[Found]:
         yield from _file(path)
 
 
-def _file(path: Path) -> Iterator[Found]:
+def _file(path: Path) -> Iterator[Dialogue]:
     if path.suffix == ".eval":
         raise UserError(
             f"{path} is compressed by Inspect. Convert it: inspect log convert {path} --to json "
@@ -63,7 +63,7 @@ def _parsed(text: bytes, where: str) -> Any:
         raise UserError(f"{where} is not JSON ({error}); see `method.data`.") from error
 
 
-def _document(data: Any, where: str) -> Iterator[Found]:
+def _document(data: Any, where: str) -> Iterator[Dialogue]:
     if isinstance(data, dict) and atif.is_one(data):
         yield atif.read(data, where)
     elif isinstance(data, dict) and inspect_log.is_one(data):

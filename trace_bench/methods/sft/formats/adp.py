@@ -15,16 +15,16 @@ from typing import Any
 from trace_bench.core.chat import text_message
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import Message, Tool
-from trace_bench.methods.sft.formats.found import Found, call
+from trace_bench.methods.sft.formats.found import Dialogue, call
 
 Conversation = tuple[Sequence[Message], Sequence[Tool]]
 KINDS = ("text_observation", "message_action", "api_action")
 
 
-def read(data: Any, where: str) -> Found:
+def read(data: Any, where: str) -> Dialogue:
     """A line of a file."""
     messages, tools = conversation(data, where)
-    return Found(where, tuple(messages), tools=tuple(tools), general=True)
+    return Dialogue(where, tuple(messages), tools=tuple(tools), general=True)
 
 
 def conversation(data: Any, where: str) -> Conversation:

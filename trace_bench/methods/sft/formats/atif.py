@@ -12,7 +12,15 @@ from typing import Any
 
 from trace_bench.core.chat import text_message
 from trace_bench.core.types import Message
-from trace_bench.methods.sft.formats.found import Found, call, mapping, need, objects, text, wrong
+from trace_bench.methods.sft.formats.found import (
+    Dialogue,
+    call,
+    mapping,
+    need,
+    objects,
+    text,
+    wrong,
+)
 
 SOURCES = ("system", "user", "agent")
 
@@ -21,7 +29,7 @@ def is_one(data: Mapping[str, Any]) -> bool:
     return str(data.get("schema_version", "")).startswith("ATIF-v1.")
 
 
-def read(data: Mapping[str, Any], where: str) -> Found:
+def read(data: Mapping[str, Any], where: str) -> Dialogue:
     """A document. Raises UserError naming the field that is wrong."""
     agent = need(data, "agent", dict, where, "")
     extra = mapping(data.get("extra"))
@@ -33,7 +41,7 @@ def read(data: Mapping[str, Any], where: str) -> Found:
             unusable = "a call that could not be read"
         if step.get("is_copied_context"):
             unusable = "context that is copied from another trajectory"
-    return Found(
+    return Dialogue(
         where,
         tuple(messages),
         tools=tuple(objects(agent, "tool_definitions", where, "agent")) or None,

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Found:
+class Dialogue:
     """A conversation of a file. `where`: file, and line or sample. `tools`: as the file defines
     them; `offered`: their names, where it has only those; None: the file says nothing of either.
     `task`: of which it is an episode; `success`: how that was scored. `unusable`: why it cannot be

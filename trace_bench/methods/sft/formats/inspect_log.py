@@ -11,7 +11,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from trace_bench.core.types import ROLES, Message, Tool
-from trace_bench.methods.sft.formats.found import Found, call, mapping, need, objects, text, wrong
+from trace_bench.methods.sft.formats.found import (
+    Dialogue,
+    call,
+    mapping,
+    need,
+    objects,
+    text,
+    wrong,
+)
 
 ATTACHED = "attachment://"
 
@@ -20,7 +28,7 @@ def is_one(data: Mapping[str, Any]) -> bool:
     return isinstance(data.get("eval"), dict) and "version" in data
 
 
-def read(data: Mapping[str, Any], where: str) -> Iterator[Found]:
+def read(data: Mapping[str, Any], where: str) -> Iterator[Dialogue]:
     """A log's samples. Raises UserError naming the sample and its field that is wrong."""
     if data["version"] != 2:
         raise wrong(where, "version", data["version"], "2")
@@ -29,7 +37,7 @@ def read(data: Mapping[str, Any], where: str) -> Iterator[Found]:
         yield _sample(sample, own)
 
 
-def _sample(sample: Mapping[str, Any], where: str) -> Found:
+def _sample(sample: Mapping[str, Any], where: str) -> Dialogue:
     attached = mapping(sample.get("attachments"))
     messages: list[Message] = []
     unusable = "the episode was lost" if sample.get("error") else None
@@ -39,7 +47,7 @@ def _sample(sample: Mapping[str, Any], where: str) -> Found:
             unusable = "a call that could not be read"
     names = mapping(sample.get("metadata")).get("tools")
     score = mapping(mapping(sample.get("scores")).get("success"))
-    return Found(
+    return Dialogue(
         where,
         tuple(messages),
         tools=_tools(sample, where),

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trace_bench.core.types import ROLES, Message
-from trace_bench.methods.sft.formats.found import Found, call, need, objects, text, wrong
+from trace_bench.methods.sft.formats.found import Dialogue, call, need, objects, text, wrong
 
 _NAMES = {"developer": "system"}
 
@@ -16,7 +16,7 @@ def is_one(data: Mapping[str, Any]) -> bool:
     return "messages" in data
 
 
-def read(data: Mapping[str, Any], where: str) -> Found:
+def read(data: Mapping[str, Any], where: str) -> Dialogue:
     """A line. Raises UserError naming the field that is wrong."""
     need(data, "messages", list, where, "")
     names: dict[str, str] = {}
@@ -24,7 +24,7 @@ def read(data: Mapping[str, Any], where: str) -> Found:
         _message(message, names, where, f"messages[{n}]")
         for n, message in enumerate(objects(data, "messages", where, ""))
     ]
-    return Found(where, tuple(messages), tools=tuple(objects(data, "tools", where, "")) or None)
+    return Dialogue(where, tuple(messages), tools=tuple(objects(data, "tools", where, "")) or None)
 
 
 def _message(message: Mapping[str, Any], names: dict[str, str], where: str, field: str) -> Message:
