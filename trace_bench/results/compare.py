@@ -28,6 +28,7 @@ DEFAULTS = {
     "accounting": "strict",
     "evaluation.retries": 1,
     "policy.thinking": None,
+    "policy.thoughts": "own",
     "policy.parse": "server",
     "trainer.algorithm.name": "grpo",
     "trainer.algorithm.kl": 0.0,

@@ -249,7 +249,7 @@ class EpisodePlayer:
             float(asks[0].temperature),
             (self.spec.version(iteration),) * len(asks),
         )
-        policy = TokenPolicy(self._chat, self._servers, len(asks))
+        policy = TokenPolicy(self._chat, self._servers, len(asks), self.spec.thoughts)
         player = Player(policy, self._suites, self.spec.max_turns, self.spec.max_tokens)
         play_missing(player, batch, there.keys(), ended)
 
