@@ -12,14 +12,17 @@ import pytest
 import torch
 from letters import SETTINGS, job, make_lab
 from models import save_model
+from servers.tokens import tokens
 from thinking import OPENED, AskingSuite, save_thinker
 
 from trace_bench.core.chat import text_message
 from trace_bench.core.decode import convert
-from trace_bench.core.errors import TraceBenchError
+from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.protocols import Policy, RunContext
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import StopReason, Trajectory, Turn, to_json
 from trace_bench.policies.local import LocalPolicy
+from trace_bench.policies.openai import OpenAISettings, served
 from trace_bench.policies.talk import Thoughts
 from trace_bench.trainers import update as update_module
 from trace_bench.trainers.course import sequences
@@ -43,7 +46,9 @@ class Trained:
     tokens: list[Tokens]  # what the optimizer step was computed on
 
 
-def train(folder: Path, model: Path, thoughts: Thoughts, seen: Any) -> Trained:
+def train(
+    folder: Path, model: Path, thoughts: Thoughts, seen: Any, policy: Policy | None = None
+) -> Trained:
     """64 episodes and one step. `seen`: a monkeypatch, to look at what is computed."""
     learned: list[Tokens] = []
     build = update_module.build
@@ -53,12 +58,14 @@ def train(folder: Path, model: Path, thoughts: Thoughts, seen: Any) -> Trained:
         return build(part)
 
     seen.setattr(update_module, "build", built)
-    policy = LocalPolicy(model, batch=64, threads=1, context=512, thoughts=thoughts)
-    lab = make_lab(folder, model, 64, ONE_STEP, AskingSuite(), None, policy, 6, 24)  # type: ignore[arg-type]
+    policy = policy or LocalPolicy(model, batch=64, threads=1, context=512, thoughts=thoughts)
+    limits: dict[str, Any] = {"max_turns": 6, "max_tokens": 24}
+    lab = make_lab(folder, model, 64, ONE_STEP, AskingSuite(), policy=policy, **limits)  # type: ignore[arg-type]
     lab.trainer.train(job(model, 64, tasks=AskingSuite().tasks("train")), lab)
     lab.close()
     lines = sorted(read_lines(folder / "trajectories.jsonl"), key=lambda r: r["index"])
     (metrics,) = (r for r in read_lines(folder / "metrics.jsonl") if r["phase"] == "training")
+    seen.setattr(update_module, "build", build)
     return Trained([convert(x["trajectory"], Trajectory) for x in lines], metrics, learned)
 
 
@@ -89,13 +96,41 @@ def test_what_is_trained_is_what_was_sampled(
     model: Path, tmp_path: Path, thoughts: Thoughts, monkeypatch: Any
 ) -> None:
     found = train(tmp_path, model, thoughts, monkeypatch)
+    check(found, thoughts)
+
+
+@pytest.mark.parametrize("thoughts", ["own", "keep"])
+def test_what_is_trained_is_what_a_server_sampled(
+    model: Path, tmp_path: Path, thoughts: Thoughts, monkeypatch: Any
+) -> None:
+    """The server renders the prompts by its template, or gets them as tokens."""
+    with tokens(model) as server:
+        settings = OpenAISettings((server.url,), parse="tokens")
+        run = RunContext(model=str(model), served_model="m", batch=8, thoughts=thoughts)
+        policy = served(settings, run)
+        found = train(tmp_path, model, thoughts, monkeypatch, policy)
+        rewritten = policy.usage()["rewritten"]
+        policy.close()
+    check(found, thoughts)
+    assert (rewritten > 0) == (thoughts == "own")
+    sampled = [(a, b) for t in found.played for a, b, _ in sampled_in(t)]
+    assert sorted(sampled) == sorted(server.read)
+
+
+def test_kept_thoughts_at_servers_need_the_tokenizer_here() -> None:
+    run = RunContext(served_model="m", thoughts="keep")
+    with pytest.raises(UserError, match=r"policy\.parse=tokens, or policy\.thoughts=own"):
+        served(OpenAISettings(("http://127.0.0.1:1/v1",)), run)
+
+
+def check(found: Trained, thoughts: Thoughts) -> None:
     assert len(found.played) == 64 and found.metrics["steps"] == 1
     assert found.metrics["failures"] == found.metrics["inexact"] == 0
     assert sum(bool(turn.thoughts) for t in found.played for turn in t.turns) > 64
     rewards = torch.tensor([t.score.similarity for t in found.played if t.score])
     used = group_advantages(rewards, torch.arange(64) // 8).trained.tolist()
     wanted = [b for t, u in zip(found.played, used, strict=True) if u for b in sampled_in(t)]
-    got = [block for tokens in found.tokens for block in trained_in(tokens)]
+    got = [block for each in found.tokens for block in trained_in(each)]
     assert len(wanted) > 128
     assert sorted((a, b) for a, b, _ in got) == sorted((a, b) for a, b, _ in wanted)
     for mine, other in zip(sorted(got), sorted(wanted), strict=True):

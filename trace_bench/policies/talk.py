@@ -14,7 +14,7 @@ from typing import Literal
 
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Tool
-from trace_bench.policies.answers import remembered
+from trace_bench.policies.answers import remembered, shared
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.formats import Reply
 
@@ -80,9 +80,3 @@ class Talk:
         if not self._turns or self._chat.carries(before, self._text, self._thought):
             return None
         return self._chat.encode(self._text)
-
-
-def shared(one: Sequence[int], two: Sequence[int]) -> int:
-    """How many tokens both begin with."""
-    pairs = enumerate(zip(one, two, strict=False))
-    return next((n for n, (a, b) in pairs if a != b), min(len(one), len(two)))
