@@ -37,7 +37,7 @@ def check_job(job: TrainingJob) -> None:
 
 def exact(trajectory: Trajectory) -> bool:
     """Whether all sampled tokens and their log-probabilities are known. They are not if a server
-    has rewritten the conversation between turns."""
+    gives none."""
     return all(t.token_ids and len(t.token_ids) == len(t.logprobs) for t in trajectory.turns)
 
 
