@@ -69,6 +69,19 @@ def test_thoughts_are_for_readers_of_logs(folder: Path) -> None:
     assert not any("wifi on?" in str(m) for m in played.messages)
 
 
+def test_a_conversation_that_is_read_anew_says_so(folder: Path) -> None:
+    line = (folder / "evaluation_trajectories.jsonl").read_text().splitlines()[0]
+    stored = convert(json.loads(line), Stored)
+    first, second = (
+        replace(stored.trajectory.turns[0], prompt_ids=ids, token_ids=(4, 5), logprobs=(0.0, 0.0))
+        for ids in ((1, 2, 3), (6,))
+    )
+    played = replace(stored.trajectory, turns=(first, replace(second, kept=2)))
+    assert "read anew, after its first 2 tokens" in render(replace(stored, trajectory=played), {})
+    prompts = [s["metrics"]["prompt_token_ids"] for s in atif._steps(played) if "metrics" in s]
+    assert prompts == [[1, 2, 3], [1, 2, 6]]
+
+
 def test_options_may_stand_anywhere(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def said(*words: str) -> str:
         assert main([*words]) == 0

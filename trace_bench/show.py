@@ -167,6 +167,8 @@ def _by_turn(trajectory: Trajectory) -> Iterator[str]:
         if len(acting) > 1 and name != before:
             yield f"[adapter {name}]"
         before = name
+        if turn.kept is not None:
+            yield f"[the conversation is read anew, after its first {turn.kept} tokens]"
         yield from _block("agent thinks", turn.thoughts) if turn.thoughts else ()
         yield from conversation([turn.reply])
     yield from conversation(trajectory.closing)

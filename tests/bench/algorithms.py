@@ -33,7 +33,7 @@ from trace_bench.trainers.algorithms import Algorithm
 from trace_bench.trainers.grpo import credit, earned
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.settings import TrainerSettings
-from trace_bench.trainers.tree import sequence_of
+from trace_bench.trainers.tree import stretches
 from trace_bench.trainers.update import update
 
 MODEL = str(Path(__file__).resolve().parents[2] / "trace_bench" / "tiny" / "model")
@@ -83,7 +83,7 @@ def main() -> None:
             optimizer = torch.optim.AdamW(learner.parameters, s.learning_rate)
             started = time.process_time()
             found = credit(played, earned(played, job, how), job, how)
-            update(learner, optimizer, [sequence_of(t) for t in played], found, how, turn)
+            update(learner, optimizer, [stretches(t) for t in played], found, how, turn)
             took[name] = time.process_time() - started
         if turn:  # the first round warms up
             seconds.append(took["grpo"])

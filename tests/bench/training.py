@@ -35,7 +35,7 @@ from trace_bench.trainers.algorithms import Batch
 from trace_bench.trainers.grpo import Advantages, group_advantages, policy_loss, token_weights
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.settings import TrainerSettings
-from trace_bench.trainers.tree import Tokens, sequence_of
+from trace_bench.trainers.tree import Tokens, stretches
 from trace_bench.trainers.update import minibatches, update
 
 
@@ -55,7 +55,7 @@ def rollouts(
         )
         group = [0.0 if t.score is None else t.score.similarity for t in played]
         if max(group) > min(group):
-            kept += [sequence_of(t) for t in played]
+            kept += stretches(*played)
             rewards += group
         if len(rewards) == settings.groups * settings.group_size:
             break
@@ -136,7 +136,7 @@ def main() -> None:
     theirs: list[float] = []
     difference = 0.0
     for turn in range(how.repeat + 1):  # in turns, so that both see the same machine
-        steps = update(learner, optimizer, sequences, found, settings, turn)
+        steps = update(learner, optimizer, [[s] for s in sequences], found, settings, turn)
         ours.append(steps.tokens / steps.seconds)
         started = time.perf_counter()
         for members in minibatches(everything, settings, turn):

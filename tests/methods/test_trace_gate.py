@@ -37,7 +37,7 @@ from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.trainers.gates import Gate, Gated
 from trace_bench.trainers.local import LocalTrainer
 from trace_bench.trainers.settings import TrainerSettings
-from trace_bench.trainers.tree import build, sequence_of
+from trace_bench.trainers.tree import build, stretches
 
 MODEL = str(MODEL_FOLDER)
 HABITS = {"recovers_from_errors": 0.7, "asks_when_information_is_missing": 0.7}
@@ -89,7 +89,7 @@ def test_the_gradient_is_that_of_finite_differences(
     agent = AgentSpec(MODEL, adapters=refs, router=gate.as_json())
     (played,) = play(policy, world, agent, [task], [0], max_turns=1)
     (state,) = policy.prompt_states([(played.turns[0].messages, played.tools)])
-    tree = build([sequence_of(played)])
+    tree = build(stretches(played))
     model = Gated(MODEL, refs)
     model.learner.model.double()
 
@@ -145,7 +145,7 @@ def test_what_the_loaded_agent_samples_is_what_the_trainer_computes(
     model = Gated(MODEL, refs)
     router = make_router(again, policy)
     for trajectory in played:
-        messages, tokens = trajectory.turns[0].messages, sequence_of(trajectory)
+        messages, (tokens,) = trajectory.turns[0].messages, stretches(trajectory)
         (state,) = policy.prompt_states([(messages, trajectory.tools)])
         mix = gate.mix(state)
         choice = router.route(messages, trajectory.tools)

@@ -218,7 +218,7 @@ def test_thinking_is_the_templates_own_switch() -> None:
     assert prompts[None] == prompts[True] != prompts[False]
     assert tokenizer.decode(prompts[False]).endswith("<think>\n\n</think>\n\n")
     silent = Chat(tokenizer, "m", False)
-    assert silent.parse(silent._encode("Yes."), 0, ()).message["content"] == "Yes."
+    assert silent.parse(silent.encode("Yes."), 0, ()).message["content"] == "Yes."
     with pytest.raises(UserError, match=r"no `enable_thinking`.*policy.thinking=False"):
         Chat(byte_tokenizer(), "m", False)
 
@@ -238,8 +238,8 @@ def test_a_prompt_may_begin_with_a_thought(tmp_path: Path) -> None:
     tokenizer = byte_tokenizer(template(OBJECTS, begin=OPENED))
     tokenizer.save_pretrained(folder)
     chat = Chat(tokenizer, "m")
-    assert chat.partial(chat._encode("hm </think>")) == ""
-    assert chat.partial(chat._encode("hm </think> Well <thi")) == "Well"
+    assert chat.partial(chat.encode("hm </think>")) == ""
+    assert chat.partial(chat.encode("hm </think> Well <thi")) == "Well"
     policy = LocalPolicy(folder, batch=1, context=900)
     policy.submit(
         [TurnRequest(0, ({"role": "user", "content": "Go."},), TOOLS, seed=0, max_tokens=20)]

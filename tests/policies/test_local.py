@@ -270,7 +270,7 @@ def test_token_limit_and_context_limit(qwen3):
 
 def test_malformed_replies_are_marked(qwen3):
     policy = LocalPolicy(qwen3, batch=1)
-    ids = policy.chat._encode("<tool_call>{")
+    ids = policy.chat.encode("<tool_call>{")
     reply = policy.chat.parse(ids, 0, ())
     assert reply.malformed is not None and reply.message["content"] == "<tool_call>{"
 

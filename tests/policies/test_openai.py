@@ -243,7 +243,7 @@ def test_a_released_episode_is_not_answered_any_more() -> None:
     assert reply.episode == 1
 
 
-def test_exact_tokens_are_kept_only_while_the_server_repeats_them() -> None:
+def test_a_prompt_that_the_server_renders_otherwise_begins_a_stretch() -> None:
     def tokens(prompt: list[int], sampled: list[int]) -> Answer:
         content = [{"token": "t", "logprob": -0.5} for _ in sampled]
         answer = chat("x", "m", choice={"token_ids": sampled, "logprobs": {"content": content}})
@@ -260,11 +260,11 @@ def test_exact_tokens_are_kept_only_while_the_server_repeats_them() -> None:
         acting = policy(server.url)
         turns = [one(acting, TurnRequest(0, HELLO)).turn for _ in range(4)]
         acting.close()
-    assert [t and (t.prompt_ids, t.token_ids, t.logprobs) for t in turns] == [
-        ((1, 2), (3,), (-0.5,)),
-        ((4,), (5,), (-0.5,)),
-        ((), (), ()),
-        ((), (), ()),
+    assert [t and (t.kept, t.prompt_ids, t.token_ids, t.logprobs) for t in turns] == [
+        (None, (1, 2), (3,), (-0.5,)),
+        (None, (4,), (5,), (-0.5,)),
+        (1, (9, 3, 4, 5, 6), (7,), (-0.5,)),
+        (None, (8,), (9,), (-0.5,)),
     ]
     assert acting.usage()["rewritten"] == 1
 

@@ -20,7 +20,7 @@ from trace_bench.policies.precision import SMALL, CastHead, CastLinear, chosen
 from trace_bench.trainers.grpo import group_advantages
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.settings import TrainerSettings
-from trace_bench.trainers.tree import Tokens, build, sequence_of
+from trace_bench.trainers.tree import Tokens, build, stretches
 from trace_bench.trainers.update import Steps, update
 
 
@@ -42,7 +42,7 @@ def one_step(learner: Learner, batch: list[Tokens]) -> Steps:
     groups = torch.arange(len(batch)) // 3
     found = group_advantages(torch.arange(float(len(batch))), groups)
     optimizer = torch.optim.AdamW(learner.parameters, 0.0)
-    return update(learner, optimizer, batch, found, settings, 0)
+    return update(learner, optimizer, [[one] for one in batch], found, settings, 0)
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "llama"])
@@ -61,7 +61,7 @@ def test_sampler_and_trainer_agree_in_bfloat16(kind, tmp_path, monkeypatch) -> N
     played = play(
         policy, ToySuite(), agent, tasks, range(9), route=["a@0001"] * 9, max_turns=3, max_tokens=24
     )
-    batch = [sequence_of(t) for t in played]
+    batch = stretches(*played)
     sampled = torch.from_numpy(np.concatenate([b.logprobs for b in batch]))
     apart = {}
     for dtype in ("bfloat16", "float32"):

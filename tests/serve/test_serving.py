@@ -467,9 +467,9 @@ def test_a_tool_call_is_an_answer_of_its_own(place: Path) -> None:
 
 def test_a_partial_text_holds_back_what_may_still_change(place: Path) -> None:
     chat: Chat = LocalPolicy(place / "model", batch=1).chat
-    ids = chat._encode(" It is é <tool_call>\n{}")
+    ids = chat.encode(" It is é <tool_call>\n{}")
     seen = [chat.partial(ids[:n]) for n in range(len(ids) + 1)]
     assert seen[-1] == "It is é"
     assert all(later.startswith(earlier) for earlier, later in pairwise(seen))
     text = "a <tool"
-    assert chat.partial(chat._encode(text)) == "a"
+    assert chat.partial(chat.encode(text)) == "a"

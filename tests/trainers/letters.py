@@ -82,6 +82,7 @@ def make_lab(
     on_checkpoint: Any = None,
     policy: Policy | None = None,
     max_turns: int = 2,
+    max_tokens: int = 6,
 ) -> RunLab:
     """The real lab over a real policy and trainer."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -94,7 +95,7 @@ def make_lab(
             policy or LocalPolicy(model, batch=16, threads=1),
             Suites(suite or LettersSuite()),
             max_turns=max_turns,
-            max_tokens=6,
+            max_tokens=max_tokens,
         ),
         trainer=LocalTrainer(settings, threads=1),
         listeners=Listeners(tracker, Progress(budget), on_checkpoint),

@@ -23,7 +23,7 @@ from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.trainers.course import hint, sequences
 from trace_bench.trainers.settings import TrainerSettings, VerlSettings
-from trace_bench.trainers.tree import build, sequence_of
+from trace_bench.trainers.tree import build, stretches
 from trace_bench.trainers.update import State
 
 HINTED = replace(SETTINGS, hinted=2)  # of six
@@ -86,14 +86,14 @@ def test_the_first_of_each_group_play_with_the_hint(hinted: Any) -> None:
 def test_what_is_trained_on_has_no_hint(hinted: Any) -> None:
     played, _ = hinted
     group = played[:6]
-    tokens = sequences(group, HINTED)
+    tokens = [found for (found,) in sequences(group, HINTED)]
     prompt = list(group[2].turns[0].prompt_ids)
     for trajectory, found in zip(group, tokens, strict=True):
         sampled = list(trajectory.turns[0].token_ids)
         assert list(found.ids) == prompt + sampled
         assert list(found.ids[found.sampled]) == sampled
-    assert list(sequence_of(group[0]).ids) != list(tokens[0].ids)
-    assert list(sequence_of(group[2]).ids) == list(tokens[2].ids)
+    assert list(stretches(group[0])[0].ids) != list(tokens[0].ids)
+    assert list(stretches(group[2])[0].ids) == list(tokens[2].ids)
 
 
 def test_before_the_first_step_the_ratio_is_one(hinted: Any, model: Path, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_before_the_first_step_the_ratio_is_one(hinted: Any, model: Path, tmp_pa
     assert all(m["clip_share"] == 0.0 for m in metrics)
     assert all(m["logprob_difference_max"] < 1e-4 for m in metrics), "those without a hint"
     learner = make_lab(tmp_path, model, 36).trainer.learner(str(model))  # type: ignore[attr-defined]
-    tokens = sequences(played[:6], HINTED)
+    tokens = [found for (found,) in sequences(played[:6], HINTED)]
     own = learner.logprobs(build(tokens)).detach().numpy()
     sampler = [p for t in played[:6] for turn in t.turns for p in turn.logprobs]
     apart = abs(own - sampler)
@@ -116,7 +116,7 @@ def test_before_the_first_step_the_ratio_is_one(hinted: Any, model: Path, tmp_pa
 def test_where_no_other_rollout_is_left_a_hinted_one_is_not_trained_on(hinted: Any) -> None:
     played, _ = hinted
     group = [t if n < 2 else replace(t, turns=()) for n, t in enumerate(played[:6])]
-    assert [len(t.sampled) for t in sequences(group, HINTED)] == [0] * 6
+    assert sequences(group, HINTED) == [[]] * 6
 
 
 class Lost(Tooled):

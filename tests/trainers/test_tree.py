@@ -12,7 +12,7 @@ from models import save_model
 from trace_bench.core.types import StopReason, Trajectory, Turn
 from trace_bench.trainers.adapters import restart
 from trace_bench.trainers.model import Learner
-from trace_bench.trainers.tree import Tokens, build, sequence_of
+from trace_bench.trainers.tree import Tokens, build, stretches
 
 
 def tokens(ids: list[int], sampled: list[int]) -> Tokens:
@@ -108,7 +108,7 @@ def test_only_sampled_tokens_count_and_ids_are_kept() -> None:
         Turn((), {}, (6,), (7,), (-0.3,)),
     )
     trajectory = Trajectory("t", 0, "base", (), turns, ({},), StopReason.DONE, None)
-    found = sequence_of(trajectory)
+    (found,) = stretches(trajectory)
     assert found.ids.tolist() == [1, 2, 3, 4, 5, 6, 7]
     assert found.sampled.tolist() == [3, 4, 6]
     assert found.logprobs.tolist() == pytest.approx([-0.1, -0.2, -0.3])

@@ -26,7 +26,7 @@ from trace_bench.core.decode import FILE, decode
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Unreadable, read
 from trace_bench.core.run_files import REPAIRS
-from trace_bench.core.types import to_json
+from trace_bench.core.types import to_json, written
 
 T = TypeVar("T")
 
@@ -179,7 +179,7 @@ def _plain(value: Any) -> Any:
     """One level of a value that the encoder does not know; it encodes the rest itself, which is
     much faster than `to_json`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+        return written(value)
     if isinstance(value, Mapping):
         return {str(key): item for key, item in value.items()}
     if isinstance(value, Enum):

@@ -174,9 +174,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Turn:
-    """One turn of the agent. The prompt only grows: `prompt_ids` are the tokens appended for
-    `messages` (all that arrived since the last turn), `token_ids` the exact sampled ids with their
-    log-probabilities (natural log, at the sampling temperature). Empty if the policy has none.
+    """One turn of the agent. `prompt_ids` are the tokens appended for `messages` (all that arrived
+    since the last turn), `token_ids` the exact sampled ids with their log-probabilities (natural
+    log, at the sampling temperature). Empty if the policy has none.
+
+    `kept`: how many of the conversation's tokens so far the prompt begins with; None: all of them,
+    it only grows. A number where earlier turns were rendered anew, such as without their thoughts:
+    with this turn begins another stretch of the conversation.
     """
 
     messages: tuple[Message, ...]
@@ -188,6 +192,7 @@ class Turn:
     malformed: str | None = None  # why the reply's tool call could not be parsed
     truncated: bool = False  # the reply hit the token limit
     thoughts: str = ""  # before the reply; only for readers of logs
+    kept: Count | None = field(default=None, metadata={"sparse": True})
 
 
 @dataclass(frozen=True)
@@ -251,10 +256,17 @@ class AgentSpec:
     router: Mapping[str, Any] | None = None
 
 
+def written(value: Any) -> dict[str, Any]:
+    """The fields of one of the values above that its JSON has: one that is marked `sparse` is left
+    out where it is None."""
+    known = [(f, getattr(value, f.name)) for f in dataclasses.fields(value)]
+    return {f.name: v for f, v in known if v is not None or "sparse" not in f.metadata}
+
+
 def to_json(value: Any) -> Any:
     """Any of the values above as JSON-safe data (enums by value, tuples as lists)."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: to_json(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {name: to_json(v) for name, v in written(value).items()}
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, Mapping):

@@ -142,9 +142,9 @@ def tune(
     """The base agent with an adapter fine-tuned on the sampled tokens of these episodes."""
 
     def sequences(context: int) -> list[Tokens]:
-        from trace_bench.trainers.tree import sequence_of
+        from trace_bench.trainers.tree import stretches
 
-        return [sequence_of(t) for t in kept]
+        return stretches(*kept)
 
     said = [[t.task, [list(turn.token_ids) for turn in t.turns]] for t in kept]
     given = {"kept": fingerprint({"said": said})}
@@ -224,12 +224,13 @@ def plain(
     from trace_bench.play.steps import with_guidance
     from trace_bench.policies.chat import Chat
     from trace_bench.policies.local import load_tokenizer
+    from trace_bench.trainers.tree import with_prompt
 
     chat = Chat(load_tokenizer(base.model), base.model, thinking)
     out: list[Trajectory] = []
     for t in played:
         first = t.turns[0]
         messages = with_guidance(without_guidance(first.messages, advised), base.prompt)
-        opened = replace(first, messages=messages, prompt_ids=chat.first(messages, t.tools))
-        out.append(replace(t, turns=(opened, *t.turns[1:])))
+        plain = replace(t, turns=(replace(first, messages=messages), *t.turns[1:]))
+        out.append(with_prompt(plain, chat.first(messages, t.tools)))
     return out

@@ -25,6 +25,7 @@ def local_policy(run: RunContext) -> LocalPolicy:
         device=run.device,
         dtype=run.dtype,
         thinking=run.thinking,
+        thoughts=run.thoughts,
     )
 
 

@@ -38,6 +38,18 @@ def first_choice(reply: Mapping[str, Any]) -> Mapping[str, Any]:
     return found
 
 
+def as_chat(reply: Mapping[str, Any]) -> dict[str, Any]:
+    """A completion of a prompt in tokens in the form of a chat completion."""
+    choice = first_choice(reply)
+    logprobs = (choice.get("logprobs") or {}).get("token_logprobs") or ()
+    said = {
+        **choice,
+        "message": {"role": "assistant", "content": choice["text"]},
+        "logprobs": {"content": [{"logprob": value} for value in logprobs]},
+    }
+    return {**reply, "prompt_token_ids": choice.get("prompt_token_ids"), "choices": [said]}
+
+
 def read_message(message: Mapping[str, Any], turn: int) -> Reply:
     """The assistant's turn from a server's response. Calls that the server left in the text are
     parsed too, in Hermes' format, and so are thoughts, also those that begin in the prompt."""
@@ -76,6 +88,14 @@ def remembered(reply: Reply) -> Message:
     if not reply.thoughts:
         return reply.message
     return {**reply.message, "reasoning": reply.thoughts, "reasoning_content": reply.thoughts}
+
+
+def shared(one: tuple[int, ...], two: Sequence[int]) -> int:
+    """How many token ids both begin with."""
+    if tuple(two[: len(one)]) == one:
+        return len(one)
+    pairs = enumerate(zip(one, two, strict=False))
+    return next((n for n, (a, b) in pairs if a != b), len(two))
 
 
 def check_ids(ids: Any, whose: str, most: int, vocabulary: int = LARGEST_ID) -> None:

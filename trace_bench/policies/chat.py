@@ -1,11 +1,10 @@
 """Chat messages to tokens and back, for any Hugging Face tokenizer with a chat template.
 
-A conversation is never tokenized twice. The first prompt is the template's rendering of the first
-messages; each later piece is what the template adds for new messages after a finished assistant
-turn. Sampled ids are kept exactly. A check, once per tokenizer, verifies that the template itself
-would render the same concatenation, and finds the format of tool calls that it writes. So thoughts
-stay in the conversation that the model reads, also where its template would drop them from earlier
-turns.
+The first prompt is the template's rendering of the first messages; each later piece is what the
+template adds for new messages after a finished assistant turn. Sampled ids are kept exactly. A
+check, once per tokenizer, verifies that the template itself would render the same concatenation,
+but for the thoughts of earlier turns, which many drop (`drops`, and `policies.talk`), and finds
+the format of tool calls that it writes.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from typing import Any
 from trace_bench.core.chat import call_json, make_call, make_tool, text_message
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import Message, Tool
+from trace_bench.policies.answers import remembered
 from trace_bench.policies.formats import THINK, THOUGHT, Format, Reply, apart, cut, read_reply
 from trace_bench.policies.formats.hermes import Hermes
 from trace_bench.policies.formats.llama import Llama
@@ -49,7 +49,8 @@ class Chat:
     """A model's chat format.
 
     `stop` is the id that ends an assistant turn; `calls` how the model writes tool calls; `opened`
-    whether the prompt ends inside a thought.
+    whether the prompt ends inside a thought; `drops` whether the template leaves out earlier turns'
+    thoughts, or the mark that there are none.
     `thinking`: whether it is to think (None: as the template does by itself). Raises UserError for
     a tokenizer without a chat template, or with one whose prompts cannot grow by appending, whose
     calls are in no known format, or that takes no `thinking`.
@@ -79,6 +80,7 @@ class Chat:
         self.calls = self._format()
         self.opened = self._begun().endswith(THINK)
         self._check()
+        self.drops = THOUGHT in str(tokenizer.chat_template) and self._drops()
 
     def first(self, messages: Sequence[Message], tools: Sequence[Tool]) -> tuple[int, ...]:
         """The ids of an episode's first prompt, up to the start of the assistant turn."""
@@ -87,7 +89,7 @@ class Chat:
             if key in self._prompts:
                 self._prompts.move_to_end(key)
                 return self._prompts[key]
-        ids = self._encode(self._render(messages, tools))
+        ids = self.encode(self.render(messages, tools))
         with self._lock:
             self._remembered += len(ids) - len(self._prompts.get(key, ()))
             self._prompts[key] = ids
@@ -106,7 +108,7 @@ class Chat:
 
     def check_tools(self, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
         """Raises UserError if the template leaves the tools out of the prompt."""
-        if self._render(messages, tools) == self._render(messages):
+        if self.render(messages, tools) == self.render(messages):
             raise UserError(
                 f"the chat template of {self.name} leaves tools out of the prompt, so the agent "
                 "would never see them. Add them to `chat_template` in its tokenizer_config.json, "
@@ -117,12 +119,18 @@ class Chat:
         """The ids that `messages` add after an assistant turn, up to the start of the next one.
 
         `finished`: the turn's last sampled id was `stop`; otherwise `stop` is prepended."""
-        ids = self._encode(self._increment(messages))
+        ids = self.encode(self._increment(messages))
         return ids if finished else (self.stop, *ids)
+
+    def carries(self, before: str, after: str, thoughts: str) -> bool:
+        """Whether the rendering `after` goes on from the rendering `before`, after which the agent
+        had these thoughts."""
+        said = after[len(before) :].lstrip().removeprefix(THINK).lstrip()
+        return after.startswith(before) and said.startswith(thoughts.strip())
 
     def token(self, text: str) -> int:
         """The id of a text that is one token. Raises UserError if it is several."""
-        ids = self._encode(text)
+        ids = self.encode(text)
         if len(ids) != 1:
             raise UserError(
                 f"{text!r} is {len(ids)} tokens to {self.name}; a routing label must be one. "
@@ -134,34 +142,36 @@ class Chat:
         self, before: Sequence[Message], tools: Sequence[Tool], message: Message
     ) -> tuple[int, ...]:
         """The ids of an assistant turn that this policy did not sample, including `stop`."""
-        start = self._render(before, tools)
-        whole = self._render([*before, message], tools, prompt=False)
+        start = self.render(before, tools)
+        whole = self.render([*before, message], tools, prompt=False)
         text, found, _ = whole[len(start) :].partition(self._stop_text)
         if not whole.startswith(start) or not found:
             raise UserError(
                 f"the chat template of {self.name} writes this assistant turn in another way than "
                 f"by appending: {message}. Change the setting `model`."
             )
-        return self._encode(text + self._stop_text)
+        return self.encode(text + self._stop_text)
 
     def parse(self, ids: Sequence[int], turn: int, tools: Sequence[Tool]) -> Reply:
         """Decodes sampled `ids`. `tools`: whose arguments' types count where a format has none."""
-        return read_reply(self._text(ids), turn, self.calls, tools, self.opened)
+        return read_reply(self.text(ids), turn, self.calls, tools, self.opened)
 
     def partial(self, ids: Sequence[int]) -> str:
         """The text before the first tool call in sampled `ids` that are not all there yet, without
         thoughts and what later ids may still change: a tag or a character that has only begun."""
-        said = apart(self._text(ids), self.calls.begin, self.opened)[1]
+        said = apart(self.text(ids), self.calls.begin, self.opened)[1]
         return cut(self.calls.before(said).strip().rstrip("\ufffd"), THINK).rstrip()
 
-    def _text(self, ids: Sequence[int]) -> str:
+    def text(self, ids: Sequence[int]) -> str:
+        """What the ids stand for, without a `stop` at the end."""
         ids = ids[:-1] if ids and ids[-1] == self.stop else ids
         text: str = self._tokenizer.decode(
             list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
         return text
 
-    def _encode(self, text: str) -> tuple[int, ...]:
+    def encode(self, text: str) -> tuple[int, ...]:
+        """The ids of a text that the template has written."""
         backend = getattr(self._tokenizer, "backend_tokenizer", None)
         if backend is not None and len(text) > _LONG:
             return tuple(backend.encode_batch([text], add_special_tokens=False)[0].ids)
@@ -169,9 +179,11 @@ class Chat:
             return tuple(backend.encode(text, add_special_tokens=False).ids)
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
-    def _render(
+    def render(
         self, messages: Sequence[Message], tools: Sequence[Tool] = (), prompt: bool = True
     ) -> str:
+        """The conversation as the template writes it, with `prompt` up to the start of the next
+        turn; the agent's turns as `answers.remembered` gives them."""
         try:
             return self._tokenizer.apply_chat_template(
                 [self.calls.prepared(message) for message in messages],
@@ -214,7 +226,7 @@ class Chat:
         """The messages, rendered after a fixed short conversation and cut off after the end of that
         conversation's assistant turn."""
         opening = _opening(messages)
-        text = self._render([*opening, *messages])
+        text = self.render([*opening, *messages])
         mark = _LAST if opening[-1].get("tool_calls") else _SENTINEL
         _, found, rest = text.partition(mark)
         _, ended, rest = rest.partition(self._stop_text)
@@ -227,17 +239,17 @@ class Chat:
 
     def _begun(self) -> str:
         """How the prompt begins the assistant's turn, without white space at the end."""
-        return self._render(_TALK[:2]).removeprefix(self._render(_TALK[:2], prompt=False)).rstrip()
+        return self.render(_TALK[:2]).removeprefix(self.render(_TALK[:2], prompt=False)).rstrip()
 
     def _format(self) -> Format:
         """The format in which the template writes a call. Raises UserError for one of no format."""
         message = {**_TALK[2], "tool_calls": [call_json("call_0_0", "probe", _ARGUMENTS)]}
         seen, self.calls = "", FORMATS[0]
-        before = _NO_THOUGHT.sub("", self._render(_TALK[:2], [_PROBE]))
+        before = _NO_THOUGHT.sub("", self.render(_TALK[:2], [_PROBE]))
         for known in FORMATS:
             self.calls = known
             try:
-                seen = self._render([*_TALK[:2], message], [_PROBE], prompt=False)
+                seen = self.render([*_TALK[:2], message], [_PROBE], prompt=False)
             except UserError:  # a template may refuse what is prepared for another format
                 continue
             differs = [a != b for a, b in zip(before, seen, strict=False)]
@@ -254,10 +266,20 @@ class Chat:
             f"of the known formats: {names}. Change the setting `model`."
         )
 
+    def _drops(self) -> bool:
+        """As `drops`, of a template that knows of thoughts."""
+        for end in (2, 4):
+            turn = remembered(Reply(_TALK[end], "Hm."))
+            before = self.render(_TALK[:end])
+            after = self.render([*_TALK[:end], turn, _TALK[end + 1]])
+            if not self.carries(before, after, "Hm."):
+                return True
+        return False
+
     def _check(self) -> None:
         """Raises UserError unless prompts grow by appending, and `thinking` changes something."""
         for end, what in ((2, "tool calls"), (4, "the assistant turn 'Two.'")):
-            before, after = self._render(_TALK[:end]), self._render(_TALK[: end + 2])
+            before, after = self.render(_TALK[:end]), self.render(_TALK[: end + 2])
             before = _NO_THOUGHT.sub("", before)  # of the turn to come; histories have none
             tail = self._stop_text + self._increment(_TALK[end + 1 : end + 2])
             if not (after.startswith(before) and after.endswith(tail)):

@@ -29,6 +29,7 @@ from trace_bench.policies.engine.guide import Guides
 from trace_bench.policies.engine.layout import Backend
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.scheduler import Engine, Guide, Order, Sampled
+from trace_bench.policies.talk import Talk, Thoughts
 
 if TYPE_CHECKING:
     from trace_bench.policies.precision import DType
@@ -40,13 +41,8 @@ _STATES = 1024  # prompts whose states are remembered
 class _Open:
     """The state of an episode between its turns."""
 
-    tools: tuple[Tool, ...]
-    messages: tuple[Message, ...] = ()  # of the turn that is being sampled
-    prompt: tuple[int, ...] = ()
-    ids: tuple[int, ...] = ()  # all tokens before the prompt
-    adapter: str | None = None
-    turns: int = 0
-    finished: bool = True  # the last turn ended with the stop token
+    talk: Talk
+    adapter: str | None
 
 
 class LocalPolicy(RanksLabels, ShowsState):
@@ -55,8 +51,8 @@ class LocalPolicy(RanksLabels, ShowsState):
     `batch`: live episodes, and the most rows in one forward call; memory for keys and values grows
     with `batch` times the longest episode. `context`: the most tokens of an episode (default: the
     model's limit, at most 1024). `threads`: sets torch's thread count for the process. `dtype`: the
-    numbers of the model's products. `thinking`: as for `Chat`. Raises UserError for a model that
-    cannot be loaded or run.
+    numbers of the model's products. `thinking`: as for `Chat`; `thoughts`: as for `Talk`. Raises
+    UserError for a model that cannot be loaded or run.
     """
 
     repeatable = True
@@ -71,6 +67,7 @@ class LocalPolicy(RanksLabels, ShowsState):
         device: str = "cpu",
         dtype: DType = "auto",
         thinking: bool | None = None,
+        thoughts: Thoughts = "own",
     ) -> None:
         import torch
 
@@ -84,6 +81,7 @@ class LocalPolicy(RanksLabels, ShowsState):
         self.forks = device == "cpu"
         self.context: int = context_of(model.config, context)
         self.chat = Chat(tokenizer, str(model_path), thinking)
+        self._thoughts = thoughts
         self._model = model
         self._backend = backend_of(model, batch, self.context)
         self._engine = Engine(self._backend, batch, self.context, self.chat.stop)
@@ -213,27 +211,28 @@ class LocalPolicy(RanksLabels, ShowsState):
         if name is not None and name not in self._adapters:
             raise unknown("adapter", name, self._adapters, "agent.adapters")
         if episode is None:
-            episode = self._open[request.episode] = _Open(request.tools, adapter=request.adapter)
-            ids = self.chat.first(request.messages, request.tools)
-        else:
-            ids = self.chat.following(request.messages, episode.finished)
-        if not self._engine.fits(request.episode, len(ids)):
+            talk = Talk(self.chat, request.tools, self._thoughts)
+            episode = self._open[request.episode] = _Open(talk, request.adapter)
+        talk = episode.talk
+        talk.ask(request.messages)
+        ids, kept = talk.new, talk.kept
+        if not self._engine.fits(request.episode, len(ids), kept):
             self._ready.append(TurnReply(request.episode, None, context_full=True))
             return
-        episode.messages, episode.prompt = request.messages, ids
         if request.adapter != episode.adapter:
             # The cached keys and values are those of the earlier adapter: all is read again.
             self._engine.release(request.episode)
-            episode.adapter, ids = request.adapter, (*episode.ids, *ids)
+            episode.adapter, ids, kept = request.adapter, talk.ids, None
         self._engine.submit(
             Order(
                 request.episode,
                 ids,
                 episode.adapter,
-                request.seed,
+                talk.seed(request.seed),
                 request.temperature,
                 request.max_tokens,
                 guide,
+                kept,
             )
         )
 
@@ -243,20 +242,19 @@ class LocalPolicy(RanksLabels, ShowsState):
             acting = f"adapter {episode.adapter!r}" if episode.adapter else "base model"
             text = f"the logits are not finite: the weights of the {acting} are out of all bounds"
             return TurnReply(sampled.episode, None, error=text)
-        reply = self.chat.parse(sampled.ids, episode.turns, episode.tools)
-        episode.turns += 1
-        episode.finished = not sampled.truncated
-        episode.ids = (*episode.ids, *episode.prompt, *sampled.ids)
+        talk = episode.talk
+        reply = talk.hear(sampled.ids, not sampled.truncated)
         turn = Turn(
-            messages=episode.messages,
+            messages=talk.messages,
             reply=reply.message,
-            prompt_ids=episode.prompt,
+            prompt_ids=talk.new,
             token_ids=sampled.ids,
             logprobs=sampled.logprobs,
             adapter=episode.adapter,
             malformed=reply.malformed,
             truncated=sampled.truncated,
             thoughts=reply.thoughts,
+            kept=talk.kept,
         )
         return TurnReply(sampled.episode, turn)
 

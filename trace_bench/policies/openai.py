@@ -3,10 +3,11 @@
 All requests of one episode go to one server (for its prefix cache); episodes run concurrently, up
 to the endpoint's limit. Adapters are loaded into the servers at run time (policies/served.py).
 
-If a server returns the token ids that it read and sampled (vLLM does), a Turn has them as long as
-each prompt starts with all earlier tokens. A server renders the conversation anew for every turn,
-so this may stop: a tool call is rendered as JSON, not as it was sampled. From then on the episode's
-turns have no token ids, and `rewritten` counts the episode.
+If a server returns the token ids that it read and sampled (vLLM does), a Turn has them. A server
+renders the conversation anew for every turn, so a prompt may not start with all earlier tokens:
+thoughts are dropped, a call is rendered as JSON and not as it was sampled. Then begins another
+stretch (`Turn.kept`), and `rewritten` counts the episode. With policy.thoughts=keep prompts are
+rendered here, where nothing is rewritten, and sent as tokens.
 """
 
 from __future__ import annotations
@@ -37,19 +38,22 @@ from trace_bench.llm.client import (
 )
 from trace_bench.policies.answers import (
     LARGEST_ID,
+    as_chat,
     check_ids,
     check_logprobs,
     first_choice,
     read_message,
     remembered,
+    shared,
 )
 from trace_bench.policies.formats import Reply
 from trace_bench.policies.served import ContextFull, Servers, try_servers
 
 if TYPE_CHECKING:
     from trace_bench.policies.chat import Chat
+    from trace_bench.policies.talk import Talk
 
-CHAT = "/chat/completions"
+CHAT, TOKENS = "/chat/completions", "/completions"
 CONFIG = "config.json"  # of a model's folder
 # Without these, vLLM takes its values from the model's generation_config.json.
 PLAIN_SAMPLING = {"top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
@@ -89,7 +93,9 @@ class _Conversation:
     history: list[Message] = field(default_factory=list)
     spoken: int = 0  # characters of tools and history as JSON
     ids: tuple[int, ...] = ()  # all tokens so far
+    talk: Talk | None = None  # where prompts are rendered here
     exact: bool = True  # `ids` are the tokens that the server read and sampled
+    rewritten: bool = False  # a prompt did not begin with all earlier tokens
     tight: bool = False  # the context cannot hold the prompt and a whole turn any more
     turns: int = 0
     reloaded: bool = False  # its adapter had to be loaded again
@@ -100,10 +106,10 @@ class _Conversation:
 
 
 class OpenAIPolicy(RanksLabels):
-    """`model`: the base model's name on the
-    servers; `extra`: further fields of every request; `chat`: reads the sampled ids in place of the
-    servers' parsers. No server is asked before `try_turn` or
-    `load`, which raise UserError if one does not answer or does not have the model."""
+    """`model`: the base model's name on the servers; `extra`: further fields of every request;
+    `chat`: reads the sampled ids in place of the servers' parsers; `keep`: it renders the prompts
+    too, with all thoughts. No server is asked before `try_turn` or `load`, which raise UserError if
+    one does not answer or does not have the model."""
 
     repeatable = False  # a server's answers depend on its other load
     at_servers = True
@@ -116,8 +122,10 @@ class OpenAIPolicy(RanksLabels):
         capacity: int,
         extra: Mapping[str, Any] | None,
         chat: Chat | None = None,
+        keep: bool = False,
     ) -> None:
         self.capacity, self._chat = capacity, chat
+        self._path = TOKENS if keep else CHAT
         self.model = model
         self._vocabulary = LARGEST_ID
         self._extra = dict(extra or {})
@@ -223,12 +231,21 @@ class OpenAIPolicy(RanksLabels):
         episode = self._open.get(request.episode) or self._begin(request, self._choose())
         if request.adapter != episode.adapter:  # a server keeps the caches of adapters apart
             episode.adapter, episode.reloaded = request.adapter, False
-        episode.add(self.servers.readable(request.messages))
+        self._hear(request, episode)
         self._send(request, episode, None if episode.tight else request.max_tokens)
+
+    def _hear(self, request: TurnRequest, episode: _Conversation) -> None:
+        episode.add(self.servers.readable(request.messages))
+        if episode.talk is not None:
+            episode.talk.ask(request.messages)
 
     def _begin(self, request: TurnRequest, server: int) -> _Conversation:
         spoken = len(json.dumps(request.tools))
         episode = _Conversation(server, request.adapter, request.tools, spoken=spoken)
+        if self._path == TOKENS and self._chat is not None:
+            from trace_bench.policies.talk import Talk
+
+            episode.talk = Talk(self._chat, request.tools, "keep")
         self._open[request.episode] = episode
         self._load[server] += 1
         return episode
@@ -236,7 +253,7 @@ class OpenAIPolicy(RanksLabels):
     def _alone(self, server: int, request: TurnRequest) -> Turn:
         """The only turn of an episode at this server (`trial.OneTurn`)."""
         episode = self._begin(request, server)
-        episode.add(self.servers.readable(request.messages))
+        self._hear(request, episode)
         try:
             return self._turn(request, self._answer(request, episode))
         except (LookupError, TypeError, ValueError, AttributeError) as error:
@@ -249,7 +266,7 @@ class OpenAIPolicy(RanksLabels):
         for most in (request.max_tokens, None):
             try:
                 body = self._body(request, episode, most)
-                return self._client.ask(CHAT, body, episode.server)
+                return self._client.ask(self._path, body, episode.server)
             except LLMError as error:
                 if not context_is_full(error):
                     raise
@@ -270,7 +287,8 @@ class OpenAIPolicy(RanksLabels):
         return min(range(len(self._load)), key=rank)
 
     def _send(self, request: TurnRequest, episode: _Conversation, most: int | None) -> None:
-        future = self._client.start(CHAT, self._body(request, episode, most), episode.server)
+        body = self._body(request, episode, most)
+        future = self._client.start(self._path, body, episode.server)
         self._under_way[request.episode] = future
         future.add_done_callback(lambda f: self._ready.put((request, f)))
 
@@ -278,8 +296,12 @@ class OpenAIPolicy(RanksLabels):
         self, request: TurnRequest, episode: _Conversation, most: int | None
     ) -> dict[str, Any]:
         name = self.servers.name_of(episode.adapter)
-        body = {**self._common(name, request.temperature, most), "messages": episode.history}
+        body = self._common(name, request.temperature, most)
         body["seed"] = stable_seed("turn", request.seed, episode.turns) % 2**31
+        if episode.talk is not None:  # without a number the server's default is 16
+            body |= {"prompt": list(episode.talk.ids), "max_tokens": most}
+            return body | {"logprobs": 0, "return_token_ids": True}
+        body["messages"] = episode.history
         if episode.tools:
             body["tools"] = list(episode.tools)
             if self._chat is not None:
@@ -341,10 +363,11 @@ class OpenAIPolicy(RanksLabels):
         # A server may report a base model under another name (a dated one), but not an adapter.
         if episode.adapter is not None and reply.get("model", wanted) != wanted:
             raise ValueError(f"{reply['model']!r} answered where {wanted!r} was asked")
+        reply = reply if episode.talk is None else as_chat(reply)
         choice = first_choice(reply)
         if fault := fault_of(choice["message"], MESSAGE):
             raise Unreadable(f"its message cannot be used: {fault}")
-        prompt, sampled, logprobs = self._tokens(request, episode, reply, choice)
+        kept, prompt, sampled, logprobs = self._tokens(request, episode, reply, choice)
         said = self._said(request, episode, choice)
         episode.add([remembered(said)])
         episode.turns += 1
@@ -358,6 +381,7 @@ class OpenAIPolicy(RanksLabels):
             malformed=said.malformed,
             thoughts=said.thoughts,
             truncated=choice.get("finish_reason") == "length",
+            kept=kept,
         )
 
     def _said(
@@ -369,6 +393,8 @@ class OpenAIPolicy(RanksLabels):
         if ids is None:
             raise Unreadable("it has no token ids, which policy.parse=tokens reads (vLLM's do)")
         check_ids(ids, "the turn", request.max_tokens + 1, self._vocabulary)
+        if episode.talk is not None:
+            return episode.talk.hear(ids, bool(ids) and ids[-1] == self._chat.stop)
         return self._chat.parse(ids, episode.turns, episode.tools)
 
     def _tokens(
@@ -377,9 +403,9 @@ class OpenAIPolicy(RanksLabels):
         episode: _Conversation,
         reply: Mapping[str, Any],
         choice: Mapping[str, Any],
-    ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
-        """(ids appended to the prompt, sampled ids, their log-probabilities); empty if the server
-        does not return ids, or if its prompt does not start with the earlier tokens. vLLM's
+    ) -> tuple[int | None, tuple[int, ...], tuple[int, ...], tuple[float, ...]]:
+        """(how many of the earlier tokens the prompt begins with, if not all; the ids after them;
+        sampled ids, their log-probabilities); empty if the server does not return ids. vLLM's
         log-probabilities are at temperature 1, so there are none at other temperatures. Raises
         Unreadable for ids and log-probabilities that no model can have given."""
         heat = request.temperature
@@ -390,17 +416,18 @@ class OpenAIPolicy(RanksLabels):
             check_ids(sampled, "the turn", request.max_tokens + 1, self._vocabulary)
         if not episode.exact or not whole or sampled is None:
             episode.exact = False
-            return (), (), ()
-        if tuple(whole[: len(episode.ids)]) != episode.ids:
-            episode.exact = False
-            self.rewritten += 1
-            return (), (), ()
-        prompt = tuple(whole[len(episode.ids) :])
+            return None, (), (), ()
+        kept = min(shared(episode.ids, whole), max(0, len(whole) - 1))
+        if anew := kept < len(episode.ids):
+            self.rewritten += not episode.rewritten
+            episode.rewritten = True
+        prompt = tuple(whole[kept:])
         episode.ids = (*whole, *sampled)
         content = (choice.get("logprobs") or {}).get("content") or ()
         logprobs = tuple(entry["logprob"] for entry in content)
         check_logprobs(logprobs)
-        return prompt, tuple(sampled), tuple(map(float, logprobs)) if heat in (0, 1) else ()
+        known = tuple(map(float, logprobs)) if heat in (0, 1) else ()
+        return kept if anew else None, prompt, tuple(sampled), known
 
 
 def served(settings: OpenAISettings, run: RunContext) -> OpenAIPolicy:
@@ -416,13 +443,19 @@ def served(settings: OpenAISettings, run: RunContext) -> OpenAIPolicy:
     if run.thinking is not None:
         own = {"enable_thinking": run.thinking, **extra.get("chat_template_kwargs", {})}
         extra = {**extra, "chat_template_kwargs": own}
-    chat = None
+    chat, keep = None, run.thoughts == "keep"
+    if keep and settings.parse != "tokens":
+        raise UserError(
+            "policy.thoughts=keep at servers needs prompts that are rendered here, with the "
+            "tokenizer in `model.path`. Set policy.parse=tokens, or policy.thoughts=own."
+        )
     if settings.parse == "tokens":
         from trace_bench.policies.chat import Chat
         from trace_bench.policies.local import load_tokenizer
 
         chat = Chat(load_tokenizer(run.model), run.model, run.thinking)
-    policy = OpenAIPolicy(endpoint, run.served_model, capacity=run.batch, extra=extra, chat=chat)
+    name = run.served_model
+    policy = OpenAIPolicy(endpoint, name, capacity=run.batch, extra=extra, chat=chat, keep=keep)
     policy.hold_to(Path(run.model))
     return policy
 

@@ -29,6 +29,7 @@ DEFAULTS = {
     "evaluation.retries": 1,
     "policy.thinking": None,
     "policy.shards": 1,
+    "policy.thoughts": "own",
     "policy.parse": "server",
     "trainer.algorithm.name": "grpo",
     "trainer.algorithm.kl": 0.0,

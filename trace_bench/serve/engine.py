@@ -230,7 +230,8 @@ class LocalEngine:
             ticket.deliver(ticket, _beyond(lost) if lost else _failure(reply))
             return
         turn = reply.turn
-        prompt = self._tokens.get(reply.episode, 0) + len(turn.prompt_ids)
+        before = self._tokens.get(reply.episode, 0) if turn.kept is None else turn.kept
+        prompt = before + len(turn.prompt_ids)
         self._tokens[reply.episode] = prompt + len(turn.token_ids)
         key = key_after(ticket.ask, turn.reply)
         if (old := self._idle.pop(key, None)) is not None:

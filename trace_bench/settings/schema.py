@@ -91,8 +91,11 @@ class PolicySettings(PartSettings):
     """Tokens of one turn, thoughts included."""
     thinking: bool | None = field(default=None, metadata=LATER)
     """Whether the model is to think before it answers, for templates with `enable_thinking`; null:
-    as the template does by itself. Thoughts stay in the conversation that the model reads
-    (policy=local, trainer=verl); nobody else sees them."""
+    as the template does by itself. Nobody but the model sees its thoughts."""
+    thoughts: Literal["own", "keep"] = field(default="own", metadata=LATER)
+    """Thoughts of earlier turns in what the model reads. own: as its template has them; where that
+    drops them, each stretch of a conversation is a training sequence of its own. keep: all stay,
+    and a conversation is one sequence."""
 
     def __post_init__(self) -> None:
         if self.workers > self.shards:

@@ -19,14 +19,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import HasReference, Lab, Suite
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Task, Trajectory
 from trace_bench.trainers.settings import Recipe, TrainerSettings
-from trace_bench.trainers.tree import Tokens, sequence_of
+from trace_bench.trainers.tree import Tokens, stretches, with_prompt
 
 SAME = 1e-8  # rewards closer than this are equal
 FLOOR = 0.125  # smallest chance of a task, of one whose groups differ: it may differ again
@@ -210,20 +210,18 @@ def is_hinted(place: int, settings: Recipe) -> bool:
     return place % settings.group_size < settings.hinted
 
 
-def sequences(trajectories: Sequence[Trajectory], settings: Recipe) -> list[Tokens]:
-    """The tokens to train on, groups adjacent; those of hinted rollouts without the hint. Where no
-    rollout of the group tells what the prompt is without it, they have no sampled tokens and are
-    not trained on."""
+def sequences(trajectories: Sequence[Trajectory], settings: Recipe) -> list[list[Tokens]]:
+    """What of each trajectory is trained on, groups adjacent; of hinted rollouts without the hint,
+    and nothing where no rollout of the group tells what the prompt is without it."""
     size = settings.group_size
-    out: list[Tokens] = []
+    out: list[list[Tokens]] = []
     for place, trajectory in enumerate(trajectories):
         if not is_hinted(place, settings):
-            out.append(sequence_of(trajectory))
+            out.append(stretches(trajectory))
             continue
         first = place - place % size
         others = trajectories[first + settings.hinted : first + size]
         prompt = next((t.turns[0].prompt_ids for t in others if t.turns), ())
-        turns = trajectory.turns if prompt else ()
-        plain = tuple(replace(t, prompt_ids=prompt) if not n else t for n, t in enumerate(turns))
-        out.append(sequence_of(replace(trajectory, turns=plain)))
+        there = prompt and trajectory.turns
+        out.append(stretches(with_prompt(trajectory, prompt)) if there else [])
     return out

@@ -37,7 +37,7 @@ def check_job(job: TrainingJob) -> None:
 
 def exact(trajectory: Trajectory) -> bool:
     """Whether all sampled tokens and their log-probabilities are known. They are not if a server
-    has rewritten the conversation between turns."""
+    gives none."""
     return all(t.token_ids and len(t.token_ids) == len(t.logprobs) for t in trajectory.turns)
 
 
@@ -57,7 +57,7 @@ def paid(trajectory: Trajectory, reward: str) -> float:
 
 
 def check_turns(trajectory: Trajectory, adapter: str | None) -> None:
-    """Raises TraceBenchError unless all turns come from `adapter` and the first has a prompt."""
+    """Raises TraceBenchError unless all turns come from `adapter` and have a prompt."""
     for turn in trajectory.turns:
         if turn.adapter != adapter:
             raise TraceBenchError(
@@ -67,9 +67,16 @@ def check_turns(trajectory: Trajectory, adapter: str | None) -> None:
 
 
 def check_prompt(trajectory: Trajectory) -> None:
-    """Raises TraceBenchError if the first turn has tokens and no prompt tokens."""
-    if exact(trajectory) and trajectory.turns and not trajectory.turns[0].prompt_ids:
-        raise TraceBenchError(f"{trajectory.task}: the first turn has no prompt tokens")
+    """Raises TraceBenchError if a turn has tokens and no prompt tokens, or keeps more than there
+    are."""
+    tokens = 0
+    for n, turn in enumerate(trajectory.turns if exact(trajectory) else ()):
+        kept = tokens if turn.kept is None else turn.kept
+        if kept > tokens or not kept + len(turn.prompt_ids):
+            why = f"keeps {kept} of {tokens} tokens" if kept else "has no prompt tokens"
+            place = "the first turn" if not n else f"turn {n + 1}"
+            raise TraceBenchError(f"{trajectory.task}: {place} {why}")
+        tokens = kept + len(turn.prompt_ids) + len(turn.token_ids)
 
 
 def conclude(

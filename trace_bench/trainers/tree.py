@@ -9,7 +9,7 @@ This is exact: no trajectory attends to another one's tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -21,7 +21,7 @@ _MASKED = 1024  # tokens of the longest path with a mask, which grows with the s
 
 @dataclass(frozen=True)
 class Tokens:
-    """One trajectory's tokens. `sampled`: the positions of the sampled tokens. `logprobs`: their
+    """One training sequence. `sampled`: the positions of the sampled tokens. `logprobs`: their
     log-probabilities as the sampler reported them, or as the learner gives them before the first
     step; `reported`: the sampler's, where `logprobs` are not; `base`: the base model's, where an
     algorithm asks for them."""
@@ -64,25 +64,47 @@ class Tree:
     choice: np.ndarray
 
 
-def sequence_of(trajectory: Trajectory, turn: int | None = None) -> Tokens:
-    """The trajectory's exact ids; nothing is tokenized again. Ends at the last sampled token, since
-    later tokens do not enter the loss. With `turn`, the ids up to the end of that turn, of which
-    only its own are sampled."""
+def stretches(*trajectories: Trajectory) -> list[Tokens]:
+    """The training sequences of trajectories: each stretch of a conversation that the model read as
+    one growing text, with its exact ids; nothing is tokenized again. Of a stretch's ids those are
+    sampled that were sampled in it; the earlier ones that it begins with are its prompt. It ends
+    at the last sampled token, since later tokens do not enter the loss."""
+    return [found for t in trajectories for found in _stretches(t)]
+
+
+def _stretches(trajectory: Trajectory) -> Iterator[Tokens]:
     ids: list[int] = []
     sampled: list[int] = []
     logprobs: list[float] = []
-    for n, t in enumerate(trajectory.turns[: None if turn is None else turn + 1]):
-        ids += t.prompt_ids
-        if turn is None or n == turn:
-            sampled += range(len(ids), len(ids) + len(t.token_ids))
-            logprobs += t.logprobs
-        ids += t.token_ids
-    end = sampled[-1] + 1 if sampled else 0
-    return Tokens(
-        np.array(ids[:end], dtype=np.int64),
-        np.array(sampled, dtype=np.int64),
-        np.array(logprobs, dtype=np.float32),
-    )
+    for turn in trajectory.turns:
+        if turn.kept is not None:
+            yield from _ended(ids, sampled, logprobs)
+            del ids[turn.kept :]
+            sampled, logprobs = [], []
+        ids += turn.prompt_ids
+        sampled += range(len(ids), len(ids) + len(turn.token_ids))
+        logprobs += turn.logprobs
+        ids += turn.token_ids
+    yield from _ended(ids, sampled, logprobs)
+
+
+def _ended(ids: list[int], sampled: list[int], logprobs: list[float]) -> Iterator[Tokens]:
+    if sampled:
+        yield Tokens(
+            np.array(ids[: sampled[-1] + 1], dtype=np.int64),
+            np.array(sampled, dtype=np.int64),
+            np.array(logprobs, dtype=np.float32),
+        )
+
+
+def with_prompt(trajectory: Trajectory, prompt: Sequence[int]) -> Trajectory:
+    """The trajectory as if its first prompt had been these ids, which end as it did: also where
+    later prompts begin with it again."""
+    first, *rest = trajectory.turns
+    more = len(prompt) - len(first.prompt_ids)
+    turns = [replace(first, prompt_ids=tuple(prompt))]
+    turns += [t if t.kept is None else replace(t, kept=max(0, t.kept + more)) for t in rest]
+    return replace(trajectory, turns=tuple(turns))
 
 
 def build(sequences: Sequence[Tokens]) -> Tree:

@@ -56,25 +56,31 @@ class Steps:
 def update(
     learner: Learner,
     optimizer: torch.optim.Optimizer,
-    sequences: Sequence[Tokens],
+    trajectories: Sequence[Sequence[Tokens]],
     found: Advantages,
     settings: TrainerSettings,
     seed: int,
     told: Callable[[int, int], None] = lambda done, total: None,
 ) -> Steps:
-    """Runs all epochs and minibatches over an iteration's trajectories, in which the `group_size`
-    members of each group are adjacent. Stops before a step whose gradient is not finite. `told`: is
+    """Runs all epochs and minibatches over an iteration's trajectories, each as its training
+    sequences, in which the `group_size` members of each group are adjacent. A token weighs as if
+    its trajectory were one sequence. Stops before a step whose gradient is not finite. `told`: is
     given before each step how many are done of how many."""
     steps = Steps()
     started = time.perf_counter()
-    usable = [bool(t) and len(s.sampled) > 0 for t, s in zip(found.trained, sequences, strict=True)]
+    usable = [bool(t) and len(s) > 0 for t, s in zip(found.trained, trajectories, strict=True)]
     algorithm = settings.algorithm
     own = learner.rounded or bool(settings.hinted) or algorithm.truncate is not None
-    sequences = list(sequences)
-    places = [i for i, used in enumerate(usable) if used]
+    sequences = [s for each in trajectories for s in each]
+    owners = [i for i, each in enumerate(trajectories) for _ in each]
+    rows: list[list[int]] = [[] for _ in trajectories]  # the places of each trajectory's sequences
+    for row, owner in enumerate(owners):
+        rows[owner].append(row)
+    places = [row for row, owner in enumerate(owners) if usable[owner]]
+    hinted = [is_hinted(owner, settings) for owner in owners]
     if own and settings.minibatches > 1 and places:  # else the first step has them all
         before = _before(learner, [sequences[i] for i in places], settings)
-        _replace(sequences, places, before, settings, steps)
+        _replace(sequences, places, before, hinted, steps)
     if algorithm.kl > 0 and places:
         with learner.without_adapter():
             base = _before(learner, [sequences[i] for i in places], settings)
@@ -83,13 +89,16 @@ def update(
     every = list(minibatches(usable, settings, seed))
     for members in every:
         told(steps.steps, len(every))
-        batch = [sequences[i] for i in members]
-        spread = found.spread(members, torch.tensor([len(b.sampled) for b in batch]))
+        here = [row for i in members for row in rows[i]]
+        batch = [sequences[row] for row in here]
+        lengths = torch.tensor([sum(len(sequences[r].sampled) for r in rows[i]) for i in members])
+        weights = token_weights(lengths, *algorithm.aggregation(settings))
+        weighed = found.spread(members, lengths), weights
         first = steps.steps == 0
         fresh = first and own and settings.minibatches == 1
-        norm, new = _step(learner, optimizer, batch, spread, settings, steps, fresh)
+        norm, new = _step(learner, optimizer, batch, weighed, settings, steps, fresh)
         if fresh:
-            _replace(sequences, members, new, settings, steps)
+            _replace(sequences, here, new, hinted, steps)
         elif first and not own:
             old = np.concatenate([b.logprobs for b in batch])
             steps.mismatch = mismatch(torch.from_numpy(old), torch.from_numpy(np.concatenate(new)))
@@ -119,13 +128,13 @@ def _replace(
     sequences: list[Tokens],
     places: Sequence[int],
     own: Sequence[np.ndarray],
-    settings: TrainerSettings,
+    hinted: Sequence[bool],
     steps: Steps,
 ) -> None:
     """Puts the learner's own log-probabilities before the first step in place of the sampler's, so
     that neither rounding nor a hint is taken for a change of the policy. What both are apart goes
     into `steps`, of rollouts without a hint."""
-    alike = [n for n, i in enumerate(places) if not is_hinted(i, settings)]
+    alike = [n for n, i in enumerate(places) if not hinted[i]]
     if alike:
         sampler = np.concatenate([sequences[places[n]].logprobs for n in alike])
         found = np.concatenate([own[n] for n in alike])
@@ -156,18 +165,16 @@ def _step(
     learner: Learner,
     optimizer: torch.optim.Optimizer,
     batch: Sequence[Tokens],
-    advantages: Tensor,
+    weighed: tuple[Tensor, Tensor],
     settings: TrainerSettings,
     steps: Steps,
     fresh: bool,
 ) -> tuple[float, list[np.ndarray]]:
-    """One optimizer step on a minibatch; `advantages`: of its sampled tokens; `fresh`: the old
-    policy is the learner as it is. Returns the norm of the gradient before clipping (NaN if the
-    loss is NaN: clamping would turn that into a gradient of zero), and the log-probabilities of
-    each sequence before the step."""
-    lengths = torch.tensor([len(b.sampled) for b in batch])
-    weights = token_weights(lengths, *settings.algorithm.aggregation(settings)).to(learner.device)
-    spread = advantages.to(learner.device)
+    """One optimizer step on a minibatch; `weighed`: (advantages, weights) of its sampled tokens;
+    `fresh`: the old policy is the learner as it is. Returns the norm of the gradient before
+    clipping (NaN if the loss is NaN: clamping would turn that into a gradient of zero), and the
+    log-probabilities of each sequence before the step."""
+    spread, weights = (each.to(learner.device) for each in weighed)
     optimizer.zero_grad(set_to_none=True)
     before: list[np.ndarray] = []
     done = 0

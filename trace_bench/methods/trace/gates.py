@@ -236,19 +236,20 @@ class GateTraining:
         """The group by its first prompts, which set the weights. `first`: nothing was learned since
         the group was run, so the gate should give what was used; `strange` counts where it does
         not."""
-        from trace_bench.trainers.tree import sequence_of
+        from trace_bench.trainers.tree import stretches
 
         found: dict[str, _Piece] = {}
         place = 0
         for trajectory in group:
-            messages, sequence = trajectory.turns[0].messages, sequence_of(trajectory)
+            messages, sequences = trajectory.turns[0].messages, stretches(trajectory)
             key = json.dumps([trajectory.task, messages])
             if key not in self.states:
                 self.states[key] = self.lab.prompt_states([(messages, trajectory.tools)])[0]
             piece = found.setdefault(key, _Piece(self.states[key]))
             if first and gate.plays(piece.state) != trajectory.adapter:
                 self.strange += 1
-            piece.sequences.append(sequence)
-            piece.places += range(place, place + len(sequence.sampled))
-            place += len(sequence.sampled)
+            piece.sequences += sequences
+            tokens = sum(len(s.sampled) for s in sequences)
+            piece.places += range(place, place + tokens)
+            place += tokens
         return list(found.values())

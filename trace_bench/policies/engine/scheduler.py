@@ -47,7 +47,8 @@ class Order:
 
     `adapter` and `seed` are the same for all orders of an episode. An episode whose adapter changes
     is released, since its cached keys and values are the earlier adapter's, and submitted again
-    with all of its tokens; it draws the same numbers at the same places. `guide`: of this turn."""
+    with all of its tokens; it draws the same numbers at the same places. `guide`: of this turn.
+    `kept`: the prompt goes on from so many of the episode's tokens so far; None: from all."""
 
     episode: int
     ids: Sequence[int]
@@ -56,6 +57,7 @@ class Order:
     temperature: float = 1.0
     max_tokens: int = 96
     guide: Guide | None = None
+    kept: int | None = None
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,7 @@ class _Member:
 
     episode: int
     following: tuple[int, ...] | None = None
+    kept: int | None = None
     temperature: float = 1.0
     limit: int = 0
     guide: Guide | None = None
@@ -127,13 +130,13 @@ class Engine:
         """The ids of an episode's open turn so far."""
         return tuple(self._members[episode].ids)
 
-    def fits(self, episode: int, new: int) -> bool:
+    def fits(self, episode: int, new: int, kept: int | None = None) -> bool:
         """Whether `new` prompt tokens and one sampled token fit the episode's context."""
-        return self._tokens(episode) + new < self.context
+        return self._before(episode, kept) + new < self.context
 
     def submit(self, order: Order) -> None:
         """Queues a turn. The first order of an episode makes it live."""
-        if not self.fits(order.episode, len(order.ids)):
+        if not self.fits(order.episode, len(order.ids), order.kept):
             raise ValueError(f"episode {order.episode}: the prompt is too long")
         member = self._members.get(order.episode)
         if member is None:
@@ -142,8 +145,8 @@ class Engine:
             self._waiting.append(member)
         elif member.following is not None or self._row_of[order.episode].active:
             raise ValueError(f"episode {order.episode}: a turn is open already")
-        start = self._tokens(order.episode) + len(order.ids)
-        member.following = tuple(order.ids)
+        start = self._before(order.episode, order.kept) + len(order.ids)
+        member.following, member.kept = tuple(order.ids), order.kept
         member.limit = min(order.max_tokens, self.context - start)
         member.temperature, member.guide = order.temperature, order.guide
         greedy = order.temperature <= 0  # needs no random draws
@@ -244,19 +247,28 @@ class Engine:
     def _resume(self) -> None:
         """Starts the next turn of rows whose members have new orders; splits rows that differ."""
         for row in [r for r in self._rows if not r.active]:
-            parts: dict[tuple[int, ...] | None, list[_Member]] = {}
+            parts: dict[tuple[tuple[int, ...] | None, int | None], list[_Member]] = {}
             for m in row.members:
-                parts.setdefault(m.following, []).append(m)
-            if list(parts) == [None]:
+                parts.setdefault((m.following, m.kept), []).append(m)
+            if list(parts) == [(None, None)]:
                 continue
-            for part, following in zip(
+            for part, (following, kept) in zip(
                 self._split(row, list(parts.values())), list(parts), strict=True
             ):
-                if following is not None:
-                    part.pending.extend(following)
-                    part.active = True
-                    for m in part.members:
-                        m.following = None
+                if following is None:
+                    continue
+                if kept is not None:
+                    self._cut(part, kept)
+                part.pending.extend(following)
+                part.active = True
+                for m in part.members:
+                    m.following = m.kept = None
+
+    def _cut(self, row: _Row, kept: int) -> None:
+        """Forgets all but the first tokens of a row."""
+        del row.pending[max(0, kept - row.cached) :]
+        row.cached = min(row.cached, kept)
+        self._length[row.slot] = row.cached
 
     def _split(self, row: _Row, parts: list[list[_Member]]) -> list[_Row]:
         """One row for each part of a row's members; the first keeps the row's slot."""
@@ -275,10 +287,11 @@ class Engine:
         for member in row.members:
             self._row_of[member.episode] = row
 
-    def _tokens(self, episode: int) -> int:
-        """Tokens of an episode so far."""
+    def _before(self, episode: int, kept: int | None) -> int:
+        """Tokens of an episode before its next prompt."""
         row = self._row_of.get(episode)
-        return 0 if row is None else row.cached + len(row.pending)
+        tokens = 0 if row is None else row.cached + len(row.pending)
+        return tokens if kept is None else min(tokens, kept)
 
     def _admit(self) -> None:
         """Gives waiting episodes a row, in order; copies cached prefixes."""

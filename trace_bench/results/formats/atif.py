@@ -72,7 +72,7 @@ def _steps(t: Trajectory) -> list[dict[str, Any]]:
     context: list[int] = []
     for turn in t.turns:
         steps += _others(turn.messages, last)
-        context = [*context, *turn.prompt_ids]
+        context = [*context[: turn.kept], *turn.prompt_ids]
         last = _agent(turn, context)
         steps.append(last)
         context = [*context, *turn.token_ids]

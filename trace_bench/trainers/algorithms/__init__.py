@@ -36,9 +36,10 @@ _LARGEST = 20.0  # of a difference of log-probabilities, before its exponential 
 
 @dataclass(frozen=True)
 class Batch:
-    """The sampled tokens of whole trajectories, one after the other, all [tokens] but `lengths`
-    [trajectories]. `new`: log-probabilities with the gradient; `old`: before the iteration's first
-    step; `sampler`: as the sampler reported them; `base`: of the model without an adapter."""
+    """The sampled tokens of whole sequences, one after the other, all [tokens] but `lengths`
+    [sequences]: of trajectories, or of the stretches of those that were rendered anew. `new`:
+    log-probabilities with the gradient; `old`: before the iteration's first step; `sampler`: as
+    the sampler reported them; `base`: of the model without an adapter."""
 
     new: Tensor
     old: Tensor

@@ -9,6 +9,7 @@
     spec.py      the job description that verl's processes read
     compose.py   converts our settings to verl's
     steps.py     verl's trainer, extended with our advantages, metrics and stop conditions
+    rows.py      episodes of several rows: their advantages and weights
     losses.py    the algorithm's loss in verl's place
     episodes.py  runs our episodes in verl's workers
     tokens.py    the policy of these episodes, over verl's token servers

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import numpy as np
 from verl.experimental.agent_loop.agent_loop import (
     AgentLoopBase,
     AgentLoopMetrics,
@@ -34,6 +35,7 @@ from trace_bench.play.rollouts import Batch, Player
 from trace_bench.policies.chat import Chat
 from trace_bench.trainers.grpo import packed, seen
 from trace_bench.trainers.record import exact, paid
+from trace_bench.trainers.tree import Tokens, stretches
 from trace_bench.trainers.verl.arrivals import StepFiles
 from trace_bench.trainers.verl.spec import (
     CREDIT,
@@ -69,7 +71,7 @@ class EpisodeLoop(AgentLoopBase):
         self.servers, self.tokenizer = server_manager, tokenizer
 
     async def run(self, sampling_params: dict[str, Any], **row: Any) -> Any:
-        """The episode as verl's output. An episode that cannot be trained on (failed, or without
+        """The episode as verl's outputs. An episode that cannot be trained on (failed, or without
         exact tokens) is returned as `nothing`, which `steps.Sampler` removes, so that it does not
         count in its group's baseline; in a validation it is left out.
 
@@ -88,41 +90,40 @@ class EpisodeLoop(AgentLoopBase):
         answer: asyncio.Future[Trajectory] = asyncio.get_running_loop().create_future()
         player.ask(Wanted(call, place, iteration, task, sampling_params["temperature"], answer))
         trajectory = await answer
-        made = output(trajectory, spec, iteration)
-        if made is None:
-            return nothing(self.tokenizer) if info["split"] == TRAIN else []
-        return made
+        made = outputs(trajectory, spec, iteration)
+        return made or ([nothing(self.tokenizer)] if info["split"] == TRAIN else [])
 
 
-def output(trajectory: Trajectory, spec: JobSpec, iteration: int) -> Any:
-    """The episode in verl's format: the first prompt, then everything after it with a mask. None
-    for an episode that cannot be trained on."""
+def outputs(trajectory: Trajectory, spec: JobSpec, iteration: int) -> list[Any]:
+    """The episode in verl's format, a row for each of its training sequences: the first prompt,
+    then everything after it with a mask. Empty for an episode that cannot be trained on."""
     score = trajectory.score
     if score is None or trajectory.failure is not None or not trajectory.turns:
-        return None
+        return []
     if not exact(trajectory):
-        return None
-    ids: list[int] = []
-    mask: list[int] = []
-    logprobs: list[float] = []
-    for n, turn in enumerate(trajectory.turns):
-        between = turn.prompt_ids if n else ()
-        ids += [*between, *turn.token_ids]
-        mask += [0] * len(between) + [1] * len(turn.token_ids)
-        logprobs += [0.0] * len(between) + list(turn.logprobs)
+        return []
+    score_info = {"similarity": float(score.similarity), "success": float(score.success)}
+    return [
+        _row(tokens, trajectory, spec, iteration, score_info) for tokens in stretches(trajectory)
+    ]
+
+
+def _row(
+    tokens: Tokens, trajectory: Trajectory, spec: JobSpec, iteration: int, score: dict[str, float]
+) -> Any:
+    start = int(tokens.sampled[0])
+    mask, logprobs = np.zeros(len(tokens.ids), np.int64), np.zeros(len(tokens.ids))
+    mask[tokens.sampled], logprobs[tokens.sampled] = 1, tokens.logprobs
     return AgentLoopOutput(
-        prompt_ids=list(trajectory.turns[0].prompt_ids),
-        response_ids=ids,
-        response_mask=mask,
-        response_logprobs=logprobs,
+        prompt_ids=tokens.ids[:start].tolist(),
+        response_ids=tokens.ids[start:].tolist(),
+        response_mask=mask[start:].tolist(),
+        response_logprobs=logprobs[start:].tolist(),
         reward_score=paid(trajectory, spec.reward),
         num_turns=len(trajectory.turns),
         metrics=AgentLoopMetrics(),
         extra_fields={
-            "reward_extra_info": {
-                "similarity": float(score.similarity),
-                "success": float(score.success),
-            },
+            "reward_extra_info": score,
             "min_global_steps": iteration,
             "max_global_steps": iteration,
             CREDIT: credit_of(trajectory, spec),
@@ -249,7 +250,7 @@ class EpisodePlayer:
             float(asks[0].temperature),
             (self.spec.version(iteration),) * len(asks),
         )
-        policy = TokenPolicy(self._chat, self._servers, len(asks))
+        policy = TokenPolicy(self._chat, self._servers, len(asks), self.spec.thoughts)
         player = Player(policy, self._suites, self.spec.max_turns, self.spec.max_tokens)
         play_missing(player, batch, there.keys(), ended)
 

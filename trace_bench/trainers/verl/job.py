@@ -63,6 +63,7 @@ def described(
         max_turns=run.max_turns,
         max_tokens=run.max_tokens,
         thinking=run.thinking,
+        thoughts=run.thoughts,
         sources=sources,
         assignment=assignment,
     )
@@ -92,8 +93,9 @@ def claim(folder: Path, job: TrainingJob, spec: JobSpec) -> None:
     data = {**to_json(spec), **own}
     for key in ("trainer", "suites"):
         del data[key]
-    if data["assignment"] is None:
-        del data["assignment"]
+    for key, default in (("assignment", None), ("thoughts", "own")):  # jobs of before have none
+        if data[key] == default:
+            del data[key]
     data |= {"model": Path(spec.agent.model).name, "agent": job.agent.version}  # folders may move
     digest, path = fingerprint({**data, "job seed": job.seed}), folder / "job"
     if path.exists() and read_bytes(path) != digest.encode():

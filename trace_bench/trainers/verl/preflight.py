@@ -25,6 +25,7 @@ def preflight(spec: JobSpec, *, whole: bool = True) -> None:
     `whole`: also let verl check its settings, which takes as long as importing it."""
     for check in CHECKS:
         check(spec.trainer)
+    _divergence(spec)
     from trace_bench.trainers.adapters import fresh
 
     fresh(spec.agent.model, spec.trainer.target_modules, spec.trainer.rank, 0)
@@ -111,6 +112,25 @@ def _shape(settings: VerlSettings) -> None:
         raise UserError(
             f"trainer.tensor_parallel={s.tensor_parallel} does not divide {ranks} GPUs "
             "(trainer.gpus x trainer.nnodes). Change one of them."
+        )
+
+
+def _divergence(spec: JobSpec) -> None:
+    """Raises UserError where verl would weigh the divergence from the base model by rows, of which
+    an episode has several."""
+    from trace_bench.policies.chat import Chat
+    from trace_bench.policies.local import load_tokenizer
+
+    algorithm, model = spec.trainer.algorithm, spec.agent.model
+    by_rows = algorithm.kl > 0 and algorithm.aggregation(spec.trainer)[0] != "token"
+    if not by_rows or spec.thoughts == "keep":
+        return
+    if Chat(load_tokenizer(model), model, spec.thinking).drops:
+        raise UserError(
+            f"trainer.algorithm.kl={algorithm.kl:g} with trainer=verl is a mean over the rows of a "
+            f"batch, and the chat template of {model} drops earlier thoughts, which makes several "
+            "rows of an episode. Set trainer.algorithm.kl=0, policy.thoughts=keep, "
+            "trainer.aggregate=token, or `trainer` to local."
         )
 
 

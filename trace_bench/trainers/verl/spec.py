@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from trace_bench.core.checked import build
 from trace_bench.core.decode import convert
@@ -73,6 +73,7 @@ class JobSpec:
     max_turns: int
     max_tokens: int
     thinking: bool | None = None
+    thoughts: Literal["own", "keep"] = "own"
     sources: tuple[Mapping[str, Any], ...] = ()
     assignment: Mapping[str, Any] | None = None  # `protocols.TrainingJob`
 

@@ -5,6 +5,7 @@ no longer arrive."""
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
 import time
@@ -34,12 +35,14 @@ from trace_bench.trainers.algorithms import Episodes
 from trace_bench.trainers.grpo import Advantages, mismatch, unpacked
 from trace_bench.trainers.record import assignment_of
 from trace_bench.trainers.settings import Recipe
+from trace_bench.trainers.verl import rows
 from trace_bench.trainers.verl.spec import (
     CREDIT,
     ESTIMATOR,
     JOB_VARIABLE,
     MISMATCH,
     NOTHING,
+    JobSpec,
     read_spec,
 )
 
@@ -104,6 +107,19 @@ def in_rows(made: Advantages, response_mask: Tensor) -> Tensor:
     return out
 
 
+def of_episodes(
+    spec: JobSpec, episodes: Sequence[str], rewards: Tensor, mask: Tensor, index: np.ndarray
+) -> Tensor:
+    """The advantages [episodes, tokens] as the job has them: by checklists, with observations, or
+    of the rewards alone."""
+    if spec.assignment is not None:
+        how = assignment_of(spec.assignment, spec.trainer.normalize_std)
+        return by_checklist(episodes, mask, index, how)
+    if spec.trainer.algorithm.observations:
+        return by_observations(spec.trainer, episodes, rewards, mask, index)
+    return advantages(spec.trainer, rewards[:, None], mask, index)[0]
+
+
 class Sampler(ReplayBuffer):
     """Waits for an iteration's groups. A group with fewer than two episodes left has no learning
     signal and is dropped, as with trainer=local."""
@@ -120,23 +136,26 @@ class Sampler(ReplayBuffer):
         batch = super()._materialize_batch(partition_id, *rest)
         if partition_id == "val":
             return batch
-        rows = list(zip(batch.keys, batch.tags, strict=True))
-        played = [key for key, tag in rows if tag["min_global_steps"] != NOTHING]
-        members = Counter(key.split("_")[0] for key in played)
+        found = list(zip(batch.keys, batch.tags, strict=True))
+        played = [key for key, tag in found if tag["min_global_steps"] != NOTHING]
+        episodes = {key.rpartition("_")[0] for key in played}  # which may have several rows
+        members = Counter(key.split("_")[0] for key in episodes)
         kept = {key for key in played if members[key.split("_")[0]] > 1}
         # If no other rows are left, these alone give a step with a zero gradient.
-        kept = kept or {key for key, _ in rows} - set(played)
-        if gone := [key for key, _ in rows if key not in kept]:
+        kept = kept or {key for key, _ in found} - set(played)
+        if gone := [key for key, _ in found if key not in kept]:
             tq.kv_clear(keys=gone, partition_id=partition_id)
         return tq.KVBatchMeta(
             partition_id=partition_id,
-            keys=[key for key, _ in rows if key in kept],
-            tags=[tag for key, tag in rows if key in kept],
+            keys=[key for key, _ in found if key in kept],
+            tags=[tag for key, tag in found if key in kept],
         )
 
 
 class StepTrainer(PPOTrainerSync):
     """verl's trainer, changed in the methods below."""
+
+    _dealt = False  # whether an episode of the batch has several rows
 
     def _build_replay_buffer(self) -> Sampler:
         sampler = self.config.trainer.v1.sampler
@@ -171,28 +190,67 @@ class StepTrainer(PPOTrainerSync):
                 self.role_worker_mapping[role] = ray.remote(CpuWorker)
 
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
-        """What the rows alone do not tell: the advantages that checklists give, or observations."""
+        """What the rows alone do not tell: the advantages that checklists give, or observations,
+        and those of episodes of several rows, with the weights of their tokens."""
         batch = super()._compute_advantage(batch, metrics)
         spec = read_spec(Path(os.environ[JOB_VARIABLE]))
-        if spec.assignment is None and not spec.trainer.algorithm.observations:
+        several = self._several(batch)
+        if spec.assignment is None and not spec.trainer.algorithm.observations and not several:
             return batch
-        fields = ["uid", "response_mask", "rm_scores", "extra_fields"]
+        fields = ["uid", "response_mask", "rm_scores", "extra_fields", "rollout_is_weights"]
         data = tq.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=fields
         )
-        nested = data["response_mask"]
+        nested, every = data["response_mask"], rows.members(batch.keys)
         mask = nested.to_padded_tensor(padding=0)
-        episodes = [extra[CREDIT] for extra in list(data["extra_fields"])]
-        uid = np.array(list(data["uid"]), dtype=object)
-        if spec.assignment is None:
-            rewards = data["rm_scores"].to_padded_tensor(padding=0).sum(-1)
-            made = by_observations(spec.trainer, episodes, rewards, mask, uid)
-        else:
-            how = assignment_of(spec.assignment, spec.trainer.normalize_std)
-            made = by_checklist(episodes, mask, uid, how)
-        there = response_to_nested(made, nested)
-        fields_made = TensorDict({"advantages": there, "returns": there}, batch_size=len(batch))
+        first = [own[0] for own in every]  # each row has the reward and the credit of its episode
+        credits = list(data["extra_fields"])
+        episodes = [credits[row][CREDIT] for row in first]
+        uid = np.array(list(data["uid"]), dtype=object)[first]
+        rewards = data["rm_scores"].to_padded_tensor(padding=0).sum(-1)[first]
+        made = of_episodes(spec, episodes, rewards, rows.joined(mask, every), uid)
+        there = response_to_nested(rows.dealt(made, mask, every), nested)
+        new = {"advantages": there, "returns": there}
+        if several:
+            usual = spec.groups * spec.trainer.group_size
+            aggregate, _ = spec.trainer.algorithm.aggregation(spec.trainer)
+            weights = rows.weights(mask, every, aggregate, usual)
+            if "rollout_is_weights" in data:  # of truncated importance sampling
+                weights = weights * data["rollout_is_weights"].to_padded_tensor(padding=0)
+            new["rollout_is_weights"] = response_to_nested(weights, nested)
+        fields_made = TensorDict(new, batch_size=len(batch))
         return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields_made)
+
+    def _several(self, batch: Any) -> bool:
+        """Whether an episode of the batch has several rows."""
+        return any(not key.endswith("_0") for key in batch.keys)
+
+    def _balance_batch(self, batch: Any, *given: Any, **named: Any) -> Any:
+        self._dealt = self._several(batch)
+        return super()._balance_batch(batch, *given, **named)
+
+    def _get_required_batch_multiple(self, dp_size: int) -> int:
+        """With several rows an episode there are as many optimizer steps as without: each has an
+        equal part of the rows, whatever their number."""
+        if not self._dealt:
+            return int(super()._get_required_batch_multiple(dp_size))
+        return self._minibatches * math.lcm(dp_size, self.config.actor_rollout_ref.rollout.n)
+
+    def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        actor, rollout = self.config.actor_rollout_ref.actor, self.config.actor_rollout_ref.rollout
+        usual = actor.ppo_mini_batch_size
+        if self._dealt:
+            actor.ppo_mini_batch_size = len(batch) // (self._minibatches * rollout.n)
+        try:
+            return super()._update_actor(batch, metrics)
+        finally:
+            actor.ppo_mini_batch_size = usual
+
+    @property
+    def _minibatches(self) -> int:
+        """Optimizer steps of an epoch."""
+        prompts = self.config.data.train_batch_size
+        return int(prompts // self.config.actor_rollout_ref.actor.ppo_mini_batch_size)
 
     def _compute_old_log_prob(self, batch: Any, metrics: dict[str, Any]) -> Any:
         batch = super()._compute_old_log_prob(batch, metrics)

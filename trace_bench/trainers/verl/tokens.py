@@ -12,8 +12,9 @@ from uuid import uuid4
 
 from trace_bench.core.errors import TraceBenchError
 from trace_bench.core.protocols import Policy, TurnReply, TurnRequest
-from trace_bench.core.types import AgentSpec, Message, Tool, Turn
+from trace_bench.core.types import AgentSpec, Turn
 from trace_bench.policies.chat import Chat
+from trace_bench.policies.talk import Talk, Thoughts
 
 Generate = Callable[..., Awaitable[Any]]
 """verl's `LLMServerClient.generate(request_id, prompt_ids=, sampling_params=)`."""
@@ -26,18 +27,12 @@ class ServersLost(TraceBenchError):
 
 @dataclass
 class _Underway:
-    """The state of an episode. `ids`: all tokens so far. `request`: the id that keeps its turns on
-    one server."""
+    """The state of an episode. `request`: the id that keeps its turns on one server."""
 
-    tools: tuple[Tool, ...] = ()
-    request: str = field(default_factory=lambda: uuid4().hex)
-    ids: list[int] = field(default_factory=list)
-    new: tuple[int, ...] = ()
-    messages: tuple[Message, ...] = ()
+    talk: Talk
     adapter: str | None = None
+    request: str = field(default_factory=lambda: uuid4().hex)
     limit: int = 0
-    turns: int = 0
-    finished: bool = True
 
 
 @dataclass(frozen=True)
@@ -56,14 +51,15 @@ class TokenServers:
 
 
 class TokenPolicy(Policy):
-    """Tokens are only appended: each prompt is the previous one plus
-    the sampled tokens and the new messages."""
+    """Each prompt goes to the servers as tokens (`policies.talk`)."""
 
     repeatable = False
 
-    def __init__(self, chat: Chat, servers: TokenServers, capacity: int) -> None:
+    def __init__(
+        self, chat: Chat, servers: TokenServers, capacity: int, thoughts: Thoughts = "own"
+    ) -> None:
         self.capacity = capacity
-        self._chat, self._servers = chat, servers
+        self._chat, self._servers, self._thoughts = chat, servers, thoughts
         self._open: dict[int, _Underway] = {}
         self._done: queue.SimpleQueue[tuple[int, Future[Any] | TurnReply]] = queue.SimpleQueue()
 
@@ -93,25 +89,21 @@ class TokenPolicy(Policy):
 
     def _submit(self, request: TurnRequest) -> None:
         number, servers = request.episode, self._servers
-        episode = self._open.setdefault(number, _Underway(request.tools, adapter=request.adapter))
-        if episode.turns:
-            new = self._chat.following(request.messages, episode.finished)
-        else:
-            new = self._chat.first(request.messages, request.tools)
-        start = len(episode.ids) + len(new)
-        if start >= servers.context:
+        if number not in self._open:
+            talk = Talk(self._chat, request.tools, self._thoughts)
+            self._open[number] = _Underway(talk, request.adapter)
+        episode = self._open[number]
+        talk = episode.talk
+        talk.ask(request.messages)
+        if len(talk.ids) >= servers.context:
             self._done.put((number, TurnReply(number, None, context_full=True)))
             return
-        episode.messages, episode.new = request.messages, new
-        episode.limit = min(request.max_tokens, servers.context - start)
-        episode.ids.extend(new)
+        episode.limit = min(request.max_tokens, servers.context - len(talk.ids))
         params = {**servers.sampling, "temperature": request.temperature, "logprobs": True}
         params["max_tokens"] = episode.limit
         if servers.seeded:
-            params["seed"] = request.seed
-        asked = servers.generate(
-            episode.request, prompt_ids=list(episode.ids), sampling_params=params
-        )
+            params["seed"] = talk.seed(request.seed)
+        asked = servers.generate(episode.request, prompt_ids=list(talk.ids), sampling_params=params)
         future = asyncio.run_coroutine_threadsafe(
             asyncio.wait_for(asked, servers.deadline), servers.loop
         )
@@ -129,21 +121,19 @@ class TokenPolicy(Policy):
         acted = self._servers.version(int(output.extra_fields["global_steps"]))
         if acted != episode.adapter:
             raise ServersLost(f"the servers hold {acted!r} where {episode.adapter!r} is to act")
-        ids = tuple(output.token_ids)
-        episode.ids.extend(ids)
-        episode.finished = ids[-1] == self._chat.stop
-        reply = self._chat.parse(ids, episode.turns, episode.tools)
-        episode.turns += 1
+        ids, talk = tuple(output.token_ids), episode.talk
+        reply = talk.hear(ids, ids[-1] == self._chat.stop)
         turn = Turn(
-            messages=episode.messages,
+            messages=talk.messages,
             reply=reply.message,
-            prompt_ids=episode.new,
+            prompt_ids=talk.new,
             token_ids=ids,
             logprobs=tuple(output.log_probs or ()),
             adapter=acted,
             malformed=reply.malformed,
             thoughts=reply.thoughts,
-            truncated=not episode.finished and len(ids) >= episode.limit,
+            truncated=not talk.finished and len(ids) >= episode.limit,
+            kept=talk.kept,
         )
         return TurnReply(number, turn)
 
