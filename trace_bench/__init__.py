@@ -23,6 +23,7 @@ from trace_bench.core.protocols import (
     HasChecklist,
     HasMilestones,
     HasReference,
+    HoldsModel,
     Lab,
     Lender,
     Method,

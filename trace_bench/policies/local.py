@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from array import array
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import (
+    HoldsModel,
     Prompt,
     RanksLabels,
     ShowsState,
@@ -45,7 +47,7 @@ class _Open:
     adapter: str | None
 
 
-class LocalPolicy(RanksLabels, ShowsState):
+class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
     """A model in this process.
 
     `batch`: live episodes, and the most rows in one forward call; memory for keys and values grows
@@ -91,6 +93,8 @@ class LocalPolicy(RanksLabels, ShowsState):
         self._ready: list[TurnReply] = []
         # The same tasks are routed for every version of an agent; the base model stays the same.
         self._states: OrderedDict[tuple[int, ...], State] = OrderedDict()
+        self._reading = threading.Lock()  # of the states: a server reads them in several threads
+        self.vocab = self._backend.vocab
 
     def load(self, agent: AgentSpec) -> None:
         """Makes the agent's adapters available and drops unused ones.
@@ -178,9 +182,15 @@ class LocalPolicy(RanksLabels, ShowsState):
         return {label: float(scores[i]) for label, i in ids.items()}
 
     def prompt_states(self, prompts: Sequence[Prompt]) -> list[State]:
-        """Prompts of one length are read together, so that none is padded: a row's numbers are then
-        those that it has alone."""
-        wanted = [self.chat.first(*prompt)[-self.context :] for prompt in prompts]
+        return self.states_of([self.chat.first(*prompt)[-self.context :] for prompt in prompts])
+
+    def states_of(self, wanted: Sequence[tuple[int, ...]]) -> list[State]:
+        """The states of prompts as token ids. Prompts of one length are read together, so that none
+        is padded: a row's numbers are then those that it has alone."""
+        with self._reading:
+            return self._states_of(wanted)
+
+    def _states_of(self, wanted: Sequence[tuple[int, ...]]) -> list[State]:
         lengths: dict[int, list[tuple[int, ...]]] = {}
         for ids in dict.fromkeys(wanted):
             if ids in self._states:

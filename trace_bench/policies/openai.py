@@ -20,12 +20,13 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from trace_bench.core.checked import LATER, PLACE, number
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, fault_of
-from trace_bench.core.protocols import RanksLabels, RunContext, TurnReply, TurnRequest
+from trace_bench.core.protocols import Policy, RanksLabels, RunContext, TurnReply, TurnRequest
 from trace_bench.core.store import read_object, stable_seed
 from trace_bench.core.types import AgentSpec, Message, Tool, Turn
 from trace_bench.llm.client import (
@@ -77,6 +78,11 @@ class OpenAISettings:
     """Further attempts after 429, 5xx, lost connections and deadlines."""
     extra: Mapping[str, Any] | None = None
     """More fields of every request, such as {chat_template_kwargs: {...}}."""
+    states_url: tuple[str, ...] = field(default=(), metadata=PLACE)
+    """Address of a second server, or a list of them, that shows the hidden states of the same base
+    model (method.route classifier and soft read them); docs/servers.md says how to start one."""
+    states_key_env: str | None = field(default=None, metadata=PLACE)
+    """Name of the environment variable that holds its key; null: no key is sent."""
     parse: Literal["server", "tokens"] = field(default="server", metadata=LATER)
     """Who reads calls and thoughts in a turn. server: what its parsers were started with; tokens:
     this program, from the sampled ids of a vLLM, with the tokenizer in `model.path`: no parser
@@ -113,6 +119,13 @@ class OpenAIPolicy(RanksLabels):
 
     repeatable = False  # a server's answers depend on its other load
     at_servers = True
+    addresses = MappingProxyType({"base_url": "key_env", "states_url": "states_key_env"})
+
+    @classmethod
+    def under(cls, settings: Mapping[str, Any]) -> type[Policy]:
+        from trace_bench.policies.states import StatesPolicy
+
+        return StatesPolicy if settings.get("states_url") else cls
 
     def __init__(
         self,
@@ -449,13 +462,26 @@ def served(settings: OpenAISettings, run: RunContext) -> OpenAIPolicy:
             "policy.thoughts=keep at servers needs prompts that are rendered here, with the "
             "tokenizer in `model.path`. Set policy.parse=tokens, or policy.thoughts=own."
         )
-    if settings.parse == "tokens":
+    if settings.parse == "tokens" or settings.states_url:
         from trace_bench.policies.chat import Chat
         from trace_bench.policies.local import load_tokenizer
 
         chat = Chat(load_tokenizer(run.model), run.model, run.thinking)
-    name = run.served_model
-    policy = OpenAIPolicy(endpoint, name, capacity=run.batch, extra=extra, chat=chat, keep=keep)
+    how: dict[str, Any] = {"capacity": run.batch, "extra": extra, "keep": keep}
+    how["chat"] = chat if settings.parse == "tokens" else None
+    if settings.states_url and chat is not None:
+        from trace_bench.policies.states import StateServers, StatesPolicy, states_at
+
+        states = StateServers(
+            states_at(settings.states_url, settings.states_key_env, endpoint),
+            run.served_model,
+            chat,
+            run.model,
+            run.context,
+        )
+        policy: OpenAIPolicy = StatesPolicy(endpoint, run.served_model, states, **how)
+    else:
+        policy = OpenAIPolicy(endpoint, run.served_model, **how)
     policy.hold_to(Path(run.model))
     return policy
 

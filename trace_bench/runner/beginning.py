@@ -20,6 +20,7 @@ from trace_bench.core.protocols import ContinuesAdapters, MethodPlan, Need, Show
 from trace_bench.core.run_files import BEGINNING
 from trace_bench.core.store import disk_errors, read_bytes, write_bytes, write_json
 from trace_bench.core.types import AdapterRef, AgentSpec
+from trace_bench.policies.routing.router import AT_SERVERS
 from trace_bench.settings.schema import Settings
 from trace_bench.trainers.record import start_of
 
@@ -27,7 +28,7 @@ STATES = Need(
     "policy",
     ShowsState,
     "docs/routing.md",
-    "The router of the `agent` that the run begins with reads hidden states.",
+    f"The router of the `agent` that the run begins with reads hidden states. {AT_SERVERS}",
 )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trace_bench.core.errors import TraceBenchError, UserError, outlasting
-from trace_bench.core.protocols import MethodPlan, Phase, RunContext, Suite, Trainer
+from trace_bench.core.protocols import MethodPlan, Phase, RunContext, ShowsState, Suite, Trainer
 from trace_bench.core.types import Task
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls, read_key
 from trace_bench.play.suites import tasks_of
 from trace_bench.policies import check_device
+from trace_bench.policies.states import starts
 from trace_bench.results.statistics import can_show
 from trace_bench.runner.ahead import BASE, stages_of
 from trace_bench.runner.build import Parts, make_policy, make_suite, models_in_roles, run_context
@@ -223,6 +224,9 @@ def _machines(f: Forecast) -> list[str]:
     if served:
         gpus = "GPUs as its size wants" if size is None else _gpus(2 * size)
         lines.append(f"serving {name}: {gpus} (bfloat16, without the cache of keys and values)")
+        if f.plan is not None and any(need.protocol is ShowsState for need in f.plan.needs):
+            place = model_path(f.settings, f.parts)
+            lines.append(f"policy.states_url, a second server: {starts(place, name)}")
     scripted = f.parts["policy"].declared.scripted
     if not served and not scripted:
         lines += _found(f, lambda: _agent_here(f)) or []
@@ -260,26 +264,29 @@ def _weights_here(f: Forecast) -> None:
 
 def _servers(settings: Settings, parts: Parts) -> list[str]:
     """Servers that do not answer, keys that are not set."""
-    named: list[tuple[str, Mapping[str, Any]]] = []
-    if parts["policy"].declared.at_servers:
-        named.append(("policy", parts["policy"].options))
+    named: list[tuple[str, object, str, str | None]] = []  # each setting and its value
+    acting = parts["policy"]
+    if acting.declared.at_servers:
+        for urls, key in acting.declared.addresses.items():
+            there, by = acting.options.get(urls), acting.options.get(key)
+            named += [(f"policy.{urls}", there, f"policy.{key}", by)] if there else []
     for name, role in sorted(models_in_roles(settings).items()):
-        named.append((f"llm.{name}", {"base_url": role.base_url, "key_env": role.key_env}))
-    asked: dict[tuple[object, ...], tuple[str, Mapping[str, Any]]] = {}
-    for where, how in named:  # each server once, by the first that asks it
-        asked.setdefault((tuple(how["base_url"] or ()), how["key_env"]), (where, how))
-    return [error for where, how in asked.values() if (error := _no_answer_from(where, how))]
+        named.append((f"llm.{name}.base_url", role.base_url, f"llm.{name}.key_env", role.key_env))
+    asked: dict[tuple[object, ...], tuple[Any, ...]] = {}
+    for one in named:  # each server once, by the first that asks it
+        asked.setdefault((one[1], one[3]), one)
+    return [error for one in asked.values() if (error := _no_answer_from(*one))]
 
 
-def _no_answer_from(where: str, how: Mapping[str, Any]) -> str | None:
+def _no_answer_from(where: str, there: Any, named: str, key_env: str | None) -> str | None:
     try:
-        urls = check_urls(tuple(how["base_url"] or ()), f"{where}.base_url")
-        key = read_key(how["key_env"], f"{where}.key_env")
+        urls = check_urls(tuple(there or ()), where)
+        key = read_key(key_env, named)
         with closing(Client(Endpoint(urls, key, deadline=3.0, retries=0))) as client:
             for n in range(len(urls)):
                 _answers(client, n)
     except (TraceBenchError, LLMError) as error:
-        return f"{where}.base_url: {error}"
+        return f"{where}: {error}"
     return None
 
 

@@ -46,6 +46,7 @@ from trace_bench.llm.roles import Roles
 from trace_bench.play.known import KnownCalls
 from trace_bench.play.rollouts import Batch, Player
 from trace_bench.play.suites import generated_key
+from trace_bench.policies.routing.router import AT_SERVERS
 from trace_bench.runner.episodes import CallStore, NamedCall
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.outcomes import EpisodeCounts, TrainingCounts, outcome_of
@@ -166,7 +167,7 @@ class RunLab:
         if not isinstance(policy, ShowsState):
             raise UserError(
                 "the method reads the base model's hidden state, and this policy does not show it. "
-                "Change `policy` to local."
+                f"{AT_SERVERS} Or change `policy` to local."
             )
         return policy.prompt_states(prompts)
 

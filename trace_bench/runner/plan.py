@@ -104,7 +104,7 @@ def check_needs(
             f"method={parts['method'].label}. Change `policy` to local or openai, or `method` to "
             "base."
         )
-    acting = policy.declared if built is None else type(built)
+    acting = policy.declared.under(policy.options) if built is None else type(built)
     has = {"env": type(suite), "trainer": type(trainer), "policy": acting}
     for need in plan.needs:
         if has[need.group] is not Policy and not issubclass(has[need.group], _abilities(need)):
@@ -121,7 +121,8 @@ def _lacking(need: Need, parts: Parts, suite: Suite) -> UserError:
     if need.group == "env":
         given = f"{suite.name}/{suite.variant}"
     hint = f" {need.hint}" if need.hint else ""
-    wanted = " or ".join(f"`{p.__name__}` ({', '.join(members(p))})" for p in _abilities(need))
+    named = ((p.__name__, ", ".join(members(p))) for p in _abilities(need))
+    wanted = " or ".join(f"`{name}` ({own})" if own else f"`{name}`" for name, own in named)
     return UserError(
         f"method={parts['method'].label} needs {wanted} of the setting `{need.group}`, and {given} "
         f"does not have it.{hint} {need.page} explains it. Change `{need.group}` or `method`."

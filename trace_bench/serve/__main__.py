@@ -3,7 +3,8 @@ trained: its prompt, its router and its adapters.
 
 RUN is the folder of a finished run, a folder with an agent.json, or such a file. Without --backend
 the model runs in this process. With it, the server of that address (vLLM with --enable-lora) runs
-the model, and this one picks the adapter of each conversation.
+the model, and this one picks the adapter of each conversation. With --states this process also
+shows the model's hidden states (`policy.states_url`); RUN may then be a model's folder.
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ from trace_bench.core.checked import build
 from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
+from trace_bench.core.run_files import AGENT
 from trace_bench.core.types import AgentSpec
 from trace_bench.policies.routing.merge import beside
 from trace_bench.serve.request import Model, ServeSettings
 
 if TYPE_CHECKING:
+    from trace_bench.llm.client import Endpoint
+    from trace_bench.policies.states import StateServers
     from trace_bench.serve.app import Answerer
+    from trace_bench.serve.states import States
 
 BASE = "base"
 _HELP = {
@@ -63,6 +68,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--backend-model", help="the base model's name there (the agent's own)")
     parser.add_argument("--backend-key-env", help="environment variable with the key for it")
     parser.add_argument(
+        "--states", action="store_true", help="show the base model's hidden states (/v1/embeddings)"
+    )
+    parser.add_argument(
+        "--states-url", help="with --backend: address of a server that shows them to the router"
+    )
+    parser.add_argument("--states-key-env", help="environment variable with the key for it")
+    parser.add_argument(
         "--deadline", type=float, default=300.0, help="seconds for an answer of it (%(default)s)"
     )
     for field in fields(ServeSettings):
@@ -88,15 +100,25 @@ def _serve(given: argparse.Namespace) -> int:
     key = read_key(given.key_env, "--key-env")
     _check_address(given.host, given.port, key)
     os.environ.setdefault("OMP_NUM_THREADS", str(given.threads))
-    agent = read_beginning(given.run).agent
+    _check_states(given)
+    agent = agent_at(given.run)
     models = models_of(agent, settings.name)
     begin = _forward if given.backend else _local
     with sums_of(agent, Path(given.run)) as sums:
-        app = App(begin(given, agent, settings, sums), models, settings, key, _log)
+        answerer, states = begin(given, agent, settings, sums)
+        app = App(answerer, models, settings, key, _log, states)
         server = uvicorn.Server(config(app, settings, host=given.host, port=given.port))
         _log(f"serving {', '.join(models)} at http://{given.host}:{given.port}/v1")
         server.run()
     return 0
+
+
+def agent_at(run: str) -> AgentSpec:
+    """The agent of a run; of a model's folder, the base model alone."""
+    folder = Path(run)
+    if (folder / "config.json").is_file() and not (folder / AGENT).is_file():
+        return AgentSpec(model=run)
+    return read_beginning(run).agent
 
 
 @contextmanager
@@ -122,10 +144,11 @@ def models_of(agent: AgentSpec, name: str) -> dict[str, Model]:
 
 def _local(
     given: argparse.Namespace, agent: AgentSpec, settings: ServeSettings, sums: Path | None
-) -> Answerer:
+) -> tuple[Answerer, States | None]:
     from trace_bench.policies.local import LocalPolicy
     from trace_bench.serve.engine import LocalEngine
     from trace_bench.serve.local import Local
+    from trace_bench.serve.states import States
 
     policy = LocalPolicy(
         given.model or agent.model,
@@ -134,12 +157,13 @@ def _local(
         threads=given.threads,
         device=given.device,
     )
-    return Local(LocalEngine(policy, agent, settings.tokens, sums))
+    answerer = Local(LocalEngine(policy, agent, settings.tokens, sums))
+    return answerer, States(policy) if given.states else None
 
 
 def _forward(
     given: argparse.Namespace, agent: AgentSpec, settings: ServeSettings, sums: Path | None
-) -> Answerer:
+) -> tuple[Answerer, None]:
     from trace_bench.llm.client import Endpoint, check_urls, read_key
     from trace_bench.serve.forward import Forward
 
@@ -151,7 +175,37 @@ def _forward(
         concurrency=settings.requests,
     )
     name = given.backend_model or Path(agent.model).name
-    return Forward(endpoint, name, agent, settings.tokens, sums)
+    states = _states(given, agent, endpoint)
+    return Forward(endpoint, name, agent, settings.tokens, sums, states), None
+
+
+def _states(given: argparse.Namespace, agent: AgentSpec, like: Endpoint) -> StateServers | None:
+    """What shows states to the router, if there is an address."""
+    if given.states_url is None:
+        return None
+    from trace_bench.policies.chat import Chat
+    from trace_bench.policies.local import load_tokenizer
+    from trace_bench.policies.states import StateServers, states_at
+
+    model = given.model or agent.model
+    name = given.backend_model or Path(agent.model).name
+    where = ("--states-url", "--states-key-env")
+    servers = states_at((given.states_url,), given.states_key_env, like, where)
+    return StateServers(servers, name, Chat(load_tokenizer(model), model), model, given.context)
+
+
+def _check_states(given: argparse.Namespace) -> None:
+    """Raises UserError for options that do not go together."""
+    if given.states and given.backend:
+        raise UserError(
+            "--states shows what the model in this process makes of prompts, and with --backend "
+            "there is none here. Leave one of them out."
+        )
+    if given.states_url and not given.backend:
+        raise UserError(
+            "--states-url is for --backend: without it the router reads the model in this process. "
+            "Leave --states-url out."
+        )
 
 
 def _check_address(host: str, port: int, key: str | None) -> None:

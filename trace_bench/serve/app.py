@@ -26,6 +26,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from trace_bench.core.limits import Limits
 from trace_bench.serve.completion import event
 from trace_bench.serve.request import ChatRequest, Model, Refused, ServeSettings, parse
+from trace_bench.serve.states import States
 
 Log = Callable[[str], None]
 GONE = 499  # in the log: the client has gone before its answer
@@ -56,9 +57,10 @@ class App:
         settings: ServeSettings,
         key: str | None,
         log: Log,
+        states: States | None = None,
     ) -> None:
         self._backend, self._models, self._settings = backend, models, settings
-        self._key, self._log = key, log
+        self._key, self._log, self._states = key, log, states
         self._open = 0  # requests for answers
         self._since = int(time.time())
         routes = [
@@ -66,6 +68,8 @@ class App:
             Route("/v1/models", self._listed),
             Route("/v1/chat/completions", self._chat, methods=["POST"]),
         ]
+        if states is not None:
+            routes.append(Route("/v1/embeddings", self._shown, methods=["POST"]))
         self.asgi = Starlette(
             routes=routes,
             lifespan=self._lifespan,
@@ -86,10 +90,9 @@ class App:
             self._check_key(request)
         except Refused as error:
             return _refusal(error)
-        named = [
-            {"id": name, "object": "model", "created": self._since, "owned_by": "trace_bench"}
-            for name in self._models
-        ]
+        more = {} if self._states is None else {"max_model_len": self._states.context}
+        head = {"object": "model", "created": self._since, "owned_by": "trace_bench", **more}
+        named = [{"id": name, **head} for name in self._models]
         return JSONResponse({"object": "list", "data": named})
 
     async def _chat(self, request: Request) -> Response:
@@ -141,6 +144,31 @@ class App:
             line.ended(status)
 
         return _Stream(first, events, over, self._settings.patience)
+
+    async def _shown(self, request: Request) -> Response:
+        """Hidden states (`serve.states`)."""
+        assert self._states is not None
+        line, status, place = _Line(self._log, "states"), 500, 0
+        try:
+            self._check_key(request)
+            body = await self._body(request)
+            if self._open >= self._settings.requests:
+                raise Refused(429, f"{self._open} answers are in flight; wait")
+            place = 1
+            self._open += place
+            most = self._settings.body
+            found = await asyncio.to_thread(self._states.answer, body, most, self._models)
+            status = 200
+            return JSONResponse(found)
+        except Refused as error:
+            status = error.status
+            return _refusal(error)
+        except ClientDisconnect:
+            status = GONE
+            return Response(status_code=GONE)
+        finally:
+            self._open -= place
+            line.ended(status)
 
     def _check_key(self, request: Request) -> None:
         """Raises Refused without the key, if there is one, and without one for a request that was
@@ -216,13 +244,13 @@ class _Stream(StreamingResponse):
 class _Line:
     """The log line of one request: status, duration, model, adapter, tokens; none of its text."""
 
-    def __init__(self, log: Log) -> None:
-        self._log, self._start = log, time.monotonic()
+    def __init__(self, log: Log, what: str = "chat") -> None:
+        self._log, self._what, self._start = log, what, time.monotonic()
         self.ask: ChatRequest | None = None
         self.note: dict[str, Any] = {}
 
     def ended(self, status: int) -> None:
-        text = f"chat {status} {time.monotonic() - self._start:.3f} s"
+        text = f"{self._what} {status} {time.monotonic() - self._start:.3f} s"
         if self.ask is not None:
             text += f", model {self.ask.model[:80]!r}, {len(self.ask.messages)} messages"
         if "adapter" in self.note:

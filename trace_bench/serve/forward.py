@@ -24,6 +24,7 @@ from trace_bench.play.steps import with_guidance
 from trace_bench.policies.openai import CHAT, OpenAIPolicy
 from trace_bench.policies.routing.merge import MergedSums, Mixture
 from trace_bench.policies.routing.router import make_router
+from trace_bench.policies.states import StateServers, StatesPolicy
 from trace_bench.serve.completion import DONE, event
 from trace_bench.serve.request import ChatRequest, Model, Refused, choose
 
@@ -37,7 +38,7 @@ _DEFAULTS = {f.name: f.default for f in fields(ChatRequest) if f.default is not 
 class Forward:
     """`app.Answerer`. Loads the agent's adapters into the server; raises UserError if it does
     not answer, does not have the model or does not use an adapter. `sums`: where sums of adapters
-    are written (see `merge`)."""
+    are written (see `merge`); `states`: what shows hidden states to a router that reads them."""
 
     def __init__(
         self,
@@ -46,9 +47,15 @@ class Forward:
         agent: AgentSpec,
         most: int,
         sums: Path | None = None,
+        states: StateServers | None = None,
     ) -> None:
         self._agent, self._most, self._url = agent, most, endpoint.urls[0].rstrip("/")
-        self._policy = OpenAIPolicy(endpoint, model, capacity=endpoint.concurrency, extra=None)
+        how: dict[str, Any] = {"capacity": endpoint.concurrency, "extra": None}
+        self._policy = (
+            OpenAIPolicy(endpoint, model, **how)
+            if states is None
+            else StatesPolicy(endpoint, model, states, **how)
+        )
         self._router: Router = make_router(agent, self._policy)
         self._policy.load(agent)
         self._sums = MergedSums(self._policy, agent, sums)

@@ -7,8 +7,8 @@ recognised by a member's name. What must be known before the part is built, such
 image, is an attribute of the class.
 
     episodes       Env (Solves), Suite (HasReference, HasMilestones, HasChecklist, Synthesizes,
-                   SynthesizesDomains, ActsTogether), Policy (RanksLabels, ShowsState),
-                   Router (RoutesTurns)
+                   SynthesizesDomains, ActsTogether), Policy (RanksLabels, ShowsState,
+                   HoldsModel), Router (RoutesTurns)
     training       Trainer (ContinuesAdapters, AssignsAdvantages, FineTunes), Method, Lab; of what
                    runs a trainer's episodes elsewhere: TakesBack; Tracker (TakesReport)
 
@@ -31,6 +31,7 @@ from trace_bench.core.protocols.episodes import (
     HasChecklist,
     HasMilestones,
     HasReference,
+    HoldsModel,
     Lender,
     Policy,
     Prompt,

@@ -218,16 +218,23 @@ class Policy:
     `capacity`: how many live episodes it can use at once. `repeatable`: whether the same requests
     always give the same turns (a server's answers depend on its other load). What the class says:
     `scripted`: it has no weights, so nothing can be trained on its turns. `at_servers`: its turns
-    come from the servers in its setting `base_url`; the setting `key_env` names the environment
-    variable with the API key. `forks`: it works the same in a fork of this process. `context`: the
-    most tokens of an episode, of a policy that knows `first_prompt`."""
+    come from the servers in its setting `base_url`. `addresses`: its settings with addresses of
+    servers, and for each the one that names the environment variable with the key. `forks`: it
+    works the same in a fork of this process. `context`: the most tokens of an episode, of a policy
+    that knows `first_prompt`."""
 
     capacity: int
     repeatable: bool
     scripted: bool = False
     at_servers: bool = False
     forks: bool = False
+    addresses: Mapping[str, str] = MappingProxyType({"base_url": "key_env"})
     context: int | None = None
+
+    @classmethod
+    def under(cls, settings: Mapping[str, Any]) -> type[Policy]:
+        """The class of the policy that these settings make, where its abilities depend on them."""
+        return cls
 
     @abstractmethod
     def load(self, agent: AgentSpec) -> None: ...  # make the agent's adapters available by name
@@ -284,6 +291,11 @@ class ShowsState(Policy):
 
     @abstractmethod
     def prompt_states(self, prompts: Sequence[Prompt]) -> list[State]: ...
+
+
+class HoldsModel(Policy):
+    """A policy whose model is in this process, so that it takes a new sum of adapters at once. The
+    training of a gate (`method.route=gate`) needs it: the sums change with every update."""
 
 
 class Router:

@@ -23,6 +23,7 @@ from trace_bench.core.checked import number
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
     FineTunes,
+    HoldsModel,
     Lab,
     MethodPlan,
     Need,
@@ -36,7 +37,7 @@ from trace_bench.methods.making import read_opening
 from trace_bench.methods.trace.learned import Conversations, Openings, first_steps
 from trace_bench.policies.routing.merge import around
 from trace_bench.policies.routing.retrieval import VERSION
-from trace_bench.policies.routing.router import LOCK
+from trace_bench.policies.routing.router import AT_SERVERS, LOCK
 from trace_bench.trainers.record import start_of
 
 if TYPE_CHECKING:
@@ -48,7 +49,17 @@ LETTERS = Need(
     "policy", RanksLabels, "docs/methods.md", "With method.route=retrieval no model is asked."
 )
 STATES = Need(
-    "policy", ShowsState, "docs/routing.md", "With method.route=retrieval no hidden state is read."
+    "policy",
+    ShowsState,
+    "docs/routing.md",
+    f"With method.route=retrieval no hidden state is read. {AT_SERVERS}",
+)
+HERE = Need(
+    "policy",
+    HoldsModel,
+    "docs/routing.md",
+    "Training the gate makes new sums of adapters with every update, which a model in this process "
+    "takes at once; at servers set method.route=soft, which is the gate before its training.",
 )
 
 
@@ -257,7 +268,7 @@ class GateRoute(Classifier):
         if not rollouts:
             return plan
         phase = Phase("training of the gate", rollouts, most=True)
-        return plan.then(MethodPlan(phases=(phase,), needs=(TUNING,)))
+        return plan.then(MethodPlan(phases=(phase,), needs=(HERE, TUNING)))
 
     def describe(self, trained: Sequence[Trained], seen: RouterData) -> dict[str, Any]:
         chosen = seen.openings.classifier(trained, self.examples, self.l2, self.warm)

@@ -47,6 +47,8 @@ from trace_bench.policies.routing.retrieval import (
     words,
 )
 
+AT_SERVERS = "Servers show it to a policy with `policy.states_url` (docs/servers.md)."
+"""How a policy at servers comes by hidden states."""
 LOCK = "prefill"  # a gate's weights are set by the first prompt and kept
 
 
@@ -109,18 +111,16 @@ class ClassifierRouter(Router):
     """`labels`: an adapter's name or None (the base model) for each row of `weights`
     [labels, hidden size] and `bias` [labels]. Ties go to the earlier label."""
 
-    waits = False
-
     def __init__(self, description: Mapping[str, Any], model: object) -> None:
         if not isinstance(model, ShowsState):
             raise UserError(
                 "this agent's router reads the base model's hidden state, and this policy does not "
-                "show it. Play it in this process (`policy` local; serve: without --backend), or "
-                "train it with `method.route` retrieval."
+                f"show it. {AT_SERVERS} Or play it in this process (`policy` local; serve: without "
+                "--backend, or with --states-url), or train it with `method.route` retrieval."
             )
         if (lock := description.get("lock", LOCK)) != LOCK:
             raise unknown("lock", lock, (LOCK,), "agent.router.lock")
-        self._model = model
+        self._model, self.waits = model, model.at_servers
         self.linear = Linear(description)
         self.others = share(description, "others")
         self.soft = bool(description.get("soft", False))
