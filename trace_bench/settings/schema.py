@@ -12,7 +12,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from trace_bench.core.checked import LATER, PLACE, build, number
+from trace_bench.core.checked import BY_MODEL, LATER, PLACE, build, number
 from trace_bench.core.errors import UserError
 
 
@@ -70,9 +70,9 @@ class PolicySettings(PartSettings):
     """CPU threads of this process (policy=local, trainer=local); another count changes rounding, so
     it belongs to the run. A second one gains the tiny model some 15 %, and costs it much more than
     that when another program needs the core."""
-    context: int | None = field(default=None, metadata=number(2))
-    """Tokens of one episode; null: what the model can hold, at most 1024 (policy=local), or what
-    the servers have (trainer=verl needs it given)."""
+    context: int | None = field(default=None, metadata=number(2) | BY_MODEL)
+    """Tokens of one episode; null: what suits the model (docs/models.md); of a small one, what it
+    can hold, at most 1024 (policy=local), or what the servers have."""
     device: str = "cpu"
     """cpu, or cuda where there is one (policy=local, trainer=local)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -82,12 +82,12 @@ class PolicySettings(PartSettings):
     """Sampling temperature of every evaluation; 0 is greedy."""
     max_turns: int = field(default=20, metadata=number(1))
     """Turns of the agent in one episode."""
-    max_tokens: int = field(default=96, metadata=number(1))
-    """Tokens of one turn, thoughts included."""
-    thinking: bool | None = field(default=None, metadata=LATER)
+    max_tokens: int = field(default=96, metadata=number(1) | BY_MODEL)
+    """Tokens of one turn, thoughts included; null: what suits the model, 96 of a small one."""
+    thinking: bool | None = field(default=None, metadata=LATER | BY_MODEL)
     """Whether the model is to think before it answers, for templates with `enable_thinking`; null:
-    as the template does by itself. Thoughts stay in the conversation that the model reads
-    (policy=local, trainer=verl); nobody else sees them."""
+    what suits the model, else as the template does by itself. Thoughts stay in the conversation
+    that the model reads (policy=local, trainer=verl); nobody else sees them."""
 
 
 @dataclass(frozen=True)
