@@ -2,29 +2,73 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from trace_bench.runner.api import compose_plain
+from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import parts_of
-from trace_bench.settings.recipes import far_off
-from trace_bench.settings.schema import parse
+from trace_bench.settings.recipes import far_off, whose
 
 SERVED = ("policy=openai", "policy.base_url=http://127.0.0.1:9/v1", "trainer=verl", "model=hf")
 
 
+LARGE = (*SERVED, "model.path=Qwen/Qwen3-8B")
+
+
 def said(*words: str, trains: bool = True) -> list[str]:
-    (data,) = compose_plain([[*words]], None)
-    settings = parse(data)
+    settings = compose([*words])
     return far_off(settings, parts_of(settings), trains)
 
 
+def listed(*words: str) -> list[str]:
+    settings = compose([*words])
+    return whose(settings, parts_of(settings), True)
+
+
+def test_a_large_model_brings_its_own_settings_and_what_is_given_wins() -> None:
+    settings = compose(LARGE)
+    assert settings.trainer.options["learning_rate"] == 1e-5
+    assert (settings.policy.max_tokens, settings.policy.context) == (2048, 32000)
+    assert settings.policy.thinking is False
+    own, *rest = listed(*LARGE)
+    assert own.startswith("settings of the model: trainer.learning_rate=1e-05, policy.max_tokens")
+    assert rest == []
+    chosen = (*LARGE, "trainer.learning_rate=3e-5", "policy.thinking=true")
+    assert compose(chosen).policy.thinking is True
+    assert listed(*chosen)[1] == (
+        "settings that are given: trainer.learning_rate=3e-05 (the model's: 1e-05), "
+        "policy.thinking=true (the model's: false)"
+    )
+
+
+def test_a_family_without_a_switch_is_not_told_to_think_or_not() -> None:
+    for name in ("Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen/Qwen3-Coder-30B-A3B-Instruct", "x-7b"):
+        policy = compose((*SERVED, f"model.path={name}")).policy
+        assert (policy.thinking, policy.context) == (None, 32000)
+
+
+def test_the_tiny_model_keeps_the_settings_own_defaults() -> None:
+    settings = compose([])
+    assert settings.trainer.options["learning_rate"] == 3e-3
+    assert (settings.policy.max_tokens, settings.policy.context) == (96, None)
+    assert listed()[0].startswith("settings of the model: trainer.learning_rate=0.003")
+
+
+def test_the_context_is_no_longer_than_the_model_holds(tmp_path: Path) -> None:
+    (tmp_path / "agent-8b").mkdir()
+    (tmp_path / "agent-8b" / "config.json").write_text('{"max_position_embeddings": 4096}')
+    assert compose((*SERVED, f"model.path={tmp_path}/agent-8b")).policy.context == 4096
+
+
 def test_the_tiny_models_settings_do_not_go_with_a_model_of_8b() -> None:
-    large = (*SERVED, "model.path=Qwen/Qwen3-8B")
-    tokens, rate = said(*large)
+    small = (*LARGE, "policy.max_tokens=96", "trainer.learning_rate=0.003")
+    rate, tokens = said(*small)
     assert tokens.startswith("policy.max_tokens=96 is far from what suits a model of 8B")
     assert rate.startswith("trainer.learning_rate=0.003") and "1e-05 (TRACE" in rate
-    assert said(*large, trains=False) == [tokens]
-    assert said(*large, "policy.max_tokens=1024", "trainer.learning_rate=3e-5") == []
+    assert said(*small, trains=False) == [tokens]
+    assert said(*LARGE, "policy.max_tokens=1024", "trainer.learning_rate=3e-5") == said(*LARGE)
+    assert said(*LARGE) == []
 
 
 @pytest.mark.parametrize("rate", ["1e-4", "0.1"])
@@ -39,7 +83,8 @@ def test_a_rate_ten_times_off_is_said_for_the_tiny_model_too(rate: str) -> None:
     [("a/mistral-8x7B", "56B"), ("2B/gpt-oss-20b", "20B"), ("Qwen/Qwen2.5-0.5B_sft", "0.5B")],
 )
 def test_sizes_are_read_from_the_models_own_name(path: str, size: str) -> None:
-    assert f"a model of {size} parameters" in said(*SERVED, f"model.path={path}")[-1]
+    (line,) = said(*SERVED, f"model.path={path}", "trainer.learning_rate=0.01")
+    assert f"a model of {size} parameters" in line
 
 
 def test_nothing_is_said_of_a_model_of_unknown_size() -> None:

@@ -32,6 +32,11 @@ LATER = {"later": True}
 is not the default, so that runs of before can be compared."""
 
 
+BY_MODEL = {"by_model": True}
+"""Field metadata of a setting that the model decides where it is null in what was composed
+(`settings.recipes`); the default is that of a model of a million parameters."""
+
+
 def number(low: float, high: float = float("inf")) -> dict[str, Any]:
     """Field metadata: the allowed range, both ends included."""
     return {"low": low, "high": high}

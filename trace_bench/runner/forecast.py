@@ -34,7 +34,7 @@ from trace_bench.runner.plan import (
     training_tasks,
 )
 from trace_bench.settings.identity import model_path, served_name
-from trace_bench.settings.recipes import billions_of, far_off
+from trace_bench.settings.recipes import billions_of, far_off, whose
 from trace_bench.settings.schema import SandboxSettings, Settings
 from trace_bench.trainers.settings import GPU
 
@@ -220,7 +220,8 @@ def _machines(f: Forecast) -> list[str]:
     size = _found(f, lambda: billions_of(f.settings, f.parts))
     trains = f.plan is not None and f.plan.trains
     notes = _found(f, lambda: far_off(f.settings, f.parts, trains))
-    lines = [f"note: {line}" for line in notes or ()]
+    lines = _found(f, lambda: whose(f.settings, f.parts, trains)) or []
+    lines += [f"note: {line}" for line in notes or ()]
     if served:
         gpus = "GPUs as its size wants" if size is None else _gpus(2 * size)
         lines.append(f"serving {name}: {gpus} (bfloat16, without the cache of keys and values)")

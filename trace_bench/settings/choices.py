@@ -96,9 +96,11 @@ def of_the_run() -> dict[str, Any]:
 
 
 def plain(parameter: Parameter) -> Any:
-    """A setting's default as plain data."""
+    """A setting's default as plain data; null where the model decides."""
     if parameter.required:
         return MUST
+    if parameter.metadata.get("by_model"):
+        return None
     value = to_json(parameter.default)
     return {"name": value["name"]} if value and choices(parameter.hint) else value
 

@@ -20,9 +20,9 @@ from typing import Any
 from trace_bench.core.command import complain
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.settings.choices import GROUPS, check_folder, conf_dir, fill, nested
-from trace_bench.settings.identity import parts_of
+from trace_bench.settings.recipes import settled
 from trace_bench.settings.registry import ENTRY_POINTS
-from trace_bench.settings.schema import Settings, parse, refuse_moved
+from trace_bench.settings.schema import Settings, refuse_moved
 
 
 def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
@@ -71,10 +71,9 @@ def compose_all(
 
 
 def checked(data: Mapping[str, Any]) -> Settings:
-    """Settings from plain data, including those of every part, checked. Raises UserError."""
-    settings = parse(data)
-    parts_of(settings)
-    return settings
+    """Settings from plain data, including those of every part, checked, with the model's own where
+    none is given. Raises UserError."""
+    return settled(data)
 
 
 def compose_plain(

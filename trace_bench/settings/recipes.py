@@ -1,16 +1,21 @@
-"""Settings that go with a model's size. The defaults are those of a model of a million parameters;
-what is far from a larger model's is said before the run."""
+"""Settings that go with a model: those that are null in what was composed come from the first
+recipe for the model's size and family, a setting that is given wins, and what is far from the
+recipe is said before the run."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from trace_bench.settings.identity import model_path, served_name, weights_count
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import read_if_there
+from trace_bench.settings.identity import model_path, parts_of, served_name, weights_count
 from trace_bench.settings.registry import Part
-from trace_bench.settings.schema import Settings
+from trace_bench.settings.schema import Settings, parse
 
 FAR = 10.0  # times
 _SIZE = re.compile(r"(?i)(?<![\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z0-9])")  # 8B, 8x7b, 0.5B
@@ -18,20 +23,94 @@ _SIZE = re.compile(r"(?i)(?<![\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z0-9])")  # 
 
 @dataclass(frozen=True)
 class Recipe:
-    """For models of up to so many `billions` of parameters: the learning rate of LoRA, the tokens
-    of a turn, and where they come from."""
+    """For models of up to so many `billions` of parameters whose name has `family` in it: the
+    learning rate of LoRA, the tokens of a turn and of an episode, whether to think, and where they
+    come from. None: the setting's own default, which suits a model of a million parameters."""
 
     billions: float
-    learning_rate: float
-    max_tokens: int
+    family: str
     source: str
+    learning_rate: float | None = None
+    max_tokens: int | None = None
+    context: int | None = None
+    thinking: bool | None = None
+
+    @property
+    def settings(self) -> dict[tuple[str, str], Any]:
+        """{(group, setting): value or None}."""
+        return {
+            ("trainer", "learning_rate"): self.learning_rate,
+            **{("policy", n): vars(self)[n] for n in ("max_tokens", "context", "thinking")},
+        }
 
 
-RECIPES = (
-    Recipe(0.05, 3e-3, 96, "the search on development tasks with the tiny agent"),
-    Recipe(1.0, 1e-4, 256, "SmolLM2-135M, results/smollm2.md"),
-    Recipe(float("inf"), 1e-5, 2048, "TRACE's training script for 30B"),
+_LARGE = Recipe(
+    float("inf"), "", "TRACE's training script for Qwen3-30B-A3B, and its paper", 1e-5, 2048, 32000
 )
+RECIPES = (
+    Recipe(0.05, "", "the search on development tasks with the tiny agent"),
+    Recipe(1.0, "", "SmolLM2-135M, results/smollm2.md", 1e-4),
+    # Qwen3's later models either always think or never do, and have no switch.
+    replace(_LARGE, family=r"qwen3-.*(2507|coder|next)"),
+    replace(
+        _LARGE,
+        family=r"qwen3([-_.]|$)",
+        source=f"{_LARGE.source}, whose agent does not think: its turns have no room for it",
+        thinking=False,
+    ),
+    _LARGE,
+)
+"""The first that fits holds."""
+
+
+def settled(data: Mapping[str, Any]) -> Settings:
+    """Checked settings from what was composed; null becomes what suits the model. Raises
+    UserError."""
+    left = [
+        (group, key)
+        for group, key in RECIPES[0].settings
+        if isinstance(data.get(group), Mapping) and data[group].get(key, 0) is None
+    ]
+    given = {
+        group: {k: v for k, v in data[group].items() if (group, k) not in left}
+        for group in dict.fromkeys(group for group, _ in left)
+    }
+    settings = parse({**data, **given})
+    parts = parts_of(settings)
+    try:
+        recipe = recipe_of(settings, parts) if left else None
+    except UserError:  # a model that is not there is refused by what needs it
+        recipe = None
+    usual = {k: v for k, v in (recipe.settings if recipe else {}).items() if v is not None}
+    of_policy = {k: usual["policy", k] for g, k in left if (g, k) in usual and g == "policy"}
+    of_trainer = {
+        k: usual.get((g, k), parts[g].options[k])
+        for g, k in left
+        if g == "trainer" and k in parts[g].options
+    }
+    settings = replace(
+        settings,
+        policy=replace(settings.policy, **of_policy),
+        trainer=replace(settings.trainer, options={**settings.trainer.options, **of_trainer}),
+    )
+    parts_of(settings)
+    return settings
+
+
+def recipe_of(settings: Settings, parts: Mapping[str, Part]) -> Recipe | None:
+    """The recipe for the base model, with no more context than its folder says that it holds; None
+    for a model of unknown size."""
+    if (billions := billions_of(settings, parts)) is None:
+        return None
+    place = model_path(settings, parts)
+    name = f"{served_name(settings.model)} {place.rpartition('/')[2]}"
+    recipe = next(
+        r for r in RECIPES if billions <= r.billions and re.search(r.family, name, re.IGNORECASE)
+    )
+    limit = read_if_there(Path(place) / "config.json").get("max_position_embeddings")
+    if recipe.context is not None and type(limit) is int and limit > 1:
+        return replace(recipe, context=min(recipe.context, limit))
+    return recipe
 
 
 def billions_of(settings: Settings, parts: Mapping[str, Part]) -> float | None:
@@ -47,21 +126,52 @@ def billions_of(settings: Settings, parts: Mapping[str, Part]) -> float | None:
     return None
 
 
+def whose(settings: Settings, parts: Mapping[str, Part], trains: bool) -> list[str]:
+    """Which settings are the model's own and which were given, as lines."""
+    if (recipe := recipe_of(settings, parts)) is None:
+        return []
+    compared = _compared(settings, parts, recipe, trains)
+    own = [f"{name}={_text(value)}" for name, value, usual in compared if value == usual]
+    others = [
+        f"{name}={_text(value)} (the model's: {_text(usual)})"
+        for name, value, usual in compared
+        if value != usual
+    ]
+    lines = [f"settings of the model: {', '.join(own) or 'none'} (from {recipe.source})"]
+    return [*lines, *([f"settings that are given: {', '.join(others)}"] if others else [])]
+
+
 def far_off(settings: Settings, parts: Mapping[str, Part], trains: bool) -> list[str]:
     """A line for each setting that is far from what suits a model of this size."""
-    billions = billions_of(settings, parts)
-    if billions is None:
+    if (recipe := recipe_of(settings, parts)) is None:
         return []
-    recipe = next(r for r in RECIPES if billions <= r.billions)
-    given: list[tuple[str, Any, float]] = [
-        ("policy.max_tokens", settings.policy.max_tokens, recipe.max_tokens)
-    ]
-    if trains and "learning_rate" in parts["trainer"].options:
-        rate = parts["trainer"].options["learning_rate"]
-        given.append(("trainer.learning_rate", rate, recipe.learning_rate))
     return [
-        f"{name}={value:g} is far from what suits a model of {billions:.3g}B parameters, "
-        f"{usual:g} ({recipe.source})"
-        for name, value, usual in given
-        if value > 0 and not usual / FAR < value < usual * FAR
+        f"{name}={value:g} is far from what suits a model of {billions_of(settings, parts):.3g}B "
+        f"parameters, {usual:g} ({recipe.source})"
+        for name, value, usual in _compared(settings, parts, recipe, trains)
+        if name in ("policy.max_tokens", "trainer.learning_rate")
+        and value > 0
+        and not usual / FAR < value < usual * FAR
     ]
+
+
+def _compared(
+    settings: Settings, parts: Mapping[str, Part], recipe: Recipe, trains: bool
+) -> list[tuple[str, Any, Any]]:
+    """(setting, its value, the recipe's) of those that this run has."""
+    known = {
+        "policy": {f.name: f.default for f in dataclasses.fields(settings.policy)},
+        "trainer": {k: p.default for k, p in parts["trainer"].factory.known().items()},
+    }
+    held = {"policy": vars(settings.policy), "trainer": parts["trainer"].options if trains else {}}
+    return [
+        (f"{group}.{key}", held[group][key], known[group][key] if usual is None else usual)
+        for (group, key), usual in recipe.settings.items()
+        if key in held[group]
+    ]
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:g}"

@@ -12,7 +12,7 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from trace_bench.core.checked import LATER, PLACE, build, number
+from trace_bench.core.checked import BY_MODEL, LATER, PLACE, build, number
 from trace_bench.core.errors import UserError
 
 
@@ -78,6 +78,9 @@ class PolicySettings(PartSettings):
     context: int | None = field(default=None, metadata=number(2))
     """Tokens of one episode; null: what the model can hold, at most 1024 (policy=local), or what
     the servers have (trainer=verl needs it given)."""
+    context: int | None = field(default=None, metadata=number(2) | BY_MODEL)
+    """Tokens of one episode; null: what suits the model (docs/models.md); of a small one, what it
+    can hold, at most 1024 (policy=local), or what the servers have."""
     device: str = "cpu"
     """cpu, or cuda where there is one (policy=local, trainer=local)."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -87,9 +90,9 @@ class PolicySettings(PartSettings):
     """Sampling temperature of every evaluation; 0 is greedy."""
     max_turns: int = field(default=20, metadata=number(1))
     """Turns of the agent in one episode."""
-    max_tokens: int = field(default=96, metadata=number(1))
-    """Tokens of one turn, thoughts included."""
-    thinking: bool | None = field(default=None, metadata=LATER)
+    max_tokens: int = field(default=96, metadata=number(1) | BY_MODEL)
+    """Tokens of one turn, thoughts included; null: what suits the model, 96 of a small one."""
+    thinking: bool | None = field(default=None, metadata=LATER | BY_MODEL)
     """Whether the model is to think before it answers, for templates with `enable_thinking`; null:
     as the template does by itself. Nobody but the model sees its thoughts."""
     thoughts: Literal["own", "keep"] = field(default="own", metadata=LATER)
@@ -104,6 +107,8 @@ class PolicySettings(PartSettings):
                 f"policy.shards={self.shards}. Change `policy.shards`, which belongs to the run, "
                 "or `policy.workers`."
             )
+    what suits the model, else as the template does by itself. Thoughts stay in the conversation
+    that the model reads (policy=local, trainer=verl); nobody else sees them."""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from trace_bench.core.checked import LATER, PLACE, identifies, number, parameters
+from trace_bench.core.checked import BY_MODEL, LATER, PLACE, identifies, number, parameters
 from trace_bench.core.errors import UserError
 from trace_bench.core.types import to_json
 from trace_bench.trainers.algorithms import Algorithm
@@ -19,8 +19,7 @@ GPU = 80  # assumed GB of memory per GPU, for estimates
 class Recipe:
     """GRPO with LoRA, for every trainer. The algorithm follows TRACE, section 3 (groups of rollouts
     of one task, standardization within a group, no KL term, linear decay, all linear projections);
-    the default sizes suit the tiny agent. 30B models need a learning rate near 1e-5 and groups of
-    16."""
+    the default sizes suit the tiny agent; 30B models need groups of 16."""
 
     algorithm: Algorithm = field(default=Algorithm(), metadata=LATER)
     """How rollouts become advantages and a loss: --help trainer.algorithm lists them all; one of
@@ -29,8 +28,8 @@ class Recipe:
     """Rollouts of one task."""
     groups: int = field(default=4, metadata=number(1))
     """Tasks in one iteration."""
-    learning_rate: float = field(default=3e-3, metadata=number(0))
-    """Of AdamW, at the first step."""
+    learning_rate: float = field(default=3e-3, metadata=number(0) | BY_MODEL)
+    """Of AdamW, at the first step; null: what suits the model (docs/models.md)."""
     decay: Literal["linear", "constant"] = "linear"
     """linear: over the rollouts of one adapter, down to 0; or constant."""
     order: Literal["shuffled", "prioritized", "skipping"] = "shuffled"
