@@ -20,6 +20,7 @@ from test_local_trainer import everything
 from torch import Tensor
 
 from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import RunContext
 from trace_bench.core.store import read_lines, remove_leftovers
 from trace_bench.core.types import Message, Score, Step, StopReason, Task
 from trace_bench.settings.compose import compose
@@ -198,6 +199,20 @@ def test_the_default_is_in_no_identity_and_others_are() -> None:
     assert part("trainer=verl", "trainer.algorithm=rloo")["algorithm"]["name"] == "rloo"
     assert "algorithm" not in TrainerSettings().trained()
     assert "algorithm" in VerlSettings(algorithm=Own()).trained()
+
+
+def test_the_presets_are_the_papers_settings() -> None:
+    wanted: dict[str, dict] = {
+        "dapo": {"resample": 3}, "gspo": {"minibatches": 4}, "dr_grpo": {"epochs": 1},
+        "cispo": {"epochs": 1, "minibatches": 4}, "gigpo": {"epochs": 1},
+        "rloo": {"epochs": 1, "group_size": 4, "groups": 8},
+    }  # fmt: skip
+    weights = {"rloo": 0.03, "gigpo": 0.01}
+    for name, changed in wanted.items():
+        parts = parts_of(compose(["method=rl", f"trainer={name}"]))
+        made = parts["trainer"].make(RunContext()).settings
+        own = named(name, kl=weights.get(name, 0.0))
+        assert made == replace(TrainerSettings(algorithm=own), **changed)
 
 
 @dataclass(frozen=True)

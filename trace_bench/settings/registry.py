@@ -57,6 +57,7 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "method": {
             "base": "trace_bench.methods.base:Base",
             "grpo": "trace_bench.methods.grpo:Grpo",
+            "rl": "trace_bench.methods.grpo:Rl",
             "placebo": "trace_bench.methods.grpo:Grpo",
             "cm2": "trace_bench.methods.grpo:Cm2",
             "gepa": "trace_bench.methods.gepa:Gepa",
