@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +12,7 @@ from named import method
 from trace_bench.core.protocols import Method, Trainer, TrainingJob
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.methods.base import Base
-from trace_bench.methods.grpo import Grpo, GrpoSettings
+from trace_bench.methods.grpo import Grpo, Rl, RlSettings
 from trace_bench.settings.registry import OWN
 
 TASKS = [Task(str(i), "e", "train", i) for i in range(3)]
@@ -45,11 +45,14 @@ def test_base_changes_nothing() -> None:
 
 def test_grpo_trains_one_adapter_on_all_tasks_with_the_whole_budget() -> None:
     place = lab()
-    assert Grpo(GrpoSettings(reward="success")).fit(BASE, TASKS, place).model == "trained"
+    assert Grpo(RlSettings(reward="success")).fit(BASE, TASKS, place).model == "trained"
     (job,) = place.trainer.jobs
     assert (job.name, job.agent, job.tasks, job.rollouts) == ("grpo", BASE, TASKS, 640)
     assert job.reward == "success"
     other = lab()
-    Grpo(GrpoSettings()).fit(BASE, TASKS, other)
+    Grpo(RlSettings()).fit(BASE, TASKS, other)
     assert other.trainer.jobs[0].reward == "similarity"
     assert other.trainer.jobs[0].seed == job.seed
+    third = lab()
+    Rl(RlSettings(reward="success")).fit(BASE, TASKS, third)
+    assert third.trainer.jobs[0] == replace(job, name="rl", seed=third.trainer.jobs[0].seed)

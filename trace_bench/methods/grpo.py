@@ -1,5 +1,5 @@
-"""GRPO on the target's own training tasks, with the score as the reward or with checklists: one
-adapter, the whole budget.
+"""Reinforcement learning on the target's own training tasks, with the score as the reward or with
+checklists: one adapter, the whole budget.
 
 CM2 (arXiv 2602.12268) trains on recorded dialogues with checklist rewards: the training tasks are
 those of env=recorded; the held-out tasks can be the real suite's, with its own score
@@ -31,27 +31,36 @@ from trace_bench.core.types import AgentSpec, Task
 
 
 @dataclass(frozen=True)
-class GrpoSettings:
-    """`method.*` of `method=grpo`."""
+class RlSettings:
+    """`method.*` of `method=rl`."""
 
     reward: Literal["similarity", "success", "drawn"] = "similarity"
     """Which number of the score is the reward; drawn: a random one for each rollout, which shows
     what training gains without learning the task (method=placebo)."""
 
 
-class Grpo(Method):
-    """GRPO on the target's own training tasks: one LoRA adapter, the whole budget, used for every
-    task."""
+class Rl(Method):
+    """Reinforcement learning on the target's own training tasks by `trainer.algorithm`: one LoRA
+    adapter, the whole budget, used for every task."""
 
-    def __init__(self, settings: GrpoSettings) -> None:
+    adapter = "rl"
+
+    def __init__(self, settings: RlSettings) -> None:
         self.settings = settings
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
-        """The base agent with the adapter `grpo`, used for every task."""
-        return train_once("grpo", base, tasks, lab, reward=self.settings.reward)
+        """The base agent with the adapter, used for every task."""
+        return train_once(self.adapter, base, tasks, lab, reward=self.settings.reward)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        return one_training(run, "grpo")
+        return one_training(run, self.adapter)
+
+
+class Grpo(Rl):
+    """method=rl under the name of its default algorithm, GRPO: the same but for the names of its
+    row and its adapter."""
+
+    adapter = "grpo"
 
 
 def train_once(

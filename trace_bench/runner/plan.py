@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import (
+    HasReference,
     Method,
     MethodPlan,
     Need,
@@ -50,7 +52,19 @@ def _planned(settings: Settings, method: Method, trainer: Trainer, tasks: int) -
             "trace_bench.MethodPlan (docs/methods.md). Change `method`."
         )
     _check_plan(type(method).__name__, found)
-    return found
+    return _given(found, tasks) if found.trains and trainer.references else found
+
+
+def _given(plan: MethodPlan, tasks: int) -> MethodPlan:
+    """The plan of a method whose trainer is given the references of so many training tasks: every
+    table says so."""
+    hint = "Set `trainer.algorithm` to one that is given none."
+    return replace(
+        plan,
+        needs=(*plan.needs, Need("env", HasReference, "docs/algorithms.md", hint)),
+        demonstrations=plan.demonstrations + tasks,
+        marks=(*plan.marks, f"given the references of {tasks} tasks"),
+    )
 
 
 def _check_plan(method: str, plan: MethodPlan) -> None:

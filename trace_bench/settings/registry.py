@@ -57,6 +57,7 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "method": {
             "base": "trace_bench.methods.base:Base",
             "grpo": "trace_bench.methods.grpo:Grpo",
+            "rl": "trace_bench.methods.grpo:Rl",
             "placebo": "trace_bench.methods.grpo:Grpo",
             "cm2": "trace_bench.methods.grpo:Cm2",
             "gepa": "trace_bench.methods.gepa:Gepa",
@@ -86,6 +87,8 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "rloo": "trace_bench.trainers.algorithms.rloo:Rloo",
             "reinforce_pp": "trace_bench.trainers.algorithms.reinforce_pp:ReinforcePlusPlus",
             "gigpo": "trace_bench.trainers.algorithms.gigpo:Gigpo",
+            "sdpo": "trace_bench.trainers.algorithms.sdpo:Sdpo",
+            "opsd": "trace_bench.trainers.algorithms.sdpo:Opsd",
         },
         "policy": {
             "local": "trace_bench.policies:local_policy",

@@ -20,13 +20,19 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import HasReference, Lab, Suite
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import Task, Trajectory
+from trace_bench.core.types import Message, Task, Trajectory
+from trace_bench.play.steps import with_guidance
 from trace_bench.trainers.settings import Recipe, TrainerSettings
 from trace_bench.trainers.tree import Tokens, stretches, with_prompt
+
+if TYPE_CHECKING:
+    from trace_bench.policies.chat import Chat
 
 SAME = 1e-8  # rewards closer than this are equal
 FLOOR = 0.125  # smallest chance of a task, of one whose groups differ: it may differ again
@@ -224,4 +230,46 @@ def sequences(trajectories: Sequence[Trajectory], settings: Recipe) -> list[list
         prompt = next((t.turns[0].prompt_ids for t in others if t.turns), ())
         there = prompt and trajectory.turns
         out.append(stretches(with_prompt(trajectory, prompt)) if there else [])
+    return out
+
+
+def reference(suite: Suite, task: Task) -> Sequence[Message]:
+    """The task's reference. Raises UserError for a suite without references."""
+    if not isinstance(suite, HasReference):
+        raise UserError(
+            f"trainer.algorithm is given the references of the training tasks, and {suite.name}/"
+            f"{suite.variant} has none. Change `trainer.algorithm` or `env`."
+        )
+    return suite.reference(task)
+
+
+def taught(
+    played: Sequence[Trajectory],
+    rewards: Sequence[float],
+    tasks: Sequence[Task],
+    lab: Lab,
+    settings: Recipe,
+    chat: Chat,
+    context: int,
+) -> list[Tokens | None]:
+    """An iteration's rollouts as their teacher reads them, with the algorithm's lesson in the
+    prompt; None for one without a lesson or a turn, and for one that would not fit `context`."""
+    known, size = {task.id: task for task in tasks}, settings.group_size
+
+    def of(name: str) -> Sequence[Message]:
+        return reference(lab.suite_of(known[name]), known[name])
+
+    out: list[Tokens | None] = []
+    for first in range(0, len(played), size):
+        group = played[first : first + size]
+        lessons = settings.algorithm.lessons(group, rewards[first : first + size], of)
+        for trajectory, text in zip(group, lessons, strict=True):
+            if not (text and trajectory.turns):
+                out.append(None)
+                continue
+            start = trajectory.turns[0]
+            ids = chat.first(with_guidance(start.messages, text), trajectory.tools)
+            turns = (replace(start, prompt_ids=ids), *trajectory.turns[1:])
+            found = sequence_of(replace(trajectory, turns=turns))
+            out.append(found if len(found.ids) <= context else None)
     return out

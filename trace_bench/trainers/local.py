@@ -35,6 +35,7 @@ from trace_bench.trainers.course import (
     is_hinted,
     make_schedule,
     sequences,
+    taught,
 )
 from trace_bench.trainers.record import (
     check_assignment,
@@ -57,6 +58,7 @@ if TYPE_CHECKING:
     from trace_bench.policies.precision import DType
     from trace_bench.trainers.grpo import Advantages
     from trace_bench.trainers.model import Learner
+    from trace_bench.trainers.tree import Tokens
     from trace_bench.trainers.update import State, Steps
 
 __all__ = ["LocalTrainer", "TrainerSettings"]
@@ -64,8 +66,8 @@ __all__ = ["LocalTrainer", "TrainerSettings"]
 
 class LocalTrainer(ContinuesAdapters, AssignsAdvantages, FineTunes):
     """`threads`: torch's thread count for the process (None:
-    unchanged); another count changes rounding. `dtype`: the numbers of the model's products. The
-    model is loaded once and kept for later jobs."""
+    unchanged); another count changes rounding. `dtype`: the numbers of the model's products.
+    `thinking`: as for `Chat`. The model is loaded once and kept for later jobs."""
 
     weights_here = True
 
@@ -76,8 +78,10 @@ class LocalTrainer(ContinuesAdapters, AssignsAdvantages, FineTunes):
         threads: int | None = None,
         device: str = "cpu",
         dtype: DType = "auto",
+        thinking: bool | None = None,
     ) -> None:
         self.settings, self.threads, self.device, self.dtype = settings, threads, device, dtype
+        self.thinking, self.references = thinking, settings.algorithm.references
         self._learners: dict[str, Learner] = {}
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
@@ -133,7 +137,13 @@ class LocalTrainer(ContinuesAdapters, AssignsAdvantages, FineTunes):
 
 def local_trainer(settings: TrainerSettings, run: RunContext) -> LocalTrainer:
     """`trainer=local`: GRPO with LoRA in this process."""
-    return LocalTrainer(settings, threads=run.threads, device=run.device, dtype=run.dtype)
+    return LocalTrainer(
+        settings,
+        threads=run.threads,
+        device=run.device,
+        dtype=run.dtype,
+        thinking=run.thinking,
+    )
 
 
 class _Training:
@@ -303,7 +313,8 @@ class _Training:
         tokens = sequences(trajectories, self.settings)
         seed = stable_seed(self.job.seed, "update", iteration)
         told = partial(self.lab.step, self.where(iteration))
-        steps = update(learner, optimizer, tokens, found, self.settings, seed, told)
+        lessons = self.lessons(trajectories, rewards, learner)
+        steps = update(learner, optimizer, tokens, found, self.settings, seed, told, lessons)
         largest = largest_update(learner.layers)
         check_finite(f"{self.where(iteration)}, step {steps.steps}", steps.grad_norm, largest)
         record = self.record(iteration, trajectories, found, steps, rate)
@@ -311,7 +322,24 @@ class _Training:
         if self.settings.hinted:
             alone = [r for n, r in enumerate(rewards) if not is_hinted(n, self.settings)]
             record["reward_without_hint"] = mean([r for r in alone if r == r])
+        if self.settings.algorithm.taught:
+            record["taught"] = sum(t is not None for t in lessons)
         return record
+
+    def lessons(
+        self, trajectories: Sequence[Trajectory], rewards: Sequence[float], learner: Learner
+    ) -> Sequence[Tokens | None]:
+        """The rollouts as their teacher reads them; () where the algorithm has none."""
+        if not self.settings.algorithm.taught:
+            return ()
+        from trace_bench.policies.chat import Chat
+        from trace_bench.policies.local import load_tokenizer
+
+        model, job = self.job.agent.model, self.job
+        chat = Chat(load_tokenizer(model), model, self.trainer.thinking)
+        return taught(
+            trajectories, rewards, job.tasks, self.lab, self.settings, chat, learner.context
+        )
 
     def record(
         self,

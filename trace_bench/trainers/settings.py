@@ -148,6 +148,12 @@ class VerlSettings(Recipe):
         """verl reads all tasks from one file before it starts, so what the rewards of a group say
         cannot change them, and it trains on what was sampled, prompts included."""
         super().__post_init__()
+        if self.algorithm.taught:
+            raise UserError(
+                f"trainer.algorithm={self.algorithm.name} reads every rollout a second time with a "
+                "lesson in the prompt, which trainer=verl does not. Change `trainer.algorithm`, or "
+                "use trainer=local."
+            )
         if self.hinted:
             raise UserError(
                 f"trainer.hinted={self.hinted} takes hints out of the prompts before training, and "

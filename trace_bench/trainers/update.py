@@ -61,15 +61,22 @@ def update(
     settings: TrainerSettings,
     seed: int,
     told: Callable[[int, int], None] = lambda done, total: None,
+    taught: Sequence[Tokens | None] = (),
 ) -> Steps:
     """Runs all epochs and minibatches over an iteration's trajectories, each as its training
     sequences, in which the `group_size` members of each group are adjacent. A token weighs as if
     its trajectory were one sequence. Stops before a step whose gradient is not finite. `told`: is
     given before each step how many are done of how many."""
+    """Runs all epochs and minibatches over an iteration's trajectories, in which the `group_size`
+    members of each group are adjacent. Stops before a step whose gradient is not finite. `told`: is
+    given before each step how many are done of how many. `taught`: each sequence as its teacher
+    reads it, if the algorithm has one; one without is not trained on."""
     steps = Steps()
     started = time.perf_counter()
     usable = [bool(t) and len(s) > 0 for t, s in zip(found.trained, trajectories, strict=True)]
     algorithm = settings.algorithm
+    if algorithm.taught:
+        usable = [u and t is not None for u, t in zip(usable, taught, strict=True)]
     own = learner.rounded or bool(settings.hinted) or algorithm.truncate is not None
     sequences = [s for each in trajectories for s in each]
     owners = [i for i, each in enumerate(trajectories) for _ in each]
@@ -86,6 +93,10 @@ def update(
             base = _before(learner, [sequences[i] for i in places], settings)
         for i, logprobs in zip(places, base, strict=True):
             sequences[i] = replace(sequences[i], base=logprobs)
+    if algorithm.taught and places:
+        lessons = [t for i in places if (t := taught[i]) is not None]
+        for i, logprobs in zip(places, _before(learner, lessons, settings), strict=True):
+            sequences[i] = replace(sequences[i], teacher=logprobs)
     every = list(minibatches(usable, settings, seed))
     for members in every:
         told(steps.steps, len(every))
@@ -218,6 +229,7 @@ def _batch(new: Tensor, part: Sequence[Tokens], advantages: Tensor, fresh: bool)
         torch.tensor([len(s.sampled) for s in part], device=new.device),
         joined([s.logprobs if s.reported is None else s.reported for s in part]),
         joined([s.base for s in part]),
+        joined([s.teacher for s in part]),
     )
 
 

@@ -60,9 +60,11 @@ class TrainingJob:
 class Trainer:
     """Trains one adapter from (agent, training tasks, reward) and returns the agent with it. All
     rollouts go through `lab.rollouts`. `weights_here`: it reads the weights from a folder on this
-    machine even if servers generate the turns."""
+    machine even if servers generate the turns; `references`: it is given the references of the
+    training tasks."""
 
     weights_here: bool = False
+    references: bool = False
 
     @abstractmethod
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec: ...
