@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -109,6 +110,53 @@ def test_runs_are_run_once_and_then_skipped(
     assert "success 1.000" in first and "2 of 2 runs finished" in first
     assert main([str(path)]) == 0
     assert "2 runs: 2 finished, 0 to run" in capsys.readouterr().out
+
+
+def test_a_forked_run_equals_a_fresh_one_to_the_byte(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs that train, after one another in forks of one process, and one of them afresh."""
+    values = {
+        "method": "grpo", "budget": 16, "env.train_tasks": 4, "evaluation.limit": 3,
+        "evaluation.yardsticks": False, "checkpoints": "[]",
+    }  # fmt: skip
+    same: dict[str, object] = {key: {"value": value} for key, value in values.items()}
+    path = write(place, parameters={**same, "seed": {"values": [0, 1]}})
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    command = [sys.executable, "-m", "trace_bench.sweep", str(path), "--fork"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    run = members(path)[1]
+    (place / "again").mkdir()
+    subprocess.run(
+        [sys.executable, "-m", "trace_bench", *run.overrides], cwd="again",
+        check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    forked, fresh = (_without_times(run.folder, base) for base in (place, place / "again"))
+    assert "adapters/grpo/0001/adapter_model.safetensors" in fresh
+    assert {"ledger.jsonl", "trajectories.jsonl", "evaluation.jsonl", "config.yaml"} < {*fresh}
+    assert [n for n in forked.keys() | fresh.keys() if forked.get(n) != fresh.get(n)] == []
+
+
+def _without_times(run: Path, place: Path) -> dict[str, bytes]:
+    """The files of a run below `place`, but for those that hold the clock's figures; of the metrics
+    all else."""
+    folder = place / run
+    files = {str(p.relative_to(folder)): p for p in folder.rglob("*") if p.is_file()}
+    found = {
+        name: path.read_bytes()
+        for name, path in files.items()
+        if path.name not in (".lock", "timing.json", "summary.json", "state.pt")
+    }
+    found["metrics.jsonl"] = re.sub(rb'"tokens_per_s":[\d.e]+', b"", found["metrics.jsonl"])
+    return found
+
+
+def test_runs_with_other_numbers_of_threads_are_no_forks_of_one_process(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same = {"method": {"value": "base"}, "policy.threads": {"values": [1, 2]}}
+    assert main([str(write(place, parameters=same)), "--fork"]) == 2
+    assert "policy.threads is [1, 2] here" in capsys.readouterr().err
 
 
 def test_an_interrupted_sweep_starts_nothing_more(place: Path) -> None:
