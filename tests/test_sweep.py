@@ -224,6 +224,19 @@ def test_a_failed_run_stays_failed_until_it_is_asked_for(
     assert main([str(path)]) == 0
 
 
+def test_a_plan_says_what_the_grid_can_show_and_costs(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = conf_dir().parent / "results" / "records" / "second_main.jsonl"
+    several = write(place, parameters={
+        "method": {"values": ["grpo", "trace", "rft"]}, "seed": {"values": [0, 1, 2, 3]},
+    })  # fmt: skip
+    assert main([str(several), "--plan", str(records)]) == 0
+    said = capsys.readouterr().out
+    assert re.match(r"3 methods with 4 seeds, \d+ minutes: .* over all 3 pairs is 0\.1", said)
+    assert not (place / "runs").exists()
+
+
 def test_list_prints_the_command_lines(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(write(place)), "--list"]) == 0
     lines = capsys.readouterr().out.splitlines()

@@ -1,11 +1,12 @@
-"""`python -m trace_bench.sweep FILE [--jobs N] [--fork] [--retry] [--list]`: runs a W&B sweep file
-locally.
+"""`python -m trace_bench.sweep FILE [--jobs N] [--fork] [--retry] [--list]
+[--plan PLACE]`: runs a W&B sweep file locally.
 
 Runs the file's grid without a W&B account, `--jobs` runs at once. Finished runs are recognized by
 their fingerprint and skipped; failed runs are skipped too, unless `--retry` is set. `--fork`: each
 run is a fork of one process that has imported the package, which saves the seconds of a start and
-changes no result. `--list` prints the command lines. Finished and failed runs are logged in <runs
-root>/sweeps/<name>.jsonl.
+changes no result. `--list` prints the command lines, `--plan` what
+such a grid can show and costs, by earlier runs of the same world in a folder or a file of records.
+Finished and failed runs are logged in <runs root>/sweeps/<name>.jsonl.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -29,6 +31,9 @@ from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.store import Lines, read_bytes
+from trace_bench.results.captions import by_total
+from trace_bench.results.places import find
+from trace_bench.results.plan import smallest_of, varied
 from trace_bench.runner.folder import locate, stored_summary
 from trace_bench.runner.progress import duration
 from trace_bench.settings.compose import compose_all
@@ -148,6 +153,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--fork", action="store_true", help="runs are forks of one process")
     parser.add_argument("--retry", action="store_true", help="also run what failed before")
     parser.add_argument("--list", action="store_true", help="print the command lines and stop")
+    parser.add_argument("--plan", type=Path, metavar="PLACE", help="earlier runs of this world")
     parser.add_argument("--runs-root", default="runs", help="where run folders lie (default runs)")
     parser.add_argument("--config-dir", type=Path, help="a folder with settings files of your own")
     given = parser.parse_args(arguments)
@@ -157,6 +163,11 @@ def main(arguments: Sequence[str]) -> int:
     runs = members(given.file, extra, given.config_dir)
     if given.list:
         print("\n".join(f"python -m trace_bench {m.name}" for m in runs))
+        return 0
+    if given.plan is not None:
+        arms = Counter(tuple(o for o in m.overrides if not o.startswith("seed=")) for m in runs)
+        found = varied(by_total(find([given.plan]).records))
+        print(smallest_of(found, len(arms), min(arms.values())))
         return 0
     record = Path(given.runs_root) / "sweeps" / f"{given.file.stem}.jsonl"
     if given.fork:
