@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -111,6 +112,53 @@ def test_runs_are_run_once_and_then_skipped(
     assert "2 runs: 2 finished, 0 to run" in capsys.readouterr().out
 
 
+def test_a_forked_run_equals_a_fresh_one_to_the_byte(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs that train, after one another in forks of one process, and one of them afresh."""
+    values = {
+        "method": "grpo", "budget": 16, "env.train_tasks": 4, "evaluation.limit": 3,
+        "evaluation.yardsticks": False, "checkpoints": "[]",
+    }  # fmt: skip
+    same: dict[str, object] = {key: {"value": value} for key, value in values.items()}
+    path = write(place, parameters={**same, "seed": {"values": [0, 1]}})
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    command = [sys.executable, "-m", "trace_bench.sweep", str(path), "--fork"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    run = members(path)[1]
+    (place / "again").mkdir()
+    subprocess.run(
+        [sys.executable, "-m", "trace_bench", *run.overrides], cwd="again",
+        check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    forked, fresh = (_without_times(run.folder, base) for base in (place, place / "again"))
+    assert "adapters/grpo/0001/adapter_model.safetensors" in fresh
+    assert {"ledger.jsonl", "trajectories.jsonl", "evaluation.jsonl", "config.yaml"} < {*fresh}
+    assert [n for n in forked.keys() | fresh.keys() if forked.get(n) != fresh.get(n)] == []
+
+
+def _without_times(run: Path, place: Path) -> dict[str, bytes]:
+    """The files of a run below `place`, but for those that hold the clock's figures; of the metrics
+    all else."""
+    folder = place / run
+    files = {str(p.relative_to(folder)): p for p in folder.rglob("*") if p.is_file()}
+    found = {
+        name: path.read_bytes()
+        for name, path in files.items()
+        if path.name not in (".lock", "timing.json", "summary.json", "state.pt")
+    }
+    found["metrics.jsonl"] = re.sub(rb'"tokens_per_s":[\d.e]+', b"", found["metrics.jsonl"])
+    return found
+
+
+def test_runs_with_other_numbers_of_threads_are_no_forks_of_one_process(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same = {"method": {"value": "base"}, "policy.threads": {"values": [1, 2]}}
+    assert main([str(write(place, parameters=same)), "--fork"]) == 2
+    assert "policy.threads is [1, 2] here" in capsys.readouterr().err
+
+
 def test_an_interrupted_sweep_starts_nothing_more(place: Path) -> None:
     """Ctrl-C as a terminal sends it: to the sweep and to what it runs."""
     path = write(place, parameters={
@@ -174,6 +222,19 @@ def test_a_failed_run_stays_failed_until_it_is_asked_for(
     assert "failed before, skipped (--retry runs it again)" in capsys.readouterr().out
     assert main([str(path), "--retry"]) == 0
     assert main([str(path)]) == 0
+
+
+def test_a_plan_says_what_the_grid_can_show_and_costs(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    records = conf_dir().parent / "results" / "records" / "second_main.jsonl"
+    several = write(place, parameters={
+        "method": {"values": ["grpo", "trace", "rft"]}, "seed": {"values": [0, 1, 2, 3]},
+    })  # fmt: skip
+    assert main([str(several), "--plan", str(records)]) == 0
+    said = capsys.readouterr().out
+    assert re.match(r"3 methods with 4 seeds, \d+ minutes: .* over all 3 pairs is 0\.1", said)
+    assert not (place / "runs").exists()
 
 
 def test_list_prints_the_command_lines(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

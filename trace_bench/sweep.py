@@ -1,30 +1,39 @@
-"""`python -m trace_bench.sweep FILE [--jobs N] [--retry] [--list]`: runs a W&B sweep file locally.
+"""`python -m trace_bench.sweep FILE [--jobs N] [--fork] [--retry] [--list]
+[--plan PLACE]`: runs a W&B sweep file locally.
 
 Runs the file's grid without a W&B account, `--jobs` runs at once. Finished runs are recognized by
-their fingerprint and skipped; failed runs are skipped too, unless `--retry` is set. `--list` prints
-the command lines. Finished and failed runs are logged in <runs root>/sweeps/<name>.jsonl.
+their fingerprint and skipped; failed runs are skipped too, unless `--retry` is set. `--fork`: each
+run is a fork of one process that has imported the package, which saves the seconds of a start and
+changes no result. `--list` prints the command lines, `--plan` what
+such a grid can show and costs, by earlier runs of the same world in a folder or a file of records.
+Finished and failed runs are logged in <runs root>/sweeps/<name>.jsonl.
 """
 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import itertools
+import os
 import signal
-import subprocess
 import sys
+import tempfile
 import time
+import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NoReturn
 
 from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.store import Lines, read_bytes
+from trace_bench.results.captions import by_total
+from trace_bench.results.places import find
+from trace_bench.results.plan import smallest_of, varied
 from trace_bench.runner.folder import locate, stored_summary
 from trace_bench.runner.progress import duration
 from trace_bench.settings.compose import compose_all
@@ -44,6 +53,13 @@ class SweepRun:
     overrides: tuple[str, ...]
     folder: Path
     config_dir: Path | None = None
+    threads: int = 1
+
+    @property
+    def words(self) -> list[str]:
+        """Of its command line."""
+        place = [] if self.config_dir is None else ["--config-dir", str(self.config_dir)]
+        return [*place, *self.overrides]
 
     @property
     def name(self) -> str:
@@ -124,7 +140,7 @@ def members(
     overrides = [(*run, *extra) for run in read_sweep(path)]
     settings = compose_all(overrides, config_dir)
     return [
-        SweepRun(o, locate(s, parts_of(s)).folder, config_dir)
+        SweepRun(o, locate(s, parts_of(s)).folder, config_dir, s.policy.threads)
         for o, s in zip(overrides, settings, strict=True)
     ]
 
@@ -134,8 +150,10 @@ def main(arguments: Sequence[str]) -> int:
     parser = parser_of("sweep", __doc__)
     parser.add_argument("file", type=Path)
     parser.add_argument("--jobs", type=int, default=1, help="runs at once (default 1)")
+    parser.add_argument("--fork", action="store_true", help="runs are forks of one process")
     parser.add_argument("--retry", action="store_true", help="also run what failed before")
     parser.add_argument("--list", action="store_true", help="print the command lines and stop")
+    parser.add_argument("--plan", type=Path, metavar="PLACE", help="earlier runs of this world")
     parser.add_argument("--runs-root", default="runs", help="where run folders lie (default runs)")
     parser.add_argument("--config-dir", type=Path, help="a folder with settings files of your own")
     given = parser.parse_args(arguments)
@@ -146,13 +164,27 @@ def main(arguments: Sequence[str]) -> int:
     if given.list:
         print("\n".join(f"python -m trace_bench {m.name}" for m in runs))
         return 0
+    if given.plan is not None:
+        arms = Counter(tuple(o for o in m.overrides if not o.startswith("seed=")) for m in runs)
+        found = varied(by_total(find([given.plan]).records))
+        print(smallest_of(found, len(arms), min(arms.values())))
+        return 0
     record = Path(given.runs_root) / "sweeps" / f"{given.file.stem}.jsonl"
-    return sweep(record, runs, given.jobs, given.retry)
+    if given.fork:
+        _import_all(runs)
+    return sweep(record, runs, given.jobs, given.retry, _as_fork if given.fork else _afresh)
 
 
-def sweep(path: Path, runs: Sequence[SweepRun], jobs: int, retry: bool) -> int:
-    """Runs all unfinished members and logs those that end in `path`. Returns 1 if a run failed or
-    has no score, now or before, else 0."""
+def sweep(
+    path: Path,
+    runs: Sequence[SweepRun],
+    jobs: int,
+    retry: bool,
+    become: Callable[[SweepRun], int],
+) -> int:
+    """Runs all unfinished members and logs those that end in `path`. `become`: what a new
+    process does to be that run. Returns 1 if a run failed or has no score, now or before, else
+    0."""
     record = Lines(path, LogLine)
     codes = {line.folder: line.code for line in record.existing}  # the last try counts
     failed = {folder for folder, code in codes.items() if code != 0}
@@ -166,49 +198,86 @@ def sweep(path: Path, runs: Sequence[SweepRun], jobs: int, retry: bool) -> int:
     for member in skipped:
         print(f"failed before, skipped (--retry runs it again): {member.name}", flush=True)
     bad, started = len(skipped) + len(unscored), time.monotonic()
-    with ThreadPoolExecutor(jobs) as pool, closing(record):
-        futures: dict[Future[tuple[int, str]], SweepRun] = {pool.submit(_run, m): m for m in left}
-        try:
-            for done, future in enumerate(as_completed(futures), start=1):
-                member, (code, error) = futures[future], future.result()
-                record.append(LogLine(str(member.folder), code, member.overrides, error))
-                bad += code != 0
-                pace = (time.monotonic() - started) / done
-                print(
-                    f"[{done}/{len(left)}] {member.name}: {_outcome(member, code, error)}; "
-                    f"{duration(pace * (len(left) - done))} left",
-                    flush=True,
-                )
-        except BaseException:  # above all Ctrl-C, which the runs under way get too
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    waiting, running = iter(left), {}
+    with closing(record):
+        for done in range(1, len(left) + 1):
+            for member in itertools.islice(waiting, jobs - len(running)):
+                errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed when the run has ended)
+                running[_started(member, errors, become)] = member, errors
+            try:
+                pid, status = os.wait()
+            except BaseException:  # above all Ctrl-C, which the runs under way get too
+                for pid in running:
+                    os.waitpid(pid, 0)
+                raise
+            member, errors = running.pop(pid)
+            code = os.waitstatus_to_exitcode(status)
+            with errors:
+                errors.seek(0)
+                lines = errors.read().strip().splitlines()
+            error = lines[-1] if code and lines else ""
+            record.append(LogLine(str(member.folder), code, member.overrides, error))
+            bad += code != 0
+            pace = (time.monotonic() - started) / done
+            print(
+                f"[{done}/{len(left)}] {member.name}: {_outcome(member, code, error)}; "
+                f"{duration(pace * (len(left) - done))} left",
+                flush=True,
+            )
     print(f"{len(runs) - bad} of {len(runs)} runs finished" + (f", {bad} failed" if bad else ""))
     return 1 if bad else 0
 
 
-def _run(member: SweepRun) -> tuple[int, str]:
-    """Exit code and the last line of stderr of a run in a process of its own. On Linux it ends with
-    this process, or the same command would find its folder locked by an orphaned run."""
-    place = [] if member.config_dir is None else ["--config-dir", str(member.config_dir)]
-    command = [sys.executable, "-m", "trace_bench", *place, *member.overrides]
-    ended = subprocess.run(
-        command,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=_with_parent(),
-    )
-    lines = ended.stderr.strip().splitlines()
-    return ended.returncode, lines[-1] if ended.returncode and lines else ""
+def _started(member: SweepRun, errors: IO[str], become: Callable[[SweepRun], int]) -> int:
+    """The process of a run that has begun, its stderr in a file. On Linux it ends with this
+    process, or the same command would find its folder locked by an orphaned run."""
+    sys.stdout.flush()
+    if pid := os.fork():
+        return pid
+    code = 1
+    try:
+        if sys.platform.startswith("linux"):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(errors.fileno(), 2)
+        code = become(member)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
 
 
-def _with_parent() -> Callable[[], object] | None:
-    """What a new process calls before it becomes the run. The signal comes when the thread ends
-    that started it, and that thread waits for the run."""
-    if not sys.platform.startswith("linux"):
-        return None
-    control = ctypes.CDLL(None).prctl  # found here: a new process must not wait for locks
-    return partial(control, _PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def _afresh(member: SweepRun) -> NoReturn:
+    os.execv(sys.executable, [sys.executable, "-m", "trace_bench", *member.words])
+
+
+def _as_fork(member: SweepRun) -> int:
+    from trace_bench.__main__ import main as run
+
+    return run(member.words)
+
+
+IMPORTED = (
+    "runner.pipeline", "policies.local", "policies.engine.hf", "policies.engine.scheduler",
+    "trainers.local", "trainers.model", "results.statistics", "envs.toolsandbox.env",
+)  # fmt: skip
+"""What the process has imported that runs are forks of; a run imports what else it needs."""
+
+
+def _import_all(runs: Sequence[SweepRun]) -> None:
+    """Raises UserError for runs with other numbers of threads, which the numeric libraries read
+    when they are imported."""
+    threads = sorted({m.threads for m in runs})
+    if len(threads) > 1:
+        raise UserError(
+            f"--fork takes runs of one number of threads; policy.threads is {threads} here. Leave "
+            "--fork out, or make a sweep file of each."
+        )
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads[0]))
+    for name in IMPORTED:
+        importlib.import_module(f"trace_bench.{name}")
 
 
 def _outcome(member: SweepRun, code: int, error: str) -> str:

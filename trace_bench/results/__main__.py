@@ -14,6 +14,8 @@
     compare RUN RUN [--csv FILE]          two runs, or two agents with their seeds, also of one
                                           method: what their settings differ in, each against its
                                           own base agent, one against the other; --csv: by task
+    plan DIFFERENCE PLACES...             how many seeds and tasks show it, from runs of the same
+                                          world, and what they cost; --comparisons N, --looks N
     paper [PLACES...] --out FOLDER        the paper's tables with implied intervals, ours beside
     regrade PLACES... rule=RULE --out FOLDER
                                           the tables under another reporting rule, from the
@@ -45,7 +47,18 @@ from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import remove_leftovers, write_text
-from trace_bench.results import details, figures, over, paper, places, rules, sizes, tables, two
+from trace_bench.results import (
+    details,
+    figures,
+    over,
+    paper,
+    places,
+    plan,
+    rules,
+    sizes,
+    tables,
+    two,
+)
 from trace_bench.results.captions import by_total
 from trace_bench.results.groups import with_own
 from trace_bench.results.places import Found
@@ -56,6 +69,7 @@ from trace_bench.results.statistics import many
 ONLY = {
     "format": ("export",), "csv": ("compare",), "prices": ("tables", "regrade"), "port": ("view",),
     "across": ("tables", "map", "over", "regrade"), "setting": ("over",),
+    "comparisons": ("plan",), "looks": ("plan",),
 }  # fmt: skip
 """Options that belong to some of the commands."""
 
@@ -88,7 +102,7 @@ AS_RECORDED = ("collect", "sizes")
 @command()
 def main(arguments: Sequence[str]) -> int:
     parser = parser_of("results", __doc__)
-    more = ("compare", "regrade", "export", "view")
+    more = ("compare", "regrade", "export", "view", "plan")
     parser.add_argument("command", choices=[*COMMANDS, *more])
     parser.add_argument("places", nargs="*", metavar="PLACE|FILTER")
     parser.add_argument("--out", type=Path)
@@ -98,9 +112,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--across", help="of tables, map and over: SETTING,... that rows name")
     parser.add_argument("--setting", help="of over: the setting of the axis")
     parser.add_argument("--port", type=int, help="of view (default: 7575)")
+    parser.add_argument("--comparisons", type=int, help="of plan: in one table (default: 1)")
+    parser.add_argument(
+        "--looks", type=int, help="of plan: how often the table is made (default: 1)"
+    )
     parser.add_argument("--coverage", type=float, default=rules.COVERAGE)
     given = parser.parse_intermixed_args(arguments)
-    if given.out is None and given.command not in ("compare", "view"):
+    if given.out is None and given.command not in ("compare", "view", "plan"):
         parser.error("the following arguments are required: --out")
     if given.setting is None and given.command == "over":
         parser.error("over needs --setting, such as method.breadth")
@@ -112,7 +130,7 @@ def main(arguments: Sequence[str]) -> int:
         remove_leftovers(given.out.glob(".*.tmp"))
     if not 0 <= given.coverage <= 1:
         raise UserError(f"--coverage {given.coverage} is no share; allowed: 0 to 1.")
-    other = {"compare": _compare, "view": _view, "export": _export}
+    other = {"compare": _compare, "view": _view, "export": _export, "plan": _plan}
     for path in other.get(given.command, _make)(given):
         print(path)
     return 0
@@ -128,6 +146,24 @@ def _compare(given: argparse.Namespace) -> list[Path]:
     print(text)
     if given.out is not None:
         write_text(given.out / "compare.md", text + "\n")
+    return []
+
+
+def _plan(given: argparse.Namespace) -> list[Path]:
+    """Prints how many seeds and tasks a difference needs."""
+    first, *arguments = given.places or [""]
+    try:
+        size = float(first)
+    except ValueError:
+        size = 0.0
+    counts = [1 if n is None else n for n in (given.comparisons, given.looks)]
+    if not 0 < size < 1 or min(counts) < 1:
+        raise UserError(
+            f"plan {first} --comparisons {counts[0]} --looks {counts[1]}: allowed are a difference "
+            "between 0 and 1, such as 0.05, before the places, and 1 or more of both."
+        )
+    records = by_total(_found(arguments).records)
+    print(plan.text(size, plan.varied(records), *counts))
     return []
 
 

@@ -1,0 +1,82 @@
+"""How many seeds a difference needs: a plan against simulated runs of known variances."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.results.test_results import record
+from trace_bench.core.errors import UserError
+from trace_bench.results.__main__ import main
+from trace_bench.results.compare import cells, difference
+from trace_bench.results.plan import Varied, levels, varied
+from trace_bench.results.records import Record, as_line
+
+TASKS = 200
+
+
+def runs(rng: np.random.Generator, seeds: int, ahead: float, apart: float = 0.1) -> list[Record]:
+    """Two methods on tasks of .2 to .8; one is `ahead`, by a deviation of `apart` between tasks;
+    seeds deviate by .03."""
+    chance = rng.uniform(0.2, 0.8, TASKS)
+    lead = ahead + apart * rng.choice([-1, 1], TASKS)
+    made = []
+    for method, mine in (("grpo", chance), ("trace", chance + lead)):
+        for seed in range(seeds):
+            success = rng.random(TASKS) < mine + rng.normal(0, 0.03)
+            made.append(replace(record(method, success.astype(int).tolist()), seed=seed,
+                                fingerprint=f"{method}{seed}"))  # fmt: skip
+    return made
+
+
+def test_the_variances_of_simulated_runs_are_found() -> None:
+    rng = np.random.default_rng(0)
+    found = [varied(runs(rng, 6, 0.0)) for _ in range(40)]
+    flips = 2 * float(np.mean([p * (1 - p) for p in np.linspace(0.2, 0.8, 99)]))
+    assert np.mean([f.flips for f in found]) == pytest.approx(flips, abs=0.03)
+    assert np.mean([f.deviation**2 for f in found]) == pytest.approx(0.03**2, rel=0.3)
+    assert np.mean([f.apart for f in found]) == pytest.approx(0.1**2, rel=0.4)
+
+
+def test_as_many_seeds_as_planned_find_the_difference_four_times_in_five() -> None:
+    rng = np.random.default_rng(1)
+    known = Varied(0.01, 0.44, 0.03, TASKS, 1, None, "")
+    seeds = known.seeds(0.08, TASKS, 0.05)
+    assert seeds is not None and 3 < seeds < 20
+    hits = 0
+    for _ in range(300):
+        grpo, trace = cells(runs(rng, seeds, 0.08)).values()
+        hits += difference(trace, grpo).p < 0.05
+    assert 0.75 < hits / 300 < 0.97
+
+
+def test_more_comparisons_and_smaller_differences_need_more_seeds() -> None:
+    known = Varied(0.01, 0.14, 0.04, 387, 1, None, "")
+    sizes = [known.seeds(d, 387, 0.05) or 10**6 for d in (0.1, 0.06, 0.04)]
+    assert sizes == sorted(sizes) and len(set(sizes)) == 3
+    assert (known.seeds(0.06, 387, 0.05 / 66) or 0) > sizes[1]
+    assert known.seeds(0.001, 387, 0.05) is None
+
+
+def test_looks_spend_the_level_and_no_more() -> None:
+    for looks in (1, 2, 5):
+        spent = levels(looks)
+        assert len(spent) == looks and sum(spent) == pytest.approx(0.05)
+        assert all(a < b for a, b in itertools.pairwise(spent))
+    assert levels(2) == pytest.approx([0.0056, 0.0444], abs=1e-4)
+
+
+def test_the_command(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = runs(np.random.default_rng(2), 4, 0.0)
+    file = tmp_path / "runs.jsonl"
+    file.write_text("".join(map(as_line, made)))
+    assert main(["plan", "0.05", str(file), "--comparisons", "3", "--looks", "2"]) == 0
+    said = capsys.readouterr().out
+    assert "| 200 |" in said and "3 comparisons" in said and "0.0056, 0.0444" in said
+    assert main(["plan", "five", str(file)]) == 2
+    assert main(["plan", "0.05", str(file), "--looks", "0"]) == 2
+    with pytest.raises(UserError, match="two methods with at least two seeds"):
+        varied(made[:4])

@@ -1,0 +1,138 @@
+"""`results plan DIFFERENCE PLACES...`: how many seeds and tasks show a difference of that size, by
+how runs of the same world varied, and what they cost. The variances are those of the tables' own
+test (`statistics.uncertainty`), so a plan and the table that follows it speak of one test."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from trace_bench.core.errors import UserError
+from trace_bench.results.compare import Cell, cells, difference
+from trace_bench.results.groups import groups_of
+from trace_bench.results.places import say
+from trace_bench.results.records import Record
+from trace_bench.results.statistics import ALPHA, POWER, Uncertainty, many, mean
+from trace_bench.results.table import Table
+
+MOST_SEEDS = 1000
+
+
+@dataclass(frozen=True)
+class Varied:
+    """How runs of one world varied. `apart`: the variance over tasks of the true difference of two
+    methods; `flips`: how often two seeds disagree on a task; `deviation`: that of a seed's true
+    mean; `tasks`, `rollouts` and `minutes` (method and evaluations, None if not recorded): of a
+    run; `source`: what it follows from."""
+
+    apart: float
+    flips: float
+    deviation: float
+    tasks: int
+    rollouts: float
+    minutes: float | None
+    source: str
+
+    def detectable(self, seeds: int, tasks: int, level: float) -> float:
+        """The smallest true difference of two methods that is found with a power of 80 %."""
+        per_task = (self.apart + self.flips / seeds) / tasks
+        per_seed = 2 * (self.deviation**2 + self.flips / (2 * tasks)) / seeds
+        found = Uncertainty(per_task, tasks - 1, per_seed, 2 * (seeds - 1))
+        return found.width(1 - level / 2) + found.width(POWER)
+
+    def seeds(self, size: float, tasks: int, level: float) -> int | None:
+        """The fewest seeds that show a difference of this size; None where no number does."""
+        shows = (s for s in range(2, MOST_SEEDS) if self.detectable(s, tasks, level) <= size)
+        return next(shows, None)
+
+
+def varied(records: Sequence[Record]) -> Varied:
+    """From the largest group of comparable runs. Raises UserError without two methods of two seeds
+    each at one budget."""
+    group, *others = groups_of(records)
+    say("left out", [f"{many(len(g.records), 'run')} of another group" for g in others])
+    found = [cell for cell in cells(group.records).values() if len(cell.records) > 1]
+    pairs = [(a, b) for a, b in itertools.combinations(found, 2) if a.budget == b.budget]
+    if not pairs:
+        raise UserError(
+            "a plan needs finished runs of two methods with at least two seeds each, at one "
+            "budget. Name more runs of the same world."
+        )
+    tasks, records = len(group.records[0].success), [r for c in found for r in c.records]
+    flips = mean([2 * _within(cell) for cell in found])
+    seeds = mean([max(0.0, np.var(c.seed_means, ddof=1) - _within(c) / tasks) for c in found])
+    apart = mean([_apart(*pair, tasks) for pair in pairs])
+    known = [r.wall_s["total"] / 60 for r in records if "total" in r.wall_s]
+    where = f"{records[0].suite_name}, split {records[0].settings['evaluation.split']}"
+    return Varied(
+        max(0.0, apart), flips, float(seeds) ** 0.5, tasks,
+        mean([r.total for r in records]), mean(known) if known else None,
+        f"{many(len(records), 'run')} of {many(len(found), 'method')} and budgets in {where}",
+    )  # fmt: skip
+
+
+def _within(cell: Cell) -> float:
+    """The variance over seeds of one task's success, mean over the tasks; it holds the seed's own
+    deviation, which is small beside it."""
+    return float(np.nanmean(np.nanvar(cell.matrix, axis=0, ddof=1)))
+
+
+def _apart(one: Cell, two: Cell, tasks: int) -> float:
+    noise = sum(_within(c) / len(c.records) for c in (one, two))
+    return difference(one, two).uncertainty.tasks * tasks - noise
+
+
+def levels(looks: int) -> list[float]:
+    """What each of so many looks, after equal numbers of seeds, may spend of the 5 %: the increases
+    of the spending function 2 - 2 Phi(z / sqrt(t)) (K. K. G. Lan and D. L. DeMets, Biometrika 70,
+    1983, after O'Brien and Fleming). Each taken as the level of its own look, they add up to 5 %
+    however the looks depend on each other."""
+    normal = NormalDist()
+    z = normal.inv_cdf(1 - ALPHA / 2)
+    spent = [0.0, *(2 - 2 * normal.cdf(z / (k / looks) ** 0.5) for k in range(1, looks + 1))]
+    return [later - before for before, later in itertools.pairwise(spent)]
+
+
+def text(size: float, found: Varied, comparisons: int, looks: int) -> str:
+    """The plan as a table, and how it may be looked at on the way."""
+    each = levels(looks)
+    rows = []
+    for tasks in (found.tasks // 2, found.tasks, 2 * found.tasks, 4 * found.tasks):
+        seeds = found.seeds(size, tasks, each[-1] / comparisons)
+        if seeds is None:
+            rows.append((f"{tasks}", f"none below {MOST_SEEDS}", "", ""))
+            continue
+        cost = "not recorded" if found.minutes is None else f"{seeds * found.minutes:.0f}"
+        rows.append((f"{tasks}", f"{seeds}", f"{seeds * found.rollouts:.0f}", cost))
+    caption = (
+        f"A difference of {size:g} between two methods, found four times in five with "
+        f"{many(comparisons, 'comparison')} (each at 5 % / {comparisons}). From {found.source}: "
+        f"seeds disagree on {found.flips:.1%} of the tasks, a seed's mean deviates by "
+        f"{found.deviation:.3f}, the methods' differences by {found.apart**0.5:.3f} between tasks."
+    )
+    header = ("tasks", "seeds", "rollouts a method", "minutes a method")
+    said = [Table("plan", caption, header, tuple(rows)).markdown()]
+    shares = ", ".join(f"{level:.4f}" for level in each)
+    said.append(
+        f"Looked at {many(looks, 'time')}, after equal numbers of seeds: a corrected p counts "
+        f"below {shares}. A look that is not planned spends error beyond the 5 %. Minutes are "
+        "those of the records' tasks and machine."
+    )
+    return "\n".join(said)
+
+
+def smallest_of(found: Varied, methods: int, seeds: int) -> str:
+    """What a design of so many methods, each with so many seeds, can show, as a sentence."""
+    pairs = max(1, methods * (methods - 1) // 2)
+    least = found.detectable(seeds, found.tasks, ALPHA / pairs) if seeds > 1 else float("inf")
+    shown = f"{least:.3f}" if least <= 1 else "none"
+    cost = "" if found.minutes is None else f", {methods * seeds * found.minutes:.0f} minutes"
+    return (
+        f"{many(methods, 'method')} with {many(seeds, 'seed')}{cost}: the smallest difference "
+        f"that is found four times in five over all {many(pairs, 'pair')} is {shown} (from "
+        f"{found.source})."
+    )
