@@ -44,12 +44,12 @@ def test_every_experiment_has_a_plan(
     assert not list(tmp_path.iterdir()), "a dry run leaves nothing behind"
     assert code == ("\nwhat keeps it from running here:" in said)
     if name in PAPER:
-        assert "http://127.0.0.1:8000/v1" in said and "trainer=verl on 8 GPU(s): 15 GB" in said
+        assert "http://127.0.0.1:8000/v1" in said and "trainer=verl on 4 GPU(s): 30" in said
         who = ("analyst", "user", "generator", "router") if "tau2" in name else ("generator",)
         assert all(f"\n{role}: up to " in said for role in who)
         assert "completion tokens\ngenerator: up to" in said
     elif name == "paper_cm2":  # its recordings are the user's own
-        assert "env=recorded needs env.folder" in said and "trainer=verl on 8 GPU(s)" in said
+        assert "env=recorded needs env.folder" in said and "trainer=verl on 4 GPU(s)" in said
     elif code:  # its model has not been fetched yet
         assert name.startswith("smollm2") and "trace_bench.models get smollm2" in said
     else:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_layouts import LAYOUTS
 from verl_job import facts, verl_settings
 
 from trace_bench.settings.compose import compose
@@ -29,7 +30,7 @@ def composed(folder: Path, *more: str) -> Any:
     "name", ["paper_tau2", "paper_tau2_heldout", "paper_toolsandbox", "paper_toolsandbox_heldout"]
 )
 def test_the_papers_experiments(name: str, tmp_path: Path) -> None:
-    """Qwen3-30B-A3B on 8 GPUs, as the paper trains."""
+    """Qwen3-30B-A3B, as the paper trains, on 4 GPUs of a machine; 4 more are for the servers."""
     config = composed(tmp_path, f"experiment={name}")
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     model = config.actor_rollout_ref.model
@@ -42,9 +43,17 @@ def test_the_papers_experiments(name: str, tmp_path: Path) -> None:
     assert (actor.clip_ratio_low, actor.clip_ratio_high) == (0.2, 0.2)
     assert not actor.use_kl_loss and not config.algorithm.use_kl_in_reward
     assert actor.loss_agg_mode == "seq-mean-token-mean" and actor.ppo_epochs == 1
-    assert (config.trainer.n_gpus_per_node, config.trainer.nnodes) == (8, 1)
+    assert (config.trainer.n_gpus_per_node, config.trainer.nnodes) == (4, 1)
     assert config.trainer.device == "cuda"
     assert config.ray_kwargs.ray_init.address == "local"
+    assert model.use_fused_kernels and config.algorithm.rollout_correction.rollout_is == "token"
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_shipped_layouts(name: str, tmp_path: Path) -> None:
+    config = composed(tmp_path, *LAYOUTS[name])
+    assert config.actor_rollout_ref.model.use_fused_kernels
+    assert config.actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size == 1
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
 """`python -m trace_bench.sandbox.build [NAME ...]`: container images, for machines with Docker.
 
     NAME         a folder under containers/ (default: base)
-    --base IMAGE the base image: default python:3.11-slim-bookworm; `debootstrap` makes an
-                 equivalent one with containers/base.sh if no image registry is reachable
+    --base IMAGE the base image: default the Dockerfile's own, else python:3.11-slim-bookworm;
+                 `debootstrap` makes an equivalent one with containers/base.sh if no image registry
+                 is reachable
     --tag TAG    default latest
     --dry-run    build nothing: check that the pins of each image resolve (needs no Docker; takes
                  some minutes for `verl`)
@@ -34,6 +35,8 @@ from trace_bench.sandbox.docker import asked, connect
 from trace_bench.sandbox.protocol import code_hash
 
 DEFAULT_BASE, OWN_BASE = "python:3.11-slim-bookworm", "trace-bench/python:3.11"
+COMPILER = ("gcc", "libc6-dev", "python3-dev")
+"""Debian's packages that an image with a base of its own has besides Python."""
 # The parts of this project that an environment may import (checked by tests/test_imports.py).
 PARTS = ("__init__.py", "core", "settings", "checklists", "envs", "sandbox")
 
@@ -54,7 +57,7 @@ def names() -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     parser = parser_of("sandbox.build", __doc__)
     parser.add_argument("names", nargs="*", default=["base"])
-    parser.add_argument("--base", default=DEFAULT_BASE)
+    parser.add_argument("--base")
     parser.add_argument("--tag", default="latest")
     parser.add_argument("--dry-run", action="store_true")
     given = parser.parse_args(arguments)
@@ -66,10 +69,16 @@ def main(arguments: Sequence[str]) -> int:
             resolve(name)
         return 0
     client = connect()
-    base = base_image(client, given.base)
     for name in given.names:
-        build(client, name, base, given.tag)
+        build(client, name, base_image(client, given.base, base_of(name)), given.tag)
     return 0
+
+
+def base_of(name: str) -> str:
+    """The base image that a Dockerfile names (ARG BASE=...), or the usual one."""
+    text = (containers() / name / "Dockerfile").read_text()
+    found = re.search(r"^ARG BASE=(\S+)$", text, re.MULTILINE)
+    return found[1] if found else DEFAULT_BASE
 
 
 def resolve(name: str) -> None:
@@ -86,11 +95,14 @@ def resolve(name: str) -> None:
     print(f"{name}: {count} packages resolve", flush=True)
 
 
-def base_image(client: Any, wanted: str) -> str:
-    """The base image with Python 3.11: local, pulled, or made by base.sh."""
+def base_image(client: Any, wanted: str | None, usual: str) -> str:
+    """The base image with Python 3.11: local, pulled, or made by base.sh. `usual`: of this image,
+    where none is `wanted`."""
     import docker
 
-    name = OWN_BASE if wanted == "debootstrap" else wanted
+    more = () if usual == DEFAULT_BASE else COMPILER
+    own = f"{OWN_BASE}-compiler" if more else OWN_BASE
+    name = own if wanted == "debootstrap" else wanted or usual
     try:
         with asked(client, f"look for the image {name}"):
             client.images.get(name)
@@ -100,7 +112,8 @@ def base_image(client: Any, wanted: str) -> str:
             raise
     if wanted == "debootstrap":
         print(f"making {name} with containers/base.sh (debootstrap)", flush=True)
-        made = subprocess.run([containers() / "base.sh", name], capture_output=True, text=True)
+        script = [containers() / "base.sh", name, *more]
+        made = subprocess.run(script, capture_output=True, text=True)
         if made.returncode:
             raise UserError(f"containers/base.sh failed: {_last(made.stderr)}")
         return name

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 DRAWN = "drawn"  # at random, in method=placebo
 REWARDS = ("similarity", "success", DRAWN)
 
+FAR_APART, LEAST_APART = 10.0, 0.1
+"""Mean differences in log-probability that stop a run: so many times `trainer.mismatch`, and never
+less than this."""
+
 
 def check_job(job: TrainingJob) -> None:
     """Raises UserError for an unknown reward or a job without tasks, and ValueError if the agent
@@ -143,14 +147,21 @@ def check_finite(
 def of_sampler(where: str, found: Mismatch | None, limit: float, lab: Lab) -> dict[str, Any]:
     """How far the log-probabilities of sampler and trainer are apart before an iteration's first
     step, as metrics (None: nothing was compared). Above `limit`, the setting `trainer.mismatch`,
-    that is an alarm: a line of the log, and in the run's health."""
+    that is an alarm: a line of the log, and in the run's health. Raises UserError far above it:
+    rounding differs by less, so the sampler has other weights or an adapter of before."""
     alarm = found is not None and not found.mean <= limit  # NaN is one too
     if found is not None and alarm:
-        lab.log(
-            f"warning: {where}: sampler and trainer differ by {found.mean:.3g} in log-probability "
+        text = (
+            f"{where}: sampler and trainer differ by {found.mean:.3g} in log-probability "
             f"on average (up to {found.max:.3g}), more than trainer.mismatch={limit:g}: the "
             "rollouts are not from the policy that is trained"
         )
+        if not found.mean <= (most := max(FAR_APART * limit, LEAST_APART)):
+            raise UserError(
+                f"{text}, and more than {most:g}, which no rounding explains. Look at the "
+                "sampler's weights, adapter and precision, or raise `trainer.mismatch`."
+            )
+        lab.log(f"warning: {text}")
     return {
         "logprob_difference_mean": found and found.mean,
         "logprob_difference_max": found and found.max,

@@ -69,7 +69,7 @@ class Recipe:
     """Tokens (of one process) in one forward pass."""
     mismatch: float = field(default=0.01, metadata=number(0) | PLACE)
     """The mean difference between the sampler's and the trainer's log-probabilities that is an
-    alarm."""
+    alarm; ten times as much stops the run."""
 
     def __post_init__(self) -> None:
         self.algorithm.check(self)
@@ -113,7 +113,16 @@ class VerlSettings(Recipe):
     nnodes: int = field(default=1, metadata=number(1))
     """Machines."""
     gpus: int = field(default=1, metadata=number(1))
-    """Of one machine; with device=cpu: processes that share the model."""
+    """Of one machine, for training and its rollouts; with device=cpu: processes that share the
+    model."""
+    node_gpus: int | None = field(default=None, metadata=number(1) | PLACE)
+    """All GPUs of one machine: the servers of agent, user and analyst have those that training
+    leaves; null: as many as are needed."""
+    gpu_gb: float = field(default=80.0, metadata=number(1) | PLACE)
+    """GB of memory of a GPU, for what a dry run says."""
+    serving: float = field(default=0.0, metadata=number(0, 0.9) | PLACE)
+    """The share of the memory of training's GPUs that servers have (--gpu-memory-utilization);
+    0: they have GPUs of their own."""
     tensor_parallel: int = field(default=1, metadata=number(1))
     """GPUs of one vLLM server."""
     ray_address: str | None = field(default=None, metadata=PLACE)
@@ -136,13 +145,17 @@ class VerlSettings(Recipe):
     offload: bool = False
     """Keep weights and optimizer in host memory between uses."""
     flash_attention: bool = False
-    """On GPUs: packed sequences by flash-attn (verl[fsdp]); else padded, by torch."""
+    """On GPUs: packed sequences by flash-attn, which compiles for an hour where no wheel fits; else
+    padded, by torch."""
+    sequence_parallel: int = field(default=1, metadata=number(1) | LATER)
+    """GPUs that share one sequence (Ulysses, arXiv 2309.14509); needs flash_attention."""
     verl: tuple[str, ...] = ()
     """More of verl's settings, in Hydra's notation:
     trainer.verl='["trainer.balance_batch=false"]'."""
     mismatch: float = field(default=0.05, metadata=number(0) | PLACE)
     """The mean difference between the sampler's and the trainer's log-probabilities that is an
-    alarm; larger than with trainer=local, since vLLM samples in bfloat16."""
+    alarm (ten times as much stops the run); larger than with trainer=local, since vLLM samples in
+    bfloat16."""
 
     def __post_init__(self) -> None:
         """verl reads all tasks from one file before it starts, so what the rewards of a group say

@@ -38,6 +38,7 @@ def overrides(spec: JobSpec, folder: Path, start: int = 0) -> list[str]:
     values = {
         **decided,
         **(_on_cpu() if settings.device == "cpu" else _on_gpu(settings)),
+        **_correction(settings),
         **_ray(settings, environment(spec, folder, start)),
     }
     return [f"{key}={_text(value)}" for key, value in values.items()] + list(settings.verl)
@@ -132,7 +133,7 @@ def _instantiated(config: Any) -> None:
 
 def _recipe(spec: JobSpec) -> dict[str, Any]:
     s, actor, batch = spec.trainer, "actor_rollout_ref.actor", spec.groups
-    algorithm, correction = s.algorithm, "algorithm.rollout_correction"
+    algorithm = s.algorithm
     aggregate, length = algorithm.aggregation(s)
     return {
         "algorithm.adv_estimator": ESTIMATOR,
@@ -153,8 +154,6 @@ def _recipe(spec: JobSpec) -> dict[str, Any]:
         f"{actor}.use_kl_loss": algorithm.kl > 0,
         f"{actor}.kl_loss_coef": algorithm.kl,
         f"{actor}.kl_loss_type": "low_var_kl",
-        f"{correction}.rollout_is": None if algorithm.truncate is None else "token",
-        f"{correction}.rollout_is_threshold": algorithm.truncate or 2.0,
         f"{actor}.entropy_coeff": 0,
         f"{actor}.grad_clip": s.max_grad_norm,
         f"{actor}.shuffle": True,
@@ -227,7 +226,8 @@ def _trainer(spec: JobSpec, folder: Path) -> dict[str, Any]:
 def _on_gpu(s: VerlSettings) -> dict[str, Any]:
     """vLLM for rollouts. LoRA with vLLM's server requires layered summon and loading the weights
     from the model's files. Weights are stored in float32, for the adapter's sake, and computed with
-    in bf16: FSDP2 requires one type for base model and adapter."""
+    in bf16: FSDP2 requires one type for base model and adapter. Logits are never whole (fused
+    kernels): 32,768 tokens by a vocabulary of 152k would be 10 GB, several times."""
     engine = "actor_rollout_ref.actor.fsdp_config"
     return {
         "actor_rollout_ref.rollout.name": "vllm",
@@ -238,10 +238,21 @@ def _on_gpu(s: VerlSettings) -> dict[str, Any]:
             "flash_attention_2" if s.flash_attention else "sdpa"
         ),
         "actor_rollout_ref.model.enable_gradient_checkpointing": True,
+        "actor_rollout_ref.model.use_fused_kernels": True,
+        f"{engine}.ulysses_sequence_parallel_size": s.sequence_parallel,
         f"{engine}.model_dtype": "fp32",
         f"{engine}.param_offload": s.offload,
         f"{engine}.optimizer_offload": s.offload,
     }
+
+
+def _correction(s: VerlSettings) -> dict[str, Any]:
+    """Truncated importance sampling, token by token: as the algorithm says, and on GPUs in any
+    case, since vLLM's kernels round in another way (fengyao.notion.site/off-policy-rl, bound 2).
+    `trainer.verl` may change it there."""
+    bound = s.algorithm.truncate or (2.0 if s.device == "cuda" else None)
+    key = "algorithm.rollout_correction.rollout_is"
+    return {key: "token", f"{key}_threshold": bound} if bound else {}
 
 
 def _on_cpu() -> dict[str, Any]:

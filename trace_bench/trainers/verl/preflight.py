@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import socket
+import sysconfig
 import tempfile
 from importlib import metadata
 from importlib.util import find_spec
@@ -61,12 +64,30 @@ def _packages(settings: VerlSettings) -> None:
     if settings.flash_attention and settings.device == "cuda" and version("flash_attn") is None:
         raise UserError(
             "trainer.flash_attention=true needs the package flash-attn, which is not installed: "
-            "pip install 'verl[fsdp]', or set it to false."
+            "install a wheel of it for your torch and CUDA (without one, pip compiles it for an "
+            "hour), or set trainer.flash_attention=false."
         )
     if settings.device == "cuda" and version("vllm") is None:
         raise UserError(
             "trainer.device=cuda samples with vLLM, which is not installed: pip install "
             "'verl[vllm]', or set trainer.device=cpu."
+        )
+
+
+def _compiler(settings: VerlSettings) -> None:
+    """Raises UserError where Triton, whose kernels vLLM runs, cannot compile: it does so at run
+    time, with a C compiler and Python's headers (triton/runtime/build.py)."""
+    if settings.device == "cpu" or settings.ray_address is not None:  # a cluster: on each machine
+        return
+    compilers = [name for name in (os.environ.get("CC"), "gcc", "clang") if name]
+    headers = Path(sysconfig.get_path("include")) / "Python.h"
+    missing = "" if headers.is_file() else str(headers)
+    missing = missing if any(map(shutil.which, compilers)) else "a C compiler (gcc)"
+    if missing:
+        raise UserError(
+            f"trainer.device=cuda compiles kernels by Triton at run time, and {missing} is not "
+            "here: apt-get install gcc libc6-dev python3-dev (the image of `python -m "
+            "trace_bench.sandbox.build verl` has them), or set trainer.device=cpu."
         )
 
 
@@ -107,6 +128,16 @@ def _shape(settings: VerlSettings) -> None:
             f"{batch} rollouts of one optimizer step cannot be shared evenly by {ranks} processes "
             "(trainer.gpus x trainer.nnodes). Change trainer.groups, trainer.group_size or "
             "trainer.gpus."
+        )
+    if s.sequence_parallel > 1 and not (s.flash_attention and s.device == "cuda"):
+        raise UserError(
+            f"trainer.sequence_parallel={s.sequence_parallel} needs packed sequences: "
+            "trainer.flash_attention=true with trainer.device=cuda. Set one or the other."
+        )
+    if ranks % s.sequence_parallel:
+        raise UserError(
+            f"trainer.sequence_parallel={s.sequence_parallel} does not divide {ranks} GPUs "
+            "(trainer.gpus x trainer.nnodes). Change one of them."
         )
     if ranks % s.tensor_parallel:
         raise UserError(
@@ -169,7 +200,7 @@ def _reachable(address: str) -> None:
         ) from error
 
 
-CHECKS = (_packages, _trl, _shape, _machines)
+CHECKS = (_packages, _compiler, _trl, _shape, _machines)
 """Checks that need the settings alone."""
 
 

@@ -1,0 +1,119 @@
+"""The shipped layouts for GPUs: they compose, and the image has what they need."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import verl_job as jobs
+from pages import ROOT
+
+from trace_bench.core.errors import UserError
+from trace_bench.sandbox.build import COMPILER, DEFAULT_BASE, base_of
+from trace_bench.settings.choices import conf_dir
+from trace_bench.settings.compose import compose
+from trace_bench.trainers.algorithms import Algorithm
+from trace_bench.trainers.grpo import Mismatch
+from trace_bench.trainers.record import of_sampler
+from trace_bench.trainers.settings import VerlSettings
+from trace_bench.trainers.verl import preflight
+from trace_bench.trainers.verl.compose import overrides
+
+TAU2 = "experiment=paper_tau2"
+SERVERS = "policy.base_url=[http://node1:8000/v1,http://node2:8000/v1]"
+LAYOUTS = {
+    "verl_8b": [
+        *(TAU2, "model.name=Qwen/Qwen3-8B", "trainer=verl_8b"),
+        *("policy.context=16384", "policy.batch=8"),
+    ],
+    "verl_30b": [TAU2],
+    "verl_30b_nodes": [
+        TAU2, "trainer=verl_30b_nodes", "trainer.ray_address=node1:6379", SERVERS,
+    ],
+}  # fmt: skip
+
+
+def test_every_layout_is_tried() -> None:
+    assert sorted(LAYOUTS) == sorted(p.stem for p in (conf_dir() / "trainer").glob("verl_*.yaml"))
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_what_a_gpu_needs_is_set(name: str, tmp_path: Path) -> None:
+    settings = jobs.verl_settings(compose(LAYOUTS[name]))
+    given = overrides(jobs.spec(trainer=settings), tmp_path)
+    assert "actor_rollout_ref.model.use_fused_kernels=true" in given
+    assert "algorithm.rollout_correction.rollout_is='token'" in given
+    assert "algorithm.rollout_correction.rollout_is_threshold=2.0" in given
+    assert not settings.flash_attention
+    assert "actor_rollout_ref.model.use_remove_padding=false" in given
+    preflight._shape(settings)
+
+
+def test_the_correction_is_the_algorithms_where_it_says_so(tmp_path: Path) -> None:
+    def correction(**changes: Any) -> list[str]:
+        given = overrides(jobs.spec(trainer=VerlSettings(**changes)), tmp_path)
+        return [line.partition("correction.")[2] for line in given if "rollout_correction" in line]
+
+    bound = Algorithm(truncate=5.0)
+    assert correction(device="cpu") == []
+    assert correction(device="cpu", algorithm=bound)[1] == "rollout_is_threshold=5.0"
+    assert correction(algorithm=bound)[1] == "rollout_is_threshold=5.0"
+    off = "algorithm.rollout_correction.rollout_is=null"
+    assert correction(verl=(off,))[-1] == "rollout_is=null", "the last one counts"
+
+
+def test_the_image_has_what_the_layouts_need() -> None:
+    """vLLM's kernels are Triton's, which compiles with a C compiler and Python's headers."""
+    dockerfile = (ROOT / "containers/verl/Dockerfile").read_text()
+    assert "slim" not in base_of("verl") and base_of("base") == DEFAULT_BASE
+    assert re.search(r"^RUN cc --version && test -f .*Python\.h", dockerfile, re.MULTILINE)
+    assert COMPILER[0] == "gcc" and "python3-dev" in COMPILER
+    pins = (ROOT / "containers/verl/requirements.txt").read_text()
+    for name in ("vllm", "triton", "verl"):
+        assert re.search(rf"^{name}==", pins, re.MULTILINE), name
+    flash = re.search(r"^flash[-_]attn", pins, re.MULTILINE)
+    for chosen in LAYOUTS.values():
+        assert flash or not jobs.verl_settings(compose(chosen)).flash_attention
+
+
+def test_without_a_compiler_nothing_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    preflight._compiler(VerlSettings(device="cpu"))
+    preflight._compiler(VerlSettings(ray_address="node1:6379"))
+    with pytest.raises(UserError, match=r"a C compiler \(gcc\) is not here"):
+        preflight._compiler(VerlSettings())
+    (tmp_path / "gcc").write_text("#!/bin/sh\n")
+    (tmp_path / "gcc").chmod(0o755)
+    monkeypatch.setattr(preflight.sysconfig, "get_path", lambda name: str(tmp_path / "none"))
+    with pytest.raises(UserError, match=r"none/Python\.h is not here"):
+        preflight._compiler(VerlSettings())
+
+
+def test_sequences_are_shared_with_flash_attention_only() -> None:
+    with pytest.raises(UserError, match="sequence_parallel=2 needs packed sequences"):
+        preflight._shape(VerlSettings(gpus=2, sequence_parallel=2))
+    preflight._shape(VerlSettings(gpus=2, sequence_parallel=2, flash_attention=True))
+    with pytest.raises(UserError, match="sequence_parallel=3 does not divide 2 GPUs"):
+        preflight._shape(VerlSettings(gpus=2, sequence_parallel=3, flash_attention=True))
+
+
+@pytest.mark.parametrize(
+    ("mean", "limit", "stops"),
+    [(0.09, 0.0, False), (0.11, 0.0, True), (0.49, 0.05, False), (0.51, 0.05, True),
+     (float("nan"), 0.05, True)],
+)  # fmt: skip
+def test_a_sampler_far_from_the_trainer_stops_the_run(
+    mean: float, limit: float, stops: bool
+) -> None:
+    said: list[str] = []
+    lab: Any = SimpleNamespace(log=said.append)
+    if stops:
+        with pytest.raises(UserError, match=r"^it: sampler and trainer differ.*which no rounding"):
+            of_sampler("it", Mismatch(mean, mean, 0.0), limit, lab)
+    else:
+        assert of_sampler("it", Mismatch(mean, mean, 0.0), limit, lab)["logprob_alarm"]
+        assert said[0].startswith("warning: it: sampler and trainer differ")
