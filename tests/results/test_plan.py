@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from test_results import record
 
-from tests.results.test_results import record
 from trace_bench.core.errors import UserError
 from trace_bench.results.__main__ import main
 from trace_bench.results.compare import cells, difference

@@ -94,7 +94,8 @@ class PolicySettings(PartSettings):
     """Tokens of one turn, thoughts included; null: what suits the model, 96 of a small one."""
     thinking: bool | None = field(default=None, metadata=LATER | BY_MODEL)
     """Whether the model is to think before it answers, for templates with `enable_thinking`; null:
-    as the template does by itself. Nobody but the model sees its thoughts."""
+    what suits the model, else as the template does by itself. Nobody but the model sees its
+    thoughts."""
     thoughts: Literal["own", "keep"] = field(default="own", metadata=LATER)
     """Thoughts of earlier turns in what the model reads. own: as its template has them; where that
     drops them, each stretch of a conversation is a training sequence of its own. keep: all stay,
@@ -107,8 +108,6 @@ class PolicySettings(PartSettings):
                 f"policy.shards={self.shards}. Change `policy.shards`, which belongs to the run, "
                 "or `policy.workers`."
             )
-    what suits the model, else as the template does by itself. Thoughts stay in the conversation
-    that the model reads (policy=local, trainer=verl); nobody else sees them."""
 
 
 @dataclass(frozen=True)

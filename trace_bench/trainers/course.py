@@ -20,7 +20,6 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trace_bench.core.errors import UserError
@@ -251,25 +250,25 @@ def taught(
     settings: Recipe,
     chat: Chat,
     context: int,
-) -> list[Tokens | None]:
-    """An iteration's rollouts as their teacher reads them, with the algorithm's lesson in the
-    prompt; None for one without a lesson or a turn, and for one that would not fit `context`."""
+) -> list[list[Tokens]]:
+    """The training sequences of an iteration's rollouts as their teacher reads them, with the
+    algorithm's lesson in the prompt; none of a rollout without a lesson or a turn, and of one that
+    would not fit `context`."""
     known, size = {task.id: task for task in tasks}, settings.group_size
 
     def of(name: str) -> Sequence[Message]:
         return reference(lab.suite_of(known[name]), known[name])
 
-    out: list[Tokens | None] = []
+    out: list[list[Tokens]] = []
     for first in range(0, len(played), size):
         group = played[first : first + size]
         lessons = settings.algorithm.lessons(group, rewards[first : first + size], of)
         for trajectory, text in zip(group, lessons, strict=True):
             if not (text and trajectory.turns):
-                out.append(None)
+                out.append([])
                 continue
             start = trajectory.turns[0]
             ids = chat.first(with_guidance(start.messages, text), trajectory.tools)
-            turns = (replace(start, prompt_ids=ids), *trajectory.turns[1:])
-            found = sequence_of(replace(trajectory, turns=turns))
-            out.append(found if len(found.ids) <= context else None)
+            found = stretches(with_prompt(trajectory, ids))
+            out.append(found if max(len(s.ids) for s in found) <= context else [])
     return out

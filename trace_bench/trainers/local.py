@@ -323,12 +323,12 @@ class _Training:
             alone = [r for n, r in enumerate(rewards) if not is_hinted(n, self.settings)]
             record["reward_without_hint"] = mean([r for r in alone if r == r])
         if self.settings.algorithm.taught:
-            record["taught"] = sum(t is not None for t in lessons)
+            record["taught"] = sum(len(t) > 0 for t in lessons)
         return record
 
     def lessons(
         self, trajectories: Sequence[Trajectory], rewards: Sequence[float], learner: Learner
-    ) -> Sequence[Tokens | None]:
+    ) -> Sequence[Sequence[Tokens]]:
         """The rollouts as their teacher reads them; () where the algorithm has none."""
         if not self.settings.algorithm.taught:
             return ()

@@ -61,22 +61,20 @@ def update(
     settings: TrainerSettings,
     seed: int,
     told: Callable[[int, int], None] = lambda done, total: None,
-    taught: Sequence[Tokens | None] = (),
+    taught: Sequence[Sequence[Tokens]] = (),
 ) -> Steps:
     """Runs all epochs and minibatches over an iteration's trajectories, each as its training
     sequences, in which the `group_size` members of each group are adjacent. A token weighs as if
     its trajectory were one sequence. Stops before a step whose gradient is not finite. `told`: is
-    given before each step how many are done of how many."""
-    """Runs all epochs and minibatches over an iteration's trajectories, in which the `group_size`
-    members of each group are adjacent. Stops before a step whose gradient is not finite. `told`: is
-    given before each step how many are done of how many. `taught`: each sequence as its teacher
-    reads it, if the algorithm has one; one without is not trained on."""
+    given before each step how many are done of how many. `taught`: each trajectory's
+    sequences as their teacher reads them, if the algorithm has one; one without is not trained
+    on."""
     steps = Steps()
     started = time.perf_counter()
     usable = [bool(t) and len(s) > 0 for t, s in zip(found.trained, trajectories, strict=True)]
     algorithm = settings.algorithm
     if algorithm.taught:
-        usable = [u and t is not None for u, t in zip(usable, taught, strict=True)]
+        usable = [u and len(t) > 0 for u, t in zip(usable, taught, strict=True)]
     own = learner.rounded or bool(settings.hinted) or algorithm.truncate is not None
     sequences = [s for each in trajectories for s in each]
     owners = [i for i, each in enumerate(trajectories) for _ in each]
@@ -94,7 +92,7 @@ def update(
         for i, logprobs in zip(places, base, strict=True):
             sequences[i] = replace(sequences[i], base=logprobs)
     if algorithm.taught and places:
-        lessons = [t for i in places if (t := taught[i]) is not None]
+        lessons = [s for used, each in zip(usable, taught, strict=True) if used for s in each]
         for i, logprobs in zip(places, _before(learner, lessons, settings), strict=True):
             sequences[i] = replace(sequences[i], teacher=logprobs)
     every = list(minibatches(usable, settings, seed))

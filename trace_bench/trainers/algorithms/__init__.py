@@ -40,11 +40,8 @@ class Batch:
     """The sampled tokens of whole sequences, one after the other, all [tokens] but `lengths`
     [sequences]: of trajectories, or of the stretches of those that were rendered anew. `new`:
     log-probabilities with the gradient; `old`: before the iteration's first step; `sampler`: as
-    the sampler reported them; `base`: of the model without an adapter."""
-    """The sampled tokens of whole trajectories, one after the other, all [tokens] but `lengths`
-    [trajectories]. `new`: log-probabilities with the gradient; `old`: before the iteration's first
-    step; `sampler`: as the sampler reported them; `base`: of the model without an adapter;
-    `teacher`: of the model with a lesson in its prompt."""
+    the sampler reported them; `base`: of the model without an adapter; `teacher`: of the model
+    with a lesson in its prompt."""
 
     new: Tensor
     old: Tensor
