@@ -26,6 +26,7 @@ from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.routing.router import make_router
 from trace_bench.policies.states import StateServers, StatesPolicy
 from trace_bench.serve.engine import LocalEngine
+from trace_bench.serve.forward import Forward
 from trace_bench.serve.local import Local
 from trace_bench.serve.request import ServeSettings
 from trace_bench.serve.states import States
@@ -172,10 +173,14 @@ def agent_of(folder: Path, soft: bool, here: LocalPolicy, prompts: Any) -> Agent
     return AgentSpec(MODEL, adapters=tuple(refs), router=router)
 
 
+def _tasks(world: Any, count: int) -> list[Any]:
+    return list(world.tasks("dev"))[:count]
+
+
 @pytest.mark.parametrize("soft", [False, True])
 def test_the_same_choices_and_outputs_as_in_this_process(soft: bool, tmp_path: Path) -> None:
     world = suite("toolsandbox", "embedded")
-    tasks = list(world.tasks("dev"))[:6]
+    tasks = _tasks(world, 6)
     here = LocalPolicy(MODEL, batch=6, threads=1)
     prompts = [(s.messages, s.tools) for s in (world.make().reset(t) for t in tasks)]
     agent = agent_of(tmp_path, soft, here, prompts)
@@ -205,9 +210,28 @@ def test_the_same_choices_and_outputs_as_in_this_process(soft: bool, tmp_path: P
             assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
 
 
+def test_our_server_in_front_of_another_routes_by_states(tmp_path: Path) -> None:
+    world = suite("toolsandbox", "embedded")
+    here = LocalPolicy(MODEL, batch=4, threads=1)
+    prompts = [(s.messages, s.tools) for s in (world.make().reset(t) for t in _tasks(world, 4))]
+    agent = agent_of(tmp_path, False, here, prompts)
+    wanted = [choice.name for choice in make_router(agent, here).routes(prompts)]
+    with states_of() as states, lora_server(MODEL) as (turns, _):
+        behind = Endpoint((turns,), retries=0)
+        with pytest.raises(UserError, match="--states-url"):
+            Forward(behind, "m", agent, 8)
+        forward = Forward(behind, "m", agent, 8, states=client(states))
+        with serving(forward, agent) as served:
+            for messages, tools in prompts:
+                body = {"model": "agent", "messages": list(messages), "tools": list(tools)}
+                said = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=60)
+                assert said.status_code == 200, said.text
+    assert [line.partition("adapter ")[2].partition(",")[0] for line in served.lines] == wanted
+
+
 def test_a_state_that_cannot_be_had_loses_that_episode_alone(tmp_path: Path) -> None:
     world = suite("toolsandbox", "embedded")
-    tasks = list(world.tasks("dev"))[:2]
+    tasks = _tasks(world, 2)
     here = LocalPolicy(MODEL, batch=2, threads=1)
     prompts = [(s.messages, s.tools) for s in (world.make().reset(t) for t in tasks)]
     agent = agent_of(tmp_path, False, here, prompts)
