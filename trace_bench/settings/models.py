@@ -32,11 +32,11 @@ def at(settings: AtSettings) -> str:
             f"{settings.path} is a folder. Leave `model.revision` out, or change `model.path`."
         )
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HFValidationError
 
     try:
-        return snapshot_download(settings.path, revision=settings.revision, local_files_only=True)
-    except (OSError, HFValidationError, ValueError) as error:
+        found = snapshot_download(settings.path, revision=settings.revision, local_files_only=True)
+        return str(found)
+    except (OSError, ValueError) as error:
         raise UserError(
             f"model.path={settings.path} is not in the hub's cache at model.revision="
             f"{settings.revision}. Get it with `hf download {settings.path} --revision "
