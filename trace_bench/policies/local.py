@@ -299,11 +299,21 @@ def load_tokenizer(model_path: str | Path) -> Any:
 @contextmanager
 def _loading(model_path: str | Path) -> Iterator[None]:
     """Loads without progress bars, and raises UserError for what cannot be loaded."""
+    place = str(model_path)
+    if not Path(place).exists() and (place[:1] in "./~" or place.count("/") > 1):
+        raise UserError(
+            f"cannot load a model from {place!r}: there is no such folder. Change `model.path`."
+        )
     try:
         with _no_progress_bars():
             yield
     except (OSError, ValueError) as error:
         why = " ".join(str(error).split()).rstrip(".")
+        if "trust_remote_code" in why:
+            raise UserError(
+                f"the model {place!r} comes with a program of its own, and none is run here. Serve "
+                "it with vLLM's --trust-remote-code and policy=openai, or change `model.path`."
+            ) from error
         raise UserError(
             f"cannot load a model from {str(model_path)!r}: {why}. Needed: a folder or hub name "
             "of a Hugging Face causal language model. Change the setting `model`."

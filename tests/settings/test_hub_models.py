@@ -1,0 +1,66 @@
+"""A model of the hub at a revision, from a cache that was made by hand; nothing is asked."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trace_bench.core.errors import UserError
+from trace_bench.policies.local import load_model, load_tokenizer
+from trace_bench.settings.models import AtSettings, at
+from trace_bench.tiny import MODEL_FOLDER
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+SHOW = """
+import json
+from trace_bench.settings.compose import compose
+from trace_bench.settings.identity import identity, model_path, parts_of
+s = compose(["model=hf", "model.path=someone/agent", "model.revision=v1"])
+p = parts_of(s)
+print(json.dumps([model_path(s, p), identity(s, p)["model"]]))
+"""
+
+
+def test_a_revision_is_read_from_the_cache_and_its_weights_are_in_the_identity(
+    tmp_path: Path,
+) -> None:
+    held = tmp_path / "hub" / "models--someone--agent"
+    shutil.copytree(MODEL_FOLDER, held / "snapshots" / COMMIT)
+    (held / "refs").mkdir()
+    (held / "refs" / "v1").write_text(COMMIT)
+    alone = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_CACHE": str(tmp_path / "hub")}
+    out = subprocess.run(
+        [sys.executable, "-c", SHOW], env=alone, check=True, capture_output=True, text=True
+    ).stdout
+    place, model = json.loads(out)
+    assert Path(place) == held / "snapshots" / COMMIT
+    assert (model["path"], model["revision"]) == ("someone/agent", "v1")
+    assert model["sha256"] is not None
+
+
+def test_a_revision_that_is_not_there_says_how_to_get_it(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="hf download no-one/none --revision v9"):
+        at(AtSettings("no-one/none", "v9"))
+    with pytest.raises(UserError, match=r"Leave `model.revision` out"):
+        at(AtSettings(str(tmp_path), "v9"))
+
+
+def test_a_path_that_does_not_exist_is_answered_with_the_setting(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no such folder. Change `model.path`"):
+        load_tokenizer(tmp_path / "none")
+
+
+def test_a_model_with_a_program_of_its_own_is_refused(tmp_path: Path) -> None:
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(MODEL_FOLDER / file, tmp_path)
+    made = {"model_type": "own", "auto_map": {"AutoConfig": "own.Own"}}
+    (tmp_path / "config.json").write_text(json.dumps(made))
+    (tmp_path / "own.py").write_text("raise SystemExit('run')")
+    with pytest.raises(UserError, match="none is run here"):
+        load_model(tmp_path)
