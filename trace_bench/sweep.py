@@ -21,8 +21,8 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NoReturn
@@ -199,17 +199,12 @@ def sweep(
         print(f"failed before, skipped (--retry runs it again): {member.name}", flush=True)
     bad, started = len(skipped) + len(unscored), time.monotonic()
     waiting, running = iter(left), {}
-    with closing(record):
+    with closing(record), _waited_for():
         for done in range(1, len(left) + 1):
             for member in itertools.islice(waiting, jobs - len(running)):
                 errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed when the run has ended)
                 running[_started(member, errors, become)] = member, errors
-            try:
-                pid, status = os.wait()
-            except BaseException:  # above all Ctrl-C, which the runs under way get too
-                for pid in running:
-                    os.waitpid(pid, 0)
-                raise
+            pid, status = os.wait()
             member, errors = running.pop(pid)
             code = os.waitstatus_to_exitcode(status)
             with errors:
@@ -228,14 +223,30 @@ def sweep(
     return 1 if bad else 0
 
 
+@contextmanager
+def _waited_for() -> Iterator[None]:
+    """Waits for the runs under way where something ends the sweep: above all Ctrl-C, which they get
+    too."""
+    try:
+        yield
+    except BaseException:
+        with suppress(ChildProcessError):
+            while True:
+                os.wait()
+        raise
+
+
 def _started(member: SweepRun, errors: IO[str], become: Callable[[SweepRun], int]) -> int:
     """The process of a run that has begun, its stderr in a file. On Linux it ends with this
     process, or the same command would find its folder locked by an orphaned run."""
     sys.stdout.flush()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # or it would end half a fork
     if pid := os.fork():
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         return pid
     code = 1
     try:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         if sys.platform.startswith("linux"):
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

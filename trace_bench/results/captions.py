@@ -18,8 +18,19 @@ SHOWN = ("model", "temperature", "seed")  # of a role that a model plays
 _BOUNDS = ("idle", "reference")
 
 
+def head(records: Sequence[Record], page: str) -> str:
+    """What stands in every caption; the rest is on a page of this name beside the table."""
+    own, first = records[0], records[0].settings
+    heat = first.get("policy.eval_temperature")
+    drawn = "" if heat is None else f" at temperature {heat:g}"
+    return (
+        f"{own.suite_name}, split {first['evaluation.split']}, {len(own.success)} tasks{drawn}, "
+        f"{_seeds(records)}. All about these runs: {page}.md."
+    )
+
+
 def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
-    """The facts in every caption: suite, split, protocol, counts, drops."""
+    """The facts about a table: suite, split, protocol, counts, drops."""
     own, first = records[0], records[0].settings
     trials, (low, _) = int(first.get("evaluation.trials", 1)), _seed_counts(records)
     bounds = [f"{own.floors[n]:.3f}" if n in own.floors else "not defined" for n in _BOUNDS]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.run_files import PER_ITEM
-from trace_bench.results.captions import describe
+from trace_bench.results.captions import describe, head
 from trace_bench.results.compare import (
     Cell,
     Cells,
@@ -182,7 +182,9 @@ def cost(found: Cells, caption: str) -> Table:
 
 def make_search(found: Found, out: Path) -> list[Path]:
     check_search(found.records)
-    return write([search(found.records, describe(found.records, found.skipped))], out)
+    page = "about_search"
+    made = search(found.records, head(found.records, page))
+    return write([made], out, page, describe(found.records, found.skipped))
 
 
 def check_search(records: Sequence[Record]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.results import figures
-from trace_bench.results.captions import describe, readable
+from trace_bench.results.captions import describe, head, readable
 from trace_bench.results.compare import Cell, base_of, cells, check_same_settings
 from trace_bench.results.groups import groups_of
 from trace_bench.results.places import Found, say
@@ -64,7 +64,12 @@ class Over:
             row += [success(self.flat, key)] if self.flat else []
             rows.append((key[0], f"{key[1]}", *row))
         columns = [*(f"{v:g}" for v in self.cells), *(["not set"] if self.flat else [])]
-        return Table(name, f"{text} {self.about}", ("method", "budget", *columns), tuple(rows))
+        return Table(
+            name,
+            f"{text} {head(self.records, f'about_{name}')}",
+            ("method", "budget", *columns),
+            tuple(rows),
+        )
 
     def draw(self, title: str, label: str, path: Path) -> list[Path]:
         """A line for each method and budget; a band for each run without the setting, and for the
@@ -100,7 +105,7 @@ def make_over(found: Found, out: Path, setting: str) -> list[Path]:
     name = f"over_{axis.rpartition('.')[2]}"
     named = " and ".join((axis, *along))
     text = f"Success by {named} (columns), with 95 % intervals over tasks and seeds."
-    written = write([across.table(name, text)], out)
+    written = write([across.table(name, text)], out, f"about_{name}", across.about)
     return written + across.draw(f"Success by {axis}", axis, out / name)
 
 
@@ -113,7 +118,8 @@ def make_capabilities(found: Found, out: Path) -> list[Path]:
         "Success by the number of capabilities that a method may use at most (columns), with 95 % "
         "intervals over tasks and seeds, and how many it found worth using, mean over seeds."
     )
-    written = write([across.table("capabilities", text, _used)], out)
+    made = across.table("capabilities", text, _used)
+    written = write([made], out, f"about_{made.name}", across.about)
     title, label = "Success by how many capabilities are used", "capabilities at most"
     return written + across.draw(title, label, out / "capabilities")
 
@@ -146,8 +152,10 @@ def make_map(found: Found, out: Path) -> list[Path]:
     say("left out", group.left_out)
     sized = [r for r in group.records if training_tasks(r)]
     level = [r for r in group.records if not training_tasks(r)]
-    caption = " ".join((describe(sized, found.skipped), *group.remarks))
-    written = write([training_tasks_table(sized, level, caption)], out)
+    about = " ".join((describe(sized, found.skipped), *group.remarks))
+    page = "about_training_tasks"
+    made = training_tasks_table(sized, level, head(sized, page))
+    written = write([made], out, page, about)
     return written + training_tasks_figure(sized, level, readable(sized), out / "training_tasks")
 
 

@@ -58,9 +58,11 @@ def _tex(text: str) -> str:
     return text.replace("~", r"\textasciitilde{}").replace("^", r"\textasciicircum{}")
 
 
-def write(tables: Iterable[Table], out: Path) -> list[Path]:
-    """Each table with rows in three formats; the files."""
-    written = []
+def write(tables: Iterable[Table], out: Path, page: str = "", about: str = "") -> list[Path]:
+    """Each table with rows in three formats, and the page that their captions name; the files."""
+    written = [out / f"{page}.md"] if page else []
+    for path in written:
+        write_text(path, f"{about}\n")
     for table in (t for t in tables if t.rows):
         for kind, text in (("md", table.markdown), ("tex", table.latex), ("csv", table.csv)):
             written.append(out / f"{table.name}.{kind}")

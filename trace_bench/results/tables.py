@@ -10,7 +10,7 @@ from pathlib import Path
 from trace_bench.core.store import write_text
 from trace_bench.core.text import visible
 from trace_bench.results import details
-from trace_bench.results.captions import began_alike, describe, readable
+from trace_bench.results.captions import began_alike, describe, head, readable
 from trace_bench.results.compare import (
     Cell,
     Cells,
@@ -27,6 +27,8 @@ from trace_bench.results.prices import table as money
 from trace_bench.results.records import Record
 from trace_bench.results.statistics import many
 from trace_bench.results.table import Table, estimate, gap, style, write
+
+ABOUT = "about_tables"
 
 
 def usable(found: Found, least: float) -> Found:
@@ -74,12 +76,13 @@ def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | No
 
     say("left out", group.left_out)
 
-    def about(records: Sequence[Record]) -> str:
-        return " ".join((describe(records, skipped), *group.remarks))
-
     records = group.records
-    found, caption, shown = cells(records), about(records), readable(records)
-    at = {b: about([r for r in records if r.budget == b]) for b in sorted({b for _, b in found})}
+    found, caption, shown = cells(records), head(records, ABOUT), readable(records)
+    by = {b: [r for r in records if r.budget == b] for b in sorted({b for _, b in found})}
+    at = {b: head(some, ABOUT) for b, some in by.items()}
+    page = [" ".join((describe(records, skipped), *group.remarks))]
+    if len(by) > 1:
+        page += [f"At {b} rollouts: {describe(some)}" for b, some in by.items()]
     made = [
         rollout_scaling(found, caption),
         *(comparison(found, b, text) for b, text in at.items()),
@@ -92,7 +95,7 @@ def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | No
         details.checklists(found, caption),
         *([] if prices is None else [money(found, prices, caption)]),
     ]
-    written = write(made, out)
+    written = write(made, out, ABOUT, "\n\n".join(page))
     if (single := figures.single_budget(found)) is None:
         written += figures.rollout_scaling(found, shown, out / "rollout_scaling")
     else:
@@ -139,11 +142,11 @@ def comparison(found: Cells, budget: int, caption: str) -> Table:
     text = f"All methods at {budget} rollouts. {caption} "
     if corrected:
         text += (
-            "Differences are paired by task; intervals and p are over tasks and seeds, p "
-            f"Holm-corrected over {many(len(corrected), 'comparison')}. {_found_from(size)}"
+            f"Paired by task; p Holm-corrected over {many(len(corrected), 'comparison')}. "
+            f"{_found_from(size)}"
         )
         if control not in at:
-            text += f" The {control} agent is that of each run's own evaluation."
+            text += f" {control}: as each run's own evaluation has it."
     else:
         text += "One agent, compared with no other."
     header = ("method", "runs", "rollouts", "success", "similarity")
@@ -155,13 +158,10 @@ def _found_from(size: float) -> str:
     """`size`: the smallest difference that the noisiest comparison can show; above 1 there is
     none."""
     if size > 1:
-        return "The noisiest of these comparisons can show no difference, not even one of 1."
+        return "The noisiest can show no difference, not even one of 1."
     if size == 0:
         return "Nothing varied between tasks or seeds, so these figures say nothing of others."
-    return (
-        f"A true difference of {size:.3f} would be found with a power of 80 % over tasks and "
-        "seeds, in the noisiest of these comparisons."
-    )
+    return f"A true difference of {size:.3f} is found with a power of 80 % in the noisiest."
 
 
 def pairs(found: Cells, budget: int, caption: str) -> Table:
@@ -180,9 +180,8 @@ def pairs(found: Cells, budget: int, caption: str) -> Table:
         return f"{gap(d)}{'*' if corrected[f'{one}/{two}'] < 0.05 else ''}"
 
     text = (
-        f"Success at {budget} rollouts: row less column, paired by task, with 95 % intervals over "
-        "tasks and seeds. A star: p over tasks and seeds, Holm-corrected over all "
-        f"{len(corrected)} pairs, is below 0.05. {caption}"
+        f"Success at {budget} rollouts: row less column, paired by task. A star: p below 0.05, "
+        f"Holm-corrected over all {len(corrected)} pairs. {caption}"
     )
     rows = tuple((one, *(shown(one, two) for two in names[:-1])) for one in names)
     return Table(f"pairs_{budget}", text, ("method", *names[:-1]), rows)
