@@ -52,6 +52,40 @@ def test_what_a_gpu_needs_is_set(name: str, tmp_path: Path) -> None:
     preflight._shape(settings)
 
 
+def missing(*given: str) -> tuple[str, str]:
+    """(what a dry run says of the GPUs, what cannot fit)."""
+    chosen = compose([*given])
+    own = jobs.verl_settings(chosen)
+    billions = 8.2 if "8B" in chosen.model.name else 30.5
+    lines, found = preflight.machines(own, jobs.facts(chosen), billions)
+    here = [f for f in found if "GPU" in f or "vLLM in training" in f]
+    here = [f for f in here if "verl" not in f and "this machine" not in f and "device" not in f]
+    return "\n".join(lines), "\n".join(here)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_shipped_layouts_fit(name: str) -> None:
+    said, cannot = missing(*LAYOUTS[name])
+    assert not cannot
+    places, size = ("0", 1) if name == "verl_8b" else ("4,5,6,7", 4)
+    assert f"CUDA_VISIBLE_DEVICES={places} python -m vllm" in said
+    assert f"--tensor-parallel-size {size} " in said and "a GPU in training: " in said
+    assert "host memory of a machine: " in said and "disk: " in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        (["trainer.gpus=8"], "node_gpus=8 leave 0: lower trainer.gpus to 4, or let both share"),
+        (["trainer.gpus=1", "trainer.tensor_parallel=1"], r"training needs \d+ GB of each GPU"),
+        (["trainer.gpu_memory=0.4"], "vLLM in training cannot hold one episode of 32000 tokens"),
+    ],
+)
+def test_what_cannot_fit_is_refused_with_what_would(changes: list[str], why: str) -> None:
+    _, cannot = missing(TAU2, *changes)
+    assert re.search(why, cannot), cannot
+
+
 def test_the_correction_is_the_algorithms_where_it_says_so(tmp_path: Path) -> None:
     def correction(**changes: Any) -> list[str]:
         given = overrides(jobs.spec(trainer=VerlSettings(**changes)), tmp_path)

@@ -84,8 +84,8 @@ class VerlTrainer(ContinuesAdapters, AssignsAdvantages):
         )
 
     def machines(self, billions: float | None) -> tuple[list[str], list[str]]:
-        """Weights in float32 shared by all processes, vLLM's in bfloat16 beside them."""
-        return machines(self.settings, billions)
+        """Memory of training, of its rollouts and of the agent's server, by `trainers.memory`."""
+        return machines(self.settings, self.context, billions)
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
         """Returns the job's agent with the adapter `<job.name>@<version>`; the agent itself if no

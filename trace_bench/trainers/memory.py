@@ -1,0 +1,130 @@
+"""What a model needs of memory when it is trained by FSDP with LoRA and served by vLLM, in bytes.
+
+Sources: sharding, ZeRO (arXiv 1910.02054); checkpoints of activations, Korthikanti et al. 2022
+(arXiv 2205.05198); LoRA, arXiv 2106.09685; the cache of keys and values, vLLM (arXiv 2309.06180).
+What one layer keeps was counted on transformers' Qwen3 and is measured in tests/trainers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trace_bench.core.store import read_if_there
+
+CHUNK = 512  # tokens whose logits are there at once, in verl's fused kernels
+OVERHEAD = 3e9  # of a GPU: CUDA contexts, communication, what a sleeping vLLM keeps (assumed)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A decoder's sizes. inner: of the MLP, or of one expert; active: experts of one token."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    inner: int
+    vocab: int
+    tied: bool = False
+    experts: int = 0
+    active: int = 0
+
+    @property
+    def modules(self) -> dict[str, tuple[int, int]]:
+        """(inputs, outputs) of a layer's linear projections; those of an expert for experts."""
+        q, kv, h = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.hidden
+        made = {"q_proj": (h, q), "k_proj": (h, kv), "v_proj": (h, kv), "o_proj": (q, h)}
+        up = (h, self.inner)
+        return made | {"gate_proj": up, "up_proj": up, "down_proj": (self.inner, h)}
+
+    @property
+    def layer(self) -> int:
+        """Parameters of one layer, norms left out."""
+        each = {name: a * b for name, (a, b) in self.modules.items()}
+        mlp = sum(each[name] for name in ("gate_proj", "up_proj", "down_proj"))
+        return sum(each.values()) + mlp * max(self.experts - 1, 0) + self.hidden * self.experts
+
+    @property
+    def parameters(self) -> int:
+        return self.layers * self.layer + (1 if self.tied else 2) * self.vocab * self.hidden
+
+    def lora(self, rank: int, targets: Sequence[str]) -> int:
+        """Parameters of an adapter; experts have none (transformers 5 has them as one)."""
+        reached = self.modules if not self.experts else list(self.modules)[:4]
+        sizes = [self.modules[name] for name in targets if name in reached]
+        return self.layers * sum(rank * (a + b) for a, b in sizes)
+
+    @property
+    def kv_token(self) -> int:
+        """The keys and values of one token, in bf16."""
+        return 2 * 2 * self.layers * self.kv_heads * self.head_dim
+
+    def kept(self, targets: Sequence[str]) -> int:
+        """What a token needs in the pass back through one layer, which is computed again: norms in
+        float32, inputs of adapters, queries, expanded keys and values, and the MLP's products."""
+        q, kv, h = self.heads * self.head_dim, self.kv_heads * self.head_dim, self.hidden
+        mlp = 14 * self.inner * max(self.active, 1) + 4 * h * self.active
+        own = 2 * h * bool({"gate_proj", "up_proj"} & set(targets) and not self.experts)
+        return 10 * h + own + 14 * q + 4 * kv + mlp
+
+    def activations(self, tokens: int, targets: Sequence[str]) -> int:
+        """A pass over so many tokens with a checkpoint at each layer, in bf16."""
+        return tokens * (2 * self.hidden * self.layers + self.kept(targets))
+
+    def logits(self, tokens: int) -> int:
+        """Of one chunk, in bf16, and four times in float32: logits, probabilities, their
+        logarithms or gradient, and a product."""
+        return min(tokens, CHUNK) * self.vocab * (2 + 4 * 4)
+
+
+QWEN = 151936
+SHAPES = {
+    "Qwen3-0.6B": Shape(28, 1024, 16, 8, 128, 3072, QWEN, tied=True),
+    "Qwen3-1.7B": Shape(28, 2048, 16, 8, 128, 6144, QWEN, tied=True),
+    "Qwen3-4B": Shape(36, 2560, 32, 8, 128, 9728, QWEN, tied=True),
+    "Qwen3-8B": Shape(36, 4096, 32, 8, 128, 12288, QWEN),
+    "Qwen3-14B": Shape(40, 5120, 40, 8, 128, 17408, QWEN),
+    "Qwen3-32B": Shape(64, 5120, 64, 8, 128, 25600, QWEN),
+    "Qwen3-30B-A3B": Shape(48, 2048, 32, 4, 128, 768, QWEN, experts=128, active=8),
+    "Qwen3-Coder-30B-A3B": Shape(48, 2048, 32, 4, 128, 768, QWEN, experts=128, active=8),
+    "Qwen2.5-1.5B": Shape(28, 1536, 12, 2, 128, 8960, QWEN, tied=True),
+    "Qwen2.5-3B": Shape(36, 2048, 16, 2, 128, 11008, QWEN, tied=True),
+    "Qwen2.5-7B": Shape(28, 3584, 28, 4, 128, 18944, 152064),
+    "Qwen2.5-14B": Shape(48, 5120, 40, 8, 128, 13824, 152064),
+    "Qwen2.5-32B": Shape(64, 5120, 40, 8, 128, 27648, 152064),
+}
+
+
+def shape_of(model: str) -> Shape | None:
+    """Of a folder with a config.json, else of a family by its name; None for any other."""
+    c: Any = read_if_there(Path(model) / "config.json")
+    try:
+        return _read(c) if c else _named(model)
+    except (KeyError, TypeError):
+        return None
+
+
+def _named(model: str) -> Shape | None:
+    name = model.rpartition("/")[2].lower()
+    found = [key for key in SHAPES if f"{name}-".startswith(f"{key.lower()}-")]
+    return SHAPES[max(found, key=len)] if found else None
+
+
+def _read(c: dict[str, Any]) -> Shape:
+    heads, experts = c["num_attention_heads"], c.get("num_experts") or 0
+    return Shape(
+        c["num_hidden_layers"],
+        c["hidden_size"],
+        heads,
+        c.get("num_key_value_heads") or heads,
+        c.get("head_dim") or c["hidden_size"] // heads,
+        c["moe_intermediate_size"] if experts else c["intermediate_size"],
+        c["vocab_size"],
+        bool(c.get("tie_word_embeddings")),
+        experts,
+        c["num_experts_per_tok"] if experts else 0,
+    )
