@@ -48,7 +48,7 @@ def free_port() -> int:
 
 
 def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while time.monotonic() < end:
         if process.poll() is not None:
             assert process.stderr is not None

@@ -1,7 +1,7 @@
 """What an episode costs through a standard, beside the same world inside: two calls and the end, in
-a worker process. Milliseconds by the clock, the median of 50 episodes.
+a worker process. Milliseconds by the clock, the median of 25 episodes.
 
-    TRACE_BENCH_STANDARDS=.venv-standards python tests/bench/standards.py
+    TRACE_BENCH_STANDARDS=.venv-standards python tests/bench/standards.py [NAME ...]
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ from trace_bench.core.chat import Toolbox, make_call, text_message, tool  # noqa
 from trace_bench.core.protocols import Env, Suite, performed  # noqa: E402
 from trace_bench.core.types import Message, Score, Step, StopReason, Task  # noqa: E402
 from trace_bench.sandbox.choose import Sandbox  # noqa: E402
+from trace_bench.settings.registry import find  # noqa: E402
+from trace_bench.settings.schema import EnvSettings  # noqa: E402
 
-EPISODES = 50
+EPISODES = 25
+TIME = {"measured": 0, "deadline": 90.0}
 DONE = text_message("Done.")
 
 
@@ -81,36 +84,40 @@ def measure(name: str, suite: Any, split: str, calls: list[Message], episodes: i
     suite.close()
 
 
-def worker(name: str, python: str, **options: Any) -> Any:
+def worker(name: str, **options: Any) -> Any:
     sandbox = Sandbox("process", run="bench", workers=1, deadline=120, start=120)
-    return in_sandbox(chosen(name, **options), sandbox, python=python)
+    return in_sandbox(chosen(name, **options), sandbox, python=python_of(name))
+
+
+def inside() -> None:
+    os.chdir(HERE)
+    part = find("env", EnvSettings("custom", "standards:InsideSuite"))
+    suite = in_sandbox(part, Sandbox("process", run="bench", workers=1), python=sys.executable)
+    measure("inside", suite, "dev", [make_call("put", thing="key"), make_call("look")], EPISODES)
+
+
+def mcp() -> None:
+    calls = [make_call("put", thing="key"), make_call("look")]
+    mine = {"tasks": "mcp_tasks:tasks", "scorer": "mcp_tasks:score", **TIME}
+    with server("mcp", "mcp_box.py", "own") as port:
+        suite = worker("mcp", url=f"http://127.0.0.1:{port}/mcp", **mine)
+        measure("mcp, by address (a third call scores)", suite, "dev", calls, EPISODES)
+    suite = worker("mcp", command=[python_of("mcp"), "mcp_box.py", "own"], **mine)
+    measure("mcp, by command (a third call scores)", suite, "dev", calls, 3)
+
+
+def shop(name: str) -> None:
+    calls = [make_call("prices"), make_call("buy", thing="key")]
+    with server(name, f"{name}_shop.py") as port:
+        suite = worker(name, url=f"http://127.0.0.1:{port}", **TIME)
+        measure(name, suite, "test", calls, EPISODES)
 
 
 def main() -> None:
-    os.environ["PYTHONPATH"] = str(HERE)
-    os.chdir(SERVERS)
-    put, look = make_call("put", thing="key"), make_call("look")
-    sandbox = Sandbox("process", run="bench", workers=1)
-    from trace_bench.settings.registry import find
-    from trace_bench.settings.schema import EnvSettings
-
-    os.chdir(HERE)
-    part = find("env", EnvSettings("custom", "standards:InsideSuite"))
-    inside = in_sandbox(part, sandbox, python=sys.executable)
-    measure("inside", inside, "dev", [put, look], EPISODES)
-    os.chdir(SERVERS)
-    mcp = {"tasks": "mcp_tasks:tasks", "scorer": "mcp_tasks:score", "measured": 0, "deadline": 90.0}
-    with server("mcp", "mcp_box.py", "own") as port:
-        suite = worker("mcp", python_of("mcp"), url=f"http://127.0.0.1:{port}/mcp", **mcp)
-        measure("mcp, by address (3 calls)", suite, "dev", [put, look], EPISODES)
-    command = [python_of("mcp"), "mcp_box.py", "own"]
-    suite = worker("mcp", python_of("mcp"), command=command, **mcp)
-    measure("mcp, by command (3 calls)", suite, "dev", [put, look], 3)
-    with server("openenv", "openenv_shop.py") as port:
-        url = f"http://127.0.0.1:{port}"
-        suite = worker("openenv", python_of("openenv"), url=url, measured=0, deadline=90.0)
-        calls = [make_call("prices"), make_call("buy", thing="key")]
-        measure("openenv (2 calls)", suite, "test", calls, EPISODES)
+    parts = {"inside": inside, "mcp": mcp}
+    for name in sys.argv[1:] or (*parts, "openenv", "ors"):
+        os.chdir(SERVERS)
+        parts.get(name, lambda name=name: shop(name))()
 
 
 if __name__ == "__main__":

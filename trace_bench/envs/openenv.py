@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
-from urllib.parse import quote
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Unreadable, read
@@ -31,9 +30,9 @@ from trace_bench.envs.outside.values import (
     reward_of,
     tool_of,
 )
-from trace_bench.envs.outside.web import LONGEST, Web
+from trace_bench.envs.outside.web import LONGEST, TaskApi, place
 
-MOST_TASKS, MOST_TOOLS = 100_000, 500
+MOST_TOOLS = 500
 SEEDS = {"train": (0, 512), "dev": (1_000_000, 128), "test": (2_000_000, 256)}
 """First seed and number of the tasks of a server without a Task API."""
 _BASE = {"metadata", "type"}  # of every action, and not the agent's affair
@@ -47,34 +46,6 @@ class OpenEnvSettings(Outside):
     """The server's address, http://127.0.0.1:8000. Nothing else is contacted."""
     ask: str = ""
     """A text before what the reset shows, for a world that does not say what is to be done."""
-
-
-class OpenEnvServer(Web):
-    """The server's Task API."""
-
-    def splits(self, name: str) -> dict[str, int]:
-        """The Task API's splits and how many tasks each has; none without it."""
-        found = self.ask(f"/{quote(name)}/splits")
-        if not found:
-            return {}
-        splits = [one.get("name") if isinstance(one, dict) else one for one in found]
-        out = {}
-        for split in splits:
-            if not isinstance(split, str) or plain_name(split, "") != split:
-                refuse(f"a split is called {split!r:.100}; allowed: letters, digits, _, . and -")
-            counted = self.ask(f"/{quote(name)}/num_tasks", {"split": split})
-            number = counted.get("num_tasks") if isinstance(counted, dict) else None
-            if type(number) is not int or not 0 <= number <= MOST_TASKS:
-                refuse(f"the split {split} has {number!r:.100} tasks; allowed: 0 to {MOST_TASKS}")
-            out[split] = number
-        return out
-
-    def specs(self, name: str, split: str, start: int, stop: int) -> list[Any]:
-        """Tasks as the Task API shows them; none where it shows none."""
-        where = {"split": split, "start": start, "stop": stop}
-        found = self.ask(f"/{quote(name)}/task_range", where)
-        specs = found.get("tasks") if isinstance(found, dict) else None
-        return specs if isinstance(specs, list) and len(specs) == stop - start else []
 
 
 class Session:
@@ -117,21 +88,16 @@ class Session:
 class OpenEnvEnv(OutsideEnv):
     """A session for each episode. `action`: the schema of an environment's own action."""
 
-    def __init__(
-        self, settings: OpenEnvSettings, server: OpenEnvServer, name: str, action: Any
-    ) -> None:
+    def __init__(self, settings: OpenEnvSettings, server: TaskApi, action: Any) -> None:
         super().__init__(settings)
-        self._server, self._name, self._action, self._ask = server, name, action, settings.ask
+        self._server, self._action, self._ask = server, action, settings.ask
         self._url, self._deadline = f"ws{server.url[4:]}/ws", settings.deadline
         self._session: Session | None = None
 
     def begin(self, task: Task) -> tuple[str, Sequence[Tool]]:
         data = dict(task.data)
-        if "spec" in data:
-            split, index = data["split"], data["index"]
-            specs = self._server.specs(self._name, split, index, index + 1)
-            if [digest(spec) for spec in specs] != [data.pop("spec")]:
-                refuse(f"the server's task {data['index']} of {data['split']} has changed")
+        if "split" in data:
+            self._server.same(data["split"], data["index"], data.pop("spec", None))
         self._session = Session(self._url, self._deadline)
         start = self._said(self._session.send("reset", data))
         if start.over:
@@ -213,7 +179,7 @@ class OpenEnvSuite(OutsideSuite):
         if find_spec("websockets") is None:
             raise UserError("env=openenv needs the package websockets. Change `env.python`.")
         super().__init__(settings)
-        self._own, self._server = settings, OpenEnvServer(settings.url, settings.deadline)
+        self._own, self._server = settings, TaskApi(settings.url, settings.deadline)
         asked("the OpenEnv server", self._describe, "env.url")
 
     def _describe(self) -> None:
@@ -223,15 +189,12 @@ class OpenEnvSuite(OutsideSuite):
         self._action = schema.get("action") if isinstance(schema, dict) else None
         names = server.ask("/list_environments")
         first = names[0] if isinstance(names, list) and names else self._about.get("name")
-        self._env_name = first if isinstance(first, str) else "env"
-        self.variant = plain_name(self._env_name, "env")
-        found = server.splits(self._env_name)
+        server.name = first if isinstance(first, str) else "env"
+        self.variant = plain_name(server.name, "env")
+        found = server.splits()
         self._seeds = {} if found else SEEDS
         self.sizes = found or {split: number for split, (_, number) in SEEDS.items()}
-        self._specs = {split: self._digests(split, n) for split, n in found.items()}
-
-    def _digests(self, split: str, number: int) -> list[str]:
-        return [digest(spec) for spec in self._server.specs(self._env_name, split, 0, number)]
+        self._specs = {split: server.digests(split, number) for split, number in found.items()}
 
     def facts(self) -> dict[str, Any]:
         version = plain_name(self._about.get("version"), "unknown")
@@ -244,9 +207,7 @@ class OpenEnvSuite(OutsideSuite):
         """What the reset is given: a place in a split, or a seed."""
         if split in self._seeds:
             return {"seed": self._seeds[split][0] + number}
-        data = {"split": split, "index": number, "seed": number}
-        specs = self._specs[split]
-        return {**data, "spec": specs[number]} if specs else data
+        return {"seed": number, **place(self._specs, split, number)}
 
     def make(self) -> OpenEnvEnv:
-        return OpenEnvEnv(self._own, self._server, self._env_name, self._action)
+        return OpenEnvEnv(self._own, self._server, self._action)
