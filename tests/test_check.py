@@ -109,7 +109,10 @@ def test_milestones_are_checked_wherever_the_suite_runs(
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["env=phone"], "unknown env 'phone'; allowed: babyai, bfcl, custom, recorded, tau2"),
+        (
+            ["env=phone"],
+            "unknown env 'phone'; allowed: babyai, bfcl, custom, mcp, openenv, recorded",
+        ),
         (["env.suite=official2"], "unknown suite of toolsandbox 'official2'; allowed: embedded"),
         (["split=exam"], "unknown split 'exam'; allowed: train, dev, test"),
         (["limit=many"], "limit=many is no number of tasks"),

@@ -76,6 +76,13 @@ def check(suite: Suite, tasks: Sequence[Task]) -> Report:
     return Report(lines, best, _mean(suite, tasks, idle_actions), remarks)
 
 
+def repeats(suite: Suite, tasks: Sequence[Task]) -> dict[str, str]:
+    """What of an environment repeats itself, measured with these tasks: each promise by its name,
+    with the first fault, "" if it is kept."""
+    lines = list(_run(suite, tasks, True, _REPEATS))
+    return {line.name: "; ".join(line.faults) for line in lines}
+
+
 def _parts(suite: Suite) -> list[tuple[object, type]]:
     """The suite and, if it can be made, an environment, with what they are."""
     try:
@@ -99,19 +106,26 @@ def _lines(suite: Suite, tasks: Sequence[Task], stop: bool) -> Iterator[Checked]
         raise UserError("no tasks to check; change the setting `limit` or `split`")
     known, marked = isinstance(suite, HasReference), isinstance(suite, HasMilestones)
     solving = any(isinstance(part, Solves) for part, _ in _parts(suite))
-    checks: list[tuple[str, Callable[[Suite, Task], None]]] = [
+    checks: list[Check] = [
         ("a task is found again by its id and survives JSON", _task_round_trip),
         ("reset gives messages and valid tool schemas", _reset),
         *([("the reference earns the full score", _reference)] if known else []),
         *([("its solution solves it from anywhere", _solution)] if solving else []),
-        ("the same task and actions give the same bytes", _same_bytes),
-        ("reset discards the earlier episode", _reset_discards),
-        ("environments do not touch each other", _independent),
+        *_REPEATS,
         ("bad tool calls are answered with an error message", _bad_calls),
         ("an idle agent's episode ends with a score", _idle),
         *([("its score has the task's milestones, unmet", _milestones)] if marked else []),
         ("close may be called twice", _close),
     ]
+    yield from _run(suite, tasks, stop, checks)
+
+
+Check = tuple[str, Callable[[Suite, Task], None]]
+
+
+def _run(
+    suite: Suite, tasks: Sequence[Task], stop: bool, checks: Sequence[Check]
+) -> Iterator[Line]:
     for name, run in checks:
         line = Checked(name)
         for task in tasks:
@@ -256,6 +270,13 @@ def _independent(suite: Suite, task: Task) -> None:
         if not steps[-1].done:
             steps.append(env.step(action))
     _require(alone == _bytes(steps), "an episode changes with another one beside it")
+
+
+_REPEATS: tuple[Check, ...] = (
+    ("the same task and actions give the same bytes", _same_bytes),
+    ("reset discards the earlier episode", _reset_discards),
+    ("environments do not touch each other", _independent),
+)
 
 
 def _bad_calls(suite: Suite, task: Task) -> None:

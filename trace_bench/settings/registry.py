@@ -48,6 +48,9 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
             ),
             "recorded": "trace_bench.envs.recorded.suite:RecordedSuite",
             "babyai": "trace_bench.envs.babyai:BabyAISuite",
+            "mcp": "trace_bench.envs.mcp:McpSuite",
+            "openenv": "trace_bench.envs.openenv:OpenEnvSuite",
+            "ors": "trace_bench.envs.ors:OrsSuite",
             "textworld_express": ("trace_bench.envs.textworld_express:TextWorldExpressSuite"),
             **dict.fromkeys(
                 ("bfcl/all", "bfcl/base", "bfcl/miss_func", "bfcl/miss_param", "bfcl/long_context"),

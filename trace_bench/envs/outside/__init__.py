@@ -1,0 +1,180 @@
+"""What the suites of other people's standards share: an episode whose tools are called elsewhere.
+
+The agent's calls are passed on one by one. An episode ends when the world says so, after `steps`
+calls, and with a message without a call, since no user answers in between. What a world sends is
+checked here before it is used: a value that is no JSON or too large, a reward that is no number, a
+tool without a schema are failures of the environment, never of the agent. Runs in a worker with the
+standard's own packages, so it needs nothing but the standard library.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from trace_bench.core.chat import answer_call, read_call
+from trace_bench.core.checked import PLACE, number
+from trace_bench.core.errors import EpisodeError, UserError, unknown
+from trace_bench.core.protocols import Env, Suite
+from trace_bench.core.types import Message, Score, Step, StopReason, Task, Tool
+from trace_bench.envs.check import repeats
+from trace_bench.envs.outside.values import Answer, refuse
+
+SUCCESS = 1.0 - 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outside:
+    """Settings of every world outside."""
+
+    reward: Literal["last", "sum"] = "last"
+    """What an episode earned: the last reward that came, or the sum of all. None: 0."""
+    full: float = field(default=1.0, metadata=number(1e-9))
+    """The reward that is success: it counts as 1, less than 0 as 0. More is a failure of the
+    environment, since the scale is then another one."""
+    steps: int = field(default=30, metadata=number(1))
+    """The most calls of an episode."""
+    deadline: float = field(default=30.0, metadata={**number(0.01), **PLACE})
+    """Seconds for one answer of the world. Less than sandbox.deadline."""
+    measured: int = field(default=1, metadata=number(0))
+    """How many tasks are played at the start to measure what the standard does not promise: that
+    the same actions give the same bytes. 0: nothing is measured."""
+
+
+class OutsideEnv(Env):
+    """An episode; a standard says how it begins, what a call is there, and how it ends."""
+
+    def __init__(self, settings: Outside) -> None:
+        self._settings = settings
+        self._tools: dict[str, Tool] | None = None
+
+    @abstractmethod
+    def begin(self, task: Task) -> tuple[str, Sequence[Tool]]:
+        """The task's text, and the tools."""
+
+    @abstractmethod
+    def call(self, name: str, arguments: Mapping[str, Any]) -> Answer: ...
+
+    def ended(self) -> float | None:
+        """The reward that comes at the end, of the conversation in `said`, if one does."""
+        return None
+
+    def reset(self, task: Task) -> Step:
+        self.close()
+        self._rewards, self._calls, self._over = list[float](), 0, False
+        self._late: float | None = None
+        text, tools = self.begin(task)
+        self._tools = {tool["function"]["name"]: tool for tool in tools}
+        if len(self._tools) < len(tools):
+            refuse("the world has two tools of one name")
+        opening: Message = {"role": "user", "content": text}
+        self.said: list[Message] = [opening]
+        return Step((opening,), tools=tuple(tools))
+
+    def step(self, action: Message) -> Step:
+        if self._tools is None or self._over:
+            refuse("step without a running episode; reset first")
+        self.said.append(action)
+        calls = action.get("tool_calls") or ()
+        answers = []
+        for call in calls:
+            answers.append(answer_call(call, self._answer(call)))
+            self.said.append(answers[-1])
+        if calls and not self._over and self._calls < self._settings.steps:
+            return Step(tuple(answers))
+        stop = StopReason.DONE if self._over or not calls else StopReason.TURN_LIMIT
+        self._over = True
+        return Step(tuple(answers), done=True, score=self.score(), stop=stop)
+
+    def score(self) -> Score:
+        """What the rewards so far amount to, and the one that comes at the end."""
+        late = self.ended()
+        rewards = self._rewards if late is None else [*self._rewards, late]
+        if not rewards:
+            return Score(0.0, False, {"rewards": 0})
+        earned = rewards[-1] if self._settings.reward == "last" else sum(rewards)
+        share = earned / self._settings.full
+        if share > 1 / SUCCESS:
+            refuse(f"the reward is {earned:g}, more than env.full={self._settings.full:g}")
+        found = {"rewards": len(rewards), "earned": earned}
+        return Score(min(1.0, max(0.0, share)), share >= SUCCESS, found)
+
+    def _answer(self, call: Any) -> str:
+        self._calls += 1  # also one that cannot be read
+        try:
+            name, arguments = read_call(call)
+            if self._over or self._calls > self._settings.steps:
+                raise ValueError("the episode is over")
+            _allow(name, arguments, self._tools or {})
+        except ValueError as error:
+            return f"ValueError: {error}"
+        try:
+            answer = self.call(name, arguments)
+        except EpisodeError:
+            self.close()  # no later call may reach a world that is in another state
+            self._tools = None
+            raise
+        self._over = answer.over
+        self._rewards += [] if answer.reward is None else [answer.reward]
+        return answer.text
+
+
+def _allow(name: str, arguments: Mapping[str, Any], tools: Mapping[str, Tool]) -> None:
+    """Raises ValueError for a call that no tool takes; the world judges the arguments' types."""
+    if name not in tools:
+        raise ValueError(f"unknown tool {name[:64]!r}; allowed: {', '.join(tools)}")
+    schema = tools[name]["function"]["parameters"]
+    allowed = f"allowed: {', '.join(schema['properties']) or 'none'}"
+    for one in [] if schema.get("additionalProperties") else arguments:
+        if one not in schema["properties"]:
+            raise ValueError(f"unknown argument {one[:64]!r}; {allowed}")
+    for one in schema["required"]:
+        if one not in arguments:
+            raise ValueError(f"the argument {one} is missing; {allowed}")
+
+
+class OutsideSuite(Suite):
+    """Tasks by their numbers in splits (`sizes`), and what was measured with the first of them."""
+
+    sizes: Mapping[str, int]
+
+    def __init__(self, settings: Outside) -> None:
+        self._settings = settings
+
+    @abstractmethod
+    def data_of(self, split: str, number: int) -> Mapping[str, Any]:
+        """What the environment needs to begin that task."""
+
+    @abstractmethod
+    def facts(self) -> Mapping[str, Any]:
+        """What every table reports of the world."""
+
+    def about(self) -> dict[str, Any]:
+        """Those facts, and what the standard does not promise, as it was measured: for each promise
+        "yes", or the first fault."""
+        tasks = [task for split in self.splits() for task in self.tasks(split)]
+        tasks = tasks[: self._settings.measured]
+        found = repeats(self, tasks) if tasks else {}
+        measured = {name: fault or "yes" for name, fault in found.items()}
+        return {**self.facts(), "reward": self._settings.reward, **measured}
+
+    def splits(self) -> Sequence[str]:
+        return tuple(self.sizes)
+
+    def tasks(self, split: str) -> list[Task]:
+        if split not in self.sizes:
+            raise unknown("split", split, self.sizes, "env.train_split or evaluation.split")
+        return [self._of(split, number) for number in range(self.sizes[split])]
+
+    def task(self, task_id: str) -> Task:
+        split = task_id.rpartition("/")[0].rpartition("/")[2]
+        for task in self.tasks(split) if split in self.sizes else ():
+            if task.id == task_id:
+                return task
+        raise UserError(f"no task {task_id!r} in {self.name}/{self.variant}.")
+
+    def _of(self, split: str, number: int) -> Task:
+        name = f"{self.name}/{self.variant}/{split}/{number:04d}"
+        return Task(name, self.name, split, number, self.data_of(split, number))
