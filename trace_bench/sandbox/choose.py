@@ -163,5 +163,5 @@ def _pool(
 
 def walled() -> str:
     """The names of the engines that keep code of others in."""
-    *names, last = [n for n, e in ENGINES.items() if e.contains and e.chosen is Engine.chosen]
+    *names, last = [n for n, e in ENGINES.items() if "contains" in vars(e) and e.contains]
     return f"{', '.join(names)} or {last}"
