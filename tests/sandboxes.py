@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from trace_bench.core.protocols import Ask, RunContext, Suite
-from trace_bench.sandbox.choose import Sandbox, Where, suite_in
+from trace_bench.sandbox.choose import Where, suite_in
+from trace_bench.sandbox.engine import Sandbox
 from trace_bench.settings.registry import Part, find
 from trace_bench.settings.schema import EnvSettings
+
+ROOTS = str(Path(os.environ.get("TRACE_BENCH_ROOTS", Sandbox.roots)).expanduser())
+"""Where the files of images are, for tests of sandboxes that run on a folder."""
 
 
 def chosen(name: str, variant: str | None = None, **options: Any) -> Part:

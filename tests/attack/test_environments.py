@@ -14,7 +14,9 @@ from trace_bench.core.decode import convert, step_of
 from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.core.limits import Limits, Unreadable, fault_of, fits
 from trace_bench.core.types import Message, Score, Step, StopReason, Task
-from trace_bench.sandbox.choose import Sandbox, make_pool
+from trace_bench.sandbox.choose import make_pool
+from trace_bench.sandbox.engine import Sandbox
+from trace_bench.sandbox.local import Process
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.protocol import (
     decode,
@@ -241,7 +243,9 @@ BODIES = {
 def pool() -> Iterator[Pool]:
     sandbox = Sandbox("process", 1, 1.0, 30.0, 0, allow_untrusted=True, run="attack")
     source = {"source": SOURCE, "given": {}}
-    made = make_pool(sandbox, "process", "", {"kind": "source"}, lambda *_: "yes", None, source)
+    made = make_pool(
+        Process(sandbox, ""), sandbox, {"kind": "source"}, lambda *_: "yes", print, source
+    )
     yield made
     made.close()
 

@@ -9,7 +9,8 @@ from trace_bench.core.protocols import Lab
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.methods.trace.routing import Retrieval, RouterData
 from trace_bench.methods.trace.training import Trained
-from trace_bench.sandbox.choose import Sandbox, generated_suite
+from trace_bench.sandbox.choose import generated_suite
+from trace_bench.sandbox.engine import Sandbox
 
 SOURCE = """
 import os, time

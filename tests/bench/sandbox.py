@@ -25,7 +25,7 @@ from sandboxes import chosen, in_sandbox
 from trace_bench.core.protocols import Policy
 from trace_bench.core.types import AgentSpec, Task
 from trace_bench.policies.scripted import ReferencePolicy
-from trace_bench.sandbox.choose import Sandbox
+from trace_bench.sandbox.engine import Sandbox
 
 ROUNDS = 3
 

@@ -38,7 +38,7 @@ from trace_bench.policies.scripted import (
     RandomPolicy,
     ReferencePolicy,
 )
-from trace_bench.sandbox.choose import Sandbox
+from trace_bench.sandbox.engine import Sandbox
 from trace_bench.settings.compose import compose
 
 

@@ -18,7 +18,8 @@ from trace_bench.envs.domains.tasks import tables
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.envs.toolsandbox.tools.augment import catalog
 from trace_bench.methods.making import self_test
-from trace_bench.sandbox.choose import Sandbox, untrusted_suite
+from trace_bench.sandbox.choose import untrusted_suite
+from trace_bench.sandbox.engine import Sandbox
 
 SUITE = EmbeddedSuite()
 

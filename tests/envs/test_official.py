@@ -22,7 +22,7 @@ from trace_bench.core.types import AgentSpec, Message, to_json
 from trace_bench.envs.check import check
 from trace_bench.policies.scripted import IdlePolicy, RandomPolicy
 from trace_bench.runner.plan import check_splits
-from trace_bench.sandbox.choose import Sandbox
+from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.suite import SandboxedSuite
 from trace_bench.settings.compose import compose
 

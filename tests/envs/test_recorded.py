@@ -4,7 +4,6 @@ score."""
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,11 @@ from trace_bench.envs.recorded.simulator import read_result
 from trace_bench.envs.recorded.tools import Behind, Rates, altered, fault_of
 from trace_bench.llm.client import Endpoint
 from trace_bench.llm.roles import Role, Roles
-from trace_bench.sandbox.choose import Sandbox, Where, suite_in
+from trace_bench.sandbox.choose import Where, suite_in
+from trace_bench.sandbox.engine import Sandbox
+from trace_bench.sandbox.local import Process
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.suite import sandboxed
-from trace_bench.sandbox.transport import ProcessTransport
 from trace_bench.settings.registry import find
 from trace_bench.settings.schema import EnvSettings, PartSettings, RoleSettings
 
@@ -88,7 +88,8 @@ def test_the_registry_and_a_worker_process_make_the_same_suite(folder: Path) -> 
     part = find("env", PartSettings("recorded", options=options))
     inner = part.make(RunContext())
     worker = {"factory": part.factory.text, "options": options, "asks_user": False}
-    pool = Pool(lambda: ProcessTransport(sys.executable, [json.dumps(worker)]), size=1)
+    engine = Process(Sandbox("process"), "")
+    pool = Pool(lambda: engine.start(worker), size=1)
     hosted = sandboxed(inner, pool)
     try:
         task = hosted.tasks("test")[0]

@@ -28,7 +28,7 @@ from trace_bench.envs.tau2.suite import Tau2Settings, Tau2Suite
 from trace_bench.envs.tau2.world import AGENT
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 from trace_bench.runner.pipeline import run
-from trace_bench.sandbox.choose import Sandbox
+from trace_bench.sandbox.engine import Sandbox
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import identity, parts_of
 

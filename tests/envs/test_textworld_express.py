@@ -34,7 +34,7 @@ from trace_bench.policies.scripted import (
     ReferencePolicy,
     text_message,
 )
-from trace_bench.sandbox.choose import Sandbox
+from trace_bench.sandbox.engine import Sandbox
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,8 @@ from trace_bench.core.errors import EpisodeError, UserError
 from trace_bench.methods.awm import read
 from trace_bench.methods.untargeted import SOURCE
 from trace_bench.runner.pipeline import run
-from trace_bench.sandbox.choose import Sandbox, generated_suite
+from trace_bench.sandbox.choose import generated_suite
+from trace_bench.sandbox.engine import Sandbox
 from trace_bench.settings.compose import compose
 
 SEND = ("send_message_with_phone_number", {"phone_number": "+15550001111", "content": "hello"})

@@ -26,7 +26,8 @@ from trace_bench.methods.trace.generate.checks import (
 )
 from trace_bench.methods.trace.generate.questions import again
 from trace_bench.methods.trace.settings import SynthesisSettings
-from trace_bench.sandbox.choose import Sandbox, generated_suite
+from trace_bench.sandbox.choose import generated_suite
+from trace_bench.sandbox.engine import Sandbox
 
 BY_READING = {
     "syntax": "not Python",

@@ -49,7 +49,7 @@ from trace_bench.policies.scripted import FunctionPolicy
 from trace_bench.runner.lab import Listeners, Models, RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.progress import Progress
-from trace_bench.sandbox.choose import Sandbox
+from trace_bench.sandbox.engine import Sandbox
 from trace_bench.settings.schema import RoleSettings
 from trace_bench.trackers.jsonl import Metrics, Silent
 

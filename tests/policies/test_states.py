@@ -168,7 +168,11 @@ def agent_of(folder: Path, soft: bool, here: LocalPolicy, prompts: Any) -> Agent
     middle = (firsts[len(firsts) // 2 - 1] + firsts[len(firsts) // 2]) / 2
     rows = [[20.0] + [0.0] * (WIDTH - 1), [-20.0] + [0.0] * (WIDTH - 1), [0.0] * WIDTH]
     bias = [-20.0 * middle, 20.0 * middle, -5.0]
-    router = {"kind": "classifier", "labels": ["one@0001", "two@0001", None], "weights": rows}
+    router: dict[str, Any] = {
+        "kind": "classifier",
+        "labels": ["one@0001", "two@0001", None],
+        "weights": rows,
+    }
     router |= {"bias": bias, "others": 0.35, "soft": soft}
     return AgentSpec(MODEL, adapters=tuple(refs), router=router)
 

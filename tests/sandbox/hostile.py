@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
+
+from sandboxes import ROOTS
 
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import Message, Step, Task
-from trace_bench.sandbox.choose import Sandbox, untrusted_suite
+from trace_bench.sandbox.choose import untrusted_suite
+from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.suite import SandboxedSuite
 
-DEADLINE = 3.0
+DEADLINES = {"docker": 3.0}  # the others start and end faster
 ACTION: Message = {"role": "assistant", "content": "go"}
 
 _TEMPLATE = '''
@@ -75,23 +79,32 @@ class Outcome:
     seconds: float
 
 
-def suite_of(body: str, workers: int = 1) -> SandboxedSuite:
+def deadline_of(kind: str) -> float:
+    return DEADLINES.get(kind, 1.5)
+
+
+def sandbox_of(kind: Any, workers: int = 1, **changes: Any) -> Sandbox:
+    """A small one, with the images' files where the tests have them."""
+    return Sandbox(
+        kind, workers, deadline_of(kind), 30.0, 1, 256, cpus=1.0, processes=48, scratch=16,
+        run="hostile", roots=ROOTS, **changes,
+    )  # fmt: skip
+
+
+def suite_of(body: str, kind: str, workers: int = 1) -> SandboxedSuite:
     """A suite whose task 0 carries out `body` in its step; task 1 is well-behaved. `body` may set
     `said` and `score`."""
     lines = ["said = 'nothing'", *body.strip("\n").split("\n"), "return said, score"]
     source = _TEMPLATE + "".join(f"    {line}\n" for line in lines)
-    sandbox = Sandbox(
-        "docker", workers, DEADLINE, 30.0, 1, 256, cpus=1.0, processes=48, scratch=16, run="hostile"
-    )
-    suite = untrusted_suite(source, sandbox, print)
+    suite = untrusted_suite(source, sandbox_of(kind, workers), print)
     assert isinstance(suite, SandboxedSuite)
     return suite
 
 
-def try_it(body: str) -> Outcome:
+def try_it(body: str, kind: str) -> Outcome:
     """Carries out `body` beside a good episode in the same container, and sees to it that the good
     one ends as if nothing had been."""
-    suite = suite_of(body)
+    suite = suite_of(body, kind)
     try:
         bad, good = suite.tasks("train")
         envs = [suite.make(), suite.make()]

@@ -13,16 +13,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from trace_bench.sandbox.docker import FOLDER, connect
+from trace_bench.sandbox.docker import connect
+from trace_bench.sandbox.owners import FOLDER
 
 PATIENCE = 60.0  # seconds until a worker must be gone; a machine may be busy
 
 PROGRAM = '''
 import os, sys, time
+from sandboxes import ROOTS
 from trace_bench.core.types import Task
-from trace_bench.sandbox.choose import Sandbox
+from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.choose import untrusted_suite
 
 SOURCE = """
@@ -58,7 +61,8 @@ def suite():
     return Suite()
 """
 kind, place, holds = sys.argv[1:]
-sandbox = Sandbox(kind, deadline=3600.0, allow_untrusted=True, run="orphans", folder=place)
+known = {"allow_untrusted": True, "run": "orphans", "folder": place, "roots": ROOTS}
+sandbox = Sandbox(kind, deadline=3600.0, **known)
 suite = untrusted_suite(SOURCE, sandbox, print)
 if holds == "holds" and os.fork() == 0:  # a child of the host that outlives it, with all its files
     open(place + ".child", "w").write(str(os.getpid()))
@@ -88,7 +92,8 @@ def running(pid: int) -> bool:
 
 def start(kind: str, place: Path, holds: str = "") -> subprocess.Popen[bytes]:
     """A harness whose one worker loops without end."""
-    return subprocess.Popen([sys.executable, "-c", PROGRAM, kind, str(place), holds])
+    tests = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    return subprocess.Popen([sys.executable, "-c", PROGRAM, kind, str(place), holds], env=tests)
 
 
 @pytest.fixture
@@ -125,6 +130,24 @@ def test_a_looping_worker_ends_with_its_keeper(place: Path) -> None:
     wait("the worker is gone", lambda: not running(worker))
     host.kill()
     host.wait()
+
+
+@pytest.mark.rootless
+@pytest.mark.parametrize("holds", ["", "holds"])
+def test_a_looping_sandbox_ends_with_its_host(place: Path, holds: str) -> None:
+    host = start("bubblewrap", place, holds)
+
+    def loops() -> list[psutil.Process]:
+        """Its processes, once one of them has used a second of CPU time."""
+        found = psutil.Process(host.pid).children(recursive=True)
+        workers = [p for p in found if "trace_bench.sandbox.worker" in p.cmdline()]
+        return workers if any(p.cpu_times().user > 1.5 for p in workers) else []
+
+    workers = wait("the worker loops", loops)
+    assert len(workers) >= 3  # bwrap, the keeper, the worker
+    host.kill()
+    host.wait()
+    wait("all are gone", lambda: not any(running(p.pid) for p in workers))
 
 
 def running_in(client: Any, place: Path) -> list[str]:

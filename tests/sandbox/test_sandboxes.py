@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 from playing import play
-from sandboxes import chosen, in_process, in_sandbox
+from sandboxes import ROOTS, chosen, in_process, in_sandbox
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
@@ -25,16 +25,22 @@ from trace_bench.core.types import AgentSpec, Message, Step, Task, to_json
 from trace_bench.envs.check import check
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
-from trace_bench.sandbox.choose import Sandbox, generated_suite, untrusted_suite
-from trace_bench.sandbox.docker import LABEL, connect
+from trace_bench.sandbox.choose import generated_suite, untrusted_suite
+from trace_bench.sandbox.docker import connect
+from trace_bench.sandbox.engine import Sandbox
+from trace_bench.sandbox.owners import LABEL
 from trace_bench.sandbox.suite import SandboxedSuite, _class_with, _Remote, abilities_of
 
 PHONE = chosen("toolsandbox", "embedded")
-KINDS = ["process", pytest.param("docker", marks=pytest.mark.docker)]
+KINDS = [
+    "process",
+    pytest.param("docker", marks=pytest.mark.docker),
+    pytest.param("bubblewrap", marks=pytest.mark.rootless),
+]
 
 
 def sandboxed(kind: Any, **changes: Any) -> Any:
-    suite = in_sandbox(PHONE, Sandbox(kind, run=f"test-{kind}", **changes))
+    suite = in_sandbox(PHONE, Sandbox(kind, run=f"test-{kind}", roots=ROOTS, **changes))
     assert isinstance(suite, SandboxedSuite)
     return suite
 
@@ -133,7 +139,7 @@ def test_an_episode_moves_when_its_worker_is_lost(kind: str) -> None:
 
 
 def test_a_run_in_a_sandbox_gives_the_same_files(kind: str, tmp_path: Path) -> None:
-    settings = ["method=base", "policy=reference", "evaluation.limit=8"]
+    settings = ["method=base", "policy=reference", "evaluation.limit=8", f"sandbox.roots={ROOTS}"]
     for name, where in (("inline", "inline"), ("sandboxed", kind)):
         assert main([*settings, f"sandbox={where}", f"run_dir={tmp_path / name}"]) == 0
     lines = [(tmp_path / n / "evaluation.jsonl").read_text() for n in ("inline", "sandboxed")]
@@ -236,7 +242,7 @@ def test_what_a_killed_program_left_is_removed_by_the_next(tmp_path: Path) -> No
         "import os, signal, sys\n"
         f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
         "from sandboxes import chosen, in_sandbox\n"
-        "from trace_bench.sandbox.choose import Sandbox\n"
+        "from trace_bench.sandbox.engine import Sandbox\n"
         "s = in_sandbox(chosen('toolsandbox', 'embedded'), Sandbox('docker', run='killed'))\n"
         "s.make().reset(s.tasks('train')[0])\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -342,3 +348,48 @@ def test_a_program_that_loads_only_once_loses_its_episodes_not_the_run(
     assert place.read_text() == "xx", "it is tried once more, and then no more"
     with pytest.raises(SourceError, match="the environment's source is broken"):
         suite.synthetic("", 5)
+
+
+# -- sandboxes without an engine ------------------------------------------------------------------
+
+
+def test_a_missing_program_or_folder_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = tmp_path / "bwrap"
+    old.write_text("#!/bin/sh\necho bubblewrap 0.4.1\n")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="needs the program `bwrap` in PATH"):
+        sandboxed("bubblewrap")
+    old.chmod(0o755)
+    with pytest.raises(UserError, match=r"needs bubblewrap 0\.8 or later; .* 0\.4\.1"):
+        sandboxed("bubblewrap")
+    old.write_text("#!/bin/sh\necho bubblewrap 0.11.0\n")
+    with pytest.raises(UserError, match=r"base/latest does not hold them\. docs/sandbox\.md says"):
+        in_sandbox(PHONE, Sandbox("bubblewrap", roots=str(tmp_path)))
+
+
+def test_a_machine_that_forbids_namespaces_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trace-bench/base/latest/opt/project/trace_bench").mkdir(parents=True)
+    program = tmp_path / "bwrap"
+    program.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo bubblewrap 0.8.0 && exit\n'
+        "echo bwrap: No permissions to create new namespace >&2; exit 1\n"
+    )
+    for path in (program, tmp_path):
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match=r"failed: .*\. Change `sandbox` if this machine"):
+        in_sandbox(PHONE, Sandbox("bubblewrap", roots=str(tmp_path)))
+
+
+@pytest.mark.rootless
+def test_what_bubblewrap_cannot_limit_is_said_at_the_start() -> None:
+    said: list[str] = []
+    in_sandbox(PHONE, Sandbox("bubblewrap", roots=ROOTS), log=said.append).close()
+    assert len(said) == 1 and said[0].startswith(
+        "sandbox=bubblewrap does not limit memory in total"
+    )
+    assert "CPU time" in said[0] and "system calls" in said[0] and "programs in /tmp" in said[0]

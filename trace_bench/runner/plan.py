@@ -27,6 +27,7 @@ from trace_bench.core.types import CHARGED, Task
 from trace_bench.play.suites import in_both, mark, name_of, splits_of, tasks_of
 from trace_bench.runner.beginning import beginning_of, with_beginning
 from trace_bench.runner.build import Parts, models_in_roles
+from trace_bench.sandbox.choose import engine_of, walled
 from trace_bench.settings.schema import PARTS, Settings
 
 
@@ -146,11 +147,11 @@ def _lacking(need: Need, parts: Parts, suite: Suite) -> UserError:
 def check_sandbox(settings: Settings, plan: MethodPlan) -> None:
     """Raises UserError if generated programs would run outside a container."""
     how = settings.sandbox
-    contained = how.name in ("docker", "auto") or how.allow_untrusted
+    contained = engine_of(how).contains or how.allow_untrusted
     if plan.questions.get("generator") and not contained:
         raise UserError(
             f"llm.generator.by=endpoint writes programs, and sandbox={how.name} would run them "
-            "with this user's rights. Set `sandbox` to docker (or, if you have read them, "
+            f"with this user's rights. Set `sandbox` to {walled()} (or, if you have read them, "
             "sandbox=process sandbox.allow_untrusted=true)."
         )
 

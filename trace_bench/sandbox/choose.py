@@ -4,39 +4,33 @@ otherwise."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from trace_bench.core.errors import EngineError, SourceError, UserError
 from trace_bench.core.protocols import Ask, RunContext, Suite
-from trace_bench.sandbox.docker import (
-    FOLDER,
-    LABEL,
-    OWNER,
-    DockerTransport,
-    check_image,
-    connect,
-    owner,
-    reap,
-)
+from trace_bench.sandbox.bubblewrap import Bubblewrap
+from trace_bench.sandbox.docker import Docker
+from trace_bench.sandbox.engine import Engine, Log, Sandbox
+from trace_bench.sandbox.local import Auto, Inline, Process
 from trace_bench.sandbox.pool import Pool
-from trace_bench.sandbox.protocol import encode
 from trace_bench.sandbox.suite import remote, sandboxed
-from trace_bench.sandbox.transport import ProcessTransport, Transport
 from trace_bench.settings.registry import Part
 from trace_bench.settings.schema import SandboxSettings
 
-Log = Callable[[str], None]
+ENGINES: Mapping[str, type[Engine]] = {
+    "inline": Inline,
+    "auto": Auto,
+    "process": Process,
+    "docker": Docker,
+    "bubblewrap": Bubblewrap,
+}
 
 
-@dataclass(frozen=True)
-class Sandbox(SandboxSettings):
-    """With the run that owns the containers: its fingerprint and its folder."""
-
-    run: str = "unnamed"
-    folder: str = ""
+def engine_of(sandbox: SandboxSettings) -> type[Engine]:
+    """The class of the setting `sandbox`."""
+    return ENGINES[sandbox.name]
 
 
 @dataclass(frozen=True)
@@ -51,16 +45,16 @@ class Where:
 def suite_in(part: Part, run: RunContext, sandbox: Sandbox, where: Where, log: Log) -> Suite:
     """The suite, with its episodes in the chosen sandbox. `auto` logs its choice. Raises
     UserError."""
-    kind = resolve(sandbox, log)
-    if kind == "inline":
+    engine = engine_of(sandbox).chosen(sandbox, log)
+    if engine.here:
         made: Suite = part.make(run)
         return made
     if not part.factory.importable:
         raise UserError(
-            f"sandbox={kind} needs a suite that a worker can import: module:attribute in "
+            f"sandbox={sandbox.name} needs a suite that a worker can import: module:attribute in "
             "`env.factory`. Set `sandbox` to inline for an object."
         )
-    image = _image(part, sandbox, where) if kind == "docker" else ""
+    image = _image(part, sandbox, where) if engine.images else ""
     worker = {
         "factory": part.factory.text,
         "options": dict(part.options),
@@ -76,7 +70,7 @@ def suite_in(part: Part, run: RunContext, sandbox: Sandbox, where: Where, log: L
         },
     }
     ask = run.ask or run.judge or run.simulator
-    pool = make_pool(sandbox, kind, image, worker, ask, where.python)
+    pool = make_pool(engine(sandbox, image, where.python), sandbox, worker, ask, log)
     if part.declared.lists_tasks_here:
         return sandboxed(part.make(run), pool)
     return remote(pool)
@@ -88,7 +82,7 @@ def _image(part: Part, sandbox: Sandbox, where: Where) -> str:
     if (image := part.declared.image) is not None:
         return image_name(image, sandbox)
     raise UserError(
-        f"sandbox=docker runs env.factory={part.factory.text} in a container, and no image is "
+        f"sandbox={sandbox.name} runs env.factory={part.factory.text} in an image, and none is "
         "named that has its code. Set `env.image` (docs/sandbox.md says how to make one), or "
         "`sandbox` to process or inline."
     )
@@ -99,46 +93,20 @@ def image_name(image: str, sandbox: Sandbox) -> str:
     return f"trace-bench/{image}:{sandbox.tag}"
 
 
-def resolve(sandbox: Sandbox, log: Log) -> str:
-    """Resolves `auto` to docker or inline; other names are unchanged."""
-    if sandbox.name != "auto":
-        return sandbox.name
-    try:
-        connect(sandbox.start).close()
-    except UserError as error:
-        log(f"sandbox=auto: environments run in this process, since {error}")
-        return "inline"
-    return "docker"
-
-
 def make_pool(
+    engine: Engine,
     sandbox: Sandbox,
-    kind: str,
-    image: str,
     worker: Mapping[str, Any],
     ask: Ask | None,
-    python: str | None,
+    log: Log,
     source: Mapping[str, Any] | None = None,
 ) -> Pool:
-    """A pool of workers for one suite; `worker`: their start arguments (see worker.py). First
-    removes containers that earlier programs left behind."""
-    spawn: Callable[[], Transport]
-    arguments = [encode(worker).decode().strip()]
-    if kind == "docker":
-        client = connect(sandbox.start)
-        check_image(client, image)
-        reap(client)
-        labels = {LABEL: sandbox.run, FOLDER: sandbox.folder, OWNER: owner()}
-
-        def spawn() -> Transport:
-            return DockerTransport(client, image, arguments, labels, sandbox)
-    else:
-
-        def spawn() -> Transport:
-            return ProcessTransport(python or sys.executable, arguments)
-
+    """A pool of workers for one suite; `worker`: their start arguments (see worker.py). Logs what
+    the engine cannot limit."""
+    if engine.unlimited:
+        log(f"sandbox={sandbox.name} does not limit {'; '.join(engine.unlimited)}")
     return Pool(
-        spawn,
+        lambda: engine.start(worker),
         size=sandbox.workers,
         deadline=sandbox.deadline,
         start=sandbox.start,
@@ -149,8 +117,8 @@ def make_pool(
 
 
 def untrusted_suite(source: str, sandbox: Sandbox, log: Log) -> Suite:
-    """The suite of a source text that defines `suite()`. Raises UserError if the sandbox is not
-    Docker, unless `allow_untrusted` is set."""
+    """The suite of a source text that defines `suite()`. Raises UserError if the sandbox does not
+    keep it in, unless `allow_untrusted` is set."""
     return remote(_pool({"source": source}, {"kind": "source"}, sandbox, log))
 
 
@@ -178,17 +146,22 @@ def _pool(
     log: Log,
     image: str = "base",
 ) -> Pool:
-    kind = sandbox.name
-    if kind == "auto":
-        connect(sandbox.start).close()  # raises UserError if no engine answers
-        kind = "docker"
-    if kind != "docker":
+    engine = engine_of(sandbox)
+    if not engine.contains:
         if not sandbox.allow_untrusted:
             raise UserError(
-                f"sandbox={kind} would run code that this project did not write with this user's "
-                "rights. Set `sandbox` to docker, or sandbox.allow_untrusted=true if you have read "
-                "the code."
+                f"sandbox={sandbox.name} would run code that this project did not write with this "
+                f"user's rights. Set `sandbox` to {walled()}, or sandbox.allow_untrusted=true if "
+                "you have read the code."
             )
-        log(f"sandbox={kind}: generated code runs with this user's rights (allow_untrusted)")
-        kind = "process"
-    return make_pool(sandbox, kind, image_name(image, sandbox), worker, None, None, source)
+        log(
+            f"sandbox={sandbox.name}: generated code runs with this user's rights (allow_untrusted)"
+        )
+    made = engine(sandbox, image_name(image, sandbox))
+    return make_pool(made, sandbox, worker, None, log, source)
+
+
+def walled() -> str:
+    """The names of the engines that keep code of others in."""
+    *names, last = [n for n, e in ENGINES.items() if "contains" in vars(e) and e.contains]
+    return f"{', '.join(names)} or {last}"

@@ -1,9 +1,5 @@
 """Containers as sandboxes: no network, no privileges, nothing writable but a small tmpfs; and the
 engine: a connection with time limits, its errors, and what ended programs left in it.
-
-Containers carry three labels: `trace_bench`, the run's fingerprint; `trace_bench.folder`, its
-folder, since runs with the same settings have the same fingerprint; and `trace_bench.host`, the
-process that owns them, by which the next program knows those that a killed program left behind.
 """
 
 from __future__ import annotations
@@ -14,17 +10,16 @@ import os
 import socket
 import struct
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import EngineError, UserError
-from trace_bench.sandbox.transport import CHUNK, TAIL, Gone, ended, write_all
+from trace_bench.sandbox.engine import FILES, IN_WORKER, Engine, Sandbox
+from trace_bench.sandbox.owners import LABEL, OWNER, labels, left_behind
+from trace_bench.sandbox.protocol import encode
+from trace_bench.sandbox.transport import CHUNK, TAIL, Gone, Transport, ended, write_all
 from trace_bench.settings.schema import SandboxSettings
 
-LABEL, FOLDER, OWNER = "trace_bench", "trace_bench.folder", "trace_bench.host"
-FILES = 256  # open at once in a container
 SECONDS = 60.0  # for one request to the engine; sandbox.start in a run
-_PROC = Path("/proc")
 
 
 def connect(seconds: float = SECONDS) -> Any:
@@ -116,46 +111,26 @@ def reap(client: Any) -> int:
     return count
 
 
-def left_behind(whose: str, state: str) -> bool:
-    """Whether the owner of a container in this state has ended. One that cannot be checked from
-    here (of another machine, boot or process namespace) may be running as long as the container
-    does, since a worker ends with its host (worker.py)."""
-    *place, pid, started = whose.split() if len(whose.split()) == 4 else ("", "", "", "")
-    if place != _here() or not pid.isdecimal():
-        return state in ("exited", "dead")
-    return _started(int(pid)) != started
+class Docker(Engine):
+    """Containers by a Docker engine."""
 
+    contains = images = leaves = True
 
-def owner() -> str:
-    """Identifies this process, so that others can check whether it still runs: boot, process
-    namespace, pid, start time."""
-    return " ".join([*_here(), str(os.getpid()), _started(os.getpid())])
+    def __init__(self, sandbox: Sandbox, image: str, python: str | None = None) -> None:
+        self._sandbox, self._image = sandbox, image
+        self._client = connect(sandbox.start)
+        check_image(self._client, image)
+        reap(self._client)
+        self._labels = labels(sandbox.run, sandbox.folder)
 
+    def start(self, arguments: Mapping[str, Any]) -> Transport:
+        given = [encode(arguments).decode().strip()]
+        return DockerTransport(self._client, self._image, given, self._labels, self._sandbox)
 
-def _here() -> list[str]:
-    """Where a pid means what it means here."""
-    boot, space = _PROC / "sys/kernel/random/boot_id", _PROC / "self/ns/pid"
-    if not boot.exists():
-        return [socket.gethostname(), "-"]
-    return [boot.read_text().strip(), str(space.readlink())]
-
-
-def _started(pid: int) -> str:
-    """When the process began, in ticks since the boot; `gone` if it has ended. Without /proc only
-    whether it is there."""
-    if not _PROC.exists():
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return "gone"
-        except PermissionError:
-            pass
-        return "there"
-    try:
-        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return "gone"
-    return "gone" if fields[0] in "ZX" else fields[19]
+    @classmethod
+    def clean(cls, sandbox: SandboxSettings) -> None:
+        with contextlib.closing(connect(sandbox.start)) as client:
+            reap(client)
 
 
 class DockerTransport:
@@ -264,7 +239,7 @@ def walls(limits: SandboxSettings) -> dict[str, Any]:
         "security_opt": ["no-new-privileges"],
         "user": "65534:65534",
         "working_dir": "/tmp",
-        "environment": {"HOME": "/tmp", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        "environment": IN_WORKER,
         "mem_limit": f"{limits.memory}m",
         "memswap_limit": f"{limits.memory}m",
         "pids_limit": limits.processes,

@@ -15,7 +15,6 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 from trace_bench.core.errors import UserError
@@ -42,26 +41,25 @@ class Transport(Protocol):
 
 
 class ProcessTransport:
-    """A child process that inherits only the path from this process's environment variables, so
-    that it receives no keys."""
+    """A child process with these variables only. `hint`: what to change if it cannot be started;
+    `how`: further arguments of subprocess.Popen."""
 
-    def __init__(self, python: str, arguments: Sequence[str]) -> None:
-        package = str(Path(__file__).resolve().parents[2])
-        env = {"PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8"}
-        env["PYTHONPATH"] = package
-        env["OMP_NUM_THREADS"] = env["OPENBLAS_NUM_THREADS"] = "1"
+    def __init__(
+        self, command: Sequence[str], env: Mapping[str, str], *, hint: str, **how: Any
+    ) -> None:
         try:
             self._process = subprocess.Popen(
-                [python, "-m", "trace_bench.sandbox.worker", *arguments],
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 env=env,
                 start_new_session=True,  # so that its children can be ended with it
+                **how,
             )
         except OSError as error:
             raise UserError(
-                f"no worker could be started with {python} ({error}); change `env.python`."
+                f"no worker could be started with {command[0]} ({error}); {hint}."
             ) from error
         assert self._process.stdin and self._process.stdout and self._process.stderr
         self._in = self._process.stdin.fileno()

@@ -24,6 +24,7 @@ import ctypes
 import itertools
 import json
 import os
+import resource
 import select
 import signal
 import sys
@@ -197,10 +198,12 @@ def _sendable(result: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
+    start = json.loads(arguments[0])
+    for name, most in start.get("rlimits", {}).items():  # where no engine sets them
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
     keep()
     channel = Channel()
     worker = Serving(channel, None)
-    start = json.loads(arguments[0])
     greeting = {"greeting": PROTOCOL, "code": code_hash(), "version": VERSION}
     suite = attempt(lambda: _made(start, worker)) if "factory" in start else None
     if isinstance(suite, BaseException):

@@ -191,11 +191,12 @@ class SandboxSettings:
     `inline`: this process, without isolation; suitable for the project's own environments, not for
     code from elsewhere. `process`: child processes with this user's rights, which are no security
     boundary. `docker`: containers without network and privileges; `python -m
-    trace_bench.sandbox.build` makes the images. `auto`: Docker if an engine answers, else this
-    process; the choice is logged."""
+    trace_bench.sandbox.build` makes the images. `bubblewrap`: the same on
+    machines without a Docker engine; what each cannot limit there is logged. `auto`: Docker if an
+    engine answers, else this process; the choice is logged."""
 
-    name: Literal["inline", "auto", "process", "docker"]
-    """inline, auto, process or docker."""
+    name: Literal["inline", "auto", "process", "docker", "bubblewrap"]
+    """inline, auto, process, docker or bubblewrap."""
     workers: int = field(default=1, metadata=number(1, 1024))
     """Containers or child processes for this run, each with many episodes."""
     deadline: float = field(default=30.0, metadata=number(0.1))
@@ -216,6 +217,8 @@ class SandboxSettings:
     """Also run code of models where no container keeps it in."""
     tag: str = "latest"
     """Of the images."""
+    roots: str = "~/.cache/trace_bench/roots"
+    """Folder with the files of images, for sandboxes that run on a folder: NAME/TAG each."""
 
 
 @dataclass(frozen=True)

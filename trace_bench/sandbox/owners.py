@@ -1,0 +1,63 @@
+"""Which program a container belongs to, so that the next one can remove those of programs that have
+ended.
+
+Containers carry three labels: `trace_bench`, the run's fingerprint; `trace_bench.folder`, its
+folder, since runs with the same settings have the same fingerprint; and `trace_bench.host`, the
+process that owns them, by which the next program knows those that a killed program left behind.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+LABEL, FOLDER, OWNER = "trace_bench", "trace_bench.folder", "trace_bench.host"
+_PROC = Path("/proc")
+
+
+def labels(run: str, folder: str) -> dict[str, str]:
+    """The labels of this process's containers."""
+    return {LABEL: run, FOLDER: folder, OWNER: owner()}
+
+
+def left_behind(whose: str, state: str) -> bool:
+    """Whether the owner of a container in this state has ended. One that cannot be checked from
+    here (of another machine, boot or process namespace) may be running as long as the container
+    does, since a worker ends with its host (worker.py)."""
+    *place, pid, started = whose.split() if len(whose.split()) == 4 else ("", "", "", "")
+    if place != _here() or not pid.isdecimal():
+        return state in ("exited", "dead")
+    return _started(int(pid)) != started
+
+
+def owner() -> str:
+    """Identifies this process, so that others can check whether it still runs: boot, process
+    namespace, pid, start time."""
+    return " ".join([*_here(), str(os.getpid()), _started(os.getpid())])
+
+
+def _here() -> list[str]:
+    """Where a pid means what it means here."""
+    boot, space = _PROC / "sys/kernel/random/boot_id", _PROC / "self/ns/pid"
+    if not boot.exists():
+        return [socket.gethostname(), "-"]
+    return [boot.read_text().strip(), str(space.readlink())]
+
+
+def _started(pid: int) -> str:
+    """When the process began, in ticks since the boot; `gone` if it has ended. Without /proc only
+    whether it is there."""
+    if not _PROC.exists():
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return "gone"
+        except PermissionError:
+            pass
+        return "there"
+    try:
+        fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "gone"
+    return "gone" if fields[0] in "ZX" else fields[19]
