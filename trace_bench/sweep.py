@@ -203,7 +203,7 @@ def sweep(
     with closing(record), _waited_for():
         for done in range(1, len(left) + 1):
             for member in itertools.islice(waiting, jobs - len(running)):
-                errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed when the run has ended)
+                errors: IO[str] = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed when the run has ended)
                 running[_started(member, errors, become)] = member, errors
             pid, status = os.wait()
             member, errors = running.pop(pid)

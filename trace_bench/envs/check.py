@@ -125,7 +125,7 @@ Check = tuple[str, Callable[[Suite, Task], None]]
 
 def _run(
     suite: Suite, tasks: Sequence[Task], stop: bool, checks: Sequence[Check]
-) -> Iterator[Line]:
+) -> Iterator[Checked]:
     for name, run in checks:
         line = Checked(name)
         for task in tasks:

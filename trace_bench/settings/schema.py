@@ -75,9 +75,6 @@ class PolicySettings(PartSettings):
     its own (policy=local on a CPU). It changes rounding, so it belongs to the run."""
     workers: int = field(default=1, metadata=number(1, 1024) | PLACE)
     """Processes that play these parts, at most policy.shards; any number gives the same bytes."""
-    context: int | None = field(default=None, metadata=number(2))
-    """Tokens of one episode; null: what the model can hold, at most 1024 (policy=local), or what
-    the servers have (trainer=verl needs it given)."""
     context: int | None = field(default=None, metadata=number(2) | BY_MODEL)
     """Tokens of one episode; null: what suits the model (docs/models.md); of a small one, what it
     can hold, at most 1024 (policy=local), or what the servers have."""
