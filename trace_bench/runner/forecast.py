@@ -265,17 +265,18 @@ def _weights_here(f: Forecast) -> None:
 
 def _servers(settings: Settings, parts: Parts) -> list[str]:
     """Servers that do not answer, keys that are not set."""
-    named: list[tuple[str, object, str, str | None]] = []  # each setting and its value
+    named: list[tuple[str, Any, str, str | None]] = []  # each setting and its value
     acting = parts["policy"]
     if acting.declared.at_servers:
-        for urls, key in acting.declared.addresses.items():
+        for place, (urls, key) in enumerate(acting.declared.addresses.items()):
             there, by = acting.options.get(urls), acting.options.get(key)
-            named += [(f"policy.{urls}", there, f"policy.{key}", by)] if there else []
+            if there or not place:  # the first must be given
+                named.append((f"policy.{urls}", there, f"policy.{key}", by))
     for name, role in sorted(models_in_roles(settings).items()):
         named.append((f"llm.{name}.base_url", role.base_url, f"llm.{name}.key_env", role.key_env))
     asked: dict[tuple[object, ...], tuple[Any, ...]] = {}
     for one in named:  # each server once, by the first that asks it
-        asked.setdefault((one[1], one[3]), one)
+        asked.setdefault((tuple(one[1] or ()), one[3]), one)
     return [error for one in asked.values() if (error := _no_answer_from(*one))]
 
 

@@ -219,9 +219,9 @@ class Policy:
     always give the same turns (a server's answers depend on its other load). What the class says:
     `scripted`: it has no weights, so nothing can be trained on its turns. `at_servers`: its turns
     come from the servers in its setting `base_url`. `addresses`: its settings with addresses of
-    servers, and for each the one that names the environment variable with the key. `forks`: it
-    works the same in a fork of this process. `context`: the most tokens of an episode, of a policy
-    that knows `first_prompt`."""
+    servers, the first of which must be given, and for each the one that names the environment
+    variable with the key. `forks`: it works the same in a fork of this process. `context`: the
+    most tokens of an episode, of a policy that knows `first_prompt`."""
 
     capacity: int
     repeatable: bool
