@@ -24,6 +24,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -36,7 +37,7 @@ from trace_bench.results.places import find
 from trace_bench.results.plan import smallest_of, varied
 from trace_bench.runner.folder import locate, stored_summary
 from trace_bench.runner.progress import duration
-from trace_bench.settings.compose import compose_all
+from trace_bench.settings.compose import compose_all, launch
 from trace_bench.settings.identity import parts_of
 
 _PR_SET_PDEATHSIG = 1
@@ -266,9 +267,9 @@ def _afresh(member: SweepRun) -> NoReturn:
 
 
 def _as_fork(member: SweepRun) -> int:
-    from trace_bench.__main__ import main as run
+    from trace_bench.runner.pipeline import run
 
-    return run(member.words)
+    return command()(partial(launch, run))(member.words)
 
 
 IMPORTED = (
