@@ -148,8 +148,8 @@ def _own(schema: Any) -> dict[str, Any]:
     """The arguments of an environment's own action, without what every action has."""
     found = dict(schema) if isinstance(schema, dict) else {}
     known = found.get("properties")
-    own = {k: v for k, v in known.items() if k not in _BASE} if isinstance(known, dict) else {}
-    return {**found, "properties": own}
+    own = known.items() if isinstance(known, dict) else ()
+    return {**found, "properties": {key: kind for key, kind in own if key not in _BASE}}
 
 
 def _text(seen: dict[str, Any]) -> Any:
