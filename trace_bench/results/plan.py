@@ -64,12 +64,14 @@ def varied(records: Sequence[Record]) -> Varied:
         )
     tasks, records = len(group.records[0].success), [r for c in found for r in c.records]
     flips = mean([2 * _within(cell) for cell in found])
-    seeds = mean([max(0.0, np.var(c.seed_means, ddof=1) - _within(c) / tasks) for c in found])
+    seeds = mean(
+        [max(0.0, float(np.var(c.seed_means, ddof=1)) - _within(c) / tasks) for c in found]
+    )
     apart = mean([_apart(*pair, tasks) for pair in pairs])
     known = [r.wall_s["total"] / 60 for r in records if "total" in r.wall_s]
     where = f"{records[0].suite_name}, split {records[0].settings['evaluation.split']}"
     return Varied(
-        max(0.0, apart), flips, float(seeds) ** 0.5, tasks,
+        max(0.0, apart), flips, seeds**0.5, tasks,
         mean([r.total for r in records]), mean(known) if known else None,
         f"{many(len(records), 'run')} of {many(len(found), 'method')} and budgets in {where}",
     )  # fmt: skip
