@@ -71,7 +71,7 @@ def varied(records: Sequence[Record]) -> Varied:
     known = [r.wall_s["total"] / 60 for r in records if "total" in r.wall_s]
     where = f"{records[0].suite_name}, split {records[0].settings['evaluation.split']}"
     return Varied(
-        max(0.0, apart), flips, float(seeds) ** 0.5, tasks,
+        max(0.0, apart), flips, seeds**0.5, tasks,
         mean([r.total for r in records]), mean(known) if known else None,
         f"{many(len(records), 'run')} of {many(len(found), 'method')} and budgets in {where}",
     )  # fmt: skip
