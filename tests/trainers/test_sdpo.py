@@ -41,11 +41,10 @@ def test_the_loss_in_float64_and_its_gradient() -> None:
     recipe = Recipe(algorithm=how, clip_low=0.2, clip_high=0.3)
     for seed in range(200):
         b = a_batch(seed)
-        told_all = b.teacher
-        assert told_all is not None
         b = replace(b, advantages=b.advantages * math.nan)  # those of the rewards count for nothing
+        assert b.teacher is not None
         for n, value in enumerate(how.loss(b, recipe).values.tolist()):
-            new, old, told = float(b.new[n].detach()), float(b.old[n]), float(told_all[n])
+            new, old, told = float(b.new[n].detach()), float(b.old[n]), float(b.teacher[n])
             a, r = min(max(told - old, -1.5), 1.5), math.exp(new - old)
             assert value == pytest.approx(max(-a * r, -a * min(max(r, 0.8), 1.3)), abs=1e-12)
         near = a_batch(seed, near=True)
@@ -108,8 +107,7 @@ def follower(tmp_path_factory: pytest.TempPathFactory) -> Path:
         solution = "".join(chr(rng.randint(33, 126)) for _ in range(rng.randint(3, 20)))
         asked = LettersSuite().make().reset(task(rng.randrange(4))).messages
         guided = with_guidance(asked, f"A correct solution: {solution}" if told else "")
-        ids = list(chat.first(guided, ()))
-        wanted: list[int] = []
+        ids, wanted = list(chat.first(guided, ())), list[int]()
         for _ in range(3):
             said = chat.encode("".join(chr(rng.choice(letters)) for _ in range(6)))
             wanted += range(len(ids), len(ids) + 6)
