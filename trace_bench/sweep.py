@@ -199,7 +199,8 @@ def sweep(
     for member in skipped:
         print(f"failed before, skipped (--retry runs it again): {member.name}", flush=True)
     bad, started = len(skipped) + len(unscored), time.monotonic()
-    waiting, running = iter(left), {}
+    waiting = iter(left)
+    running: dict[int, tuple[SweepRun, IO[str]]] = {}
     with closing(record), _waited_for():
         for done in range(1, len(left) + 1):
             for member in itertools.islice(waiting, jobs - len(running)):
