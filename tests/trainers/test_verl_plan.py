@@ -19,7 +19,7 @@ from verl_job import spec
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec
+from trace_bench.core.types import AgentSpec, to_json
 from trace_bench.settings.identity import identity, parts_of
 from trace_bench.settings.schema import Settings
 from trace_bench.trainers.course import task_of_group
@@ -27,7 +27,7 @@ from trace_bench.trainers.settings import TrainerSettings, VerlSettings, full_it
 from trace_bench.trainers.verl.compose import environment, overrides
 from trace_bench.trainers.verl.job import spec_of
 from trace_bench.trainers.verl.preflight import VALUE_HEAD, preflight
-from trace_bench.trainers.verl.spec import read_spec
+from trace_bench.trainers.verl.spec import JobSpec, read_spec
 
 INSTALLED = {d.metadata["Name"] for d in metadata.distributions()}
 
@@ -238,6 +238,24 @@ def test_a_dead_cluster_and_an_unknown_module(
     settings = VerlSettings(device="cpu", target_modules=("q_proj", "w_proj"))
     with pytest.raises(UserError, match="unknown LoRA target 'w_proj'"):
         preflight(spec(agent=agent, trainer=settings))
+
+
+@pytest.mark.parametrize("address", ["http://localhost:8000/v1", "http://127.0.0.1:8000/v1"])
+def test_a_role_at_each_machines_own_address(
+    monkeypatch: pytest.MonkeyPatch, address: str, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("trace_bench.trainers.verl.preflight.CHECKS", ())
+    agent = AgentSpec(str(save_model(tmp_path / "model")))
+
+    def of_nodes(nnodes: int, url: str) -> JobSpec:
+        own = to_json(jobs.settings("llm.user.by=endpoint", f"llm.shared.base_url=[{url}]"))
+        made = spec(agent=agent, trainer=VerlSettings(device="cpu", nnodes=nnodes))
+        return replace(made, settings=own)
+
+    preflight(of_nodes(1, address), whole=False)
+    preflight(of_nodes(2, "http://10.0.0.7:8000/v1"), whole=False)
+    with pytest.raises(UserError, match=r"ask the user at .*Set llm\.user\.base_url"):
+        preflight(of_nodes(2, address), whole=False)
 
 
 def test_the_context_of_a_served_agent_must_be_stated() -> None:

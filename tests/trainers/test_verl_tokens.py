@@ -15,6 +15,7 @@ from playing import play
 from toy import ToySuite, toy_task
 from verl_job import spec
 
+from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.scheduler import Engine, Order
@@ -152,6 +153,18 @@ def test_a_server_that_never_answers(world: tuple[Path, AgentSpec], server: Toke
     server.delay = 30.0
     found = played(server.policy(deadline=0.2), world[1])
     assert all(t.failure and "no answer within 0.2 s" in t.failure.error for t in found)
+
+
+def test_a_users_answer_does_not_wait_for_another_episodes_turn(
+    world: tuple[Path, AgentSpec], server: TokenServer
+) -> None:
+    """`wake` ends the wait for a server that has not answered yet."""
+    policy = server.policy()
+    server.delay = 3600.0
+    policy.submit([TurnRequest(0, ({"role": "user", "content": "Add 2."},), adapter="grpo@0002")])
+    threading.Timer(0.2, policy.wake).start()
+    assert policy.collect() == [] and server.count == 0
+    policy.close()
 
 
 def test_a_full_context_ends_the_episode(

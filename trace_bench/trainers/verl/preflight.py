@@ -12,9 +12,11 @@ from dataclasses import replace
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
+from trace_bench.llm.roles import IN_EPISODES
 from trace_bench.trainers.memory import OVERHEAD, Shape, shape_of
 from trace_bench.trainers.settings import VerlSettings, shared_evenly
 from trace_bench.trainers.verl.process import check_settings
@@ -33,6 +35,7 @@ def preflight(spec: JobSpec, *, whole: bool = True) -> None:
     for check in CHECKS:
         check(spec.trainer)
     _divergence(spec)
+    _roles(spec)
     from trace_bench.trainers.adapters import fresh
 
     fresh(spec.agent.model, spec.trainer.target_modules, spec.trainer.rank, 0)
@@ -167,6 +170,23 @@ def _divergence(spec: JobSpec) -> None:
             "rows of an episode. Set trainer.algorithm.kl=0, policy.thoughts=keep, "
             "trainer.aggregate=token, or `trainer` to local."
         )
+
+
+def _roles(spec: JobSpec) -> None:
+    """Raises UserError for a role that episodes ask at an address which every machine would take
+    for its own."""
+    roles = spec.settings.get("llm", {})
+    for role in IN_EPISODES if spec.trainer.nnodes > 1 else ():
+        if roles[role]["by"] != "endpoint":
+            continue
+        for url in roles[role]["base_url"] or roles["shared"]["base_url"] or ():
+            host = urlsplit(url).hostname or ""
+            if host == "localhost" or host == "::1" or host.startswith("127."):
+                raise UserError(
+                    f"trainer.nnodes={spec.trainer.nnodes}: the environments of each machine ask "
+                    f"the {role} at {url}, which is each machine itself. Set llm.{role}.base_url or "
+                    "llm.shared.base_url to an address that reaches the server from all."
+                )
 
 
 def _machines(settings: VerlSettings) -> None:

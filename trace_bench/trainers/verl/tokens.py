@@ -61,7 +61,9 @@ class TokenPolicy(Policy):
         self.capacity = capacity
         self._chat, self._servers, self._thoughts = chat, servers, thoughts
         self._open: dict[int, _Underway] = {}
-        self._done: queue.SimpleQueue[tuple[int, Future[Any] | TurnReply]] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[int, Future[Any] | TurnReply] | None] = (
+            queue.SimpleQueue()
+        )
 
     def load(self, agent: AgentSpec) -> None:
         """No effect: verl updates its servers itself; each turn reports its adapter version."""
@@ -75,11 +77,14 @@ class TokenPolicy(Policy):
                 self._done.put((request.episode, TurnReply(request.episode, None, error=text)))
 
     def collect(self) -> list[TurnReply]:
-        """Waits for at least one turn. Raises ServersLost."""
+        """Waits for at least one turn or `wake`. Raises ServersLost."""
         ready = [self._done.get()]
         while not self._done.empty():
             ready.append(self._done.get())
-        return [self._reply(n, what) for n, what in ready if n in self._open]
+        return [self._reply(*done) for done in ready if done is not None and done[0] in self._open]
+
+    def wake(self) -> None:
+        self._done.put(None)
 
     def release(self, episode: int) -> None:
         self._open.pop(episode, None)
