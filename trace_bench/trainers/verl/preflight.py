@@ -184,7 +184,7 @@ def _roles(spec: JobSpec) -> None:
             if host == "localhost" or host == "::1" or host.startswith("127."):
                 raise UserError(
                     f"trainer.nnodes={spec.trainer.nnodes}: the environments of each machine ask "
-                    f"the {role} at {url}, which is each machine itself. Set llm.{role}.base_url or "
+                    f"the {role} at {url}, which is the machine itself. Set llm.{role}.base_url or "
                     "llm.shared.base_url to an address that reaches the server from all."
                 )
 
