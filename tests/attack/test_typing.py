@@ -85,7 +85,7 @@ REFUSED: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     "an unknown method": (["method=gpro"], ["method 'gpro'", "grpo", "`method`"]),
     "an unknown environment": (["env=nope"], ["env 'nope'", "toolsandbox", "`env`"]),
     "an unknown suite": (["env.suite=nope"], ["'nope'", "embedded, official", "env.suite"]),
-    "an unknown trainer": (["trainer=nope"], ["trainer 'nope'", "local, verl", "`trainer`"]),
+    "an unknown trainer": (["trainer=nope"], ["trainer 'nope'", "local", "verl", "`trainer`"]),
     "an unknown model": (["model=nope"], ["model 'nope'", "tiny", "`model`"]),
     "an unknown policy": (["policy=nope"], ["policy 'nope'", "openai", "`policy`"]),
     "an unknown tracker": (["tracker=nope"], ["tracker 'nope'", "wandb", "`tracker`"]),
@@ -185,7 +185,8 @@ REFUSED: dict[str, tuple[Sequence[str], Sequence[str]]] = {
         ["policy.device=meta", "allowed: cpu"],
     ),
     "no model": (
-        ["method=base", "evaluation.limit=1", "model=hf", "model.path=/nope"], ["/nope", "`model`"],
+        ["method=base", "evaluation.limit=1", "model=hf", "model.path=/nope"],
+        ["/nope", "`model.path`"],
     ),
     "a model that is none": (
         ["method=base", "evaluation.limit=1", "model=hf", "model.path=plain.txt"],

@@ -259,10 +259,10 @@ def test_the_gate_is_trained_on_target_tasks_and_charged(
 def test_with_rounded_products_the_samplers_rounding_does_not_move_the_gate(
     refs: Any, dtype: DType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its log-probabilities are off by 0.2: with exact products that is a change of the policy."""
+    """Its log-probabilities are off by 0.08: with exact products that is a change of the policy."""
     monkeypatch.setattr(precision, "_quick", lambda device: True)  # slow without instructions
     acting = LocalPolicy(MODEL, batch=16, dtype=dtype)
-    found = [gated(acting, refs, 300, dtype, off) for off in (0.0, -0.2)]
+    found = [gated(acting, refs, 300, dtype, off) for off in (0.0, -0.08)]
     acting.close()
     (exact, lab), (shifted, other) = found
     assert (exact.router == shifted.router) is (dtype == "bfloat16")
@@ -270,7 +270,7 @@ def test_with_rounded_products_the_samplers_rounding_does_not_move_the_gate(
         [m["logprob_difference_mean"] for m in one.metrics if m.get("steps")]
         for one in (lab, other)
     ]
-    assert max(apart[0]) < 0.05 and min(apart[1]) > 0.15, "the alarm compares with the sampler"
+    assert max(apart[0]) < 0.03 and min(apart[1]) > 0.05, "the alarm compares with the sampler"
 
 
 def test_a_gate_without_rollouts_is_played_as_it_starts(policy: LocalPolicy, refs: Any) -> None:

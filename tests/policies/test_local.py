@@ -353,7 +353,7 @@ def test_adapters_that_do_not_fit_are_refused_with_shapes(qwen3, tmp_path):
 
 
 def test_models_that_cannot_be_played_are_refused(qwen3, tmp_path):
-    with pytest.raises(UserError, match=r"cannot load a model from .*`model`"):
+    with pytest.raises(UserError, match=r"cannot load a model from .*`model.path`"):
         LocalPolicy(tmp_path / "none")
     with pytest.raises(UserError, match=r"context is 9999; allowed: 2 to 1024"):
         LocalPolicy(qwen3, context=9999)

@@ -95,8 +95,9 @@ def test_tables_are_made_again_under_another_rule(folder: Path, tmp_path: Path) 
         out, wanted = tmp_path / rule, ["--coverage", "0.8"]
         assert main(["regrade", str(folder), f"rule={rule}", "--out", str(out), *wanted]) == 0
         text = (out / "rollout_scaling.md").read_text()
-        assert f"Rule {rule} (" in text and f"| base | {value} " in text
-        assert "lost 1 (sandbox 1)" in text
+        assert f", rule {rule}, " in text and f"| base | {value} " in text
+        about = (out / "about_tables.md").read_text()
+        assert f"Rule {rule} (" in about and "lost 1 (sandbox 1)" in about
 
 
 def test_several_trials_give_their_reliability(folder: Path, tmp_path: Path) -> None:

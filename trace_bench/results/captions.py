@@ -23,9 +23,11 @@ def head(records: Sequence[Record], page: str) -> str:
     own, first = records[0], records[0].settings
     heat = first.get("policy.eval_temperature")
     drawn = "" if heat is None else f" at temperature {heat:g}"
+    usual = {"protocol": "held_out", "accounting": "strict"}
+    odd = "".join(f", {k} {first[k]}" for k, v in usual.items() if first.get(k, v) != v)
     return (
         f"{own.suite_name}, split {first['evaluation.split']}, {len(own.success)} tasks{drawn}, "
-        f"{_seeds(records)}. All about these runs: {page}.md."
+        f"rule {own.rule}{odd}, {_seeds(records)}. All about these runs: {page}.md."
     )
 
 
