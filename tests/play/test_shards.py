@@ -12,8 +12,11 @@ from models import save_model
 from playing import play
 from toy import ToyEnv, ToySuite, toy_task
 
+from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
+from trace_bench.core.store import read_json
 from trace_bench.core.types import AgentSpec, Boundary, Task, Trajectory
+from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.play.shards import divided
 from trace_bench.play.steps import Faults
 from trace_bench.policies.local import LocalPolicy
@@ -78,6 +81,20 @@ def test_a_suite_that_does_not_say_so_is_played_by_this_process(policy: LocalPol
     out = played(policy, tasks, suite=Here(), shards=2, workers=2)
     assert pids == [os.getpid()] * 6
     assert out == played(policy, tasks, shards=2, workers=2)
+
+
+def test_a_sandbox_is_played_by_this_process(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its workers answer one process, also where the suite inside works in a fork."""
+    assert EmbeddedSuite.forks
+    given = ("method=base", "env=toolsandbox", "sandbox=process", "evaluation.limit=8")
+    parts = ("policy.shards=2", "policy.workers=2")
+    assert main([*given, *parts, f"run_dir={tmp_path / 'run'}"]) == 0
+    told = capsys.readouterr()
+    assert "one process plays all episodes of toolsandbox/embedded" in told.out + told.err
+    health = read_json(tmp_path / "run/summary.json")["health"]["evaluation"]
+    assert health["episodes"] == 8 and not health["lost"], health
 
 
 def test_what_ends_an_episode_elsewhere_is_kept_here(policy: LocalPolicy, tmp_path: Path) -> None:
