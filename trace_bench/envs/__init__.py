@@ -8,7 +8,7 @@ from importlib import import_module, metadata
 from pathlib import Path
 
 from trace_bench.core.errors import EpisodeError, UserError, unknown
-from trace_bench.core.protocols import Env, Synthesizes
+from trace_bench.core.protocols import Env, Suite, Synthesizes
 from trace_bench.core.types import Boundary, Message, Score, Step, Task
 
 
@@ -39,9 +39,9 @@ class EitherEnv(Env):
             self._env = None
 
 
-class NumberedSuite(Synthesizes):
-    """A suite whose tasks are numbers: of a split ("name/variant/dev/0007"), or a capability's
-    seeds ("name/variant/synthetic/CAPABILITY/7"). `sizes`: the tasks of each split."""
+class SplitsByNumber(Suite):
+    """A suite whose tasks are the numbers of its splits ("name/variant/dev/0007"). `sizes`: the
+    tasks of each split."""
 
     sizes: Mapping[str, int]
 
@@ -59,17 +59,25 @@ class NumberedSuite(Synthesizes):
 
     def task(self, task_id: str) -> Task:
         rest, _, number = task_id.rpartition("/")
-        kind = rest.rpartition("/")[2]
         if number.isdecimal() and len(number) < 16:
-            made = self.synthetic(kind, int(number)) if kind in self.capabilities() else None
-            if int(number) < self.sizes.get(kind, 0):
-                made = self._of(kind, int(number))
+            made = self._made(rest.rpartition("/")[2], int(number))
             if made and made.id == task_id:
                 return made
         raise UserError(f"no task {task_id!r} in {self.name}/{self.variant}.")
 
+    def _made(self, kind: str, number: int) -> Task | None:
+        return self._of(kind, number) if number < self.sizes.get(kind, 0) else None
+
     def _of(self, split: str, number: int) -> Task:
         return self.numbered(split, number, f"{self.name}/{self.variant}/{split}/{number:04d}")
+
+
+class NumberedSuite(SplitsByNumber, Synthesizes):
+    """With a capability's seeds as further tasks ("name/variant/synthetic/CAPABILITY/7")."""
+
+    def _made(self, kind: str, number: int) -> Task | None:
+        made = super()._made(kind, number)
+        return self.synthetic(kind, number) if not made and kind in self.capabilities() else made
 
 
 def package_folder(env: str, package: str, version: str, install: str, *modules: str) -> Path:

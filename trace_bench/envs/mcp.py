@@ -62,10 +62,10 @@ class McpServer:
     def open(self) -> Held[Any]:
         from mcp import Client, StdioServerParameters
 
-        to, *arguments = self._settings.command or (self._settings.url,)
-        where = StdioServerParameters(command=to, args=arguments) if arguments else to
-        if self._settings.command and not arguments:
-            where = StdioServerParameters(command=to)
+        where: Any = self._settings.url
+        if self._settings.command:
+            program, *arguments = self._settings.command
+            where = StdioServerParameters(command=program, args=arguments)
         client = Client(where, mode="legacy", cache=None)
         return self._loop.hold(client, self._settings.deadline)
 

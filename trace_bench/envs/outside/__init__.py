@@ -16,9 +16,10 @@ from typing import Any, Literal
 
 from trace_bench.core.chat import answer_call, read_call
 from trace_bench.core.checked import PLACE, number
-from trace_bench.core.errors import EpisodeError, UserError, unknown
-from trace_bench.core.protocols import Env, Suite
+from trace_bench.core.errors import EpisodeError
+from trace_bench.core.protocols import Env
 from trace_bench.core.types import Message, Score, Step, StopReason, Task, Tool
+from trace_bench.envs import SplitsByNumber
 from trace_bench.envs.check import repeats
 from trace_bench.envs.outside.values import Answer, refuse
 
@@ -135,10 +136,8 @@ def _allow(name: str, arguments: Mapping[str, Any], tools: Mapping[str, Tool]) -
             raise ValueError(f"the argument {one} is missing; {allowed}")
 
 
-class OutsideSuite(Suite):
-    """Tasks by their numbers in splits (`sizes`), and what was measured with the first of them."""
-
-    sizes: Mapping[str, int]
+class OutsideSuite(SplitsByNumber):
+    """Numbered tasks, and what was measured with the first of them."""
 
     def __init__(self, settings: Outside) -> None:
         self._settings = settings
@@ -160,21 +159,5 @@ class OutsideSuite(Suite):
         measured = {name: fault or "yes" for name, fault in found.items()}
         return {**self.facts(), "reward": self._settings.reward, **measured}
 
-    def splits(self) -> Sequence[str]:
-        return tuple(self.sizes)
-
-    def tasks(self, split: str) -> list[Task]:
-        if split not in self.sizes:
-            raise unknown("split", split, self.sizes, "env.train_split or evaluation.split")
-        return [self._of(split, number) for number in range(self.sizes[split])]
-
-    def task(self, task_id: str) -> Task:
-        split = task_id.rpartition("/")[0].rpartition("/")[2]
-        for task in self.tasks(split) if split in self.sizes else ():
-            if task.id == task_id:
-                return task
-        raise UserError(f"no task {task_id!r} in {self.name}/{self.variant}.")
-
-    def _of(self, split: str, number: int) -> Task:
-        name = f"{self.name}/{self.variant}/{split}/{number:04d}"
-        return Task(name, self.name, split, number, self.data_of(split, number))
+    def numbered(self, split: str, number: int, task_id: str) -> Task:
+        return Task(task_id, self.name, split, number, self.data_of(split, number))
