@@ -77,8 +77,8 @@ def settled(data: Mapping[str, Any]) -> Settings:
     }
     settings = parse({**data, **given})
     parts = parts_of(settings)
-    try:
-        recipe = recipe_of(settings, parts) if left else None
+    try:  # as a dry run asks: what is composed makes no model
+        recipe = recipe_of(replace(settings, dry_run=True), parts) if left else None
     except UserError:  # a model that is not there is refused by what needs it
         recipe = None
     usual = {k: v for k, v in (recipe.settings if recipe else {}).items() if v is not None}
