@@ -54,7 +54,8 @@ def test_every_ability_of_a_suite_is_forwarded() -> None:
             setattr(able, name, name)
     made: Any = _class_with(abilities_of(inside))(inside, cast(Any, None))
     assert all(isinstance(made, ability) for ability in abilities(Suite))
-    own = {"make", "act", "close"}
+    assert made.forks is False, "forks would read answers from the same workers"
+    own = {"make", "act", "close", "forks"}
     names = {name for kind in (Suite, *abilities(Suite)) for name in members(kind)} - own
     assert {name: getattr(made, name) for name in names} == {name: name for name in names}
 
