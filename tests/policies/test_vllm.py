@@ -53,7 +53,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of TRACE with the local policy: two adapters and a router."""
     folder = tmp_path_factory.mktemp("trained") / "run"
     small = ["budget=448", "method.minimum_training=64", "evaluation.yardsticks=false"]
-    small += ["method.route=retrieval"]  # the default needs a second server
+    small += ["evaluation.limit=128", "method.route=retrieval"]  # the default needs a second server
     run(compose([*small, "seed=1", "checkpoints=[]", f"run_dir={folder}"]))
     return folder
 
@@ -87,7 +87,17 @@ def test_the_routed_agent_scores_the_same_behind_vllm(
     agent = convert(json.loads((trained / "agent.json").read_text()), AgentSpec)
     assert len(agent.adapters) >= 2, "the small run trains fewer adapters than this test wants"
     there = ["policy=openai", f"policy.base_url={url}", "model=served", "model.name=tiny"]
-    run(compose(["method=base", f"agent={trained}", f"run_dir={tmp_path / 'r'}", *there]))
+    run(
+        compose(
+            [
+                "method=base",
+                "evaluation.limit=128",
+                f"agent={trained}",
+                f"run_dir={tmp_path / 'r'}",
+                *there,
+            ]
+        )
+    )
     said = capsys.readouterr().out
     summary = json.loads((tmp_path / "r" / "summary.json").read_text())
     here, server = outcomes(trained, "final"), outcomes(tmp_path / "r", "final")

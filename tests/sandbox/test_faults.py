@@ -23,7 +23,7 @@ from trace_bench.sandbox.owners import LABEL
 
 pytestmark = pytest.mark.docker
 
-EPISODES, KILLS = 500, 50
+EPISODES, KILLS = 200, 20
 
 
 class Unlucky(ReferencePolicy):

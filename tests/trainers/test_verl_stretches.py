@@ -42,14 +42,11 @@ def trained(
     return [convert(x["trajectory"], Trajectory) for x in lines], found, chosen
 
 
-@pytest.mark.parametrize("thoughts", ["own", "keep"])
-def test_verl_takes_the_local_trainers_step(
-    tmp_path: Path, monkeypatch: Any, thoughts: str
-) -> None:
-    played, found, chosen = trained(tmp_path, monkeypatch, f"policy.thoughts={thoughts}")
-    own = thoughts == "own"
+def test_verl_takes_the_local_trainers_step(tmp_path: Path, monkeypatch: Any) -> None:
+    """`policy.thoughts=keep` makes episodes of one stretch, as those of any other model."""
+    played, found, chosen = trained(tmp_path, monkeypatch)
     assert len(played) == 64 and found["failures"] == found["inexact"] == 0
-    assert any(turn.kept is not None for t in played for turn in t.turns) == own
+    assert any(turn.kept is not None for t in played for turn in t.turns)
     assert sum(bool(turn.thoughts) for t in played for turn in t.turns) > 64
     assert found["steps"] == 1
     assert found["logprob_difference_max"] < 2e-4, "verl's rows are what the sampler read"

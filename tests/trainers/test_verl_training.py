@@ -143,16 +143,3 @@ def test_a_finished_job_is_answered_from_disk(trained: Trained) -> None:
     assert lab.budget_left() == 0
     lab.close()
     assert (trained.folder / "ledger.jsonl").read_bytes() == before
-
-
-def test_logits_that_are_never_whole_are_the_same(tmp_path: Path) -> None:
-    """As on GPUs: verl's fused kernels, here by torch, with the weights of two processes."""
-    fused = 'trainer.verl=["actor_rollout_ref.model.use_fused_kernels=true"]'
-    chosen = jobs.settings("trainer.gpus=2", "budget=32", "trainer.restarts=0", fused)
-    suite = jobs.suite_of(chosen)
-    lab = jobs.make_lab(tmp_path, chosen)
-    lab.trainer.train(jobs.job(NAME, chosen, draw(suite, NAME, 8, Mix(0.2), 1, "train")), lab)
-    lab.close()
-    (line,) = jobs.metrics(tmp_path)
-    assert line["steps"] == 2 and line["grad_norm"] > 0
-    assert line["logprob_difference_mean"] < 1e-5 and line["logprob_difference_kl"] < 1e-8
