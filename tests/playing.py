@@ -7,7 +7,7 @@ from typing import Any
 
 from trace_bench.core.protocols import OnEpisode, Policy, Suite
 from trace_bench.core.types import AgentSpec, Task, Trajectory
-from trace_bench.play.rollouts import Batch, Player
+from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites
 
 
@@ -28,5 +28,5 @@ def play(
     suites = suite if isinstance(suite, Suites) else Suites(suite)
     way = None if route is None else tuple(route)
     told = None if hints is None else tuple(hints)
-    batch = Batch(agent, tuple(tasks), tuple(seeds), temperature, way, told)
+    batch = EpisodeBatch(agent, tuple(tasks), tuple(seeds), temperature, way, told)
     return Player(policy, suites, **limits).play(batch, on_episode)

@@ -24,7 +24,7 @@ from trace_bench.checklists.judges import ChecklistProgress
 from trace_bench.core.types import AgentSpec
 from trace_bench.envs.recorded import env
 from trace_bench.envs.recorded.env import RecordedEnv
-from trace_bench.play.rollouts import Batch, Player
+from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.tiny import shipped
@@ -59,7 +59,7 @@ def share(dialogues: int, rounds: int) -> tuple[float, int]:
         begin = time.process_time()
         for number in range(rounds):
             seeds = tuple(range(number * len(tasks), (number + 1) * len(tasks)))
-            player.play(Batch(AgentSpec(str(shipped())), tasks, seeds))
+            player.play(EpisodeBatch(AgentSpec(str(shipped())), tasks, seeds))
         total = time.process_time() - begin
     return spent[0] / total, rounds * len(tasks)
 

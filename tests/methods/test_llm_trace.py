@@ -25,7 +25,7 @@ WIDE = [  # bands that every environment is in: the tiny agent is not what is te
 ]
 SMALL = [
     *("budget=384", "method.minimum_training=48", "method.synthetic_tasks=24"),
-    *("method.calibration_groups=2", "method.calibration_share=0.2", "method.route.examples=32"),
+    *("method.calibration_groups=2", "method.calibration_share=0.2"),
     *("checkpoints=[]", "evaluation.limit=16", "evaluation.yardsticks=false"),
     *(
         "sandbox=process",

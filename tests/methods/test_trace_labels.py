@@ -28,7 +28,7 @@ from trace_bench.envs.toolsandbox.scenarios.build import build
 from trace_bench.envs.toolsandbox.scenarios.pools import Words
 from trace_bench.methods.looking import rules as labelling
 from trace_bench.methods.looking.capabilities import VOCABULARY, Label
-from trace_bench.methods.looking.evidence import Talk, facts_of, parts, read
+from trace_bench.methods.looking.evidence import Heard, facts_of, parts, read
 
 NA, PRESENT, LACKING = Label.NA, Label.PRESENT, Label.LACKING
 HIDDEN = ("requires", "shape", "kinds")
@@ -62,7 +62,7 @@ def chat(*parts: list[Message]) -> list[Message]:
 class View:
     """A task as the program knows it: its reference, and what its score is made from."""
 
-    reference: Talk
+    reference: Heard
     milestones: tuple[str | None, ...] = ()  # what each wants the user to be told
     forbidden: bool = False
 

@@ -8,7 +8,7 @@ from toy import ToySuite, toy_task
 from trace_bench.core.protocols import ActsTogether
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.play.known import KnownCalls, choices, play_missing
-from trace_bench.play.rollouts import Batch, Player
+from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy, ReferencePolicy
 
@@ -49,9 +49,9 @@ class Server(ReferencePolicy):
     repeatable = False
 
 
-def batch(count: int = 6, agent: AgentSpec = AGENT) -> Batch:
+def batch(count: int = 6, agent: AgentSpec = AGENT) -> EpisodeBatch:
     tasks = tuple(toy_task(i) for i in range(count))
-    return Batch(agent, tasks, tuple(range(count)))
+    return EpisodeBatch(agent, tasks, tuple(range(count)))
 
 
 @pytest.mark.parametrize(
@@ -76,9 +76,9 @@ def test_a_call_is_known_by_all_that_was_asked_for() -> None:
     assert list(episodes.find("one", batch()) or ()) == [1, 0]  # as they ended
     assert episodes.find("two", asked) is None
     assert episodes.find("one", batch(5)) is None
-    assert episodes.find("one", Batch(asked.agent, asked.tasks, asked.seeds, 0.5)) is None
+    assert episodes.find("one", EpisodeBatch(asked.agent, asked.tasks, asked.seeds, 0.5)) is None
     other = tuple(toy_task(i, patience=1) for i in range(6))  # the same ids
-    assert episodes.find("one", Batch(asked.agent, other, asked.seeds)) is None
+    assert episodes.find("one", EpisodeBatch(asked.agent, other, asked.seeds)) is None
     trained = AgentSpec("none", adapters=(AdapterRef("a@1", "a"),))
     nothing: dict[int, Trajectory] = {}
     episodes.keep("three", batch(agent=trained), nothing)
@@ -102,7 +102,7 @@ def test_choices_are_those_of_the_episodes(suite) -> None:
     tasks = [toy_task(0), toy_task(1, "reset"), *(toy_task(i) for i in range(2, 7))]
     found = choices(player, ROUTED, tasks)
     assert found is not None and all(env.closed for env in world.made)
-    asked = Batch(ROUTED, tuple(tasks), tuple(range(7)))
+    asked = EpisodeBatch(ROUTED, tuple(tasks), tuple(range(7)))
     played = [t.adapter for t in player.play(asked)]
     assert isinstance(found[1], RuntimeError) and {"b@1"} <= set(played)
     assert [c for i, c in enumerate(found) if i != 1] == [*played[:1], *played[2:]]

@@ -404,13 +404,16 @@ def test_equal_settings_are_equal_in_runs_of_all_ages() -> None:
         "gate_share": 0.15,
         "gate": "global",
     }
-    flat |= {"route_top_k": 5, "split": "equal", "pair_share": 0.0}
-    nested = {"keep_runs": 8, "route": {"name": "gate", "others": 0.35, "share": 0.15}}
+    flat |= {"route_top_k": 5, "split": "equal", "pair_share": 0.0, "route_l2": 1e-3}
+    route = {"name": "gate", "others": 0.35, "share": 0.15}
+    nested = {"keep_runs": 8, "route": route}
     old, new = (
         replace(record("trace", [1.0], seed), method_settings=own)
         for seed, own in enumerate((flat, nested))
     )
     assert own_settings(old) == own_settings(new)
+    last = replace(new, method_settings={**nested, "route": {**route, "l2": 1e-3, "examples": 256}})
+    assert own_settings(last) == own_settings(new)
     other = replace(new, method_settings={**nested, "route": {"name": "zero_shot", "share": 0.0}})
     (group,) = groups_of([old, new, replace(other, fingerprint="other")])
     assert [r.label for r in group.records] == ["trace", "trace", "trace, route zero_shot"]

@@ -146,7 +146,7 @@ def test_every_capability_is_trained_on_from_the_one_adapter(place: Path, tmp_pa
 @pytest.mark.slow
 def test_adapters_of_one_beginning_are_added_up_and_trained_on(place: Path, tmp_path: Path) -> None:
     few = ["analysis_minimum=32", "minimum_training=8", "coverage=0.01", "gap=0", "runs=4",
-           "minimum_support=0", "keep_runs=1", "max_capabilities=2", "finish_share=0.2",
+           "minimum_support=0", "keep_runs=1", "max_capabilities=2",
            "synthesis=select"]  # fmt: skip
     run(
         tmp_path / "finish", "method=trace_finish", "budget=80", f"agent={place / 'sft'}",

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from trace_bench.core.checked import number
 from trace_bench.core.protocols import (
     ContinuesAdapters,
     Lab,
@@ -28,6 +27,7 @@ from trace_bench.policies.routing.merge import Mixture, around, compress, merge
 from trace_bench.trainers.record import start_of
 
 NAME = "finish"
+SHARE = 0.25  # of the budget for GRPO on the target's training tasks (ours)
 GOES_ON = Need("trainer", ContinuesAdapters, "docs/trainers.md")
 
 
@@ -37,8 +37,6 @@ class TraceFinishSettings(TraceSettings):
 
     route: LinearRoute = field(default_factory=LinearRoute)  # type: ignore[assignment]
     """No other: until the last part begins, all adapters act as the sum that it starts from."""
-    finish_share: float = field(default=0.25, metadata=number(0, 1))
-    """Part of the budget for GRPO on the target's training tasks (ours)."""
 
 
 class TraceFinish(Method):
@@ -67,7 +65,7 @@ class TraceFinish(Method):
 
     def last(self, budget: int) -> int:
         """Rollouts of the budget for GRPO."""
-        return int(self.settings.finish_share * budget)
+        return int(SHARE * budget)
 
     def start(self, base: AgentSpec, found: AgentSpec) -> AgentSpec:
         """The base agent with the sum of the adapters that TRACE has found."""

@@ -12,14 +12,14 @@ from collections.abc import Collection, Mapping, Sequence
 
 from trace_bench.core.protocols import OnEpisode, Prompt, Router, RoutesTurns
 from trace_bench.core.types import AgentSpec, Task, Trajectory
-from trace_bench.play.rollouts import Batch, Choice, Player
+from trace_bench.play.rollouts import Choice, EpisodeBatch, Player
 from trace_bench.play.steps import close, make, step_all, with_guidance
 from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.router import make_router
 
 
 def play_missing(
-    player: Player, batch: Batch, there: Collection[int], on_episode: OnEpisode
+    player: Player, batch: EpisodeBatch, there: Collection[int], on_episode: OnEpisode
 ) -> None:
     """Completes a batch of which the indices `there` are on disk; `on_episode` is called for the
     missing episodes only."""
@@ -66,14 +66,14 @@ class KnownCalls:
     same agent have in common."""
 
     def __init__(self) -> None:
-        self._calls: dict[str, tuple[Batch, Mapping[int, Trajectory]]] = {}
+        self._calls: dict[str, tuple[EpisodeBatch, Mapping[int, Trajectory]]] = {}
 
-    def keep(self, call: str, batch: Batch, played: Mapping[int, Trajectory]) -> None:
+    def keep(self, call: str, batch: EpisodeBatch, played: Mapping[int, Trajectory]) -> None:
         """`played`: in the order in which the episodes ended."""
         if not batch.agent.adapters:
             self._calls[call] = (batch, dict(played))
 
-    def find(self, call: str, batch: Batch) -> Mapping[int, Trajectory] | None:
+    def find(self, call: str, batch: EpisodeBatch) -> Mapping[int, Trajectory] | None:
         """The episodes of the call with that name, if its batch was the same."""
         kept, played = self._calls.get(call, (None, None))
         return played if kept == batch else None

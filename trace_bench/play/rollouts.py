@@ -57,7 +57,7 @@ MALFORMED = "ValueError: malformed tool call"
 
 
 @dataclass(frozen=True)
-class Batch:
+class EpisodeBatch:
     """Episodes to run, one per entry of `tasks`.
 
     `seeds[i]` is the seed of episode i's own random stream. `route[i]` is its adapter's name (None:
@@ -81,7 +81,7 @@ class Batch:
     def __len__(self) -> int:
         return len(self.tasks)
 
-    def only(self, which: Sequence[int]) -> Batch:
+    def only(self, which: Sequence[int]) -> EpisodeBatch:
         """The batch with only the episodes at these indices."""
         return replace(
             self,
@@ -111,7 +111,7 @@ class Player:
         """Whether running the same batch again gives the same episodes."""
         return self.policy.repeatable and not any(suite.asks_user() for suite in self.suites)
 
-    def play(self, batch: Batch, on_episode: OnEpisode | None = None) -> list[Trajectory]:
+    def play(self, batch: EpisodeBatch, on_episode: OnEpisode | None = None) -> list[Trajectory]:
         """Runs the batch and returns the trajectories in its order. `on_episode(i, trajectory)` is
         called when an episode ends, in the order in which they end."""
         self.policy.load(batch.agent)
@@ -161,7 +161,7 @@ _Due = tuple[_Live, Task | Message]  # a reset (task) or a step (message) to mak
 class _Playing:
     """One batch."""
 
-    def __init__(self, player: Player, batch: Batch, on_episode: OnEpisode | None) -> None:
+    def __init__(self, player: Player, batch: EpisodeBatch, on_episode: OnEpisode | None) -> None:
         policy = player.policy
         self.player, self.batch, self.on_episode = player, batch, on_episode
         self.policy = policy

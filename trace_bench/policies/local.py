@@ -30,7 +30,7 @@ from trace_bench.policies.chat import Chat
 from trace_bench.policies.engine.guide import Guides
 from trace_bench.policies.engine.layout import Backend
 from trace_bench.policies.engine.lora import read_adapter
-from trace_bench.policies.engine.scheduler import Engine, Guide, Order, Sampled
+from trace_bench.policies.engine.scheduler import Engine, Order, Sampled, TokenGuide
 from trace_bench.policies.talk import Talk, Thoughts
 
 if TYPE_CHECKING:
@@ -123,7 +123,9 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
         return Guides(self._tokenizer, self._backend.vocab, self.chat)
 
     def submit(
-        self, requests: Sequence[TurnRequest], guides: Mapping[int, Guide] = MappingProxyType({})
+        self,
+        requests: Sequence[TurnRequest],
+        guides: Mapping[int, TokenGuide] = MappingProxyType({}),
     ) -> None:
         """Queues turns. A prompt that does not fit the context gets a `context_full` reply.
         `guides`: of the episodes whose turn is held to a schema."""
@@ -215,7 +217,7 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
         for prompt, state in zip(together, out.float().cpu().numpy(), strict=True):
             self._states[prompt] = array("f", state.tobytes())
 
-    def _submit(self, request: TurnRequest, guide: Guide | None) -> None:
+    def _submit(self, request: TurnRequest, guide: TokenGuide | None) -> None:
         episode = self._open.get(request.episode)
         name = request.adapter
         if name is not None and name not in self._adapters:

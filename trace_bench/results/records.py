@@ -164,12 +164,11 @@ def flat_settings(record: Record) -> dict[str, Any]:
 _ONE, _SUM = ("retrieval", "both"), ("classifier", "soft", "turn", "gate")
 _EARLIER: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "route_share": ("share", ("zero_shot", "both")),
-    "route_examples": ("examples", (*_ONE, "classifier", "soft", "gate")),
+    "route_examples": ("examples", _ONE),
     "route_tools": ("tools", _ONE),
     "route_top_k": ("top_k", _ONE),
     "route_threshold": ("threshold", _ONE),
     "route_others": ("others", _SUM),
-    "route_l2": ("l2", _SUM),
     "route_weight": ("weight", ("linear",)),
     "route_density": ("density", ("ties",)),
     "gate_share": ("share", ("gate",)),
@@ -179,28 +178,36 @@ _EARLIER: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 """Settings of `method.route` as older runs have them, all beside each other: the name within the
 route, and the routes that have it."""
-_GONE: Mapping[str, Any] = {
-    **{"split": "equal", "trunk_share": 0.0, "target_share": 0.0, "pair_share": 0.0},
-    **{"order_by": "delta", "gate": "global", "gate_lock": "prefill", "route_failures": True},
+_GONE: Mapping[str, Mapping[str, Any]] = {
+    "keep_runs": {
+        **{"split": "equal", "trunk_share": 0.0, "target_share": 0.0, "pair_share": 0.0},
+        **{"order_by": "delta", "gate": "global", "gate_lock": "prefill", "route_failures": True},
+        **{"finish_share": 0.25, "route_l2": 1e-3, "route.l2": 1e-3},
+    },
+    "minibatch": {"temperature": 1.0, "merge": False},
 }
-"""What older runs of TRACE and its kin have as settings, and the values that all have by now."""
+"""What older runs have as settings, by a setting that tells the methods (TRACE and its kin, GEPA),
+and the values that all have by now."""
 
 
 def own_settings(record: Record) -> dict[str, Any]:
     """The method's settings, the same in runs of all ages where they mean the same. What is chosen
     by a name and has settings of its own is that name and keys such as "route.others"."""
     out: dict[str, Any] = {}
-    gone = _GONE if "keep_runs" in record.method_settings else {}
-    for key, value in record.method_settings.items():
+    given = record.method_settings
+    gone = {k: v for mark in _GONE.keys() & given.keys() for k, v in _GONE[mark].items()}
+    for key, value in given.items():
         if isinstance(value, Mapping) and "name" in value:
             out |= {key if k == "name" else f"{key}.{k}": v for k, v in value.items()}
         elif key in _EARLIER:
             name, routes = _EARLIER[key]
-            if record.method_settings.get("route") in routes:
+            if given.get("route") in routes:
                 out[f"route.{name}"] = value
-        elif key not in gone or value != gone[key]:
+        else:
             out[key] = value
-    return out
+    if out.get("route") not in _ONE:
+        gone["route.examples"] = 256
+    return {key: value for key, value in out.items() if key not in gone or value != gone[key]}
 
 
 def read_records(path: Path) -> list[Record]:

@@ -19,7 +19,7 @@ from trace_bench.core.protocols import PlayElsewhere, TakesBack
 from trace_bench.core.store import Lines, read_lines
 from trace_bench.core.types import Boundary, Failure, Purpose, Task, Trajectory
 from trace_bench.play.known import KnownCalls, play_missing
-from trace_bench.play.rollouts import Batch, Player
+from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.steps import Faults
 from trace_bench.play.suites import GENERATED
 from trace_bench.runner.ledger import Ledger, entry
@@ -133,7 +133,7 @@ class NamedCall:
     """A call of `Lab.rollouts`. `by`: runs missing episodes instead of this process."""
 
     name: str
-    batch: Batch
+    batch: EpisodeBatch
     purpose: Purpose
     by: PlayElsewhere | None = None
 

@@ -21,7 +21,7 @@ from trace_bench.core.store import Lines, stable_seed
 from trace_bench.core.types import AgentSpec, Trajectory
 from trace_bench.play.known import choices as choices_of
 from trace_bench.play.known import play_missing
-from trace_bench.play.rollouts import Batch, Choice, Player
+from trace_bench.play.rollouts import Choice, EpisodeBatch, Player
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.runner.episodes import EpisodeFile, Spot, check
 from trace_bench.runner.outcomes import (
@@ -219,7 +219,7 @@ class Evaluator:
         if choices is not None:
             route = _names([choices[i % len(job.plan.tasks)] for i in which])
         temperature = self._settings.policy.eval_temperature
-        batch = Batch(job.agent, tasks, tuple(seeds), temperature, route)
+        batch = EpisodeBatch(job.agent, tasks, tuple(seeds), temperature, route)
         play_missing(job.player, batch, there, ended)
 
     def _write(self, outcome: Outcome) -> None:

@@ -44,7 +44,7 @@ from trace_bench.core.types import (
 )
 from trace_bench.llm.roles import Roles
 from trace_bench.play.known import KnownCalls
-from trace_bench.play.rollouts import Batch, Player
+from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import generated_key
 from trace_bench.policies.routing.router import AT_SERVERS
 from trace_bench.runner.episodes import CallStore, NamedCall
@@ -150,7 +150,7 @@ class RunLab:
         seeds = tuple(stable_seed(self.seed, call, i) for i in range(len(tasks)))
         way = None if route is None else tuple(route)
         told = None if hints is None else tuple(hints)
-        batch = Batch(agent, tuple(tasks), seeds, temperature, way, told)
+        batch = EpisodeBatch(agent, tuple(tasks), seeds, temperature, way, told)
         out = self._calls.play(NamedCall(call, batch, purpose, by))
         self.spent += charge
         self.episodes.add(outcome_of("", 0, trajectory, 0) for trajectory in out)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 class Hold:
-    """The guide (`policies.engine.scheduler.Guide`) of one answer. `grammar`: its form, if it has
-    one. A text of `ask.stops` ends the turn as soon as it is there."""
+    """The `policies.engine.scheduler.TokenGuide` of one answer. `grammar`: its form, if it has one.
+    A text of `ask.stops` ends the turn as soon as it is there."""
 
     def __init__(self, ask: ChatRequest, chat: Chat, grammar: Guide | None) -> None:
         self._ask, self._chat, self._grammar = ask, chat, grammar

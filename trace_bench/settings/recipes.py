@@ -22,7 +22,7 @@ _SIZE = re.compile(r"(?i)(?<![\d.])(?:(\d+)x)?(\d+(?:\.\d+)?)b(?![a-z0-9])")  # 
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ModelRecipe:
     """For models of up to so many `billions` of parameters whose name has `family` in it: the
     learning rate of LoRA, the tokens of a turn and of an episode, whether to think, and where they
     come from. None: the setting's own default, which suits a model of a million parameters."""
@@ -44,12 +44,12 @@ class Recipe:
         }
 
 
-_LARGE = Recipe(
+_LARGE = ModelRecipe(
     float("inf"), "", "TRACE's training script for Qwen3-30B-A3B, and its paper", 1e-5, 2048, 32000
 )
 RECIPES = (
-    Recipe(0.05, "", "the search on development tasks with the tiny agent"),
-    Recipe(1.0, "", "SmolLM2-135M, results/smollm2.md", 1e-4),
+    ModelRecipe(0.05, "", "the search on development tasks with the tiny agent"),
+    ModelRecipe(1.0, "", "SmolLM2-135M, results/smollm2.md", 1e-4),
     # Qwen3's later models either always think or never do, and have no switch.
     replace(_LARGE, family=r"qwen3-.*(2507|coder|next)"),
     replace(
@@ -97,7 +97,7 @@ def settled(data: Mapping[str, Any]) -> Settings:
     return settings
 
 
-def recipe_of(settings: Settings, parts: Mapping[str, Part]) -> Recipe | None:
+def recipe_of(settings: Settings, parts: Mapping[str, Part]) -> ModelRecipe | None:
     """The recipe for the base model, with no more context than its folder says that it holds; None
     for a model of unknown size."""
     if (billions := billions_of(settings, parts)) is None:
@@ -156,7 +156,7 @@ def far_off(settings: Settings, parts: Mapping[str, Part], trains: bool) -> list
 
 
 def _compared(
-    settings: Settings, parts: Mapping[str, Part], recipe: Recipe, trains: bool
+    settings: Settings, parts: Mapping[str, Part], recipe: ModelRecipe, trains: bool
 ) -> list[tuple[str, Any, Any]]:
     """(setting, its value, the recipe's) of those that this run has."""
     known = {

@@ -310,7 +310,7 @@ PARTS: Mapping[str, type[PartSettings]] = {
 
 
 _OF_ROUTE = (
-    "share", "examples", "tools", "top_k", "threshold", "others", "l2", "weight", "density",
+    "share", "examples", "tools", "top_k", "threshold", "others", "weight", "density",
 )  # fmt: skip
 MOVED: Mapping[str, str] = {
     **{f"method.route_{name}": f"method.route.{name}" for name in _OF_ROUTE},

@@ -18,7 +18,7 @@ from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task, Trajectory, to_json
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.envs.toolsandbox.tools.augment import AUGMENTATIONS
-from trace_bench.play.rollouts import Batch, Player
+from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.results.statistics import wilson_interval
@@ -44,7 +44,7 @@ class ModelBench:
         """One episode of each task; `label` names the stream of seeds."""
         agent = AgentSpec(model=self.model, prompt=guidance)
         seeds = tuple(stable_seed("measure", label, task.id, n) for n, task in enumerate(tasks))
-        batch = Batch(agent, tuple(tasks), seeds, temperature)
+        batch = EpisodeBatch(agent, tuple(tasks), seeds, temperature)
         suites = Suites(self.suite)
         return Player(self.policy, suites, self.max_turns, self.max_tokens).play(batch)
 

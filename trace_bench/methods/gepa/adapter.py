@@ -30,8 +30,6 @@ class GepaSettings:
     """Training tasks kept for comparing accepted candidates; the others are for proposals."""
     lines: int = field(default=4, metadata={"low": 1})
     """Most lines of the prompt (the program reflector's)."""
-    temperature: float = field(default=1.0, metadata={"low": 0, "high": 2})
-    """Sampling temperature of all its rollouts, as in training."""
     reward: Literal["similarity", "success"] = "similarity"
     """Which number of the score is maximized."""
     failures: int = field(default=5, metadata={"low": 1})
@@ -110,7 +108,6 @@ class GepaAdapter:
                 self.agent(prompt),
                 batch,
                 purpose=Purpose.VALIDATION if whole else Purpose.PROMPT,
-                temperature=self.settings.temperature,
             )
         except UserError as error:  # too many episodes were lost
             self.fatal = error

@@ -1,7 +1,7 @@
 """What a program can see of a conversation: calls with their results, texts, and where values came
 from; one trajectory with its score, also beside its task's reference.
 
-Total: any list of messages gives a `Talk`, however absurd the agent's replies are.
+Total: any list of messages gives a `Heard`, however absurd the agent's replies are.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Text:
 
 
 @dataclass(frozen=True)
-class Talk:
+class Heard:
     """A conversation taken apart; all lists in order."""
 
     calls: tuple[Call, ...] = ()
@@ -52,9 +52,9 @@ class Talk:
     heard: tuple[Text, ...] = ()  # the user's texts
     ends_with_text: bool = False  # the agent's last reply was a text without calls
 
-    def before(self, at: int) -> Talk:
+    def before(self, at: int) -> Heard:
         """Only what happened before place `at`."""
-        return Talk(
+        return Heard(
             tuple(c for c in self.calls if c.at < at),
             tuple(t for t in self.said if t.at < at),
             tuple(t for t in self.heard if t.at < at),
@@ -121,7 +121,7 @@ class _Reader:
         return self.at
 
 
-def read(messages: Sequence[Message]) -> Talk:
+def read(messages: Sequence[Message]) -> Heard:
     """Takes a conversation (OpenAI chat messages) apart. Never raises."""
     reader = _Reader()
     for message in messages:
@@ -132,7 +132,9 @@ def read(messages: Sequence[Message]) -> Talk:
             reader.tool(message)
         elif role == "user":
             reader.heard.append(Text(str(message.get("content") or ""), reader.tick()))
-    return Talk(tuple(reader.calls), tuple(reader.said), tuple(reader.heard), reader.ends_with_text)
+    return Heard(
+        tuple(reader.calls), tuple(reader.said), tuple(reader.heard), reader.ends_with_text
+    )
 
 
 def _get(value: Any, key: str) -> Any:
@@ -232,7 +234,7 @@ class Scored:
     """One trajectory to be labelled, with the milestones and minefields of its score, if it has
     any."""
 
-    agent: Talk
+    agent: Heard
     stop: StopReason
     milestones: tuple[Milestone, ...]
     minefields: tuple[Milestone, ...]
@@ -253,7 +255,7 @@ class Scored:
 class Case(Scored):
     """With the task's reference and its results: that is all the program may know."""
 
-    reference: Talk
+    reference: Heard
 
     @property
     def acts(self) -> bool:
@@ -271,7 +273,7 @@ def check_labels(suite: Suite) -> None:
         )
 
 
-Facts = Talk | tuple[Milestone, ...]
+Facts = Heard | tuple[Milestone, ...]
 """What is known of a task: its reference with the results, or its milestones, none of them met."""
 
 
@@ -298,7 +300,7 @@ def is_long(value: Any) -> bool:
     return isinstance(value, str) and len(value.split()) > 1
 
 
-def made_up(call: Call, key: str, agent: Talk) -> bool:
+def made_up(call: Call, key: str, agent: Heard) -> bool:
     value, past = call.arguments[key], agent.before(call.at)
     return precise(value) and not in_results(value, past.good) and not in_texts(value, past.heard)
 
@@ -323,7 +325,7 @@ def chosen_record(search: Call, calls: Sequence[Call]) -> tuple[str, str, Any] |
     return None
 
 
-def parts(reference: Talk) -> list[list[Call]]:
+def parts(reference: Heard) -> list[list[Call]]:
     """The reference's calls in groups that do not feed one another. Calls that only mend an error
     (between a failed call and its repetition) belong to no part of the request."""
     groups: list[list[Call]] = []
@@ -336,7 +338,7 @@ def parts(reference: Talk) -> list[list[Call]]:
     return groups
 
 
-def mends(call: Call, reference: Talk) -> bool:
+def mends(call: Call, reference: Heard) -> bool:
     return any(
         failed.error is not None
         and failed.at < call.at
@@ -347,7 +349,7 @@ def mends(call: Call, reference: Talk) -> bool:
     )
 
 
-def feeds(source: Call, call: Call, reference: Talk) -> bool:
+def feeds(source: Call, call: Call, reference: Heard) -> bool:
     """Whether an argument of `call` came out of `source` and not from the user."""
     return any(
         precise(value)
@@ -357,7 +359,7 @@ def feeds(source: Call, call: Call, reference: Talk) -> bool:
     )
 
 
-def is_converted(value: Any, call: Call, reference: Talk) -> bool:
+def is_converted(value: Any, call: Call, reference: Heard) -> bool:
     """A short value of the reference that stands neither in what the user said nor in a result."""
     if as_number(value) in (None, 0.0) and not (isinstance(value, str) and not is_long(value)):
         return False

@@ -18,8 +18,8 @@ from trace_bench.methods.looking.capabilities import VOCABULARY, Label
 from trace_bench.methods.looking.evidence import (
     Case,
     Facts,
+    Heard,
     Scored,
-    Talk,
     Text,
     as_number,
     atoms,
@@ -47,7 +47,7 @@ def label(known: Facts, trajectory: Trajectory) -> dict[str, Label]:
     """Labels of all capabilities of the vocabulary, in its order, by what is known of the task.
     Never raises for what an agent did; expects a scored trajectory."""
     score = trajectory.score
-    listed = () if isinstance(known, Talk) else known
+    listed = () if isinstance(known, Heard) else known
     case = Scored(
         agent=read(trajectory.messages),
         stop=trajectory.stop,
@@ -55,7 +55,7 @@ def label(known: Facts, trajectory: Trajectory) -> dict[str, Label]:
         minefields=score.minefields if score is not None else (),
         malformed=any(turn.malformed for turn in trajectory.turns),
     )
-    if isinstance(known, Talk):
+    if isinstance(known, Heard):
         case = both = Case(**vars(case), reference=known)
         found = {name: rule(both) for name, rule in RULES.items()}
     else:
@@ -157,7 +157,7 @@ def _checks(case: Case) -> Label:
 # -- asks_when_information_is_missing, disambiguates ------------------------------------------
 
 
-def _ask(reference: Talk, several: bool) -> Text | None:
+def _ask(reference: Heard, several: bool) -> Text | None:
     """The reference's first question for something missing, or (`several`) its first one after a
     search gave several records. One question settles a search; the next is about something else."""
     settled: set[int] = set()
@@ -171,7 +171,7 @@ def _ask(reference: Talk, several: bool) -> Text | None:
     return None
 
 
-def _means(mine: Text, reference: Talk) -> Text:
+def _means(mine: Text, reference: Heard) -> Text:
     """Which of the reference's questions the agent's question is most like, by shared words."""
     words = set(mine.text.lower().split())
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 WORDS = 500  # most words: those of the most tasks
 IN_TASKS = 4  # fewest tasks that a word must occur in, so that no task is learned by heart
 STEPS = 200  # of LBFGS at most; it converges in some 50
+L2 = 1e-3  # penalty of the regression (ours)
+EXAMPLES = 256  # most openings of an adapter's tasks, and of its contrast cases (ours)
 
 Shown = frozenset[str]
 
@@ -40,14 +42,11 @@ class Openings:
         self._states: dict[str, tuple[Sequence[State], Sequence[State]]] = {}
         self._fitted: dict[tuple[str, ...], Fitted] = {}
 
-    def classifier(
-        self, trained: Sequence[Trained], most: int, l2: float, warm: bool = True
-    ) -> dict[str, Any]:
-        """The part of a router's description that chooses: labels, weights, bias; from at most
-        `most` openings of a job on each side. Without `warm` they are zero, so that all labels are
-        alike."""
+    def classifier(self, trained: Sequence[Trained], warm: bool = True) -> dict[str, Any]:
+        """The part of a router's description that chooses: labels, weights, bias. Without `warm`
+        they are zero, so that all labels are alike."""
         names = [t.adapter.name for t in trained]
-        found = [self._of(t.job, most) for t in trained]
+        found = [self._of(t.job) for t in trained]
         states: list[State] = []
         classes: list[int] = []
         for place, (own, _) in enumerate(found):
@@ -62,24 +61,24 @@ class Openings:
         if warm:
             key = tuple(t.job.name for t in trained)
             if key not in self._fitted:
-                self._fitted[key] = self._fit(states, [there.index(c) for c in classes], l2)
+                self._fitted[key] = self._fit(states, [there.index(c) for c in classes])
             return {"labels": [labels[c] for c in there], **self._fitted[key].as_json()}
         zero = [[0.0] * len(states[0]) for _ in labels]
         return {"labels": labels, "weights": zero, "bias": [0.0] * len(labels)}
 
-    def _fit(self, states: Sequence[State], places: Sequence[int], l2: float) -> Fitted:
-        found = fit(states, places, l2)
+    def _fit(self, states: Sequence[State], places: Sequence[int]) -> Fitted:
+        found = fit(states, places)
         self._lab.log(
             f"router: {found.right:.0%} of {len(states)} openings go where they came from"
         )
         return found
 
-    def _of(self, job: Job, most: int) -> tuple[Sequence[State], Sequence[State]]:
+    def _of(self, job: Job) -> tuple[Sequence[State], Sequence[State]]:
         """States of the job's tasks: with its capability, and contrast cases."""
         if job.name not in self._states:
             own = [t for t in job.tasks if not t.data.get("contrast", False)]
             contrast = [t for t in job.tasks if t.data.get("contrast", False)]
-            self._states[job.name] = (self._read(own[:most]), self._read(contrast[:most]))
+            self._states[job.name] = (self._read(own[:EXAMPLES]), self._read(contrast[:EXAMPLES]))
         return self._states[job.name]
 
     def _read(self, tasks: Sequence[Task]) -> Sequence[State]:
@@ -127,7 +126,7 @@ class Conversations:
         for task, trajectory in zip(tasks, trajectories, strict=True):
             self._seen.setdefault(task.id, set()).update(prefixes(trajectory))
 
-    def classifier(self, trained: Sequence[Trained], l2: float) -> dict[str, Any]:
+    def classifier(self, trained: Sequence[Trained]) -> dict[str, Any]:
         """The part of a router's description that chooses."""
         labels: list[str | None] = [*(t.adapter.name for t in trained), None]
         examples: list[tuple[Shown, int, float]] = []
@@ -145,7 +144,6 @@ class Conversations:
         fitted = fit(
             [[float(w in seen) for w in words] for seen, _, _ in examples],
             [there.index(label) for _, label, _ in examples],
-            l2,
             weigh=[weight for _, _, weight in examples],
             standardize=False,
         )
@@ -196,7 +194,7 @@ class Fitted:
 def fit(
     features: Sequence[Sequence[float]],
     classes: Sequence[int],
-    l2: float = 1e-3,
+    l2: float = L2,
     weigh: Sequence[float] | None = None,
     standardize: bool = True,
 ) -> Fitted:

@@ -222,16 +222,12 @@ class Classifier(Route):
     soft: ClassVar[bool] = False
 
     name: Literal["classifier"] = "classifier"
-    examples: int = field(default=256, metadata=number(1))
-    """Most examples per label and source (ours)."""
     others: float = field(default=0.35, metadata=number(0, 1))
     """A weight g becomes g + others (1 - g), so that the other adapters' updates count beside the
     chosen one (ours)."""
-    l2: float = field(default=1e-3, metadata=number(0))
-    """L2 penalty of the logistic regression (ours)."""
 
     def describe(self, trained: Sequence[Trained], seen: RouterData) -> dict[str, Any]:
-        chosen = seen.openings.classifier(trained, self.examples, self.l2)
+        chosen = seen.openings.classifier(trained)
         return {"kind": "classifier", **chosen, "others": self.others, "soft": self.soft}
 
 
@@ -271,7 +267,7 @@ class GateRoute(Classifier):
         return plan.then(MethodPlan(phases=(phase,), needs=(HERE, TUNING)))
 
     def describe(self, trained: Sequence[Trained], seen: RouterData) -> dict[str, Any]:
-        chosen = seen.openings.classifier(trained, self.examples, self.l2, self.warm)
+        chosen = seen.openings.classifier(trained, self.warm)
         more = {"others": self.others, "soft": True, "lock": LOCK}
         return {"kind": "classifier", **chosen, **more}
 
@@ -284,11 +280,9 @@ class TurnRoute(Route):
     name: Literal["turn"] = "turn"
     others: float = field(default=0.35, metadata=number(0, 1))
     """As with the classifier."""
-    l2: float = field(default=1e-3, metadata=number(0))
-    """As with the classifier."""
 
     def describe(self, trained: Sequence[Trained], seen: RouterData) -> dict[str, Any]:
-        chosen = seen.conversations.classifier(trained, self.l2)
+        chosen = seen.conversations.classifier(trained)
         return {"kind": "turns", **chosen, "others": self.others}
 
     def listening(self, seen: RouterData) -> AbstractContextManager[None]:

@@ -33,7 +33,7 @@ _WORTH_WAITING = 16  # shared tokens that make a new row wait a step for another
 _WORTH_MOVING = 24  # a row is moved for a new one if it is longer by at least this many tokens
 
 
-class Guide(Protocol):
+class TokenGuide(Protocol):
     """Which tokens a turn may have: `allowed` (logits [vocab] -> bool [vocab]) is asked before
     each, then `take`."""
 
@@ -56,7 +56,7 @@ class Order:
     seed: int = 0
     temperature: float = 1.0
     max_tokens: int = 96
-    guide: Guide | None = None
+    guide: TokenGuide | None = None
     kept: int | None = None
 
 
@@ -79,7 +79,7 @@ class _Member:
     kept: int | None = None
     temperature: float = 1.0
     limit: int = 0
-    guide: Guide | None = None
+    guide: TokenGuide | None = None
     draws: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)

@@ -31,7 +31,7 @@ from trace_bench.core.lines import Stored
 from trace_bench.core.store import Lines, read_lines
 from trace_bench.core.types import Task, Trajectory
 from trace_bench.play.known import play_missing
-from trace_bench.play.rollouts import Batch, Player
+from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.policies.chat import Chat
 from trace_bench.trainers.grpo import packed, seen
 from trace_bench.trainers.record import exact, paid
@@ -243,7 +243,7 @@ class EpisodePlayer:
             lines.append(line, sync=True)  # verl trains on it next and may save the result
             _answer(ask, trajectory)
 
-        batch = Batch(
+        batch = EpisodeBatch(
             self.spec.acting(iteration, self.folder.parent),
             tuple(ask.task for ask in asks),
             tuple(self.spec.episode_seed(call, ask.index) for ask in asks),
