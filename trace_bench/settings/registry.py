@@ -80,6 +80,7 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "trainer": {
             "local": "trace_bench.trainers.local:local_trainer",
             "verl": "trace_bench.trainers.verl:verl_trainer",
+            "es": "trace_bench.trainers.es:EsTrainer",
         },
         "trainer.algorithm": {
             "grpo": "trace_bench.trainers.algorithms:Algorithm",

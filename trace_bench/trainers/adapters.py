@@ -25,7 +25,7 @@ from trace_bench.core.store import stable_seed, write_bytes, write_text
 from trace_bench.core.types import AdapterRef
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.trainers.record import check_start
-from trace_bench.trainers.settings import Recipe
+from trace_bench.trainers.settings import EsSettings, Recipe
 
 WEIGHTS = "adapter_model.safetensors"
 CONFIG = "adapter_config.json"
@@ -212,7 +212,9 @@ def write_adapter(
 
 
 def begin_with(
-    layers: Mapping[str, LoraLinear] | Mapping[str, Pair], start: AdapterRef, recipe: Recipe
+    layers: Mapping[str, LoraLinear] | Mapping[str, Pair],
+    start: AdapterRef,
+    recipe: Recipe | EsSettings,
 ) -> None:
     """Puts an adapter's weights into freshly drawn layers, which then compute what it computes. If
     it has a smaller rank, or no weights for a layer, the rest stays as drawn, with zeros in B.
