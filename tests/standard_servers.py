@@ -12,8 +12,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sandboxes import chosen, in_sandbox
+
+from trace_bench.sandbox.choose import Sandbox
 
 HERE = Path(__file__).parent / "standards"
 PLACE = os.environ.get("TRACE_BENCH_STANDARDS", "")
@@ -25,6 +29,13 @@ def python_of(sdk: str) -> str:
     if not PLACE or not python.exists():
         pytest.skip(f"needs an interpreter with {sdk} (TRACE_BENCH_STANDARDS; see .ci/standards)")
     return str(python)
+
+
+def suite_of(name: str, **options: Any) -> Any:
+    """A suite in a worker of its SDK's interpreter, by its name and settings. A worker finds what
+    is given as module:attribute in the working folder."""
+    sandbox = Sandbox("process", run="standards", workers=1, deadline=120, start=120)
+    return in_sandbox(chosen(name, **options), sandbox, python=python_of(name))
 
 
 @contextmanager
