@@ -1,6 +1,6 @@
-"""A taskset of the real verifiers (id `vf_shop`): buying the wanted thing is worth 1, among others a
-half of it. The shop's toolset belongs to the episode, the price list to the taskset. Some things
-are bad to buy; `kind` makes a taskset that cannot be played in process, or lies."""
+"""A taskset of the real verifiers (id `vf_shop`): the wanted thing alone is worth 1, among others a
+half. The shop's toolset belongs to the episode, the price list to the taskset. Some things are bad
+to buy; `kind` makes a taskset that cannot be played in process, or lies."""
 
 from __future__ import annotations
 

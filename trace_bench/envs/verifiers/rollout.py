@@ -43,7 +43,8 @@ class Shared:
         await toolset.setup()
         if data is not None:
             await toolset.setup_task(data)
-        server = MCPServer(toolset.server_name or type(toolset).__name__)
+        name = toolset.server_name or type(toolset).__name__
+        server = MCPServer(name, log_level="WARNING")  # a line a score costs milliseconds
         toolset.register(server)
         return toolset.server_name, server, toolset._exit_stack
 
