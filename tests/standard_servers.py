@@ -45,7 +45,7 @@ def server(sdk: str, script: str, *arguments: str, port: int = 0) -> Iterator[in
     command = [python_of(sdk), str(HERE / script), *arguments, str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
-        _wait_for(port, process)
+        wait_for(port, process)
         yield port
     finally:
         process.kill()
@@ -58,7 +58,7 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + 300
     while time.monotonic() < end:
         if process.poll() is not None:
