@@ -7,12 +7,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 import pytest
+from pages import EXAMPLES
 from standard_servers import HERE, free_port, python_of, suite_of, wait_for
 
-from trace_bench.core.chat import read_call
+from trace_bench.core.chat import make_call, read_call
 from trace_bench.core.protocols import performed
 from trace_bench.core.types import Message
 from trace_bench.envs.outward import USER
@@ -24,10 +26,10 @@ SUITE = EmbeddedSuite()
 
 
 @contextmanager
-def served() -> Iterator[int]:
+def served(env: str) -> Iterator[int]:
     port = free_port()
-    command = [sys.executable, "-m", "trace_bench.envs.outward", "openenv", "env=toolsandbox"]
-    process = subprocess.Popen([*command, f"port={port}"], stderr=subprocess.PIPE)
+    command = [sys.executable, "-m", "trace_bench.envs.outward", "openenv", env, f"port={port}"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, cwd=EXAMPLES)
     try:
         wait_for(port, process)
         yield port
@@ -38,7 +40,7 @@ def served() -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    with served() as port:
+    with served("env=toolsandbox") as port:
         yield port
 
 
@@ -82,26 +84,20 @@ def test_the_real_client_plays_our_tasks_and_a_faulty_one_harms_nobody(port: int
     assert said[14] == {"closed": 1009}
 
 
-def test_what_is_served_comes_in_again_as_a_suite(port: int) -> None:
-    url = f"http://127.0.0.1:{port}"
-    suite = suite_of("openenv", url=url, deadline=60.0, steps=60, measured=0)
-    try:
-        assert {split: len(suite.tasks(split)) for split in suite.splits()} == {
-            split: len(SUITE.tasks(split)) for split in SUITE.splits()
-        }
-        task, same = suite.tasks("dev")[0], SUITE.tasks("dev")[0]
-        own = performed(SUITE, same, SUITE.reference(same))[-1].score
-        spoken = [
-            {"role": "assistant", "content": "", "tool_calls": [
-                {"id": "c", "type": "function",
-                 "function": {"name": name, "arguments": json.dumps(arguments)}}]}
-            for name, arguments in actions_of(SUITE.reference(same))
-        ]  # fmt: skip
-        last = performed(suite, task, spoken)[-1]
-        assert own is not None and last.score is not None
-        assert last.score.similarity == own.similarity
-    finally:
-        suite.close()
+def test_what_is_served_comes_in_again_as_a_suite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    own = import_module("desk").Suite()
+    with served("env.factory=desk:Suite") as port:
+        suite = suite_of("openenv", url=f"http://127.0.0.1:{port}", deadline=60.0, measured=0)
+        try:
+            assert suite.variant == "desk-own"
+            task, same = suite.tasks("dev")[3], own.tasks("dev")[3]
+            assert len(suite.tasks("demo")) == 2000
+            calls = [make_call(name, **given) for name, given in actions_of(own.reference(same))]
+            last = performed(suite, task, calls)[-1]
+            assert last.score is not None and last.score.success
+        finally:
+            suite.close()
 
 
 def test_what_cannot_be_served_is_said(capsys: pytest.CaptureFixture[str]) -> None:
