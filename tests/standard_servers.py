@@ -12,8 +12,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sandboxes import chosen, in_sandbox
+
+from trace_bench.sandbox.choose import Sandbox
 
 HERE = Path(__file__).parent / "standards"
 PLACE = os.environ.get("TRACE_BENCH_STANDARDS", "")
@@ -27,6 +31,13 @@ def python_of(sdk: str) -> str:
     return str(python)
 
 
+def suite_of(name: str, **options: Any) -> Any:
+    """A suite in a worker of its SDK's interpreter, by its name and settings. A worker finds what
+    is given as module:attribute in the working folder."""
+    sandbox = Sandbox("process", run="standards", workers=1, deadline=120, start=120)
+    return in_sandbox(chosen(name, **options), sandbox, python=python_of(name))
+
+
 @contextmanager
 def server(sdk: str, script: str, *arguments: str, port: int = 0) -> Iterator[int]:
     """A server of the SDK, by its script; its port is the last argument, and what is given."""
@@ -34,7 +45,7 @@ def server(sdk: str, script: str, *arguments: str, port: int = 0) -> Iterator[in
     command = [python_of(sdk), str(HERE / script), *arguments, str(port)]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
-        _wait_for(port, process)
+        wait_for(port, process)
         yield port
     finally:
         process.kill()
@@ -47,7 +58,7 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
-def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
+def wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + 300
     while time.monotonic() < end:
         if process.poll() is not None:

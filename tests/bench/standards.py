@@ -15,9 +15,9 @@ from typing import Any
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE.parent), str(HERE)]
-from sandboxes import chosen, in_sandbox  # noqa: E402
+from sandboxes import in_sandbox  # noqa: E402
 from standard_servers import HERE as SERVERS  # noqa: E402
-from standard_servers import python_of, server  # noqa: E402
+from standard_servers import python_of, server, suite_of  # noqa: E402
 
 from trace_bench.core.chat import Toolbox, make_call, text_message, tool  # noqa: E402
 from trace_bench.core.protocols import Env, Suite, performed  # noqa: E402
@@ -84,11 +84,6 @@ def measure(name: str, suite: Any, split: str, calls: list[Message], episodes: i
     suite.close()
 
 
-def worker(name: str, **options: Any) -> Any:
-    sandbox = Sandbox("process", run="bench", workers=1, deadline=120, start=120)
-    return in_sandbox(chosen(name, **options), sandbox, python=python_of(name))
-
-
 def inside() -> None:
     os.chdir(HERE)
     part = find("env", EnvSettings("custom", "standards:InsideSuite"))
@@ -100,21 +95,27 @@ def mcp() -> None:
     calls = [make_call("put", thing="key"), make_call("look")]
     mine = {"tasks": "mcp_tasks:tasks", "scorer": "mcp_tasks:score", **TIME}
     with server("mcp", "mcp_box.py", "own") as port:
-        suite = worker("mcp", url=f"http://127.0.0.1:{port}/mcp", **mine)
+        suite = suite_of("mcp", url=f"http://127.0.0.1:{port}/mcp", **mine)
         measure("mcp, by address (a third call scores)", suite, "dev", calls, EPISODES)
-    suite = worker("mcp", command=[python_of("mcp"), "mcp_box.py", "own"], **mine)
+    suite = suite_of("mcp", command=[python_of("mcp"), "mcp_box.py", "own"], **mine)
     measure("mcp, by command (a third call scores)", suite, "dev", calls, 3)
+
+
+def verifiers() -> None:
+    calls = [make_call("prices_list"), make_call("buy", thing="key")]
+    suite = suite_of("verifiers", taskset="vf_shop", splits={"test": {"split": "test"}}, **TIME)
+    measure("verifiers, in process", suite, "test", calls, EPISODES)
 
 
 def shop(name: str) -> None:
     calls = [make_call("prices"), make_call("buy", thing="key")]
     with server(name, f"{name}_shop.py") as port:
-        suite = worker(name, url=f"http://127.0.0.1:{port}", **TIME)
+        suite = suite_of(name, url=f"http://127.0.0.1:{port}", **TIME)
         measure(name, suite, "test", calls, EPISODES)
 
 
 def main() -> None:
-    parts = {"inside": inside, "mcp": mcp}
+    parts = {"inside": inside, "mcp": mcp, "verifiers": verifiers}
     for name in sys.argv[1:] or (*parts, "openenv", "ors"):
         os.chdir(SERVERS)
         parts.get(name, lambda name=name: shop(name))()

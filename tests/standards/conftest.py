@@ -6,21 +6,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from sandboxes import chosen, in_sandbox
-from standard_servers import HERE, python_of
-
-from trace_bench.sandbox.choose import Sandbox
+from standard_servers import HERE, suite_of
 
 
 @pytest.fixture
 def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """make(name, ...): a suite by its name and settings."""
-    monkeypatch.chdir(HERE)  # where a worker finds what is given as module:attribute
+    monkeypatch.chdir(HERE)
     made: list[Any] = []
 
     def suite(name: str, **options: Any) -> Any:
-        sandbox = Sandbox("process", run="standards", workers=1, deadline=120, start=120)
-        made.append(in_sandbox(chosen(name, **options), sandbox, python=python_of(name)))
+        made.append(suite_of(name, **options))
         return made[-1]
 
     yield suite

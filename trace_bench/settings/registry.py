@@ -51,6 +51,7 @@ OWN: Mapping[str, Mapping[str, str]] = MappingProxyType(
             "mcp": "trace_bench.envs.mcp:McpSuite",
             "openenv": "trace_bench.envs.openenv:OpenEnvSuite",
             "ors": "trace_bench.envs.ors:OrsSuite",
+            "verifiers": "trace_bench.envs.verifiers.suite:VerifiersSuite",
             "textworld_express": ("trace_bench.envs.textworld_express:TextWorldExpressSuite"),
             **dict.fromkeys(
                 ("bfcl/all", "bfcl/base", "bfcl/miss_func", "bfcl/miss_param", "bfcl/long_context"),

@@ -52,11 +52,15 @@ class OutsideEnv(Env):
         self._tools: dict[str, Tool] | None = None
 
     @abstractmethod
-    def begin(self, task: Task) -> tuple[str, Sequence[Tool]]:
-        """The task's text, and the tools."""
+    def begin(self, task: Task) -> tuple[str | Sequence[Message], Sequence[Tool]]:
+        """The task's text, or its messages, and the tools."""
 
     @abstractmethod
     def call(self, name: str, arguments: Mapping[str, Any]) -> Answer: ...
+
+    def stopped(self) -> bool:
+        """Whether the world ends the episode after the answers to a message, in `said`."""
+        return False
 
     def ended(self) -> float | None:
         """The reward that comes at the end, of the conversation in `said`, if one does."""
@@ -65,14 +69,13 @@ class OutsideEnv(Env):
     def reset(self, task: Task) -> Step:
         self.close()
         self._rewards, self._calls, self._over = list[float](), 0, False
-        self._late: float | None = None
-        text, tools = self.begin(task)
+        asked, tools = self.begin(task)
         self._tools = {tool["function"]["name"]: tool for tool in tools}
         if len(self._tools) < len(tools):
             refuse("the world has two tools of one name")
-        opening: Message = {"role": "user", "content": text}
-        self.said: list[Message] = [opening]
-        return Step((opening,), tools=tuple(tools))
+        opening = [{"role": "user", "content": asked}] if isinstance(asked, str) else asked
+        self.said: list[Message] = list(opening)
+        return Step(tuple(opening), tools=tuple(tools))
 
     def step(self, action: Message) -> Step:
         if self._tools is None or self._over:
@@ -83,6 +86,7 @@ class OutsideEnv(Env):
         for call in calls:
             answers.append(answer_call(call, self._answer(call)))
             self.said.append(answers[-1])
+        self._over = self._over or (bool(calls) and self.stopped())
         if calls and not self._over and self._calls < self._settings.steps:
             return Step(tuple(answers))
         stop = StopReason.DONE if self._over or not calls else StopReason.TURN_LIMIT

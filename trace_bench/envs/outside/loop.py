@@ -41,6 +41,12 @@ class Loop:
         except Exception as error:
             refuse(described(_first(error)))
 
+    def alive(self) -> bool:
+        """Whether it still runs what it is given: work that blocks its thread cannot be ended."""
+        answered = threading.Event()
+        self._loop.call_soon_threadsafe(answered.set)
+        return answered.wait(1.0)
+
     def hold(self, manager: AbstractAsyncContextManager[T], deadline: float) -> Held[T]:
         """What an asynchronous context manager gives, entered and left in one task, as those of
         network libraries need. Raises EpisodeError as `run` does."""

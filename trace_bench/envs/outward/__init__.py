@@ -2,8 +2,8 @@
 
 Their loops end an episode with the agent's first message without a call, and have no user who
 answers in between. So here the user is reached by a tool, `talk_to_user`, and the agent's last text
-is the message that ends the episode. The score is the suite's own. `trl` and `verifiers` are built
-on this.
+is the message that ends the episode. The score is the suite's own. `trl`, `verifiers` and `openenv`
+are built on this.
 """
 
 from __future__ import annotations
@@ -58,6 +58,10 @@ class OutwardEpisode:
         if self._last.score is not None:
             return self._last.score
         return Score(0.0, False) if self._env is None else self._env.score()
+
+    @property
+    def over(self) -> bool:
+        return self._last.done
 
     def close(self) -> None:
         if self._env is not None:
