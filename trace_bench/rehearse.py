@@ -115,13 +115,15 @@ def _rehearse(settings: Settings, folder: Path) -> list[str]:
             report.say(line)
         if loaded is not None:
             _adapters(report, folder / "run", loaded())
-        for role in models_in_roles(cut.settings):
-            count = asked.get(role, 0)
-            report.say(f"the role {role}: {count} questions answered by a script",
-                       True if count else None)  # fmt: skip
+        for role, count in sorted(asked.items()):
+            report.say(f"the role {role}: {count} questions, answered by a script")
+        if others := sorted(models_in_roles(cut.settings).keys() - asked.keys()):
+            report.say(f"the roles {', '.join(others)}: nothing was asked", None)
     for line in ONLY_A_GPU:
         report.say(line, None)
-    print(f"\nthe rehearsal took {time.monotonic() - began:.0f} s. The run itself (dry_run=true):\n")
+    print(
+        f"\nthe rehearsal took {time.monotonic() - began:.0f} s. The run itself (dry_run=true):\n"
+    )
     print(describe(settings, parts_of(settings))[0])
     return report.failed
 
@@ -240,9 +242,7 @@ def _lines(path: Path) -> list[bytes]:
 # -- what was shown ---------------------------------------------------------------------------
 
 
-def _phases(
-    settings: Settings, report: Report, run: Path, code: int, killed: int | None
-) -> None:
+def _phases(settings: Settings, report: Report, run: Path, code: int, killed: int | None) -> None:
     log = (run.parent / "log.txt").read_text(errors="replace").splitlines()
     if code or not (run / "summary.json").is_file():
         report.say(f"the run ended with exit code {code}: {log[-1] if log else 'it said nothing'}",

@@ -31,8 +31,13 @@ def answer(role: str, body: Mapping[str, Any]) -> str:
         said = sum(m["role"] == "assistant" for m in messages)
         return _REPLIES[said] if said < len(_REPLIES) else f"Thank you. {STOP}"
     if (schema := form.get("schema")) is not None:
-        return json.dumps(_filled(schema, random.Random(_digest(messages)), "\n".join(
-            str(m.get("content") or "") for m in messages)))
+        return json.dumps(
+            _filled(
+                schema,
+                random.Random(_digest(messages)),
+                "\n".join(str(m.get("content") or "") for m in messages),
+            )
+        )
     listed = re.findall(r'^\{"name": .*\}$', question, re.MULTILINE)
     if listed:
         return f"```python\n{_module([json.loads(line) for line in listed])}```"
@@ -116,7 +121,8 @@ def _module(tools: Sequence[Mapping[str, Any]]) -> str:
     }  # fmt: skip
     known = sorted(_properties(tool))
     return (
-        f"import json\nimport random\n\nfrom trace_bench.core.types import Score, Step, StopReason\n\n"
+        "import json\nimport random\n\n"
+        "from trace_bench.core.types import Score, Step, StopReason\n\n"
         f"TOOL = {tool['name']!r}\nKINDS = {kinds!r}\nKNOWN = {known!r}\n{_ENVIRONMENT}"
     )
 
@@ -138,7 +144,7 @@ def _free(tool: Mapping[str, Any]) -> bool:
     return bool(texts) and all(isinstance(s.get("type"), str) for s in needed)
 
 
-_ENVIRONMENT = '''
+_ENVIRONMENT = """
 def make_task(seed):
     rng = random.Random(seed)
     made = {"boolean": lambda: True, "integer": lambda: rng.randrange(100, 1000),
@@ -193,4 +199,4 @@ class Env:
 
     def close(self):
         pass
-'''
+"""

@@ -2,8 +2,8 @@
 rehearsal: its layers in small, its tokenizer and template where they are at hand.
 
 The architecture is read from the model's config.json where `model` is a folder, else taken from the
-family by its name (`trainers.memory.SHAPES`); without a folder the tokenizer is the tiny agent's and
-the template ChatML with the family's form of tool calls."""
+family by its name (`trainers.memory.SHAPES`); without a folder the tokenizer is the tiny agent's,
+whose template is ChatML with calls as Qwen3 writes them."""
 
 from __future__ import annotations
 
@@ -47,20 +47,21 @@ def make(model: str, folder: Path, context: int, seed: int = 0) -> Miniature:
     if shape is None:
         known = ", ".join(SHAPES)
         raise UserError(
-            f"the sizes of {model} are not known: it is no folder with a {CONFIG}, and no family of "
-            f"that name is; known: {known}. Set `model.path` to its folder (the weights are not "
+            f"the sizes of {model} are not known: it is no folder with a {CONFIG}, and of no known "
+            f"family ({known}). Set `model.path` to its folder (the weights are not "
             "needed there), or change `model`."
         )
     at_hand = (own / CONFIG).is_file()
     given = read_object(own / CONFIG) if at_hand else {"model_type": _kind(model, shape)}
-    source = own if at_hand and any(own.glob("tokenizer*")) else MODEL_FOLDER
+    tokens = at_hand and any(own.glob("tokenizer*"))
+    source = own if tokens else MODEL_FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     for name in WITH_TOKENIZER:
         for file in source.glob(name):
             shutil.copy(file, folder)
     ids = read_object(source / CONFIG)
-    words = ids["vocab_size"] if source == MODEL_FOLDER else given["vocab_size"]
-    config = AutoConfig.for_model(**{**given, **_small(shape, given), "vocab_size": words})
+    sizes = {**given, **_small(shape, given), "vocab_size": ids["vocab_size"]}
+    config = AutoConfig.for_model(**sizes)
     config.max_position_embeddings = max(context, 1024)
     config.architectures = None
     config.eos_token_id, config.pad_token_id = ids["eos_token_id"], ids.get("pad_token_id")
@@ -68,7 +69,7 @@ def make(model: str, folder: Path, context: int, seed: int = 0) -> Miniature:
     torch.manual_seed(seed)
     logging.disable_progress_bar()
     AutoModelForCausalLM.from_config(config, dtype=torch.float32).save_pretrained(folder)
-    return Miniature(folder, shape, *_said(config, at_hand, source != MODEL_FOLDER, model))
+    return Miniature(folder, shape, *_said(config, at_hand, tokens, model))
 
 
 def _kind(model: str, shape: Shape) -> str:
@@ -100,10 +101,14 @@ def _small(shape: Shape, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _said(config: Any, at_hand: bool, tokens: bool, model: str) -> tuple[Any, Any]:
-    kind = f"architecture {config.model_type}" + (" with experts" if "moe" in config.model_type else "")
+    kind = f"architecture {config.model_type}" + (
+        " with experts" if "moe" in config.model_type else ""
+    )
     same = [f"{kind}, by {'its config.json' if at_hand else 'the family of its name'}"]
     ends = "tied" if config.tie_word_embeddings else "separate"
-    same.append(f"{ends} embeddings and head, {'its' if tokens else 'fewer'} {config.vocab_size} ids")
+    same.append(
+        f"{ends} embeddings and head, {'its' if tokens else 'fewer'} {config.vocab_size} ids"
+    )
     other = [f"its size and weights ({LAYERS} layers of {HIDDEN}, random)"]
     if tokens:
         same.append("its tokenizer and chat template")

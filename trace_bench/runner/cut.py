@@ -4,8 +4,8 @@ model's place, and addresses of servers that stand in for its own."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ class Cut:
 
 
 def small(settings: Settings, folder: Path) -> Cut:
-    """The settings of a rehearsal in this folder, with model, servers and budget still their own."""
+    """The settings of a rehearsal in this folder; model, servers and budget are still the run's."""
     parts, cut = parts_of(settings), Cut(settings)
     options = {
         group: _within(dict(parts[group].options), MOST[group], LEAST[group])
@@ -95,7 +95,7 @@ def small(settings: Settings, folder: Path) -> Cut:
         trainer={"options": options["trainer"]},
     )
     if settings.agent is not None:
-        cut.replaced.append(f"agent={settings.agent} by the model alone: its adapters do not fit it")
+        cut.replaced.append(f"agent={settings.agent} by the model alone: adapters fit no other")
     return cut
 
 
@@ -132,7 +132,7 @@ def with_servers(cut: Cut, agent: str, players: str) -> None:
             for n, key in enumerate(chosen.declared.addresses)
         }
         own |= dict.fromkeys(chosen.declared.addresses.values())
-        cut.change(policy={"options": {**settings.policy.options, **own, "deadline": 300.0}})
+        cut.change(policy={"options": {**settings.policy.options, **own}})
     roles = {
         name: {**vars(role), "base_url": [f"{players}/{name}/v1"], "key_env": None,
                "concurrency": min(role.concurrency, 4), "retries": 1}
@@ -143,8 +143,8 @@ def with_servers(cut: Cut, agent: str, players: str) -> None:
 
 
 def with_trainer(cut: Cut, check: Callable[[Settings], None], otherwise: str) -> None:
-    """Keeps the trainer where `check` raises no UserError, else takes the one of that name, with the
-    same recipe."""
+    """Keeps the trainer where `check` raises no UserError, else takes the one of that name, with
+    the same recipe."""
     try:
         check(cut.settings)
     except UserError as error:
@@ -174,7 +174,7 @@ def with_sandbox(cut: Cut, folder: Path, otherwise: str) -> None:
 def affordable(cut: Cut, folder: Path) -> int:
     """Lowers the training tasks and the budget to the smallest that the method takes; returns the
     number of rollouts. Raises UserError."""
-    with closing(_suite(cut.settings, folder)) as suite:
+    with _suite(cut.settings, folder) as suite:
         tasks = min(TASKS, len(tasks_of(suite, cut.settings.env.train_split)))
     cut.change(env={"train_tasks": min(tasks, cut.settings.env.train_tasks or tasks)})
     own, budget = cut.settings.budget, min(SMALLEST, cut.settings.budget)
@@ -192,23 +192,21 @@ def affordable(cut: Cut, folder: Path) -> int:
             budget = min(own, 2 * budget)
 
 
-def _suite(settings: Settings, folder: Path) -> Suite:
+@contextmanager
+def _suite(settings: Settings, folder: Path) -> Iterator[Suite]:
     parts = parts_of(settings)
-    roles = make_roles(settings, folder / "opening.jsonl")
-    context = run_context(settings, parts, roles.ask, fingerprint="rehearsal", folder=folder)
-    return make_suite(settings, parts, context, lambda line: None)
+    with closing(make_roles(settings, folder / "opening.jsonl")) as roles:
+        context = run_context(settings, parts, roles.ask, fingerprint="rehearsal", folder=folder)
+        with closing(make_suite(settings, parts, context, lambda line: None)) as suite:
+            yield suite
 
 
 def _open(settings: Settings, folder: Path) -> None:
     """Opens the environment of a held-out task. Raises UserError."""
-    with closing(_suite(settings, folder)) as suite:
+    with _suite(settings, folder) as suite:
         task, env = tasks_of(suite, settings.evaluation.split)[0], make(suite)
         (first,) = step_all(suite, [(env, task)])
         with suppress(Exception):
             close(env)
     if isinstance(first, BaseException):
         raise UserError(f"the environment of {task.id} does not open: {first}")
-
-
-def lines_of(replaced: Sequence[str]) -> list[str]:
-    return [f"  - {line}" for line in replaced]

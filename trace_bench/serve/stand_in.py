@@ -30,7 +30,7 @@ from trace_bench.serve.request import Refused
 from trace_bench.serve.states import States
 
 Script = Callable[[str, Mapping[str, Any]], tuple[int, Any]]
-"""(path, body; {} for GET) -> (status, JSON). Called from many threads."""
+"""(path, body; {} for GET) -> (status, a text or JSON). Called from many threads."""
 WAIT = 300.0  # seconds for a turn, on a machine with other work
 
 
@@ -49,7 +49,7 @@ def answering(script: Script) -> Iterator[str]:
 
         def _answer(self, body: Mapping[str, Any]) -> None:
             status, said = script(self.path, body)
-            data = json.dumps(said).encode()
+            data = (said if isinstance(said, str) else json.dumps(said)).encode()
             with contextlib.suppress(OSError):  # the client has gone
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(data)))

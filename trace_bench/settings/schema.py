@@ -294,8 +294,8 @@ class Settings:
     dry_run: bool = False
     """Print what the run would do and what it needs, and stop."""
     rehearsal: bool = field(default=False, metadata=LATER)
-    """Set by `python -m trace_bench.rehearse`: the scores of the suite's own tasks are drawn by lot,
-    so that groups differ whatever the model can, and no table takes the run."""
+    """Set by `python -m trace_bench.rehearse`: scores of the suite's own tasks are drawn by lot, so
+    that groups differ whatever the model can, and no table takes the run."""
     llm: LLMSettings = LLMSettings()
     """Models or programs in the other roles (user, analyst, generator, reflector, judge, annotator,
     simulator)."""
