@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
@@ -21,9 +22,10 @@ def serve(
     context: int = 1024,
     cpu: bool = True,
     states: bool = False,
+    more: Sequence[str] = ("--enforce-eager",),
 ) -> AbstractContextManager[str]:
     """The base address of a server of `model`; it is stopped at the end. `cpu`: the settings that
-    the CPU build needs. `states`: it shows hidden states and makes no turns."""
-    how = (*(POOLING if states else TURNS), *(CPU if cpu else ()))
+    the CPU build needs, else `more`. `states`: it shows hidden states and makes no turns."""
+    how = (*(POOLING if states else TURNS), *(CPU if cpu else more))
     path = str(PLUGIN) if cpu else ""
     return vllm(model, log, name=name, context=context, how=how, path=path)

