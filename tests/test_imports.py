@@ -29,9 +29,16 @@ LAYERS = (
     {"methods"},
     {"runner"},
     {"serve"},
-    {"show", "sweep", "check", "new", "record", "__main__"},
+    {"show", "sweep", "check", "new", "record", "rehearse", "__main__"},
 )
-COMMANDS = {"__main__", "show", "sweep", "check", "new"}  # python -m trace_bench.NAME, single files
+COMMANDS = {
+    "__main__",
+    "show",
+    "sweep",
+    "check",
+    "new",
+    "rehearse",
+}  # python -m trace_bench.NAME, single files
 OTHER_THINGS = {  # of the same name as a part
     ("runner/report", "base"),  # the row of the base agent
     ("results/records", "base"),  # and its key in a record

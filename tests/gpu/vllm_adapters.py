@@ -15,6 +15,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -82,32 +83,42 @@ def ask(policy: OpenAIPolicy, adapters: list[str | None]) -> tuple[list[TurnRepl
 
 
 def main(model: str) -> int:
-    config = AutoConfig.from_pretrained(model)
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        two = [adapter(folder / n, f"{n}@0001", config, s) for s, n in enumerate(("one", "two"))]
+        two = pair(folder, model)
         with serve(model, folder / "log", name="served", cpu=False) as url:
-            policy = OpenAIPolicy(Endpoint((url,)), "served", capacity=REQUESTS, extra=None)
-            alone, seconds = ask(policy, [None] * REQUESTS)
-            report("base alone", alone, seconds)
-            policy.load(AgentSpec("served", adapters=tuple(two)))
-            names = [None, "one@0001", "two@0001"]
-            mixed, seconds = ask(policy, [names[n // 16 % 3] for n in range(REQUESTS)])
-            report("base and two adapters", mixed, seconds)
-            base = [n for n in range(REQUESTS) if n // 16 % 3 == 0]
-            drift = max(abs(first(mixed[n]) - first(alone[n])) for n in base)
-            texts = {m: [text(mixed[n]) for n in range(i * 16, i * 16 + 16)]
-                     for i, m in enumerate(names)}  # fmt: skip
-            print(f"the base model beside adapters: first log-probability moves by {drift:.4f}")
-            policy.close()
-            left = [m["id"] for m in OpenAIPolicy(
-                Endpoint((url,)), "served", capacity=1, extra=None
-            )._client.ask("/models", None)["data"]]  # fmt: skip
-    assert drift < DRIFT, "adapters leak into the base model's rows"
-    assert texts[None] != texts["one@0001"] != texts["two@0001"], "adapters change nothing"
-    assert left == ["served"], left
-    print("all checks passed")
+            print(adapters_act(url, two, REQUESTS))
     return 0
+
+
+def pair(folder: Path, model: str) -> tuple[AdapterRef, AdapterRef]:
+    """Two random adapters of a model."""
+    config = AutoConfig.from_pretrained(model)
+    return adapter(folder / "one", "one@0001", config, 0), adapter(
+        folder / "two", "two@0001", config, 1
+    )
+
+
+def adapters_act(url: str, two: Sequence[AdapterRef], requests: int) -> str:
+    """Loads them and asks for so many turns; what was found. Raises AssertionError."""
+    policy = OpenAIPolicy(Endpoint((url,)), "served", capacity=requests, extra=None)
+    alone, seconds = ask(policy, [None] * requests)
+    said = [report("base alone", alone, seconds)]
+    policy.load(AgentSpec("served", adapters=tuple(two)))
+    names = [None, *(a.name for a in two)]
+    mixed, seconds = ask(policy, [names[n // 16 % 3] for n in range(requests)])
+    said.append(report("with two adapters", mixed, seconds))
+    base = [n for n in range(requests) if n // 16 % 3 == 0]
+    drift = max(abs(first(mixed[n]) - first(alone[n])) for n in base)
+    texts = [[text(mixed[n]) for n in range(i * 16, i * 16 + 16)] for i in range(3)]
+    policy.close()
+    other = OpenAIPolicy(Endpoint((url,)), "served", capacity=1, extra=None)
+    left = [m["id"] for m in other._client.ask("/models", None)["data"]]
+    other.close()
+    assert drift < DRIFT, f"adapters leak into the base model's rows: {drift:.3f}"
+    assert texts[0] != texts[1] != texts[2] != texts[0], "adapters change nothing"
+    assert left == ["served"], left
+    return f"{'; '.join(said)}; the base model moves by {drift:.4f}"
 
 
 def first(reply: TurnReply) -> float:
@@ -120,9 +131,9 @@ def text(reply: TurnReply) -> str:
     return str(reply.turn.reply["content"])
 
 
-def report(what: str, replies: list[TurnReply], seconds: float) -> None:
+def report(what: str, replies: Sequence[TurnReply], seconds: float) -> str:
     tokens = sum(len(reply.turn.token_ids) for reply in replies if reply.turn)
-    print(f"{what}: {len(replies) / seconds:.1f} requests/s, {tokens / seconds:.0f} tokens/s")
+    return f"{what} {len(replies) / seconds:.1f} requests/s, {tokens / seconds:.0f} tokens/s"
 
 
 if __name__ == "__main__":

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from models import save_model
+from passes import lora_pass, needed, peak, plain_model
 
-from trace_bench.trainers.memory import SHAPES, Shape, shape_of
+from trace_bench.trainers.memory import SHAPES, shape_of
 from trace_bench.trainers.settings import LINEAR
 
 ATTENTION = LINEAR[:4]
@@ -31,35 +30,15 @@ def test_a_name_is_not_taken_for_another() -> None:
     assert SHAPES["Qwen3-30B-A3B"].kv_token == 98304
 
 
-def peak(work: Callable[[], None]) -> int:
-    """Bytes allocated by `work`, at their most."""
-    from torch.profiler import ProfilerActivity, profile
-
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-        work()
-    now = most = 0
-    for event in seen.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            now += event.nbytes()
-            most = max(most, now)
-    return most
-
-
 @pytest.mark.parametrize("targets", [LINEAR, ATTENTION])
 def test_what_a_miniature_allocates_is_within_15_percent(tmp_path, targets) -> None:
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoModelForCausalLM
-
     sizes: dict[str, Any] = {
         "hidden_size": 128,
         "num_hidden_layers": 3,
         "head_dim": 32,
         "intermediate_size": 384,
     }
-    save_model(tmp_path, vocab_size=600, tie_word_embeddings=False, **sizes)
-    plain = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
-    shape = shape_of(str(tmp_path))
-    assert isinstance(shape, Shape)
+    shape, plain = plain_model(tmp_path, **sizes)
     held = sum(p.nbytes for p in plain.parameters())
     assert 2 * shape.parameters == pytest.approx(held, rel=0.15)
     ids = torch.randint(0, 600, (1, 256))
@@ -67,23 +46,9 @@ def test_what_a_miniature_allocates_is_within_15_percent(tmp_path, targets) -> N
         cache = plain(input_ids=ids, use_cache=True).past_key_values
     kept = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
     assert 256 * shape.kv_token == pytest.approx(kept, rel=0.15)
-    how = LoraConfig(r=8, target_modules=list(targets), task_type="CAUSAL_LM")
-    model: Any = get_peft_model(plain, how, autocast_adapter_dtype=False)
-    model.enable_input_require_grads()
-    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    model.train()
-
-    def work() -> None:
-        hidden = model.base_model.model.model(input_ids=ids, use_cache=False)[0]
-        torch.autograd.backward(hidden.sum())
-
-    work()  # whatever is allocated once
-    lora = [p for p in model.parameters() if p.requires_grad]
-    for p in lora:
-        p.grad = None
-    gradients = 2 * shape.lora(8, targets)
+    lora, work = lora_pass(plain, targets, ids)
     found = peak(work)
-    assert shape.activations(256, targets) + gradients == pytest.approx(found, rel=0.15)
+    assert needed(shape, targets, 256) == pytest.approx(found, rel=0.15)
     optimizer = torch.optim.AdamW(lora)
     optimizer.step()
     moments = [v for s in optimizer.state.values() for n, v in s.items() if n != "step"]

@@ -17,6 +17,8 @@ import pytest
 import verl_job as jobs
 
 from trace_bench.core.store import read_lines
+from trace_bench.trainers.settings import VerlSettings
+from trace_bench.trainers.verl.process import COMMAND, REFUSED
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")
@@ -98,6 +100,7 @@ def test_two_nodes_one_of_which_goes_down(cluster: Cluster, tmp_path: Path) -> N
     """Training stops when a node is lost, and says so; with a new node the same command goes on,
     every episode once."""
     lost = cluster.join()
+    refused(cluster, tmp_path)
     folder = tmp_path / "run"
     command = [sys.executable, "-m", "trace_bench", *jobs.CPU, "budget=96", "checkpoints=[]"]
     command += ["trainer.nnodes=2", f"trainer.ray_address={cluster.address}", "evaluation.limit=4"]
@@ -123,6 +126,23 @@ def test_two_nodes_one_of_which_goes_down(cluster: Cluster, tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr[-3000:]
     assert read_lines(folder / "ledger.jsonl")[: len(before)] == before
     assert jobs.once_each(folder) == {f"train/grpo/iter{i:04d}": 32 for i in range(3)}
+
+
+def refused(cluster: Cluster, folder: Path) -> None:
+    """What is missing is named with the machine, before anything is run there."""
+    role = {"by": "endpoint", "base_url": [f"http://127.0.0.1:{free_port()}/v1"], "key_env": "GONE"}
+    job = jobs.spec(
+        trainer=VerlSettings(device="cpu", nnodes=2, ray_address=cluster.address),
+        settings={"llm": {"user": role}},
+        agent=jobs.base(jobs.settings()),
+    )
+    job.write(folder)
+    env = {**os.environ, **cluster.token}
+    done = subprocess.run([*COMMAND, str(folder), "0"], capture_output=True, text=True, env=env)
+    assert done.returncode == REFUSED, done.stderr[-3000:]
+    said = done.stdout.partition("refused: ")[2]
+    assert said.count("the environment variable GONE is not set") == 2
+    assert said.count("does not answer") == 2 and said.startswith("machine 127.0.0.1: ")
 
 
 def test_a_dead_address_is_reported_at_once(tmp_path: Path) -> None:

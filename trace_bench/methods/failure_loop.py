@@ -127,7 +127,7 @@ class FailureLoop(Method):
             )
         run.trainer.plan_training(least, "round1", ())
         training = MethodPlan(
-            phases=(Phase("training", run.budget - looks, most=True),),
+            phases=(Phase("training", run.budget - looks, most=True, trains=True),),
             needs=(GENERATOR, *([GOES_ON] if self.settings.rounds > 1 else [])),
             adapters=self.settings.rounds,
             trains=True,

@@ -89,7 +89,7 @@ def one_training(run: PlannedRun, name: str) -> MethodPlan:
     """The plan of a method that is one training job with the whole budget. UserError when that
     does not pay for an iteration. What the trainer cannot use of the budget stays unspent."""
     return MethodPlan(
-        phases=(Phase("training", run.budget, most=True),),
+        phases=(Phase("training", run.budget, most=True, trains=True),),
         adapters=1,
         trains=True,
         caveat=run.trainer.plan_training(run.budget, name, run.points),

@@ -384,6 +384,8 @@ class _Playing:
         if score is None and failure is None:
             stop = StopReason.ERROR
             failure = Failure(Boundary.ENVIRONMENT, "the environment ended without a score")
+        if score is not None:
+            score = self.player.suites.scored(episode.task, episode.turns, score)
         trajectory = Trajectory(
             task=episode.task.id,
             seed=self.batch.seeds[episode.index],

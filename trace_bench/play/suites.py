@@ -7,9 +7,9 @@ from typing import Any
 
 from trace_bench.core.errors import TraceBenchError, UserError, attempt, unknown
 from trace_bench.core.protocols import Suite
-from trace_bench.core.store import canonical, fingerprint
+from trace_bench.core.store import canonical, fingerprint, stable_seed
 from trace_bench.core.text import described, visible
-from trace_bench.core.types import Task
+from trace_bench.core.types import Score, Task, Turn
 
 GENERATED = "generated/"
 DEMO = "demo"  # the split for demonstrations, of suites that have one
@@ -21,10 +21,13 @@ def generated_key(name: str) -> str:
 
 
 class Suites:
-    """The target suite and others, each added under the key that its tasks have as `env`."""
+    """The target suite and others, each added under the key that its tasks have as `env`. `lots`:
+    the target's scores are drawn by lot (a rehearsal's)."""
 
-    def __init__(self, target: Suite, others: Mapping[str, Suite] | None = None) -> None:
-        self.target = target
+    def __init__(
+        self, target: Suite, others: Mapping[str, Suite] | None = None, lots: bool = False
+    ) -> None:
+        self.target, self._lots = target, lots
         self._others = dict(others or {})
 
     def __iter__(self) -> Iterator[Suite]:
@@ -36,6 +39,13 @@ class Suites:
         if task.env.startswith(GENERATED) and task.env not in self._others:
             raise ValueError(f"the suite {task.env} of task {task.id} is not in use")
         return self._others.get(task.env, self.target)
+
+    def scored(self, task: Task, turns: Sequence[Turn], score: Score) -> Score:
+        """The score of an episode: the environment's, or a lot that follows from what was said."""
+        if not self._lots or task.env in self._others:
+            return score
+        drawn = stable_seed("lots", task.id, [turn.reply for turn in turns]) % 10
+        return Score(1.0 if drawn > 4 else drawn / 10, drawn > 4)
 
     def add(self, key: str, suite: Suite) -> None:
         """Adds a suite for the tasks whose `env` is `key`."""

@@ -133,6 +133,8 @@ def _summary(folder: Path) -> Mapping[str, Any]:
     summary = read_object(path)
     if not summary.get("complete"):
         raise UserError(f"{folder}: not finished")
+    if summary.get("rehearsal"):
+        raise UserError(f"{folder}: a rehearsal, whose scores are drawn by lot, is no result")
     return summary
 
 

@@ -151,7 +151,7 @@ def suites_elsewhere(
     parts = parts_of(checked)
     ask = make_roles(checked, llm).ask
     context = run_context(checked, parts, ask, fingerprint=run, folder=llm.parent)
-    suites = Suites(make_suite(checked, parts, context))
+    suites = Suites(make_suite(checked, parts, context), lots=checked.rehearsal)
     make = generated_suites(checked, context)
     for source in (Source(**s) for s in sources):
         made = make(source.name, source.text, source.given, source.image)

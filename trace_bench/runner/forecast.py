@@ -16,9 +16,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from trace_bench.core.errors import TraceBenchError, UserError, outlasting
-from trace_bench.core.protocols import MethodPlan, Phase, RunContext, ShowsState, Suite, Trainer
+from trace_bench.core.protocols import (
+    MethodPlan,
+    Phase,
+    RunContext,
+    ShowsState,
+    Suite,
+    Trainer,
+    Workload,
+)
 from trace_bench.core.types import Task
 from trace_bench.llm.client import Client, Endpoint, LLMError, check_urls, read_key
+from trace_bench.llm.roles import IN_EPISODES
 from trace_bench.play.suites import tasks_of
 from trace_bench.policies import check_device
 from trace_bench.policies.states import starts
@@ -33,9 +42,11 @@ from trace_bench.runner.plan import (
     plan_of,
     training_tasks,
 )
+from trace_bench.runner.timed import measured
 from trace_bench.settings.identity import model_path, served_name
 from trace_bench.settings.recipes import billions_of, far_off, whose
-from trace_bench.settings.schema import SandboxSettings, Settings
+from trace_bench.settings.schema import TIMED, SandboxSettings, Settings
+from trace_bench.trainers.memory import shape_of
 from trace_bench.trainers.settings import GPU
 
 T = TypeVar("T")
@@ -79,6 +90,7 @@ def describe(settings: Settings, parts: Parts) -> tuple[str, bool]:
         *_requests(f, total),
         "",
         *_machines(f),
+        *_hours(f),
     ]
     f.missing += _servers(settings, parts)
     head = "what keeps it from running here:" if f.missing else "nothing keeps it from running here"
@@ -232,6 +244,7 @@ def _machines(f: Forecast) -> list[str]:
     if not served and not scripted:
         lines += _found(f, lambda: _agent_here(f)) or []
         _found(f, lambda: check_device(f.settings.policy.device))
+    lines += _roles_elsewhere(f)
     if f.plan is not None and f.plan.trains and not scripted:
         if served:
             _found(f, lambda: _weights_here(f))
@@ -240,6 +253,42 @@ def _machines(f: Forecast) -> list[str]:
             lines += needed
             f.missing += [m for m in missing if m not in f.missing]
     return lines or ["no GPU is needed"]
+
+
+def _roles_elsewhere(f: Forecast) -> list[str]:
+    """Servers of roles besides the agent's, one for each model at an address of its own."""
+    agents = set(f.parts["policy"].options.get("base_url") or ())
+    wanted: dict[tuple[str, str], list[str]] = {}
+    for name, role in models_in_roles(f.settings).items():
+        if f.plan is not None and name not in (*f.plan.questions, *IN_EPISODES):
+            continue
+        for url in set(role.base_url or ()) - agents:
+            wanted.setdefault((str(role.model), url), []).append(name)
+    out = []
+    for (model, url), names in sorted(wanted.items()):
+        shape = shape_of(model)
+        gpus = "GPUs as its size wants" if shape is None else _gpus(2 * shape.parameters / 1e9)
+        out.append(f"beside these, serving {model} for {', '.join(sorted(names))} at {url}: {gpus}")
+    return out
+
+
+def _hours(f: Forecast) -> list[str]:
+    """How long it takes: on GPUs by the trainer's estimate; in this process if it is timed."""
+    if f.plan is None or f.trainer is None or f.suite is None:
+        return []
+    acting, suite, plan = f.parts["policy"].declared, f.suite, f.plan
+    if f.settings.dry_run == TIMED and not acting.scripted and not acting.at_servers:
+        context = replace(_context(f), suite=suite)
+        tasks = _found(f, lambda: training_tasks(f.settings, suite)) or ()
+        trainer = f.trainer if plan.trains else None
+        args = (f.settings, f.parts, context, suite, trainer, tasks, f.phases)
+        return _found(f, lambda: measured(*args)) or []
+    typical = f.parts["env"].declared.typical
+    training = sum(p.rollouts for p in f.phases if p.trains)
+    if typical is None or not plan.trains:
+        return []
+    others = sum(p.rollouts for p in f.phases) - training
+    return f.trainer.hours(Workload(max(1, plan.adapters), training, others, typical))
 
 
 def _agent_here(f: Forecast) -> list[str]:
@@ -321,7 +370,7 @@ def _found(f: Forecast, make: Callable[[], T]) -> T | None:
 
 
 def _gpus(gigabytes: float) -> str:
-    return f"{gigabytes:g} GB of weights, {math.ceil(gigabytes / (0.8 * GPU))} GPU(s) of {GPU} GB"
+    return f"{gigabytes:.4g} GB of weights, {math.ceil(gigabytes / (0.8 * GPU))} GPU(s) of {GPU} GB"
 
 
 def _short(count: float) -> str:

@@ -187,7 +187,7 @@ def _execute(
     clock = Clock(folder / TIMING, progress.stage)
     player = Player(
         bench.policy,
-        Suites(bench.suite),
+        Suites(bench.suite, lots=settings.rehearsal),
         settings.policy.max_turns,
         settings.policy.max_tokens,
         Faults(folder / FAULTS),
@@ -288,7 +288,8 @@ def _lab(run: _InProgress, yardstick: Yardstick | None = None) -> RunLab:
         listeners = Listeners(run.metrics, run.progress, run.evaluation.checkpoint)
     else:
         folder = folder / yardstick.name
-        player = replace(player, suites=Suites(bench.suite))  # with generated ones of its own
+        own = Suites(bench.suite, lots=settings.rehearsal)  # with generated ones of its own
+        player = replace(player, suites=own)
         trainer = bench.parts["trainer"].make(bench.context)
         listeners = Listeners(
             Metrics(folder / "metrics.jsonl", Silent(), bench.log), run.progress.aside()

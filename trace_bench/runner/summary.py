@@ -86,6 +86,7 @@ def summarize(bench: Bench, evaluation: Evaluation, lab: RunLab, run: Finished) 
         "model": settings.model.name,
         "parameters": _parameters(settings, parts),
         "experiment": settings.experiment,
+        **({"rehearsal": True} if settings.rehearsal else {}),
         "seed": settings.seed,
         "budget": settings.budget,
         "rollouts": {**lab.ledger.by_purpose(), "evaluation": evaluation.count},

@@ -51,7 +51,8 @@ def identity(settings: Settings, parts: Mapping[str, Part]) -> dict[str, Any]:
         f.name: to_json(getattr(settings, f.name))
         for f in dataclasses.fields(Settings)
         if f.name not in ELSEWHERE and f.name not in PARTS
-    }
+        and (getattr(settings, f.name) != f.default or not f.metadata.get("later"))
+    }  # fmt: skip
     for group in PARTS:
         if group not in ELSEWHERE:
             data[group] = of_part(getattr(settings, group), parts[group])

@@ -291,12 +291,18 @@ class Settings:
     """The parent folder of runs without a run_dir, including those of sweeps."""
     experiment: str | None = None
     """Several of these settings under one name, from the file of that name in experiment/."""
-    dry_run: bool = False
-    """Print what the run would do and what it needs, and stop."""
+    dry_run: Literal["timed"] | bool = False
+    """Print what the run would do and what it needs, and stop; timed: also how long it takes where
+    the model acts in this process, from a few episodes and one update (seconds)."""
+    rehearsal: bool = field(default=False, metadata=LATER)
+    """Set by `python -m trace_bench.rehearse`: scores of the suite's own tasks are drawn by lot, so
+    that groups differ whatever the model can, and no table takes the run."""
     llm: LLMSettings = LLMSettings()
     """Models or programs in the other roles (user, analyst, generator, reflector, judge, annotator,
     simulator)."""
 
+
+TIMED = "timed"  # of dry_run
 
 PARTS: Mapping[str, type[PartSettings]] = {
     "env": EnvSettings,

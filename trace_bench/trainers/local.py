@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -116,6 +117,24 @@ class LocalTrainer(ContinuesAdapters, AssignsAdvantages, FineTunes):
         ]
         lines = [f"{where}: {size:g} GB of weights in this process"]
         return lines, missing if size > GPU else []
+
+    def timed(self, model: str, played: Sequence[Trajectory]) -> float | None:
+        """Of every second one rewarded, so that there is something to learn."""
+        from trace_bench.trainers.grpo import credit
+        from trace_bench.trainers.update import State, restore, update
+
+        size = self.settings.group_size
+        usable = [t for t in played if exact(t)]
+        usable = usable[: len(usable) - len(usable) % size]
+        if not usable or self.settings.algorithm.taught:
+            return None
+        job = TrainingJob("timed", AgentSpec(model), (), len(usable), 0)
+        learner = self.learner(model)
+        optimizer = restore(State("timed"), learner, self.settings, 0)
+        found = credit(usable, [float(n % 2) for n in range(len(usable))], job, self.settings)
+        began = time.perf_counter()
+        update(learner, optimizer, sequences(usable, self.settings), found, self.settings, 0)
+        return (time.perf_counter() - began) / len(usable)
 
     def learner(self, model: str) -> Learner:
         """The base model with LoRA layers, which hold the weights of the last training."""

@@ -91,6 +91,7 @@ SHAPES = {
     "Qwen3-32B": Shape(64, 5120, 64, 8, 128, 25600, QWEN),
     "Qwen3-30B-A3B": Shape(48, 2048, 32, 4, 128, 768, QWEN, experts=128, active=8),
     "Qwen3-Coder-30B-A3B": Shape(48, 2048, 32, 4, 128, 768, QWEN, experts=128, active=8),
+    "SmolLM2-135M": Shape(30, 576, 9, 3, 64, 1536, 49152, tied=True),
     "Qwen2.5-1.5B": Shape(28, 1536, 12, 2, 128, 8960, QWEN, tied=True),
     "Qwen2.5-3B": Shape(36, 2048, 16, 2, 128, 11008, QWEN, tied=True),
     "Qwen2.5-7B": Shape(28, 3584, 28, 4, 128, 18944, 152064),
@@ -111,6 +112,9 @@ def shape_of(model: str) -> Shape | None:
 def _named(model: str) -> Shape | None:
     name = model.rpartition("/")[2].lower()
     found = [key for key in SHAPES if f"{name}-".startswith(f"{key.lower()}-")]
+    short = [key for key in SHAPES if f"{key.lower()}-".startswith(f"{name}-")]
+    if not found and len(short) == 1:  # "smollm2", of which there is one
+        found = short
     return SHAPES[max(found, key=len)] if found else None
 
 

@@ -69,5 +69,6 @@ from trace_bench.core.protocols.training import (
     Tracker,
     Trainer,
     TrainingJob,
+    Workload,
     Yardstick,
 )

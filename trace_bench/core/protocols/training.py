@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeVar
 
-from trace_bench.core.protocols.episodes import Prompt, State, Suite
+from trace_bench.core.protocols.episodes import Prompt, State, Suite, Typical
 from trace_bench.core.types import (
     CHARGED,
     AdapterRef,
@@ -84,6 +84,16 @@ class Trainer:
         lines of text, and what is missing on this machine."""
         return [], []
 
+    def hours(self, work: Workload) -> list[str]:
+        """How long a run with so much work takes on its hardware, as lines with what they assume;
+        none where that is not known beforehand."""
+        return []
+
+    def timed(self, model: str, played: Sequence[Trajectory]) -> float | None:
+        """Seconds that an update takes for each rollout here, measured on these; None where it is
+        not this process that computes it, or none of them can be trained on."""
+        return None
+
 
 class ContinuesAdapters(Trainer):
     """A trainer that trains on from the only adapter of a job's agent: it acts in the first
@@ -144,11 +154,23 @@ class Need:
 
 @dataclass(frozen=True)
 class Phase:
-    """The rollouts of one phase. `most`: the number is an upper bound."""
+    """The rollouts of one phase. `most`: the number is an upper bound; `trains`: they are the
+    trainer's own."""
 
     name: str
     rollouts: int
     most: bool = False
+    trains: bool = False
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a run has before it: trainings, their rollouts, and all others, of typical episodes."""
+
+    trainings: int
+    training: int
+    others: int
+    typical: Typical
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ class Trace(Method):
         )
         plan = reduce(MethodPlan.then, steps)
         if not run.tasks:  # then the number of analysis rollouts is not known either
-            plan = replace(plan, phases=(Phase("training", run.budget, most=True),))
+            plan = replace(plan, phases=(Phase("training", run.budget, most=True, trains=True),))
         return replace(plan, caveat=CAVEAT, yardsticks=self.yardsticks())
 
     def yardsticks(self) -> tuple[Yardstick, ...]:

@@ -47,7 +47,7 @@ class Trained:
 def planned(budget: Budget, left: int) -> MethodPlan:
     """With `left` rollouts after the analysis."""
     most = 1 if budget.settings.joint else budget.capabilities(left)
-    phase = Phase("training", budget.training(left), most=True)
+    phase = Phase("training", budget.training(left), most=True, trains=True)
     return MethodPlan(phases=(phase,), adapters=most, trains=True)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.trainers.settings import VerlSettings
+from trace_bench.trainers.verl.nodes import hub_settings
 from trace_bench.trainers.verl.spec import CPU_ROLLOUT, ESTIMATOR, JOB_VARIABLE, LOSS, JobSpec
 
 AGGREGATE = {
@@ -70,6 +71,7 @@ def environment(spec: JobSpec, folder: Path, start: int = 0) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         "RAY_USAGE_STATS_ENABLED": "0",
     }
+    variables |= hub_settings(spec.agent.model)
     if Path(spec.agent.model).is_dir():
         variables["HF_HUB_OFFLINE"] = "1"  # nothing needs to be downloaded
     if spec.trainer.device == "cpu":

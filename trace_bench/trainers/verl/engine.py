@@ -1,16 +1,19 @@
 """verl's FSDP engine with two additions: a learning rate that falls linearly over a job's
-iterations, as with trainer=local, and the number of optimizer steps that had a gradient; and the
-algorithm's loss (`losses`). verl imports this through `actor_rollout_ref.model.external_lib`; it
-then finds the class for the CPU and for NVIDIA GPUs."""
+iterations, as with trainer=local, and the number of optimizer steps that had a gradient; the
+algorithm's loss (`losses`); and a longer limit for processes that wait for others. verl imports
+this through `actor_rollout_ref.model.external_lib`, before its processes meet; it then finds the
+class for the CPU and for NVIDIA GPUs."""
 
 from __future__ import annotations
 
 import math
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed import distributed_c10d
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
@@ -54,5 +57,16 @@ def register() -> None:
         EngineRegistry.register("language_model", ["fsdp", "fsdp2"], device, vendor)(VerlEngine)
 
 
+def wait_longer() -> None:
+    """Gives processes that wait for one another in this job as long as it may stall, in groups that
+    are made from now on. torch's limit for GPUs is ten minutes, in which the first process may
+    still read 60 GB; verl has a setting for it that it does not read (`nccl_timeout`)."""
+    if (folder := os.environ.get(JOB_VARIABLE)) is None:
+        return
+    limit = timedelta(seconds=read_spec(Path(folder)).trainer.stall)
+    distributed_c10d.default_pg_timeout = distributed_c10d.default_pg_nccl_timeout = limit
+
+
+wait_longer()
 register()
 losses.register()

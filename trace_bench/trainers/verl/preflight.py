@@ -281,8 +281,7 @@ def _training(s: VerlSettings, shape: Shape, context: int) -> tuple[list[str], l
     """Memory of training and its rollouts: GPUs, host and disk."""
     parts, most = _parts(s, shape, context, s.gpus), s.gpu_gb * (1 - s.serving)
     total, weights = sum(parts.values()), 2 * shape.parameters / 1e9
-    cache = (s.gpu_memory * s.gpu_gb * s.tensor_parallel - weights) * 1e9 - OVERHEAD
-    live = max(0, int(cache // (context * shape.kv_token)))
+    live = max(0, int(training_cache(s, shape) // (context * shape.kv_token)))
     replicas = max(1, s.gpus // s.tensor_parallel) * weights
     copies, load = (2 * weights / s.nnodes if s.offload else 0.0), 2 * weights
     kept = 2 * 12 * shape.lora(s.rank, s.target_modules) / 1e9
@@ -324,6 +323,29 @@ def _said(parts: Mapping[str, float]) -> str:
     return ", ".join(f"{name} {size:.1f}" for name, size in parts.items())
 
 
+def training_cache(s: VerlSettings, shape: Shape) -> float:
+    """Bytes for keys and values of one vLLM in training."""
+    return s.tensor_parallel * s.gpu_memory * s.gpu_gb * 1e9 - 2 * shape.parameters - OVERHEAD
+
+
+def server_cache(s: VerlSettings, shape: Shape, gpus: int) -> float:
+    """Bytes for keys and values of the agent's server with so many GPUs."""
+    return gpus * ((s.serving or 0.9) * s.gpu_gb * 1e9 - OVERHEAD) - 2 * shape.parameters
+
+
+def server_gpus(s: VerlSettings, shape: Shape, context: int) -> tuple[int, int, int]:
+    """GPUs of one machine's server: how many it needs, are free and are used."""
+
+    def fits(gpus: int) -> bool:
+        enough = server_cache(s, shape, gpus) >= context * shape.kv_token
+        return enough and shape.heads % gpus == 0
+
+    least = next((n for n in (1, 2, 4, 8) if fits(n)), 8)
+    free = s.gpus if s.serving else (s.node_gpus or s.gpus + least) - s.gpus
+    usable = [n for n in (1, 2, 4, 8) if n <= free and shape.heads % n == 0]
+    return least, free, max(usable, default=0)
+
+
 def _serving(
     s: VerlSettings, shape: Shape, run: RunContext, context: int
 ) -> tuple[list[str], list[str]]:
@@ -331,15 +353,7 @@ def _serving(
     if not run.at_servers:
         return [], []
     share = s.serving or 0.9
-
-    def room(gpus: int) -> float:  # bytes for keys and values
-        return gpus * (share * s.gpu_gb * 1e9 - OVERHEAD) - 2 * shape.parameters
-
-    def fits(gpus: int) -> bool:
-        return room(gpus) >= context * shape.kv_token and shape.heads % gpus == 0
-
-    least = next((n for n in (1, 2, 4, 8) if fits(n)), 8)
-    free = s.gpus if s.serving else (s.node_gpus or s.gpus + least) - s.gpus
+    least, free, gpus = server_gpus(s, shape, context)
     if free < least:
         total = s.node_gpus or s.gpus
         even = (n for n in range(total - least, 0, -1) if _even(s, n))
@@ -348,8 +362,7 @@ def _serving(
             f"trainer.node_gpus={total} leave {max(free, 0)}: lower trainer.gpus to "
             f"{next(even, 1)}, or let both share them (trainer.serving)"
         ]
-    gpus = max(n for n in (1, 2, 4, 8) if n <= free and shape.heads % n == 0)
-    live = int(room(gpus) // (context * shape.kv_token))
+    live = int(server_cache(s, shape, gpus) // (context * shape.kv_token))
     places = range(0 if s.serving else s.gpus, (0 if s.serving else s.gpus) + gpus)
     shared = "the same GPUs" if s.serving else f"{gpus} more"
     return [

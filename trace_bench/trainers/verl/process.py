@@ -21,6 +21,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.verl.arrivals import StepFiles
 from trace_bench.trainers.verl.compose import composed, environment, overrides
+from trace_bench.trainers.verl.nodes import faults
 from trace_bench.trainers.verl.spec import JobSpec, read_spec
 
 COMMAND = (sys.executable, "-m", "trace_bench.trainers.verl.process")
@@ -199,6 +200,14 @@ def main(arguments: list[str]) -> int:
         return REFUSED
     if "--check" in arguments:
         return 0
+    variables = environment(spec, folder, start)
+    if spec.trainer.nnodes > 1 and (found := faults(spec, folder, variables)):
+        print(
+            f"refused: {'; '.join(found)}. Set it there before `ray start`, start the server, or "
+            "change llm.*.base_url, llm.*.key_env or run_dir.",
+            flush=True,
+        )
+        return REFUSED
     from verl.trainer.main_ppo import run_ppo
 
     from trace_bench.trainers.verl.steps import Runner

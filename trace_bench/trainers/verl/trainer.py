@@ -24,6 +24,7 @@ from trace_bench.core.protocols import (
     OnEpisode,
     RunContext,
     TrainingJob,
+    Workload,
 )
 from trace_bench.core.store import read_json, repair, write_json
 from trace_bench.core.text import file_name
@@ -42,6 +43,7 @@ from trace_bench.trainers.record import (
 from trace_bench.trainers.settings import VerlSettings, full_iterations
 from trace_bench.trainers.verl.arrivals import Arrivals, StepFiles, step_of
 from trace_bench.trainers.verl.collector import Collector
+from trace_bench.trainers.verl.hours import hours
 from trace_bench.trainers.verl.job import claim, described, lora, prepare, spec_of, task_of
 from trace_bench.trainers.verl.preflight import machines, preflight
 from trace_bench.trainers.verl.process import Process
@@ -86,6 +88,9 @@ class VerlTrainer(ContinuesAdapters, AssignsAdvantages):
     def machines(self, billions: float | None) -> tuple[list[str], list[str]]:
         """Memory of training, of its rollouts and of the agent's server, by `trainers.memory`."""
         return machines(self.settings, self.context, billions)
+
+    def hours(self, work: Workload) -> list[str]:
+        return hours(self.settings, self.context, work)
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
         """Returns the job's agent with the adapter `<job.name>@<version>`; the agent itself if no

@@ -1,0 +1,74 @@
+"""What every machine of a cluster must have: keys by name, servers, folders, the hub's settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import verl_job as jobs
+from servers.scripted import models, serve
+
+from trace_bench.trainers.verl.compose import environment
+from trace_bench.trainers.verl.nodes import asked, missing
+
+PAPER = ["experiment=paper_tau2", "llm.shared.key_env=MY_KEY"]
+
+
+def test_what_a_machine_lacks_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THERE", "sk-planted")
+    monkeypatch.delenv("GONE", raising=False)
+    with serve(lambda path, body: models("m")) as server:
+        assert missing(["THERE"], [server.url], [str(tmp_path)]) == []
+        gone = server.url
+    found = missing(["THERE", "GONE"], [gone], [str(tmp_path), str(tmp_path / "no")])
+    assert found[0] == "the environment variable GONE is not set"
+    assert found[1].startswith(f"the server {gone} does not answer (")
+    assert found[2] == f"it does not see the folder {tmp_path / 'no'}"
+    assert len(found) == 3 and "sk-planted" not in str(found)
+
+
+def job(**changes: Any) -> Any:
+    from trace_bench.settings.compose import compose
+    from trace_bench.settings.identity import plain
+
+    return jobs.spec(settings=plain(compose(PAPER)), **changes)
+
+
+def test_the_roles_of_episodes_are_asked_for() -> None:
+    names = {role["key_env"] for role in asked(job())}
+    assert names == {"MY_KEY"} and len(asked(job())) == 3  # user, judge and simulator
+    assert asked(jobs.spec()) == []
+
+
+def test_other_machines_have_the_hubs_settings_but_no_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "https://hub.example")
+    monkeypatch.setenv("HF_TOKEN", "hf-planted")
+    monkeypatch.setenv("MY_KEY", "sk-planted")
+    given = environment(job(), tmp_path)
+    assert given["HF_ENDPOINT"] == "https://hub.example" and "planted" not in str(given)
+    model = jobs.base(jobs.settings())  # in a folder: nothing is read from a hub
+    assert "HF_ENDPOINT" not in environment(jobs.spec(agent=model), tmp_path)
+
+
+@pytest.mark.verl
+def test_processes_wait_as_long_as_a_job_may_stall(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("verl", reason="verl is not installed")
+    from torch.distributed import distributed_c10d
+
+    from trace_bench.trainers.settings import VerlSettings
+    from trace_bench.trainers.verl.engine import wait_longer
+    from trace_bench.trainers.verl.spec import JOB_VARIABLE
+
+    for name in ("default_pg_timeout", "default_pg_nccl_timeout"):
+        monkeypatch.setattr(distributed_c10d, name, getattr(distributed_c10d, name))
+    jobs.spec(trainer=VerlSettings(device="cpu", stall=4321.0)).write(tmp_path)
+    monkeypatch.setenv(JOB_VARIABLE, str(tmp_path))
+    wait_longer()
+    for backend in ("gloo", "nccl"):
+        limit = distributed_c10d._get_default_timeout(backend)
+        assert limit.total_seconds() == 4321.0

@@ -1,0 +1,294 @@
+"""Rehearses a run on this machine: its very settings, cut down, with a random miniature of its
+model and servers that stand in for its own. Says what was shown and what only a GPU can show, then
+what the run will need (`dry_run`). The folder is no result, and no table takes it.
+
+python -m trace_bench.rehearse experiment=paper_tau2
+python -m trace_bench.rehearse method=grpo env=toolsandbox model=hf model.path=Qwen3-8B
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+from trace_bench.core.command import command
+from trace_bench.core.errors import UserError
+from trace_bench.core.store import read_if_there, read_json, write_json
+from trace_bench.results.runs import read_run
+from trace_bench.runner.build import models_in_roles, run_context
+from trace_bench.runner.cut import (
+    Cut,
+    affordable,
+    small,
+    with_model,
+    with_sandbox,
+    with_servers,
+    with_trainer,
+)
+from trace_bench.runner.forecast import describe
+from trace_bench.settings.choices import conf_dir
+from trace_bench.settings.compose import compose, take
+from trace_bench.settings.identity import model_path, parts_of, plain, served_name, weights_count
+from trace_bench.settings.schema import Settings, parse
+
+LIMIT = 900.0  # seconds of the whole rehearsal
+SMALL = 5e6  # parameters of a model that is taken as it is
+ONLY_A_GPU = (
+    "memory and speed of the real model, and what it can do",
+    "vLLM's sleep and wake with LoRA in training, and its weights by NCCL or IPC",
+    "the difference between a sampler in bfloat16 and the trainer (trainer.mismatch)",
+    "CUDA graphs and compiled kernels with LoRA",
+)
+
+
+@dataclass
+class Report:
+    """Prints and counts what was shown."""
+
+    failed: list[str] = field(default_factory=list)
+
+    def say(self, what: str, shown: bool | None = True) -> None:
+        """`shown`: None for what was not tried."""
+        mark = {True: "shown", False: "FAILED", None: "not shown"}[shown]
+        print(f"{mark:<10} {what}", flush=True)
+        if shown is False:
+            self.failed.append(what)
+
+
+@command("interrupted")
+def main(argv: Sequence[str]) -> int:
+    """0: all that was tried was shown; 1: something was not; 2: wrong settings, or a package that
+    is missing."""
+    words = list(argv)
+    if words[:1] == ["--run"]:  # in a process of its own, which is killed once
+        from trace_bench.runner.pipeline import run
+
+        return run(parse(read_json(Path(words[1]))))
+    if {"-h", "--help"} & set(words):
+        print(__doc__)
+        return 0
+    more = take(words, "--config-dir") or take(words, "-cd")
+    settings = compose(words, Path(more) if more else None)
+    folder = Path(mkdtemp(prefix="rehearsal_"))
+    os.environ.setdefault("OMP_NUM_THREADS", str(settings.policy.threads))
+    try:
+        failed = _rehearse(settings, folder)
+    except BaseException:
+        print(f"what was left is in {folder}", file=sys.stderr)
+        raise
+    if failed:
+        print(f"\n{len(failed)} of it failed; its files are in {folder}")
+        return 1
+    shutil.rmtree(folder, ignore_errors=True)
+    return 0
+
+
+def _rehearse(settings: Settings, folder: Path) -> list[str]:
+    began, report, cut = time.monotonic(), Report(), small(settings, folder)
+    print("rehearsal: every phase in small; all scores are drawn by lot and mean nothing")
+    model = _model(cut, settings, folder, report)
+    with _servers(cut, model, folder) as (asked, loaded, what):
+        with_sandbox(cut, folder, "process")
+        with_trainer(cut, _usable, "local")
+        budget = affordable(cut, folder)
+        print(f"its run: {budget} rollouts for {settings.budget}, "
+              f"{cut.settings.evaluation.limit} held-out tasks")  # fmt: skip
+        for line in cut.replaced:
+            report.say(line, None)
+        write_json(folder / "settings.json", plain(cut.settings))
+        killed = _run_once(folder, began)
+        code = _run(folder, began)
+        _phases(cut.settings, report, folder / "run", code, killed)
+        for line in what:
+            report.say(line)
+        if loaded is not None:
+            _adapters(report, folder / "run", loaded())
+        for role, count in sorted(asked.items()):
+            report.say(f"the role {role}: {count} questions, answered by a script")
+        if others := sorted(models_in_roles(cut.settings).keys() - asked.keys()):
+            report.say(f"the roles {', '.join(others)}: nothing was asked", None)
+    for line in ONLY_A_GPU:
+        report.say(line, None)
+    print(
+        f"\nthe rehearsal took {time.monotonic() - began:.0f} s. The run itself (dry_run=true):\n"
+    )
+    print(describe(settings, parts_of(settings))[0])
+    return report.failed
+
+
+def _model(cut: Cut, settings: Settings, folder: Path, report: Report) -> str:
+    """The folder of the model that acts: a miniature, or a model that is small enough itself."""
+    parts = parts_of(settings)
+    if parts["policy"].declared.scripted:
+        return ""
+    try:
+        own = model_path(settings, parts)
+    except UserError:  # it has not been fetched; its family is known by its name
+        own = served_name(settings.model)
+    count = weights_count(own)
+    if count is not None and count <= SMALL:
+        report.say(f"the model itself: {own}, {count} parameters")
+        return own
+    from trace_bench.models.miniature import make
+
+    made = make(own, folder / "model", settings.policy.context or 1024, settings.seed)
+    with_model(cut, made.folder)
+    for same in made.same:
+        report.say(f"a miniature with the model's {same}")
+    for other in made.other:
+        report.say(other, None)
+    return str(made.folder)
+
+
+@contextmanager
+def _servers(cut: Cut, model: str, folder: Path) -> Iterator[tuple[dict[str, int], Any, list[str]]]:
+    """Servers in the place of the agent's and the roles'. (questions by role, a function that gives
+    the adapters that were loaded, what was shown)."""
+    from contextlib import ExitStack
+
+    from trace_bench.serve import stand_in
+
+    settings, players, loaded, what = cut.settings, stand_in.Players(), None, list[str]()
+    with ExitStack() as stack:
+        roles = stack.enter_context(stand_in.answering(players))
+        url, name = "", served_name(settings.model)
+        if not parts_of(settings)["policy"].declared.at_servers:
+            pass
+        elif stand_in.VLLM in os.environ:
+            how = [*stand_in.TURNS, *stand_in.CPU]
+            if read_if_there(Path(model) / "config.json").get("num_experts"):
+                how += ["--lora-target-modules", "q_proj", "k_proj", "v_proj", "o_proj"]
+            plugin = str(conf_dir().parent / "tests" / "servers" / "vllm_plugin")
+            context = settings.policy.context or 1024
+            url = stack.enter_context(stand_in.vllm(
+                model, folder / "vllm.log", name=name, context=context, how=how, path=plugin
+            ))  # fmt: skip
+            what.append("a real vLLM on the CPU served the agent")
+            loaded = list
+        else:
+            engine = stand_in.Loading(model, name, settings.policy.batch, settings.policy.context)
+            stack.callback(engine.close)
+            url = f"{stack.enter_context(stand_in.answering(engine))}/v1"
+            loaded = lambda: engine.loaded  # noqa: E731
+            what.append("this project's server in vLLM's place served the agent")
+            cut.replaced.append(f"vLLM by this project's server ({stand_in.VLLM} names none)")
+        with_servers(cut, url, roles)
+        yield players.asked, loaded, what
+
+
+def _usable(settings: Settings) -> None:
+    """Raises UserError for a trainer that cannot work here."""
+    parts = parts_of(settings)
+    parts["trainer"].make(run_context(settings, parts)).preflight(True)
+
+
+# -- the run, once killed and once whole ------------------------------------------------------
+
+
+def _start(folder: Path) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "trace_bench.rehearse", "--run", str(folder / "settings.json")]
+    with (folder / "log.txt").open("ab") as log:
+        return subprocess.Popen(words, stdout=log, stderr=log)
+
+
+def _run_once(folder: Path, began: float) -> int | None:
+    """Starts the run and kills it at its first training rollout, or else its fifth episode;
+    returns how many were there, None if it ended before."""
+    process, run = _start(folder), folder / "run"
+    try:
+        while process.poll() is None and time.monotonic() - began < LIMIT:
+            lines = _lines(run / "ledger.jsonl")
+            if any(b'"training"' in line for line in lines) or len(lines) > 40:
+                process.send_signal(signal.SIGKILL)
+                return len(lines)
+            time.sleep(0.02)
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+    return None
+
+
+def _run(folder: Path, began: float) -> int:
+    """The run, or what is left of it, to its end; its exit code."""
+    process = _start(folder)
+    try:
+        return process.wait(max(1.0, LIMIT - (time.monotonic() - began)))
+    except subprocess.TimeoutExpired:
+        process.terminate()
+        process.wait()
+        raise UserError(
+            f"the rehearsal did not end within {LIMIT:.0f} s; the end of {folder}/log.txt says "
+            "where it is."
+        ) from None
+
+
+def _lines(path: Path) -> list[bytes]:
+    return path.read_bytes().splitlines() if path.is_file() else []
+
+
+# -- what was shown ---------------------------------------------------------------------------
+
+
+def _phases(settings: Settings, report: Report, run: Path, code: int, killed: int | None) -> None:
+    log = (run.parent / "log.txt").read_text(errors="replace").splitlines()
+    if code or not (run / "summary.json").is_file():
+        report.say(f"the run ended with exit code {code}: {log[-1] if log else 'it said nothing'}",
+                   False)  # fmt: skip
+        return
+    summary = read_json(run / "summary.json")
+    ledger = [json.loads(line) for line in _lines(run / "ledger.jsonl")]
+    spent = Counter(line["purpose"] for line in ledger)
+    for purpose, count in spent.items():
+        report.say(f"{purpose}: {count} rollouts")
+    lost = sum(summary["health"]["evaluation"]["lost"].values())
+    report.say(f"evaluation: {summary['rollouts']['evaluation']} episodes, {lost} lost", not lost)
+    report.say(f"the environments in sandbox={settings.sandbox.name}")
+    trained = [m for m in map(json.loads, _lines(run / "metrics.jsonl"))
+               if m.get("phase") == "training" and m.get("steps")]  # fmt: skip
+    label = parts_of(settings)["trainer"].label
+    if spent.get("training"):
+        report.say(
+            f"trainer={label}: {sum(m['steps'] for m in trained)} optimizer steps, adapters "
+            f"{', '.join(summary['adapters']) or 'none'}",
+            bool(trained) and bool(summary["adapters"]),
+        )
+    else:
+        report.say(f"training with trainer={label}: the method ran none", None)
+    report.say("the closing table: " + ", ".join(row["name"] for row in summary["table"]))
+    if killed is None:
+        report.say("kill and resume: it ended before it could be killed", None)
+    else:
+        ids = [json.dumps([line.get(k) for k in ("call", "index", "task", "seed")])
+               for line in ledger]  # fmt: skip
+        report.say(f"killed after {killed} rollouts and resumed; each is in the ledger once",
+                   len(set(ids)) == len(ids))  # fmt: skip
+    try:
+        read_run(run)
+        report.say("no table may take it", False)
+    except UserError:
+        report.say("no table takes it")
+
+
+def _adapters(report: Report, run: Path, loaded: Sequence[str]) -> None:
+    wanted = read_if_there(run / "summary.json").get("adapters") or ()
+    if wanted:
+        there = {name.partition("+")[0] for name in loaded}
+        report.say(f"adapters loaded into the agent's server: {', '.join(wanted)}",
+                   not loaded or set(wanted) <= there)  # fmt: skip
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,212 @@
+"""A run's settings cut down to a rehearsal: every phase once and small, a random miniature in the
+model's place, and addresses of servers that stand in for its own."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import RunContext, Suite
+from trace_bench.play.steps import close, make, step_all
+from trace_bench.play.suites import tasks_of
+from trace_bench.runner.build import make_roles, make_suite, models_in_roles, run_context
+from trace_bench.runner.plan import plan_of
+from trace_bench.settings.identity import parts_of, plain, served_name
+from trace_bench.settings.schema import Settings, parse
+from trace_bench.trainers.settings import Recipe
+
+MOST: Mapping[str, Mapping[str, float]] = {
+    "trainer": {
+        "group_size": 4, "groups": 2, "epochs": 1, "minibatches": 1, "resample": 1, "hinted": 1,
+        "gpus": 2, "nnodes": 1, "tensor_parallel": 1, "sequence_parallel": 1, "workers": 1,
+        "save_every": 1, "restarts": 1, "serving": 0.0, "batch_tokens": 16384,
+    },
+    "method": {
+        "analysis_minimum": 8, "runs": 3, "keep_runs": 2, "minimum_runs": 2, "minimum_support": 1,
+        "coverage": 0.0, "gap": 0.0, "calibration_groups": 2, "calibration_group_size": 4,
+        "calibration_rounds": 1, "generator_rounds": 1, "minimum_training": 8,
+        "synthetic_tasks": 8, "max_capabilities": 2, "band_low": 0.0, "band_std": 0.0,
+    },
+    "policy": {"batch": 8, "max_turns": 4, "max_tokens": 16},
+}  # fmt: skip
+"""What these settings are at most."""
+LEAST: Mapping[str, Mapping[str, float]] = {
+    # At a real model's rate one step of a miniature would change no probability.
+    "trainer": {"learning_rate": 0.01},
+    # Whatever the miniature earns: the calibration is run, and refuses nothing.
+    "method": dict.fromkeys(
+        ("band_high", "band_all_success", "band_all_zero", "band_constant"), 1.0
+    ),
+}
+"""What these settings are at least."""
+HERE: Mapping[str, Any] = {
+    "device": "cpu", "ray_address": None, "node_gpus": None, "offload": False,
+    "flash_attention": False,
+}  # fmt: skip
+"""What these settings of a trainer on GPUs are on this machine."""
+EPISODES, TASKS = 4, 8
+SMALLEST = 48  # rollouts
+
+
+@dataclass
+class Cut:
+    """`settings`: of the rehearsal so far; `replaced`: what takes the place of what, in words."""
+
+    settings: Settings
+    replaced: list[str] = field(default_factory=list)
+
+    def change(self, **groups: Any) -> None:
+        """Changes plain settings: of a group, those that are named."""
+        data = copy.deepcopy(plain(self.settings))
+        for name, value in groups.items():
+            data[name] = {**data[name], **value} if isinstance(value, Mapping) else value
+        self.settings = parse(data)
+
+
+def small(settings: Settings, folder: Path) -> Cut:
+    """The settings of a rehearsal in this folder; model, servers and budget are still the run's."""
+    parts, cut = parts_of(settings), Cut(settings)
+    options = {
+        group: _within(dict(parts[group].options), MOST[group], LEAST[group])
+        for group in ("method", "trainer")
+    }
+    known = parts["trainer"].options
+    options["trainer"] |= {k: v for k, v in HERE.items() if k in known}
+    evaluation = settings.evaluation
+    policy = {k: min(v, getattr(settings.policy, k)) for k, v in MOST["policy"].items()}
+    cut.change(
+        rehearsal=True,
+        dry_run=False,
+        agent=None,
+        run_dir=str(folder / "run"),
+        checkpoints=None if settings.checkpoints is None else [],
+        tracker={"name": "jsonl", "factory": None, "options": {}},
+        evaluation={
+            "limit": min(evaluation.limit or EPISODES, EPISODES),
+            "trials": min(evaluation.trials, 2),
+        },
+        policy={**policy, "device": "cpu"},
+        method={"options": options["method"]},
+        trainer={"options": options["trainer"]},
+    )
+    if settings.agent is not None:
+        cut.replaced.append(f"agent={settings.agent} by the model alone: adapters fit no other")
+    return cut
+
+
+def _within(
+    given: dict[str, Any], most: Mapping[str, float], least: Mapping[str, float]
+) -> dict[str, Any]:
+    """The settings that are numbers, within these limits."""
+    for name, value in given.items():
+        if isinstance(value, Mapping):  # what a name chooses, such as a route
+            given[name] = _within(dict(value), {"examples": 16}, {})
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            kind = type(value)
+            value = min(value, kind(most.get(name, value)))
+            given[name] = max(value, kind(least.get(name, value)))
+    return given
+
+
+def with_model(cut: Cut, folder: Path) -> None:
+    """Puts the miniature in this folder in the model's place, under the model's name."""
+    name = served_name(cut.settings.model)
+    factory = "trace_bench.settings.models:named"
+    model = {"name": name, "factory": factory, "served_as": name, "options": {"path": str(folder)}}
+    cut.change(model=model)
+
+
+def with_servers(cut: Cut, agent: str, players: str) -> None:
+    """Puts these addresses in the place of the agent's servers (`agent`) and of the roles' (one
+    for each at `players`/ROLE/v1); keys stay here."""
+    settings = cut.settings
+    chosen = parts_of(settings)["policy"]
+    if chosen.declared.at_servers:
+        own = {
+            key: [agent] if not n or chosen.options.get(key) else chosen.options.get(key)
+            for n, key in enumerate(chosen.declared.addresses)
+        }
+        own |= dict.fromkeys(chosen.declared.addresses.values())
+        cut.change(policy={"options": {**settings.policy.options, **own}})
+    roles = {
+        name: {**vars(role), "base_url": [f"{players}/{name}/v1"], "key_env": None,
+               "concurrency": min(role.concurrency, 4), "retries": 1}
+        for name, role in models_in_roles(settings).items()
+    }  # fmt: skip
+    data = plain(settings)["llm"]
+    cut.change(llm={name: {**data[name], **role} for name, role in roles.items()})
+
+
+def with_trainer(cut: Cut, check: Callable[[Settings], None], otherwise: str) -> None:
+    """Keeps the trainer where `check` raises no UserError, else takes the one of that name, with
+    the same recipe."""
+    try:
+        check(cut.settings)
+    except UserError as error:
+        chosen = parts_of(cut.settings)["trainer"]
+        recipe = {f.name for f in fields(Recipe)}
+        kept = {k: v for k, v in chosen.options.items() if k in recipe}
+        cut.change(trainer={"name": otherwise, "factory": None, "options": kept})
+        cut.replaced.append(f"trainer={chosen.label} by trainer={otherwise}: {error}")
+
+
+def with_sandbox(cut: Cut, folder: Path, otherwise: str) -> None:
+    """Keeps the sandbox where a task's environment opens in it, else takes the one of that name.
+    Raises UserError where none opens there either."""
+    try:
+        _open(cut.settings, folder)
+        return
+    except UserError as error:
+        if cut.settings.sandbox.name == "inline":
+            raise
+        first = error
+    name = cut.settings.sandbox.name
+    cut.change(sandbox={"name": otherwise, "allow_untrusted": True})
+    _open(cut.settings, folder)
+    cut.replaced.append(f"sandbox={name} by sandbox={otherwise}: {first}")
+
+
+def affordable(cut: Cut, folder: Path) -> int:
+    """Lowers the training tasks and the budget to the smallest that the method takes; returns the
+    number of rollouts. Raises UserError."""
+    with _suite(cut.settings, folder) as suite:
+        tasks = min(TASKS, len(tasks_of(suite, cut.settings.env.train_split)))
+    cut.change(env={"train_tasks": min(tasks, cut.settings.env.train_tasks or tasks)})
+    own, budget = cut.settings.budget, min(SMALLEST, cut.settings.budget)
+    while True:
+        cut.change(budget=budget)
+        try:
+            parts = parts_of(cut.settings)
+            context = run_context(cut.settings, parts)
+            trainer = parts["trainer"].make(context)
+            plan_of(cut.settings, parts["method"].make(RunContext()), trainer, tasks)
+            return budget
+        except UserError:
+            if budget >= own:
+                raise
+            budget = min(own, 2 * budget)
+
+
+@contextmanager
+def _suite(settings: Settings, folder: Path) -> Iterator[Suite]:
+    parts = parts_of(settings)
+    with closing(make_roles(settings, folder / "opening.jsonl")) as roles:
+        context = run_context(settings, parts, roles.ask, fingerprint="rehearsal", folder=folder)
+        with closing(make_suite(settings, parts, context, lambda line: None)) as suite:
+            yield suite
+
+
+def _open(settings: Settings, folder: Path) -> None:
+    """Opens the environment of a held-out task. Raises UserError."""
+    with _suite(settings, folder) as suite:
+        task, env = tasks_of(suite, settings.evaluation.split)[0], make(suite)
+        (first,) = step_all(suite, [(env, task)])
+        with suppress(Exception):
+            close(env)
+    if isinstance(first, BaseException):
+        raise UserError(f"the environment of {task.id} does not open: {first}")

