@@ -46,7 +46,8 @@ class Recipe:
     alpha: float = field(default=32.0, metadata=number(0))
     """Updates are scaled by alpha / rank."""
     target_modules: tuple[str, ...] = LINEAR
-    """The layers that have an adapter."""
+    """The linear layers that have an adapter. Of a mixture of experts those of attention: the
+    experts of a layer are one parameter in transformers 5, which LoRA on layers does not reach."""
     epochs: int = field(default=2, metadata=number(1))
     """Passes over the rollouts of one iteration."""
     minibatches: int = field(default=1, metadata=number(1))
