@@ -35,9 +35,11 @@ def serve(
     context: int = 1024,
     cpu: bool = True,
     states: bool = False,
+    more: tuple[str, ...] = (),
 ) -> Iterator[str]:
     """The base address of a server of `model`; it is stopped at the end. `cpu`: the settings that
-    the CPU build needs. `states`: it shows hidden states and makes no turns."""
+    the CPU build needs. `states`: it shows hidden states and makes no turns. `more`: of its
+    settings."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -48,6 +50,7 @@ def serve(
         *("--max-model-len", str(context)),
         *(POOLING if states else TURNS),
         *(CPU if cpu else ()),
+        *more,
         "--enforce-eager",
     ]
     env = {

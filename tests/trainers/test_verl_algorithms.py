@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import verl_job as jobs
+from models import save_mixture
 
 from trace_bench.methods.making import Mix, draw
 from trace_bench.trainers.algorithms import Algorithm, Batch, Episodes, divergence, importance
@@ -145,8 +146,11 @@ def test_divergence_and_truncated_weights(verl: Any) -> None:
     [("gspo",), ("gigpo", "trainer.algorithm.kl=0.01", "trainer.algorithm.truncate=2")],
     ids=lambda chosen: chosen[0],
 )
-def test_a_job_by_verl(chosen: tuple[str, ...], tmp_path: Path) -> None:
+def test_a_job_by_verl_of_a_mixture_of_experts(chosen: tuple[str, ...], tmp_path: Path) -> None:
+    """With untied embeddings, on two ranks; the experts have no adapter."""
     name, *more = chosen
+    more += ["model=hf", f"model.path={save_mixture(tmp_path / 'model')}", "trainer.gpus=2"]
+    more += ["trainer.target_modules=[q_proj,k_proj,v_proj,o_proj]"]
     settings = jobs.settings("budget=64", f"trainer.algorithm={name}", *more)
     tasks = draw(jobs.suite_of(settings), "converts_values", 16, Mix(0.2), 1, "train")
     lab = jobs.make_lab(tmp_path, settings)
@@ -157,3 +161,4 @@ def test_a_job_by_verl(chosen: tuple[str, ...], tmp_path: Path) -> None:
     found = jobs.metrics(tmp_path)
     assert any(line["steps"] for line in found)
     assert all(line["grad_norm"] > 0 for line in found if line["steps"])
+    assert max(line["logprob_difference_mean"] for line in found) < 1e-5

@@ -12,6 +12,9 @@ from trace_bench.trainers.algorithms import Algorithm
 
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
+FUSED = {"qkv_proj": LINEAR[:3], "gate_up_proj": LINEAR[4:6]}
+"""vLLM's names for layers that it computes as one."""
+
 GPU = 80  # assumed GB of memory per GPU, for estimates
 
 
@@ -79,6 +82,13 @@ class Recipe:
                 f"trainer.hinted={self.hinted} of trainer.group_size={self.group_size} rollouts: "
                 "at least one runs without a hint. Lower `trainer.hinted`."
             )
+
+    @property
+    def served_modules(self) -> list[str]:
+        """The layers of an adapter as vLLM is told them, which else makes room for adapters in all
+        layers: those of a mixture's experts are slow on GPUs and end a server on a CPU."""
+        fused = [name for name, parts in FUSED.items() if set(parts) & set(self.target_modules)]
+        return [*self.target_modules, *fused]
 
     @property
     def by(self) -> str:
