@@ -89,6 +89,40 @@ def save_model(folder: Path, kind: str = "qwen3", seed: int = 0, **changes: Any)
     return folder
 
 
+def save_mixture(folder: Path, seed: int = 0, noise: float = 0.1) -> Path:
+    """The tiny agent as a mixture of experts with untied embeddings (Qwen3-MoE, 3.1M parameters, 2
+    of 4 experts for a token). Each expert is the agent's MLP (sparse upcycling, Komatsuzaki et al.
+    2022, arXiv 2212.05055) and noise of that share of its size, so that the mixture still acts."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3MoeConfig
+
+    from trace_bench.tiny import MODEL_FOLDER
+
+    dense: Any = AutoModelForCausalLM.from_pretrained(MODEL_FOLDER, dtype=torch.float32)
+    sizes = dense.config.to_diff_dict() | {"tie_word_embeddings": False, "norm_topk_prob": True}
+    sizes |= {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 384}
+    del sizes["model_type"], sizes["architectures"]
+    torch.manual_seed(seed)
+    model: Any = AutoModelForCausalLM.from_config(Qwen3MoeConfig(**sizes), dtype=torch.float32)
+    weights = dense.state_dict()
+    with torch.no_grad():
+        for name, value in model.state_dict().items():
+            if name in weights:
+                value.copy_(weights[name])
+        head = model.lm_head.weight
+        head.add_(noise * float(head.std()) * torch.randn_like(head))
+        for layer, plain in zip(model.model.layers, dense.model.layers, strict=True):
+            mlp, experts = plain.mlp, layer.mlp.experts
+            both = torch.cat([mlp.gate_proj.weight, mlp.up_proj.weight])
+            experts.gate_up_proj.normal_(0, noise * float(both.std())).add_(both)
+            down = mlp.down_proj.weight
+            experts.down_proj.normal_(0, noise * float(down.std())).add_(down)
+            layer.mlp.gate.weight.normal_(0, 0.5)
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(MODEL_FOLDER).save_pretrained(folder)
+    return folder
+
+
 def save_adapter(
     model_folder: Path, folder: Path, seed: int = 1, rank: int = 4, scale: float = 0.15
 ) -> Path:

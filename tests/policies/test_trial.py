@@ -56,10 +56,11 @@ def answering(answer: Answer | Callable[[dict[str, Any]], Answer], owner: str = 
         (Answer({"choices": []}), r"no chat completion.*`policy\.base_url`"),
         (Answer({"choices": [{}]}), r"KeyError: 'message'.*`policy\.base_url`"),
         (Answer({"error": "no model m"}, 404), r"does not serve the model 'm'.*`model\.name`"),
-        (Answer({"error": {"message": NO_PARSER}}, 400), r"requires --enable-auto.*policy\.extra"),
+        (Answer({"error": {"message": NO_PARSER}}, 400), r"without a parser .*policy\.parse=tok"),
+        (Answer({"error": "seed"}, 400), r"refuses this request: .*`policy\.extra`"),
         (Answer({"error": {"message": LONG}}, 400), r"no room .*context length is 20 tokens\. How"),
     ],
-    ids=["401", "500", "reset", "html", "empty", "no-message", "404", "400", "context"],
+    ids=["401", "500", "reset", "html", "empty", "no-message", "404", "parser", "400", "context"],
 )
 def test_what_would_fail_every_episode_is_reported_at_once(answer: Answer, said: str) -> None:
     with answering(answer) as server, pytest.raises(UserError, match=said) as caught:

@@ -25,7 +25,8 @@ def serve(
     more: Sequence[str] = ("--enforce-eager",),
 ) -> AbstractContextManager[str]:
     """The base address of a server of `model`; it is stopped at the end. `cpu`: the settings that
-    the CPU build needs, else `more`. `states`: it shows hidden states and makes no turns."""
-    how = (*(POOLING if states else TURNS), *(CPU if cpu else more))
+    the CPU build needs. `states`: it shows hidden states and makes no turns. `more`: of its
+    settings."""
+    how = (*(POOLING if states else TURNS), *(CPU if cpu else ()), *more)
     path = str(PLUGIN) if cpu else ""
     return vllm(model, log, name=name, context=context, how=how, path=path)

@@ -69,6 +69,8 @@ def test_the_shipped_layouts_fit(name: str) -> None:
     assert not cannot
     places, size = ("0", 1) if name == "verl_8b" else ("4,5,6,7", 4)
     assert f"CUDA_VISIBLE_DEVICES={places} python -m vllm" in said
+    told = "q_proj k_proj v_proj o_proj " + ("gate_proj" if name == "verl_8b" else "qkv_proj --")
+    assert f"--max-lora-rank 16 --lora-target-modules {told}" in said
     assert f"--tensor-parallel-size {size} " in said and "a GPU in training: " in said
     assert "host memory of a machine: " in said and "disk: " in said
 

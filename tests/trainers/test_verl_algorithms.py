@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import verl_job as jobs
+from models import save_mixture
 
 from trace_bench.methods.making import Mix, draw
 from trace_bench.trainers.algorithms import Algorithm, Batch, Episodes, divergence, importance
@@ -140,12 +141,15 @@ def test_divergence_and_truncated_weights(verl: Any) -> None:
         torch.testing.assert_close(ours * mask, weights * mask, rtol=0.0, atol=1e-6)
 
 
-def test_a_job_by_verl(tmp_path: Path) -> None:
-    """Another loss than verl's default, the divergence and truncated weights, and logits that are
-    never whole (as on GPUs: verl's fused kernels, here by torch), in two processes."""
+def test_a_job_by_verl_of_a_mixture_of_experts(tmp_path: Path) -> None:
+    """Untied embeddings and experts, which have no adapter; another loss than verl's default, the
+    divergence and truncated weights; logits that are never whole (as on GPUs: verl's fused kernels,
+    here by torch); two processes."""
     fused = 'trainer.verl=["actor_rollout_ref.model.use_fused_kernels=true"]'
-    more = ["trainer.algorithm.kl=0.01", "trainer.algorithm.truncate=2"]
-    settings = jobs.settings("budget=64", "trainer.gpus=2", "trainer.algorithm=gspo", *more, fused)
+    more = ["trainer.algorithm.kl=0.01", "trainer.algorithm.truncate=2", fused]
+    more += ["model=hf", f"model.path={save_mixture(tmp_path / 'model')}", "trainer.gpus=2"]
+    more += ["trainer.target_modules=[q_proj,k_proj,v_proj,o_proj]"]
+    settings = jobs.settings("budget=64", "trainer.algorithm=gspo", *more)
     tasks = draw(jobs.suite_of(settings), "converts_values", 16, Mix(0.2), 1, "train")
     lab = jobs.make_lab(tmp_path, settings)
     agent = lab.trainer.train(jobs.job("small", settings, tasks), lab)

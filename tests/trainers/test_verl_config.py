@@ -40,6 +40,8 @@ def test_the_papers_experiments(name: str, tmp_path: Path) -> None:
     assert (rollout.name, rollout.n, rollout.max_model_len) == ("vllm", 16, 32000)
     assert rollout.layered_summon and rollout.load_format == "safetensors"
     assert rollout.tensor_model_parallel_size == 2
+    told = rollout.engine_kwargs.vllm.lora_target_modules
+    assert list(told) == [*model.target_modules, "qkv_proj"], "not the experts"
     assert (actor.clip_ratio_low, actor.clip_ratio_high) == (0.2, 0.2)
     assert not actor.use_kl_loss and not config.algorithm.use_kl_in_reward
     assert actor.loss_agg_mode == "seq-mean-token-mean" and actor.ppo_epochs == 1

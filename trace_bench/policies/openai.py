@@ -443,6 +443,11 @@ class OpenAIPolicy(RanksLabels):
         return kept if anew else None, prompt, tuple(sampled), known
 
 
+def template_options(thinking: bool | None) -> dict[str, dict[str, bool]]:
+    """What a request says to the template of vLLM's model; None: nothing."""
+    return {} if thinking is None else {"chat_template_kwargs": {"enable_thinking": thinking}}
+
+
 def served(settings: OpenAISettings, run: RunContext) -> OpenAIPolicy:
     """`policy=openai`: sends requests to servers."""
     endpoint = Endpoint(
@@ -453,9 +458,8 @@ def served(settings: OpenAISettings, run: RunContext) -> OpenAIPolicy:
         concurrency=run.batch,
     )
     extra = check_extra(settings.extra, "policy.extra")
-    if run.thinking is not None:
-        own = {"enable_thinking": run.thinking, **extra.get("chat_template_kwargs", {})}
-        extra = {**extra, "chat_template_kwargs": own}
+    for key, own in template_options(run.thinking).items():
+        extra = {**extra, key: {**own, **extra.get(key, {})}}
     chat, keep = None, run.thoughts == "keep"
     if keep and settings.parse != "tokens":
         raise UserError(

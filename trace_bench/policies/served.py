@@ -292,7 +292,7 @@ def _turn(url: str, model: str, ask: Callable[[], Turn]) -> Turn:
             "a longer context (vLLM: --max-model-len), or lower `policy.max_tokens`."
         ) from error
     except LLMError as error:
-        remedy = _remedy(error.status, model)
+        remedy = _remedy(error.status, model, str(error))
         raise UserError(f"the server {url} gives no turn: {error}. {remedy}") from error
     except Unreadable as error:
         raise UserError(
@@ -301,8 +301,16 @@ def _turn(url: str, model: str, ask: Callable[[], Turn]) -> Turn:
         ) from error
 
 
-def _remedy(status: int | None, model: str) -> str:
-    """What to do about a request that failed; `status`: of the answer, None without one."""
+def _remedy(status: int | None, model: str, said: str) -> str:
+    """What to do about a request that failed; `status`: of the answer, None without one; `said`:
+    the server's words."""
+    if "--tool-call-parser" in said:  # vLLM's
+        return (
+            "It was started without a parser of tool calls. Start it with "
+            "--enable-auto-tool-choice --tool-call-parser and the one for what the model writes "
+            "(hermes, qwen3_coder, llama3_json, mistral; docs/models.md), or set "
+            "policy.parse=tokens, which needs none."
+        )
     if status in (401, 403):
         return "Change its key (`policy.key_env`)."
     if status == 404:
@@ -313,7 +321,6 @@ def _remedy(status: int | None, model: str) -> str:
     if status is not None and status >= 400:
         return (
             "It refuses this request: change what it is asked for (`policy.extra`, "
-            "`policy.max_tokens`), or how it is started (vLLM takes tools with "
-            "--enable-auto-tool-choice and --tool-call-parser, or policy.parse=tokens)."
+            "`policy.max_tokens`), or how it is started."
         )
     return "See its log, change `policy.base_url`, or raise `policy.deadline`."

@@ -15,18 +15,19 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from trace_bench.core.beginning import read_beginning
 from trace_bench.core.checked import build
 from trace_bench.core.command import command
 from trace_bench.core.command import parser as parser_of
 from trace_bench.core.errors import UserError
-from trace_bench.core.run_files import AGENT
+from trace_bench.core.run_files import AGENT, CONFIG
 from trace_bench.core.types import AgentSpec
+from trace_bench.core.yaml_file import read_settings
 from trace_bench.policies.routing.merge import beside
 from trace_bench.serve.request import Model, ServeSettings
 
@@ -45,6 +46,14 @@ _HELP = {
     "patience": "seconds that a client may take for a head, for a body, for a part of an answer",
     "grace": "seconds for answers under way when it is stopped",
 }
+
+
+@dataclass(frozen=True)
+class Thinking:
+    """How the agent thought in its run: settings of `policy`."""
+
+    thinking: bool | None = None
+    thoughts: Literal["own", "keep"] = "own"
 
 
 @command()
@@ -121,6 +130,16 @@ def agent_at(run: str) -> AgentSpec:
     return read_beginning(run).agent
 
 
+def thinking_of(run: str) -> Thinking:
+    """By the settings of the run; the defaults for what is no run."""
+    place = Path(run)
+    config = (place.parent if place.is_file() else place) / CONFIG
+    found = read_settings(config).get("policy") if config.is_file() else None
+    given = found if isinstance(found, dict) else {}
+    own = {f.name: given[f.name] for f in fields(Thinking) if f.name in given}
+    return build(Thinking, own, "policy")
+
+
 @contextmanager
 def sums_of(agent: AgentSpec, run: Path) -> Iterator[Path | None]:
     """Where sums of the agent's adapters are written: beside them (None) if that is in the run's
@@ -156,6 +175,7 @@ def _local(
         context=given.context,
         threads=given.threads,
         device=given.device,
+        **vars(thinking_of(given.run)),
     )
     answerer = Local(LocalEngine(policy, agent, settings.tokens, sums))
     return answerer, States(policy) if given.states else None
@@ -175,11 +195,18 @@ def _forward(
         concurrency=settings.requests,
     )
     name = given.backend_model or Path(agent.model).name
-    states = _states(given, agent, endpoint)
-    return Forward(endpoint, name, agent, settings.tokens, sums, states), None
+    how = thinking_of(given.run)
+    if how.thoughts == "keep":
+        _log(
+            "policy.thoughts=keep in the run: clients send no thoughts back, so none are kept here"
+        )
+    states = _states(given, agent, endpoint, how.thinking)
+    return Forward(endpoint, name, agent, settings.tokens, sums, states, how.thinking), None
 
 
-def _states(given: argparse.Namespace, agent: AgentSpec, like: Endpoint) -> StateServers | None:
+def _states(
+    given: argparse.Namespace, agent: AgentSpec, like: Endpoint, thinking: bool | None
+) -> StateServers | None:
     """What shows states to the router, if there is an address."""
     if given.states_url is None:
         return None
@@ -191,7 +218,8 @@ def _states(given: argparse.Namespace, agent: AgentSpec, like: Endpoint) -> Stat
     name = given.backend_model or Path(agent.model).name
     where = ("--states-url", "--states-key-env")
     servers = states_at((given.states_url,), given.states_key_env, like, where)
-    return StateServers(servers, name, Chat(load_tokenizer(model), model), model, given.context)
+    chat = Chat(load_tokenizer(model), model, thinking)
+    return StateServers(servers, name, chat, model, given.context)
 
 
 def _check_states(given: argparse.Namespace) -> None:

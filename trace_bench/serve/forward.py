@@ -21,7 +21,7 @@ from trace_bench.core.text import without_surrogates
 from trace_bench.core.types import AgentSpec
 from trace_bench.llm.client import BODY, CONNECT, Endpoint, LLMError, Secret, decompressed
 from trace_bench.play.steps import with_guidance
-from trace_bench.policies.openai import CHAT, OpenAIPolicy
+from trace_bench.policies.openai import CHAT, OpenAIPolicy, template_options
 from trace_bench.policies.routing.merge import MergedSums, Mixture
 from trace_bench.policies.routing.router import make_router
 from trace_bench.policies.states import StateServers, StatesPolicy
@@ -38,7 +38,8 @@ _DEFAULTS = {f.name: f.default for f in fields(ChatRequest) if f.default is not 
 class Forward:
     """`app.Answerer`. Loads the agent's adapters into the server; raises UserError if it does
     not answer, does not have the model or does not use an adapter. `sums`: where sums of adapters
-    are written (see `merge`); `states`: what shows hidden states to a router that reads them."""
+    are written (see `merge`); `states`: what shows hidden states to a router that reads them;
+    `thinking`: whether the model is to think (None: as its template does)."""
 
     def __init__(
         self,
@@ -48,9 +49,11 @@ class Forward:
         most: int,
         sums: Path | None = None,
         states: StateServers | None = None,
+        thinking: bool | None = None,
     ) -> None:
+        self._extra = template_options(thinking)
         self._agent, self._most, self._url = agent, most, endpoint.urls[0].rstrip("/")
-        how: dict[str, Any] = {"capacity": endpoint.concurrency, "extra": None}
+        how: dict[str, Any] = {"capacity": endpoint.concurrency, "extra": self._extra}
         self._policy = (
             OpenAIPolicy(endpoint, model, **how)
             if states is None
@@ -135,6 +138,7 @@ class Forward:
             "messages": self._policy.servers.readable(guided),
             "temperature": ask.temperature,
             "max_tokens": ask.most or self._most,
+            **self._extra,
         }
         for name in PASSED:
             if (value := getattr(ask, name)) != _DEFAULTS[name]:

@@ -97,14 +97,17 @@ def _drawn(rank: int, width: int, seed: int) -> Tensor:
 
 def targeted(model: nn.Module, targets: Iterable[str]) -> dict[str, nn.Linear]:
     """The linear layers whose name ends in one of `targets`. Raises UserError for a target that
-    matches no layer."""
+    matches no layer, as those of a mixture's experts do not: transformers keeps the experts of a
+    layer as one parameter."""
     linear = {n: m for n, m in model.named_modules() if isinstance(m, nn.Linear)}
     kinds = {name.rpartition(".")[2] for name in linear} - {"lm_head"}
     wanted = set(targets)
-    if missing := sorted(wanted - kinds):
-        raise unknown("LoRA target", ", ".join(missing), sorted(kinds), "trainer.target_modules")
-    if not wanted:
-        raise unknown("LoRA target", "nothing", sorted(kinds), "trainer.target_modules")
+    missing = sorted(wanted - kinds)
+    if missing or not wanted:
+        mixed = any(".experts." in name for name, _ in model.named_parameters())
+        why = " (the experts of a layer are one parameter, which has no adapter)" if mixed else ""
+        given = (", ".join(missing) or "nothing") + why
+        raise unknown("LoRA target", given, sorted(kinds), "trainer.target_modules")
     return {n: m for n, m in linear.items() if n.rpartition(".")[2] in wanted}
 
 

@@ -119,7 +119,8 @@ def _named(model: str) -> Shape | None:
 
 
 def _read(c: dict[str, Any]) -> Shape:
-    heads, experts = c["num_attention_heads"], c.get("num_experts") or 0
+    heads = c["num_attention_heads"]
+    experts = c.get("num_experts") or c.get("num_local_experts") or 0  # transformers 5 writes these
     return Shape(
         c["num_hidden_layers"],
         c["hidden_size"],

@@ -12,6 +12,9 @@ from trace_bench.trainers.algorithms import Algorithm
 
 LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
+FUSED = {"qkv_proj": LINEAR[:3], "gate_up_proj": LINEAR[4:6]}
+"""vLLM's names for layers that it computes as one."""
+
 GPU = 80  # assumed GB of memory per GPU, for estimates
 
 
@@ -46,7 +49,8 @@ class Recipe:
     alpha: float = field(default=32.0, metadata=number(0))
     """Updates are scaled by alpha / rank."""
     target_modules: tuple[str, ...] = LINEAR
-    """The layers that have an adapter."""
+    """The linear layers that have an adapter. Of a mixture of experts those of attention: the
+    experts of a layer are one parameter in transformers 5, which LoRA on layers does not reach."""
     epochs: int = field(default=2, metadata=number(1))
     """Passes over the rollouts of one iteration."""
     minibatches: int = field(default=1, metadata=number(1))
@@ -78,6 +82,13 @@ class Recipe:
                 f"trainer.hinted={self.hinted} of trainer.group_size={self.group_size} rollouts: "
                 "at least one runs without a hint. Lower `trainer.hinted`."
             )
+
+    @property
+    def served_modules(self) -> list[str]:
+        """The layers of an adapter as vLLM is told them, which else makes room for adapters in all
+        layers: those of a mixture's experts are slow on GPUs and end a server on a CPU."""
+        fused = [name for name, parts in FUSED.items() if set(parts) & set(self.target_modules)]
+        return [*self.target_modules, *fused]
 
     @property
     def by(self) -> str:

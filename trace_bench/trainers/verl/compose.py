@@ -235,6 +235,7 @@ def _on_gpu(s: VerlSettings) -> dict[str, Any]:
         "actor_rollout_ref.rollout.name": "vllm",
         "actor_rollout_ref.rollout.gpu_memory_utilization": s.gpu_memory,
         "actor_rollout_ref.rollout.layered_summon": True,
+        "+actor_rollout_ref.rollout.engine_kwargs.vllm.lora_target_modules": s.served_modules,
         "actor_rollout_ref.model.use_remove_padding": s.flash_attention,
         "+actor_rollout_ref.model.override_config.attn_implementation": (
             "flash_attention_2" if s.flash_attention else "sdpa"

@@ -372,8 +372,8 @@ def _serving(
         f"{','.join(map(str, places))} python -m vllm.entrypoints.openai.api_server --model "
         f"{run.model} --served-model-name {run.served_model or run.model} --max-model-len "
         f"{context} --tensor-parallel-size {gpus} --gpu-memory-utilization {share:g} --enable-lora "
-        f"--max-loras 8 --max-lora-rank {s.rank} --enable-auto-tool-choice --tool-call-parser "
-        "hermes",
+        f"--max-loras 8 --max-lora-rank {s.rank} --lora-target-modules "
+        f"{' '.join(s.served_modules)} --enable-auto-tool-choice --tool-call-parser hermes",
     ], []
 
 

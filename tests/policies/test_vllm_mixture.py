@@ -1,0 +1,106 @@
+"""A mixture of experts with untied embeddings that thinks, behind a real vLLM: adapters loaded at
+run time, thoughts dropped and kept. What it sampled has the trainer's probabilities (.ci/vllm)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from models import save_adapter, save_mixture
+from playing import play
+from servers.vllm import VARIABLE, serve
+from thinking import OPENED, AskingSuite
+
+from trace_bench.core.protocols import RunContext
+from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
+from trace_bench.policies.local import load_tokenizer
+from trace_bench.policies.openai import OpenAISettings, served
+from trace_bench.policies.talk import Thoughts
+from trace_bench.trainers.adapters import begin_with, restart
+from trace_bench.trainers.model import Learner
+from trace_bench.trainers.record import exact
+from trace_bench.trainers.settings import LINEAR, Recipe
+from trace_bench.trainers.tree import build, stretches
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no interpreter"),
+]
+RECIPE = Recipe(target_modules=LINEAR[:4], rank=4, alpha=8.0)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = save_mixture(tmp_path_factory.mktemp("mixture"))
+    tokenizer = load_tokenizer(folder)
+    tokenizer.chat_template = OPENED
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def url(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Without the names of the adapters' modules this vLLM ends at its start: it makes room for
+    adapters in the experts, which its kernels on a CPU cannot have."""
+    told = ("--lora-target-modules", *RECIPE.served_modules)
+    with serve(model, tmp_path_factory.mktemp("vllm") / "log", more=told) as address:
+        yield address
+
+
+def differences(model: Path, found: Sequence[Trajectory], adapter: AdapterRef | None) -> np.ndarray:
+    """Of the sampler's log-probabilities to the trainer's, token by token."""
+    learner = Learner(str(model), RECIPE.target_modules, RECIPE.rank, RECIPE.alpha)
+    restart(learner.layers, 0)
+    if adapter is not None:
+        begin_with(learner.layers, adapter, RECIPE)
+    gone = stretches(*found)
+    with torch.no_grad():
+        ours = learner.logprobs(build(gone)).numpy()
+    return np.abs(ours - np.concatenate([each.logprobs for each in gone]))
+
+
+def test_adapters_of_its_attention_act_as_they_were_trained(
+    url: str, model: Path, tmp_path: Path
+) -> None:
+    refs = [
+        AdapterRef(f"cap{n}@0001", str(save_adapter(model, tmp_path / f"{n}", n))) for n in (1, 2)
+    ]
+    run = RunContext(model=str(model), served_model="tiny", batch=24)
+    policy = served(OpenAISettings((url,), parse="tokens"), run)
+    agent = AgentSpec("tiny", adapters=tuple(refs))
+    tasks = [task for task in AskingSuite().tasks("train") for _ in range(3)]
+    route = [None, *(ref.name for ref in refs)] * 8
+    found = play(policy, AskingSuite(1), agent, tasks, range(24), route=route, max_tokens=24)
+    policy.close()
+    assert all(map(exact, found)) and not any(t.failure for t in found)
+    for acting in (None, *refs):
+        name = None if acting is None else acting.name
+        own = [t for t in found if {turn.adapter for turn in t.turns} == {name}]
+        assert len(own) == 8
+        apart = differences(model, own, acting)
+        assert apart.mean() < 1e-5 and apart.max() < 1e-4
+        other = differences(model, own, refs[0] if acting is None else None)
+        assert other.mean() > 1e-2, "adapter and base model are the same"
+
+
+@pytest.mark.parametrize("thoughts", ["own", "keep"])
+def test_thoughts_are_dropped_or_kept_and_every_stretch_is_exact(
+    url: str, model: Path, thoughts: Thoughts
+) -> None:
+    """Rendered by the server, or here and sent as tokens."""
+    run = RunContext(model=str(model), served_model="tiny", batch=8, thoughts=thoughts)
+    policy = served(OpenAISettings((url,), parse="tokens"), run)
+    tasks = AskingSuite().tasks("train")
+    found = play(policy, AskingSuite(), AgentSpec("tiny"), tasks, range(8), max_tokens=24)
+    rewritten = policy.usage()["rewritten"]
+    policy.close()
+    assert all(map(exact, found)) and not any(t.failure for t in found)
+    assert all(len(t.turns) == 3 and t.turns[0].thoughts for t in found)
+    assert rewritten == (8 if thoughts == "own" else 0)
+    assert len(stretches(*found)) == (24 if thoughts == "own" else 8)
+    apart = differences(model, found, None)
+    assert apart.mean() < 1e-5 and apart.max() < 1e-4

@@ -1,0 +1,82 @@
+"""Calls that models' templates write, read by vLLM's own parsers and by ours: the same (.ci/vllm).
+
+The parsers are called as the server calls them, without an engine (tests/servers/vllm_parsers.py);
+a real server with one is in test_vllm.py."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from models import byte_tokenizer
+from servers.vllm import VARIABLE
+from test_call_formats import ARGUMENTS, STOCK, WANTED, template
+
+from trace_bench.core.chat import call_json
+from trace_bench.policies.answers import read_message
+from trace_bench.policies.chat import Chat
+
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no interpreter"),
+]
+PARSERS = {
+    "hermes": "hermes",
+    "coder": "qwen3_coder",
+    "llama": "llama3_json",
+    "list": "mistral",
+    "named": "mistral",
+}
+MARKS = {"named": ["[TOOL_CALLS]", "[ARGS]"], "list": ["[TOOL_CALLS]"], "llama": ["<|python_tag|>"]}
+"""Tokens by which vLLM knows a tokenizer of that format."""
+NULLS = {"more='None'", "maybe='None'"}
+"""What templates of Qwen3-Coder make of null: vLLM's parser reads a text, ours null."""
+SCRIPT = Path(__file__).parents[1] / "servers" / "vllm_parsers.py"
+
+
+def by_vllm(asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Their messages, in one process: its start takes most of the time."""
+    env = {**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    done = subprocess.run(
+        [os.environ[VARIABLE], "-P", str(SCRIPT)],  # its folder has a vllm.py too
+        input=json.dumps(asked),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=env,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def test_vllm_reads_what_we_read(tmp_path: Path) -> None:
+    asked, ours = [], []
+    for name, parser in PARSERS.items():
+        tokenizer = byte_tokenizer(template(STOCK[name]))
+        tokenizer.add_tokens(MARKS.get(name, []))
+        tokenizer.save_pretrained(tmp_path / name)
+        chat = Chat(tokenizer, name)
+        for arguments in ARGUMENTS:
+            call = call_json("call_0_0", "note", arguments)
+            written = {"role": "assistant", "content": "", "tool_calls": [call]}
+            ids = chat.turn([{"role": "user", "content": "Go."}], [WANTED], written)
+            text = tokenizer.decode(ids).removesuffix(tokenizer.eos_token)
+            given = {"parser": parser, "tokenizer": str(tmp_path / name), "tools": [WANTED]}
+            asked.append({**given, "text": text})
+            ours.append(chat.parse(ids, 0, [WANTED]))
+    other: dict[str, set[str]] = {}
+    for theirs, mine, what in zip(by_vllm(asked), ours, asked, strict=True):
+        read = read_message(theirs, 0)
+        assert read.malformed is None and mine.malformed is None, what
+        assert read.message["content"] == mine.message["content"] == ""
+        (one,), (two,) = read.message["tool_calls"], mine.message["tool_calls"]
+        assert one["function"]["name"] == two["function"]["name"] == "note", what
+        a, b = (json.loads(call["function"]["arguments"]) for call in (one, two))
+        differs = {f"{key}={a[key]!r}" for key in a | b if a[key] != b[key]}
+        other.setdefault(what["parser"], set()).update(differs)
+    assert other == {**{name: set() for name in PARSERS.values()}, "qwen3_coder": NULLS}
