@@ -64,16 +64,16 @@ def fault_of(value: Any, limits: Limits) -> str | None:
         elif isinstance(value, dict | list | tuple | Mapping):
             if depth == limits.depth:
                 return f"it is nested more than {limits.depth} deep"
-            keyed = type(value) is not list and isinstance(value, Mapping)
+            keyed = value if type(value) is not list and isinstance(value, Mapping) else None
             for part in value:  # counted, as its class may say another length
                 items += 1
                 if items > limits.items:
                     return f"it has more than {limits.items} elements"
-                if not keyed:
+                if keyed is None:
                     left.append((part, depth + 1))
                 elif isinstance(part, str):
                     size += str.__len__(part)
-                    left.append((value[part], depth + 1))
+                    left.append((keyed[part], depth + 1))
                 else:
                     return f"a key is no text but {type(part).__name__}"
         else:
