@@ -80,13 +80,6 @@ def test_advantages_of_steps_by_hand() -> None:
     assert found[2] == pytest.approx([0.25 * (1 / 3) / 0.75, 0.0])
 
 
-def test_backfilled_steps_decay() -> None:
-    late, never = rollout("00", 1, 1, None, None), rollout("00", None, 1, None, None)
-    found = advantages([late, never], Assignment("step", holders=2, decay=0.5))
-    a, b = 0.5 * (0.5 - 0.5), 0.25 * (0.5 - 1.0)
-    assert found[0][0] == pytest.approx((a + b) / 0.75)
-
-
 def test_the_deviation_is_an_option() -> None:
     group = [FULL, HALF]
     plain = advantages(group, Assignment())
@@ -161,7 +154,7 @@ def slow(group: list[Rollout], how: Assignment) -> list[list[float]]:
                     continue
                 ever = [float(any(key in e for e in walked[m]["events"])) for m in who]
                 later = [s for s in range(step, len(r.turns)) if key in walked[n]["events"][s]]
-                got = how.decay ** (later[0] - step) if later else 0.0
+                got = float(bool(later))
                 scale = deviation(ever) if how.deviation else 1.0
                 weight = walked[n]["weights"][key]
                 top += weight * (got - sum(ever) / len(ever)) / scale
@@ -238,7 +231,6 @@ def test_the_formulas_agree_with_a_slow_implementation(level: Level) -> None:
             level,
             weights=rng.random() < 0.7,
             dependencies=rng.random() < 0.7,
-            decay=rng.choice([1.0, 0.9, 0.5]),
             holders=rng.choice([2, 3, 5]),
             deviation=rng.random() < 0.5,
         )

@@ -41,8 +41,6 @@ class Cm2Settings:
     """The items' own weights; False: all items of a turn count the same."""
     dependencies: bool = True
     """An item counts only if the items that it depends on were satisfied before it."""
-    decay: float = field(default=1.0, metadata=number(0, 1))
-    """The factor on an item's reward for each step before the one that satisfied it (step only)."""
     holders: int = field(default=5, metadata=number(2))
     """The fewest rollouts for the baseline of a turn or an item; with fewer there is no advantage.
     The paper drops those with four or fewer."""
@@ -168,11 +166,9 @@ def _of_step(
             continue  # satisfied already
         if how.dependencies and not _ready(check, step, satisfied):
             continue
-        when = events.get(key)
-        met = how.decay ** (when - step) if when is not None else 0.0
         share, scale = baseline[key]
         total.append(weight[key])
-        value.append(weight[key] * (met - share) / scale)
+        value.append(weight[key] * (float(key in events) - share) / scale)
     return math.fsum(value) / math.fsum(total) if math.fsum(total) > 0 else 0.0
 
 

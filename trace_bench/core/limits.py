@@ -58,25 +58,26 @@ def fault_of(value: Any, limits: Limits) -> str | None:
         value, depth = left.pop()
         if isinstance(value, str):
             size += str.__len__(value)  # a class of a stranger's may say another
-        elif isinstance(value, Mapping | list | tuple):
+        elif value is None or isinstance(value, int | float):
+            if value is not None and not fits(value):
+                return "a number in it is not finite, or too large for a float"
+        elif isinstance(value, dict | list | tuple | Mapping):
             if depth == limits.depth:
                 return f"it is nested more than {limits.depth} deep"
+            keyed = value if type(value) is not list and isinstance(value, Mapping) else None
             for part in value:  # counted, as its class may say another length
                 items += 1
                 if items > limits.items:
                     return f"it has more than {limits.items} elements"
-                if not isinstance(value, Mapping):
+                if keyed is None:
                     left.append((part, depth + 1))
                 elif isinstance(part, str):
                     size += str.__len__(part)
-                    left.append((value[part], depth + 1))
+                    left.append((keyed[part], depth + 1))
                 else:
                     return f"a key is no text but {type(part).__name__}"
-        elif value is not None and not isinstance(value, bool):
-            if not isinstance(value, int | float):
-                return f"{type(value).__name__} is no JSON"
-            if not fits(value):
-                return "a number in it is not finite, or too large for a float"
+        else:
+            return f"{type(value).__name__} is no JSON"
         if size > limits.size:
             return f"its texts have more than {limits.size} characters"
     return None

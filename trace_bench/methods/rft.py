@@ -43,14 +43,13 @@ from trace_bench.trainers.record import exact
 if TYPE_CHECKING:
     from trace_bench.trainers.tree import Tokens
 
+PER_TASK = 4  # successes that are kept of a task in a round, so that easy ones do not crowd out
+
 
 @dataclass(frozen=True)
 class SuccessSettings(TuningSettings):
     """Fine-tuning on the agent's own successes."""
 
-    per_task: int = field(default=4, metadata={"low": 1})
-    """Most distinct successes that are kept of a task in a round, so that easy tasks do not crowd
-    out the others."""
     epochs: int = field(default=4, metadata={"low": 1})
     """Passes over what was kept."""
     batch: int = field(default=16, metadata={"low": 1})
@@ -88,7 +87,7 @@ class Rft(Method):
                 in_turn(tasks, share, stable_seed(lab.seed, "rft", number)),
                 purpose=Purpose.TRAINING,
             )
-            new = successes(played, self.settings.per_task)
+            new = successes(played)
             kept += new
             lab.log(f"rft: {len(new)} of {len(played)} episodes are kept in round {number + 1}")
             if kept:
@@ -120,8 +119,8 @@ def in_turn(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
     return out[:count]
 
 
-def successes(played: Sequence[Trajectory], per_task: int) -> list[Trajectory]:
-    """The episodes that succeeded, without repetitions, at most `per_task` of a task. UserError
+def successes(played: Sequence[Trajectory]) -> list[Trajectory]:
+    """The episodes that succeeded, without repetitions, at most `PER_TASK` of a task. UserError
     when none has tokens."""
     if played and not any(map(exact, played)):
         raise UserError(
@@ -133,7 +132,7 @@ def successes(played: Sequence[Trajectory], per_task: int) -> list[Trajectory]:
         if t.turns and t.score is not None and t.score.success and t.failure is None and exact(t):
             said = tuple(turn.token_ids for turn in t.turns)
             found.setdefault(t.task, {}).setdefault(said, t)
-    return [t for of in found.values() for t in list(of.values())[:per_task]]
+    return [t for of in found.values() for t in list(of.values())[:PER_TASK]]
 
 
 def tune(
@@ -192,8 +191,8 @@ class Distill(Method):
             purpose=Purpose.TRAINING,
         )
         seen = [e.trajectory for e in analysis.episodes]
-        taught = plain(successes(played, self.settings.per_task), base, advised, self.thinking)
-        kept = [*successes(seen, self.settings.per_task), *taught]
+        taught = plain(successes(played), base, advised, self.thinking)
+        kept = [*successes(seen), *taught]
         lab.log(f"distill: {len(kept)} successes are kept, {len(taught)} of them with the prompt")
         return tune("distill", base, lab, self.settings, kept) if kept else base
 

@@ -182,12 +182,16 @@ _GONE: Mapping[str, Mapping[str, Any]] = {
     "keep_runs": {
         **{"split": "equal", "trunk_share": 0.0, "target_share": 0.0, "pair_share": 0.0},
         **{"order_by": "delta", "gate": "global", "gate_lock": "prefill", "route_failures": True},
-        **{"finish_share": 0.25, "route_l2": 1e-3, "route.l2": 1e-3},
+        **{"finish_share": 0.25, "route_l2": 1e-3, "route.l2": 1e-3, "route_contrast": False},
+        **{"analysis_ceiling": 0.25, "idle_limit": 0.2, "random_limit": 0.3},
     },
+    "synthetic_tasks": {"contrast_share": 0.2},
     "minibatch": {"temperature": 1.0, "merge": False},
+    "per_task": {"per_task": 4},
+    "holders": {"decay": 1.0},
 }
-"""What older runs have as settings, by a setting that tells the methods (TRACE and its kin, GEPA),
-and the values that all have by now."""
+"""What older runs have as settings and the values that all have by now, by a setting that tells the
+methods: TRACE and its kin, those with synthetic tasks, GEPA, fine-tuning on successes, CM2."""
 
 
 def own_settings(record: Record) -> dict[str, Any]:

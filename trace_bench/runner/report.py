@@ -261,13 +261,13 @@ FIRST = ("final", "base")
 
 def hand_over(folder: Path, metrics: Metrics) -> None:
     """Of a run whose summary is written. A failure is the tracker's, and ends nothing."""
-    from trace_bench.report.page import build
-    from trace_bench.report.runs import find
-
     with tempfile.TemporaryDirectory() as place:
         page = Path(place, "report.html")
 
         def make() -> tuple[list[dict[str, Any]], Path]:
+            from trace_bench.report.page import build
+            from trace_bench.report.runs import find
+
             write_text(page, build(find([folder]), MOST_BYTES).html)
             return held_out(folder), page
 
