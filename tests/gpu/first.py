@@ -39,7 +39,7 @@ from trace_bench.core.store import read_lines
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
 from trace_bench.llm.client import Endpoint
-from trace_bench.play.rollouts import Batch, Player
+from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
@@ -66,7 +66,7 @@ def mismatch(model: str, folder: Path) -> str:
     numbers: DType = "bfloat16" if rounded else "float32"
     policy = LocalPolicy(model, batch=8, device=DEVICE, dtype=numbers)
     tasks = tuple(suite.tasks("train")[:8])
-    played = Player(policy, Suites(suite)).play(Batch(AgentSpec(model), tasks, tuple(range(8))))
+    played = Player(policy, Suites(suite)).play(EpisodeBatch(AgentSpec(model), tasks, tuple(range(8))))
     learner = Learner(model, LINEAR, 16, 32.0, DEVICE, "float32")
     tokens = [t for each in sequences(played, TrainerSettings()) for t in each]
     with torch.no_grad():

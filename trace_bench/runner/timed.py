@@ -10,7 +10,7 @@ from contextlib import closing
 from trace_bench.core.protocols import Phase, RunContext, Suite, Trainer
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec, Task
-from trace_bench.play.rollouts import Batch, Player
+from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.play.suites import Suites
 from trace_bench.runner.build import Parts, make_policy
 from trace_bench.settings.schema import Settings
@@ -35,9 +35,9 @@ def measured(
     with closing(make_policy(parts, run)) as policy:
         player = Player(policy, Suites(suite), how.max_turns, how.max_tokens)
         agent = AgentSpec(run.model)
-        player.play(Batch(agent, chosen[:2], seeds[:2]))  # what is made once is not timed
+        player.play(EpisodeBatch(agent, chosen[:2], seeds[:2]))  # what is made once is not timed
         began = time.perf_counter()
-        played = player.play(Batch(agent, chosen, seeds))
+        played = player.play(EpisodeBatch(agent, chosen, seeds))
         each = (time.perf_counter() - began) / len(chosen)
     update = None if trainer is None else trainer.timed(run.model, played)
     hours = (total * each + trained * (update or 0.0)) / 3600
