@@ -215,6 +215,14 @@ def test_many_compose_as_each_alone() -> None:
     assert compose_all(runs) == [compose(run) for run in runs]
 
 
+def test_a_setting_with_keys_of_any_name_takes_them() -> None:
+    found = compose(
+        ["env=verifiers", "env.taskset=shop", "env.args.size=2", "env.splits={dev: {part: new}}"]
+    )
+    assert found.env.options["args"] == {"size": 2}
+    assert found.env.options["splits"] == {"dev": {"part": "new"}}
+
+
 def test_the_paper_protocol_has_its_name() -> None:
     assert compose(["protocol=paper", "env.train_split=test"]).protocol == "paper"
 

@@ -7,10 +7,10 @@ A file in conf/ adds a choice, or holds what differs from the defaults of the pa
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from trace_bench.core.checked import Parameter, choices, parameters
 from trace_bench.core.errors import UserError
@@ -109,8 +109,17 @@ def plain(parameter: Parameter) -> Any:
 def nested(group: str) -> frozenset[str]:
     """The settings of the package's own parts in a group that choose by a name what has settings of
     its own: method.route=gate method.route.share=0.2."""
-    parts = [load(text, group).known() for text in OWN.get(group, {}).values()]
-    return frozenset(n for settings in parts for n, p in settings.items() if choices(p.hint))
+    return frozenset(name for name, p in _own(group) if choices(p.hint))
+
+
+def open_ended(group: str) -> frozenset[str]:
+    """Those that take keys of any name: env.args.difficulty=2, or 'env.args={difficulty: 2}'."""
+    return frozenset(name for name, p in _own(group) if get_origin(p.hint) is Mapping)
+
+
+def _own(group: str) -> Iterator[tuple[str, Parameter]]:
+    for text in OWN.get(group, {}).values():
+        yield from load(text, group).known().items()
 
 
 def fill() -> None:

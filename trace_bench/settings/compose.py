@@ -19,7 +19,7 @@ from typing import Any
 
 from trace_bench.core.command import complain
 from trace_bench.core.errors import UserError, unknown
-from trace_bench.settings.choices import GROUPS, check_folder, conf_dir, fill, nested
+from trace_bench.settings.choices import GROUPS, check_folder, conf_dir, fill, nested, open_ended
 from trace_bench.settings.recipes import settled
 from trace_bench.settings.registry import ENTRY_POINTS
 from trace_bench.settings.schema import Settings, refuse_moved
@@ -161,9 +161,10 @@ _NAMES = re.compile(r"(?!(?:null|true|false)$)[A-Za-z_](\w*(,\w+)*|[\w.]*:\w[\w.
 
 def _opened(overrides: Sequence[str]) -> list[str]:
     """Overrides as Hydra wants them: `++` before a setting that is in none of our files, such as
-    `env.options.size=40`, or that belongs to what a name chooses (`method.route.share=0.2`); and
-    `method.route=gate` is `method.route.name=gate`. Raises UserError for what Hydra cannot read or
-    would read as another thing."""
+    `env.options.size=40`, that belongs to what a name chooses (`method.route.share=0.2`) or to a
+    setting with keys of any name (`env.args.size=40`); and `method.route=gate` is
+    `method.route.name=gate`. Raises UserError for what Hydra cannot read or would read as another
+    thing."""
     heads = {o.partition("=")[0].lstrip("+").rpartition(".")[0] for o in overrides}
     out = []
     for override in overrides:
@@ -177,6 +178,7 @@ def _opened(overrides: Sequence[str]) -> list[str]:
             chooses = name in heads if option else setting in nested(group)
             key += ".name" if chooses else ""
         opened = option or (deeper and setting in nested(group))
+        opened = opened or ((deeper or value[:1] == "{") and setting in open_ended(group))
         plus = "++" if equals and opened and key == key.lstrip("+~") else ""
         out.append(f"{plus}{key}{equals}{value}")
     return out

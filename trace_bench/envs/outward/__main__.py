@@ -8,8 +8,9 @@ OpenEnv's clients connect to http://HOST:PORT (docs/standards.md). The suite run
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
+from types import MappingProxyType
 
 from aiohttp import web
 
@@ -20,7 +21,7 @@ from trace_bench.envs.outward.openenv import OpenEnvServer
 from trace_bench.settings.compose import compose, take
 from trace_bench.settings.identity import parts_of
 
-STANDARDS = ("openenv",)
+SERVERS: Mapping[str, type[OpenEnvServer]] = MappingProxyType({"openenv": OpenEnvServer})
 
 
 @command("stopped")
@@ -28,8 +29,8 @@ def main(arguments: Sequence[str]) -> int:
     if told(arguments, __doc__):
         return 0
     standard, *given = arguments or [""]
-    if standard not in STANDARDS:
-        raise unknown("standard", standard, STANDARDS, "the first word")
+    if standard not in SERVERS:
+        raise unknown("standard", standard, SERVERS, "the first word")
     host, port = take(given, "host") or "127.0.0.1", take(given, "port") or "8000"
     if not port.isdecimal() or int(port) > 65535:
         raise UserError(f"port={port} is no port; allowed: 0 to 65535. Change `port`.")
@@ -39,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
     env, turns = settings.env, settings.policy.max_turns
     suite = parts_of(settings)["env"].make(RunContext(dev_split=env.dev_split, max_turns=turns))
     with closing(suite):
-        server = OpenEnvServer(suite)
+        server = SERVERS[standard](suite)
         print(f"{server.name} as OpenEnv at http://{host}:{port}", flush=True)
         web.run_app(server.app(), host=host, port=int(port), print=None)
     return 0

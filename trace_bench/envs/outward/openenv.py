@@ -86,10 +86,10 @@ class Session:
             raise Refused("VALIDATION_ERROR", f"the arguments of {name:.64} are no object")
         if self._tools is None:
             raise Refused("EXECUTION_ERROR", "step before reset")
-        said = arguments.get("message")
-        if name == USER and not isinstance(said, str):
+        said, was = arguments.get("message") if name == USER else "", self._over
+        if not isinstance(said, str):
             raise Refused("VALIDATION_ERROR", f"{USER} needs the text `message`")
-        was, self._steps = self._over, self._steps + 1
+        self._steps += 1
         own = self._episode
         text = own.say(said) if name == USER else own.call(name, arguments)
         self._over = self._episode.over
