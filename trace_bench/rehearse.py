@@ -227,12 +227,13 @@ def _run(folder: Path, began: float) -> int:
     try:
         return process.wait(max(1.0, LIMIT - (time.monotonic() - began)))
     except subprocess.TimeoutExpired:
-        process.terminate()
-        process.wait()
         raise UserError(
             f"the rehearsal did not end within {LIMIT:.0f} s; the end of {folder}/log.txt says "
             "where it is."
         ) from None
+    finally:
+        process.terminate()  # where it has not ended
+        process.wait()
 
 
 def _lines(path: Path) -> list[bytes]:
@@ -267,6 +268,10 @@ def _phases(settings: Settings, report: Report, run: Path, code: int, killed: in
         )
     else:
         report.say(f"training with trainer={label}: the method ran none", None)
+    if summary["curve"]:
+        report.say(f"the curve: {len(summary['curve'])} points on the development tasks")
+    if summary["routing_dev"] is not None:
+        report.say("the router beside the best choice for each development task")
     report.say("the closing table: " + ", ".join(row["name"] for row in summary["table"]))
     if killed is None:
         report.say("kill and resume: it ended before it could be killed", None)
