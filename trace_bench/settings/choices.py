@@ -128,6 +128,10 @@ def fill() -> None:
     from hydra.core.config_store import ConfigNode, ConfigStore
     from omegaconf import OmegaConf
 
+    OmegaConf.register_new_resolver(
+        "joined", lambda v: v if isinstance(v, str) else "+".join(map(str, v)), replace=True
+    )
+
     class Choice(ConfigNode):
         """Hydra copies a node when it is chosen, and only then is the part imported that has the
         settings."""

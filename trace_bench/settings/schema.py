@@ -261,8 +261,8 @@ class Settings:
     """Rollouts the method may spend, analysis, calibration and training together. Every episode in
     which the agent acts is one; held-out evaluation is not charged."""
     agent: str | None = None
-    """The agent to begin with, in place of the bare model: a finished run's folder, or a folder
-    with a stored agent.json. Its prompt, adapters and router are the base agent; what was spent on
+    """The agent to begin with, not the bare model: a finished run's folder, or one with an
+    agent.json. Its prompt, adapters and router are the base agent; what was spent on
     it stands beside this run's own rollouts in every table. null: the model alone."""
     seed: int = field(default=0, metadata=number(0))
     """The seed of everything random: sampling, training, the order of tasks. The same settings and
@@ -292,10 +292,10 @@ class Settings:
     experiment: str | None = None
     """Several of these settings under one name, from the file of that name in experiment/."""
     dry_run: Literal["timed"] | bool = False
-    """Print what the run would do and what it needs, and stop; timed: also how long it takes where
-    the model acts in this process, from a few episodes and one update (seconds)."""
+    """Print what the run would do and need, and stop. timed: and how long it would take here. Of
+    servers and GPUs that is estimated in any case."""
     rehearsal: bool = field(default=False, metadata=LATER)
-    """Set by `python -m trace_bench.rehearse`: scores of the suite's own tasks are drawn by lot, so
+    """A run of python -m trace_bench.rehearse. Scores of the suite's own tasks are drawn by lot, so
     that groups differ whatever the model can, and no table takes the run."""
     llm: LLMSettings = LLMSettings()
     """Models or programs in the other roles (user, analyst, generator, reflector, judge, annotator,

@@ -76,7 +76,9 @@ class Suite:
     process, as they share no connection, process or thread (`policy.workers`). larger: maps a
     training split to one with more tasks of the same kind. tag_keys: the keys of a task's data
     under which it lists, as words, what the task needs or is about; a report filters by them,
-    nothing is computed from them. typical: for the estimates of `dry_run=true`."""
+    nothing is computed from them. world_key: the key of a task's data that names which of several
+    worlds it is of; each has figures of its own in the summary. typical: for the estimates of
+    `dry_run=true`."""
 
     name: str  # "toolsandbox"
     variant: str  # "embedded"
@@ -85,6 +87,7 @@ class Suite:
     forks: bool = False
     larger: Mapping[str, str] = MappingProxyType({})
     tag_keys: tuple[str, ...] = ()
+    world_key: str = ""
     typical: Typical | None = None
 
     @abstractmethod

@@ -21,19 +21,25 @@ from trace_bench.envs.tau2.score import SCORING, assertions, gold_changes
 from trace_bench.envs.tau2.user import PROMPT_VERSION
 from trace_bench.envs.tau2.world import DomainTools
 
+Domain = Literal["airline", "retail", "telecom"]
+
 
 @dataclass(frozen=True)
 class Tau2Settings:
     """`env.*` of `env=tau2`."""
 
-    domain: Literal["airline", "retail", "telecom"]
-    """airline, retail or telecom."""
+    domain: Domain | tuple[Domain, ...]
+    """airline, retail or telecom; [airline,retail]: both as one world, reported by domain too."""
     tasks: Tasks = SHIPPED
     """v0.2: those of inspect-evals, as in the TRACE paper; v1.0: corrected, from a checkout."""
     source: str | None = field(default=None, metadata=PLACE)  # what it holds is checked
     """env.tasks=v1.0: a checkout of github.com/sierra-research/tau2-bench."""
     solo: bool = False
     """telecom only: no user, and the user's tools are the agent's."""
+
+    @property
+    def domains(self) -> tuple[Domain, ...]:
+        return self.domain if isinstance(self.domain, tuple) else (self.domain,)
 
 
 class Tau2Suite(HasReference, HasChecklist):
@@ -47,12 +53,12 @@ class Tau2Suite(HasReference, HasChecklist):
     typical = Typical(14, 8000, 120, 7)
 
     def __init__(self, run: RunContext, settings: Tau2Settings) -> None:
-        self._solo = settings.solo
-        if self._solo and settings.domain != "telecom":
-            raise UserError(f"env.solo=true exists for telecom only, not for {settings.domain}.")
-        self.variant: str = settings.domain
+        (domain,), self._solo = settings.domains, settings.solo
+        if self._solo and domain != "telecom":
+            raise UserError(f"env.solo=true exists for telecom only, not for {domain}.")
+        self.variant: str = domain
         self._user = "scripted" if run.ask is None else "llm"
-        self._data = load(settings.domain, settings.tasks, settings.source)
+        self._data = load(domain, settings.tasks, settings.source)
         self._judged = sum(bool(assertions(record)) for record in self._data.records.values())
         self._ask, self._judge = run.ask, run.judge if self._judged else None
 

@@ -1,0 +1,128 @@
+"""containers/slurm.sbatch with stand-ins for Slurm's programs and for the interpreter, which write
+down how they are called; bash runs the script itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pages import ROOT
+
+SCRIPT = ROOT / "containers" / "slurm.sbatch"
+SCONTROL = """#!/bin/sh
+printf '%s\\n' $HOSTS
+"""
+SRUN = f"""#!{sys.executable}
+import os, sys
+options = [w for w in sys.argv[1:] if w.startswith("--")]
+command = sys.argv[1 + next(n for n, w in enumerate(sys.argv[1:]) if not w.startswith("--")):]
+given = [w.partition("=")[2] for w in sys.argv[1:] if w.startswith("--export=")][0]
+name, _, value = given.partition(",")[2].partition("=")
+nodes = [w.partition("=")[2] for w in sys.argv[1:] if w.startswith("--nodelist=")][0]
+os.execvpe(command[0], command, {{**os.environ, name: value, "NODES": nodes}})
+"""
+PYTHON = f"""#!{sys.executable}
+import json, os, socket, sys, time
+words = sys.argv[1:]
+seen = {{"words": words, "nodes": os.environ["NODES"], "gpus": os.environ["CUDA_VISIBLE_DEVICES"]}}
+with open(os.environ["SEEN"], "a") as file:
+    file.write(json.dumps(seen) + "\\n")
+if words[1] == "trace_bench":
+    several, end = any("nnodes" in w for w in words), time.monotonic() + 20
+    while several and "--address=" not in open(os.environ["SEEN"]).read():
+        assert time.monotonic() < end, "the second machine does not join"
+        time.sleep(0.05)
+    sys.exit(int(os.environ.get("CODE", "0")))
+if os.environ.get("BROKEN"):
+    sys.exit(1)
+port = [w.partition("=")[2] for w in words if w.startswith("--port=")]
+port += [words[n + 1] for n, w in enumerate(words) if w == "--port"]
+if port:
+    held = socket.create_server(("127.0.0.1", int(port[0])))
+time.sleep(60)
+"""
+
+
+def submit(
+    folder: Path, *given: str, hosts: str = "localhost", **env: str
+) -> tuple[Any, list[Any]]:
+    """(the finished job, how the interpreter was called, in order)."""
+    for name, text in (("scontrol", SCONTROL), ("srun", SRUN), ("python", PYTHON)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(stat.S_IRWXU)
+    seen = folder / "seen"
+    seen.unlink(missing_ok=True)
+    around = {
+        "PATH": f"{folder}:{os.environ['PATH']}", "HOSTS": hosts, "SEEN": str(seen),
+        "SLURM_JOB_NODELIST": "any", "SLURM_JOB_ID": str(os.getpid()), "PYTHON": "python",
+        "PATIENCE": "20",
+    }  # fmt: skip
+    done = subprocess.run(
+        ["bash", str(SCRIPT), *given], env={**around, **env}, cwd=folder, capture_output=True,
+        text=True, timeout=60,
+    )  # fmt: skip
+    return done, [json.loads(line) for line in seen.read_text().splitlines()]
+
+
+def free() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        return str(held.getsockname()[1])
+
+
+def test_one_machine_needs_no_cluster(tmp_path: Path) -> None:
+    done, (run,) = submit(tmp_path, "experiment=paper_tau2", "run_dir='my runs'", CODE="3")
+    assert done.returncode == 3, done.stderr
+    words = ["-m", "trace_bench", "experiment=paper_tau2", "run_dir='my runs'"]
+    assert run == {"words": words, "nodes": "localhost", "gpus": "0,1,2,3"}
+
+
+def test_two_machines_serve_and_train_on_gpus_of_their_own(tmp_path: Path) -> None:
+    port = free()
+    done, seen = submit(
+        tmp_path, "trainer=verl_30b_nodes", hosts="localhost 127.0.0.1", PORT=port,
+        SERVER="--model M --max-model-len 32000",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    server, head, *rest = seen
+    (run,) = [one for one in rest if one["words"][1] == "trace_bench"]
+    assert server["gpus"] == "4,5,6,7" and server["nodes"] == "localhost,127.0.0.1"
+    assert server["words"][:6] == [
+        *("-m", "vllm.entrypoints.openai.api_server", "--model", "M", "--max-model-len", "32000"),
+    ]
+    assert head["words"][1:4] == ["ray.scripts.scripts", "start", "--block"]
+    assert "--num-gpus=4" in head["words"] and head["nodes"] == "localhost"
+    ray = 20000 + os.getpid() % 20000
+    urls = ",".join(f"http://{host}:{port}/v1" for host in ("localhost", "127.0.0.1"))
+    assert f"policy.base_url=[{urls}]" in run["words"]
+    assert run["words"][-2:] == ["trainer.nnodes=2", f"trainer.ray_address=localhost:{ray}"]
+    joined = [one for one in rest if f"--address=localhost:{ray}" in one["words"]]
+    assert joined and all(
+        one["nodes"] == "127.0.0.1" and one["gpus"] == "0,1,2,3" for one in joined
+    )
+    assert not list(tmp_path.glob(".ray-token*")), "the token does not stay"
+
+
+def test_a_server_that_ends_ends_the_job(tmp_path: Path) -> None:
+    done, seen = submit(tmp_path, PORT=free(), SERVER="--model M", BROKEN="1")
+    assert done.returncode == 1 and "nothing answers at localhost:" in done.stderr
+    assert [one["words"][1] for one in seen] == ["vllm.entrypoints.openai.api_server"]
+
+
+@pytest.mark.parametrize("task", [0, 1, 2])
+def test_a_sweep_is_an_array_of_jobs(tmp_path: Path, task: int) -> None:
+    (tmp_path / "runs.txt").write_text("method=grpo seed=0\nmethod=trace 'run_dir=a b'\n")
+    if task == 2:
+        with pytest.raises(FileNotFoundError):  # nothing was started
+            submit(tmp_path, RUNS="runs.txt", SLURM_ARRAY_TASK_ID="2")
+        return
+    done, (run,) = submit(tmp_path, "env=tau2", RUNS="runs.txt", SLURM_ARRAY_TASK_ID=str(task))
+    assert done.returncode == 0, done.stderr
+    own = [["method=grpo", "seed=0"], ["method=trace", "run_dir=a b"]][task]
+    assert run["words"] == ["-m", "trace_bench", "env=tau2", *own]
