@@ -203,8 +203,10 @@ def test_the_default_is_in_no_identity_and_others_are() -> None:
 
 def test_the_presets_are_the_papers_settings() -> None:
     wanted: dict[str, dict] = {
-        "dapo": {"resample": 3}, "gspo": {"minibatches": 4}, "dr_grpo": {"epochs": 1},
+        "dapo": {"epochs": 1, "minibatches": 4, "resample": 3},
+        "gspo": {"epochs": 1, "minibatches": 4}, "dr_grpo": {"epochs": 1, "minibatches": 4},
         "cispo": {"epochs": 1, "minibatches": 4}, "gigpo": {"epochs": 1},
+        "reinforce_pp": {"epochs": 1},
         "rloo": {"epochs": 1, "group_size": 4, "groups": 8},
     }  # fmt: skip
     weights = {"rloo": 0.03, "gigpo": 0.01}

@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 import torch
-from letters import LettersSuite, job, make_lab
+from letters import LettersEnv, LettersSuite, job, make_lab
 from models import save_adapter, save_model
 from servers.scripted import Answer, chat, models, serve
-from test_algorithms import Constant, Game
+from test_algorithms import Game
 from test_local_trainer import everything
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.store import read_lines, remove_leftovers, stable_seed
-from trace_bench.core.types import AdapterRef, AgentSpec
+from trace_bench.core.types import AdapterRef, AgentSpec, Message, Score, Step, StopReason
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.engine.lora import read_weights
 from trace_bench.policies.openai import OpenAIPolicy
@@ -32,7 +32,8 @@ from trace_bench.trainers.adapters import fresh
 from trace_bench.trainers.es import EsTrainer
 from trace_bench.trainers.settings import EsSettings
 
-HOW = EsSettings(pairs=8, tasks=2, sigma=0.5, step=1.0, rank=4, alpha=8.0)
+HOW = EsSettings(pairs=8, tasks=2, sigma=0.05, step=0.1, rank=4, alpha=8.0)
+FAR = replace(HOW, pairs=3, sigma=0.5)  # a few members whose rewards differ
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +60,7 @@ def evolved(folder: Path, model: Path, rollouts: int, how: EsSettings = HOW, sui
 
 def test_the_adapter_is_the_weighted_mean_of_the_noise(model, tmp_path) -> None:
     """Algorithm 1 of the paper in float64, from the stored rollouts."""
-    how = replace(HOW, pairs=3)
-    evolved(tmp_path, model, 12, how, LettersSuite())
+    evolved(tmp_path, model, 12, FAR)
     played = [line["trajectory"] for line in read_lines(tmp_path / "trajectories.jsonl")]
     rewards = [t["score"]["similarity"] for t in sorted(played, key=lambda t: t["adapter"])]
     means = [(rewards[2 * m] + rewards[2 * m + 1]) / 2 for m in range(6)]
@@ -79,10 +79,10 @@ def test_the_adapter_is_the_weighted_mean_of_the_noise(model, tmp_path) -> None:
 
 
 def test_it_goes_on_from_an_adapter_and_a_lost_episode_moves_nothing(model, tmp_path) -> None:
-    begun = evolved_agent(tmp_path / "one", model, 12, replace(HOW, pairs=3))
+    begun = evolved_agent(tmp_path / "one", model, 12, FAR)
     start = read_weights(begun.adapters[0])
     broken = LettersSuite([task.id for task in LettersSuite().tasks("train")])
-    how = replace(HOW, pairs=3, rank=6, alpha=12.0)
+    how = replace(FAR, rank=6, alpha=12.0)
     lab = make_lab(tmp_path / "two", model, 12, suite=broken)
     again = job(model, 12, agent=begun, name="more")
     assert EsTrainer(how).train(again, lab) == begun
@@ -95,16 +95,24 @@ def test_it_goes_on_from_an_adapter_and_a_lost_episode_moves_nothing(model, tmp_
 
 @pytest.mark.parametrize("suite", [LettersSuite(), Game()], ids=["bandit", "game"])
 def test_the_best_policy_is_learned(suite: LettersSuite, model, tmp_path) -> None:
-    how = replace(HOW, pairs=16, tasks=1, target_modules=("o_proj",))
-    found = evolved(tmp_path, model, 32 * 24, how, suite)
+    found = evolved(tmp_path, model, 32 * 18, suite=suite)
     rewards = [m["reward"] for m in found]
     assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.3, rewards
+
+
+class Nothing(LettersSuite):
+    def make(self) -> LettersEnv:
+        class Worthless(LettersEnv):
+            def step(self, action: Message) -> Step:
+                return Step(done=True, score=Score(0.0, False), stop=StopReason.DONE)
+
+        return Worthless(())
 
 
 def test_equal_rewards_change_nothing_and_the_ledger_is_right(model, tmp_path) -> None:
     """121 rollouts: three iterations of 32, one of a task for each of 16, and nine that pay for
     nothing."""
-    found = evolved(tmp_path, model, 121, suite=Constant())
+    found = evolved(tmp_path, model, 121, suite=Nothing())
     assert [m["steps"] for m in found] == [0] * 4 and found[-1]["spent"] == 112
     calls = Counter(line["call"] for line in read_lines(tmp_path / "ledger.jsonl"))
     own = {f"train/letters/iter{i:04d}": 32 for i in range(3)} | {"train/letters/iter0003": 16}
@@ -119,14 +127,15 @@ def test_equal_rewards_change_nothing_and_the_ledger_is_right(model, tmp_path) -
 
 
 def test_killed_and_resumed_it_ends_the_same(model, tmp_path) -> None:
-    evolved(tmp_path / "whole", model, 96)
+    how = replace(HOW, pairs=4, tasks=1)
+    evolved(tmp_path / "whole", model, 24, how)
     folder, kills = tmp_path / "killed", 0
     for attempt in range(40):
         child = os.fork()
         if child == 0:  # the default action of the alarm ends the process, as kill -9 does
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, 0.3 + 0.3 * attempt)
-            evolved(folder, model, 96)
+            signal.setitimer(signal.ITIMER_REAL, 0.1 + 0.2 * attempt)
+            evolved(folder, model, 24, how)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if os.WIFEXITED(status):

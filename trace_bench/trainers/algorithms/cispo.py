@@ -1,6 +1,8 @@
 """CISPO (MiniMax 2025, arXiv 2506.13585, equations 4 and 5): policy gradient in which the ratio is
-a weight without a gradient, bounded from above, so that no token is dropped. The bound is that of
-ScaleRL (arXiv 2510.13786: 4 to 8 make little difference); the mean is over all tokens."""
+a weight without a gradient, so that no token is dropped; advantages as GRPO's, no divergence, the
+mean over all tokens. It is bounded from above alone, as the paper's experiments are; the bound,
+which the paper does not give, is that of ScaleRL (arXiv 2510.13786: 4 to 8 make little
+difference)."""
 
 from __future__ import annotations
 

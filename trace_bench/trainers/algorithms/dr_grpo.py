@@ -1,5 +1,7 @@
 """Dr. GRPO (Liu et al. 2025, arXiv 2503.20783, section 3.2): GRPO without the two divisions that
-favour some answers: by the deviation of a group's rewards, and by an answer's own length."""
+favour some answers: by the deviation of a group's rewards, and by an answer's own length. The
+constant in its place is the longest answer allowed (`generate_max_length` in the authors'
+sail-sg/understand-r1-zero, train_zero_math.py)."""
 
 from __future__ import annotations
 

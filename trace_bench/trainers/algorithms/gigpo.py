@@ -3,7 +3,10 @@ trajectory within its group comes that of a step among all steps of the group th
 same observation (anchor states), by the discounted return from there on.
 
 The reward comes at the end of an episode. A step that no other shares its observation with has no
-advantage of its own, as in the authors' `gigpo/core_gigpo.py`. A group in which all rewards are
+advantage of its own, as in the authors' `gigpo/core_gigpo.py` (langfengQ/verl-agent). Each
+trajectory counts once in its group's mean, as in equation 3; their batches hold a row for each
+step, and by default a trajectory counts there once for each of its steps. Observations are equal
+if their texts are, as there. A group in which all rewards are
 equal is dropped, as everywhere here, while theirs would still prefer the shorter episodes."""
 
 from __future__ import annotations

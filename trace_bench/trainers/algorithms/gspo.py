@@ -1,7 +1,7 @@
 """GSPO in its token form (Zheng et al. 2025, arXiv 2507.18071, section 4.3): one ratio for a whole
 trajectory, s = exp(mean over its tokens of log r), which is clipped; with the value of s and the
 gradient of the token, so that the advantages of tokens may differ. The paper takes four minibatches
-of each batch of rollouts: `trainer.minibatches=4`, or `trainer=gspo`."""
+of each batch of rollouts, one pass, no divergence (section 5.1): `trainer=gspo`."""
 
 from __future__ import annotations
 
