@@ -13,7 +13,7 @@ from trace_bench.core.protocols import Ask, RunContext, Source, Suite
 from trace_bench.sandbox.bubblewrap import Bubblewrap
 from trace_bench.sandbox.docker import Docker
 from trace_bench.sandbox.engine import Engine, Log, Sandbox
-from trace_bench.sandbox.local import Auto, Inline, Process
+from trace_bench.sandbox.local import Auto, Inline, Processes
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.suite import remote, sandboxed
 from trace_bench.settings.registry import Part
@@ -22,7 +22,7 @@ from trace_bench.settings.schema import SandboxSettings
 ENGINES: Mapping[str, type[Engine]] = {
     "inline": Inline,
     "auto": Auto,
-    "process": Process,
+    "process": Processes,
     "docker": Docker,
     "bubblewrap": Bubblewrap,
 }
