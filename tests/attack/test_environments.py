@@ -16,7 +16,7 @@ from trace_bench.core.limits import Limits, Unreadable, fault_of, fits
 from trace_bench.core.types import Message, Score, Step, StopReason, Task
 from trace_bench.sandbox.choose import make_pool
 from trace_bench.sandbox.engine import Sandbox
-from trace_bench.sandbox.local import Process
+from trace_bench.sandbox.local import Processes
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.protocol import (
     decode,
@@ -244,7 +244,7 @@ def pool() -> Iterator[Pool]:
     sandbox = Sandbox("process", 1, 1.0, 30.0, 0, allow_untrusted=True, run="attack")
     source = {"source": SOURCE, "given": {}}
     made = make_pool(
-        Process(sandbox, ""), sandbox, {"kind": "source"}, lambda *_: "yes", print, source
+        Processes(sandbox, ""), sandbox, {"kind": "source"}, lambda *_: "yes", print, source
     )
     yield made
     made.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from trace_bench.core.protocols import Lab
+from trace_bench.core.protocols import Lab, Source
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.methods.trace.routing import Retrieval, RouterData
 from trace_bench.methods.trace.training import Trained
@@ -42,7 +42,7 @@ class Env:
 
 def test_a_module_that_fails_later_costs_only_its_examples() -> None:
     sandbox = Sandbox("process", 1, 1.0, 30.0, 0, allow_untrusted=True, run="attack")
-    suite = cast(Any, generated_suite("late-1", SOURCE, {}, sandbox, lambda _: None, "base"))
+    suite = cast(Any, generated_suite(Source("late-1", SOURCE, {}), sandbox, lambda _: None))
     logged: list[str] = []
     lab = cast(Lab, SimpleNamespace(suite_of=lambda task: suite, log=logged.append))
     tasks = [suite.synthetic("", seed) for seed in range(6)]

@@ -25,7 +25,7 @@ from trace_bench.llm.client import Endpoint
 from trace_bench.llm.roles import Role, Roles
 from trace_bench.sandbox.choose import Where, suite_in
 from trace_bench.sandbox.engine import Sandbox
-from trace_bench.sandbox.local import Process
+from trace_bench.sandbox.local import Processes
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.suite import sandboxed
 from trace_bench.settings.registry import find
@@ -88,7 +88,7 @@ def test_the_registry_and_a_worker_process_make_the_same_suite(folder: Path) -> 
     part = find("env", PartSettings("recorded", options=options))
     inner = part.make(RunContext())
     worker = {"factory": part.factory.text, "options": options, "asks_user": False}
-    engine = Process(Sandbox("process"), "")
+    engine = Processes(Sandbox("process"), "")
     pool = Pool(lambda: engine.start(worker), size=1)
     hosted = sandboxed(inner, pool)
     try:

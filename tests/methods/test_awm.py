@@ -14,6 +14,7 @@ pytest.importorskip("fastapi", reason="the format's programs need fastapi and sq
 
 from trace_bench.core.chat import call_message, text_message
 from trace_bench.core.errors import EpisodeError, UserError
+from trace_bench.core.protocols import Source
 from trace_bench.methods.awm import read
 from trace_bench.methods.untargeted import SOURCE
 from trace_bench.runner.pipeline import run
@@ -26,7 +27,7 @@ SEND = ("send_message_with_phone_number", {"phone_number": "+15550001111", "cont
 
 def sandboxed(folder: Path, sandbox: Sandbox) -> Any:
     given = {"SCENARIOS": read(str(folder), 2, 0)}
-    return generated_suite("awm", SOURCE, given, sandbox, print, "awm")
+    return generated_suite(Source("awm", SOURCE, given, "awm"), sandbox, print)
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from sandboxes import in_process as suite
 from writer import BAD, GOOD, counting, leaking
 
 from trace_bench.core.errors import SourceError, UserError
+from trace_bench.core.protocols import Source
 from trace_bench.core.types import Task, Tool
 from trace_bench.methods.making import opening, self_test
 from trace_bench.methods.trace.generate.checks import (
@@ -71,7 +72,7 @@ def target() -> tuple[Mapping[str, Tool], Leaks, str]:
 
 
 def load(name: str, code: str, tools: Mapping[str, Tool], sandbox: Sandbox = PROCESS) -> Any:
-    return generated_suite(name, code, {"TOOLS": tools}, sandbox, print, "base")
+    return generated_suite(Source(name, code, {"TOOLS": tools}), sandbox, print)
 
 
 def verdict(code: str, sandbox: Sandbox = PROCESS) -> list[str]:

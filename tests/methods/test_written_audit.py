@@ -225,7 +225,7 @@ def test_a_counter_beyond_the_checks_is_dropped_after_training(tmp_path: Path) -
             ),
             models=Models(
                 Roles({"generator": role}, tmp_path / "llm.jsonl"),
-                lambda name, code, given, image: load(name, code, given["TOOLS"], PATIENT),
+                lambda source: load(source.name, source.text, source.given["TOOLS"], PATIENT),
             ),
         )
         generation = Generation(lab, BASE, SMALL, tools(), NOTHING, 8)

@@ -16,7 +16,7 @@ from toy import TOOLS
 from trace_bench.core.types import AgentSpec, Message, Trajectory
 from trace_bench.policies.answers import shared
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.engine.scheduler import Engine, Order
+from trace_bench.policies.engine.scheduler import Order, Scheduler
 from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.talk import Talk, Thoughts
 
@@ -137,13 +137,13 @@ def test_the_engine_answers_a_cut_conversation_as_a_new_one(
     """Every turn again, alone in a fresh engine: same ids, same log-probabilities."""
     policy = LocalPolicy(model, batch=16, context=600, thoughts=thoughts)
     orders: list[Order] = []
-    submit = Engine.submit
+    submit = Scheduler.submit
 
-    def heard(engine: Engine, order: Order) -> None:
+    def heard(engine: Scheduler, order: Order) -> None:
         orders.append(order)
         submit(engine, order)
 
-    monkeypatch.setattr(Engine, "submit", heard)
+    monkeypatch.setattr(Scheduler, "submit", heard)
     found = played(policy)
     computed = policy._engine.computed
     monkeypatch.undo()
@@ -151,7 +151,7 @@ def test_the_engine_answers_a_cut_conversation_as_a_new_one(
     assert bool(cut) == (thoughts == "own")
     assert sum(turn.malformed is not None for t in found for turn in t.turns) > 0
     assert sum(bool(turn.thoughts) for t in found for turn in t.turns) > 10
-    alone = Engine(policy._backend, 16, 600, policy.chat.stop)
+    alone = Scheduler(policy._backend, 16, 600, policy.chat.stop)
     seeds = {(o.episode, o.ids): o.seed for o in orders}
     for n, t in enumerate(found):
         ids: tuple[int, ...] = ()

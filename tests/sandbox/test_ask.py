@@ -16,7 +16,7 @@ from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import Step
 from trace_bench.sandbox.choose import make_pool
 from trace_bench.sandbox.engine import Sandbox
-from trace_bench.sandbox.local import Process
+from trace_bench.sandbox.local import Processes
 from trace_bench.sandbox.suite import SandboxedSuite, remote
 
 TELECOM = chosen("tau2", "telecom")
@@ -82,7 +82,7 @@ def test_no_model_to_answer_is_reported() -> None:
         "asks_user": True,
     }
     sandbox = Sandbox("process", run="ask", retries=0)
-    suite = remote(make_pool(Process(sandbox, ""), sandbox, worker, None, print))
+    suite = remote(make_pool(Processes(sandbox, ""), sandbox, worker, None, print))
     with pytest.raises(
         EpisodeError, match="asked for 'user', which no model or program plays here"
     ):

@@ -19,7 +19,7 @@ from sandboxes import ROOTS, chosen, in_process, in_sandbox
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
-from trace_bench.core.protocols import ActsTogether, Suite, abilities
+from trace_bench.core.protocols import ActsTogether, Source, Suite, abilities
 from trace_bench.core.protocols.declared import members
 from trace_bench.core.types import AgentSpec, Message, Step, Task, to_json
 from trace_bench.envs.check import check
@@ -335,7 +335,7 @@ def test_a_program_that_loads_only_once_loses_its_episodes_not_the_run(
     place.write_text("")
     sandbox = Sandbox("process", start=3.0, allow_untrusted=True)
     source = ONCE.replace("THEN", then)
-    suite: Any = generated_suite("once", source, {"PLACE": str(place)}, sandbox, print, "base")
+    suite: Any = generated_suite(Source("once", source, {"PLACE": str(place)}), sandbox, print)
     tasks = [suite.synthetic("", seed) for seed in range(4)]
     idle = IdlePolicy()
     idle.capacity = 1

@@ -13,7 +13,7 @@ from typing import Any
 
 from servers.scripted import Answer, Script, models, serve
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.engine.scheduler import Engine, Order, Sampled
+from trace_bench.policies.engine.scheduler import Order, Sampled, Scheduler
 from trace_bench.policies.local import backend_of, load_model
 
 Read = tuple[tuple[int, ...], tuple[int, ...]]
@@ -40,7 +40,7 @@ def _script(model: Path, name: str, context: int, serving: Serving) -> Script:
     loaded, tokenizer = load_model(model)
     chat, lock = Chat(tokenizer, name), threading.Lock()
     engine, finished = (
-        Engine(backend_of(loaded, 8, context), 8, context, chat.stop),
+        Scheduler(backend_of(loaded, 8, context), 8, context, chat.stop),
         dict[int, Sampled](),
     )
     numbers = itertools.count()

@@ -18,7 +18,7 @@ from verl_job import spec
 from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.policies.engine.lora import read_adapter
-from trace_bench.policies.engine.scheduler import Engine, Order
+from trace_bench.policies.engine.scheduler import Order, Scheduler
 from trace_bench.policies.local import LocalPolicy, backend_of, load_model
 from trace_bench.trainers.verl.tokens import ServersLost, TokenPolicy, TokenServers
 
@@ -29,7 +29,7 @@ class TokenServer:
     def __init__(self, model: Path, adapter: AdapterRef | None, version: int) -> None:
         loaded, tokenizer = load_model(model)
         self.backend = backend_of(loaded, 4, 512)
-        self.engine = Engine(self.backend, 4, 512, tokenizer.eos_token_id)
+        self.engine = Scheduler(self.backend, 4, 512, tokenizer.eos_token_id)
         self.adapter, self.version, self.count = adapter, version, 0
         if adapter is not None:
             self.backend.add(read_adapter(adapter, self.backend.shapes))

@@ -80,6 +80,15 @@ class NumberedSuite(SplitsByNumber, Synthesizes):
         return self.synthetic(kind, number) if not made and kind in self.capabilities() else made
 
 
+def task_named(suite: Suite, task_id: str) -> Task:
+    """The task of that id in one of the suite's splits. Raises UserError if there is none."""
+    for split in suite.splits():
+        for task in suite.tasks(split) if f"/{split}/" in task_id else ():
+            if task.id == task_id:
+                return task
+    raise UserError(f"no task {task_id!r} in {suite.name}/{suite.variant}.")
+
+
 def package_folder(env: str, package: str, version: str, install: str, *modules: str) -> Path:
     """Where the first of a benchmark's modules is. Raises UserError if one is missing, or the
     package has another version than the tested one. `install`: how to get it."""

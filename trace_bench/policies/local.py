@@ -30,7 +30,7 @@ from trace_bench.policies.chat import Chat
 from trace_bench.policies.engine.guide import Guides
 from trace_bench.policies.engine.layout import Backend
 from trace_bench.policies.engine.lora import read_adapter
-from trace_bench.policies.engine.scheduler import Engine, Order, Sampled, TokenGuide
+from trace_bench.policies.engine.scheduler import Order, Sampled, Scheduler, TokenGuide
 from trace_bench.policies.talk import Talk, Thoughts
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
         self._thoughts = thoughts
         self._model = model
         self._backend = backend_of(model, batch, self.context)
-        self._engine = Engine(self._backend, batch, self.context, self.chat.stop)
+        self._engine = Scheduler(self._backend, batch, self.context, self.chat.stop)
         self._tokenizer = tokenizer
         self._adapters: dict[str, str] = {}  # name -> path
         self._open: dict[int, _Open] = {}

@@ -84,10 +84,7 @@ def generated_suites(settings: Settings, run: RunContext, log: Log = log_line) -
             logged.add(text)
             log(text)
 
-    def make(name: str, source: str, given: Mapping[str, Any], image: str) -> Suite:
-        return generated_suite(name, source, given, sandbox, once, image)
-
-    return make
+    return lambda source: generated_suite(source, sandbox, once)
 
 
 def make_roles(settings: Settings, path: Path, log: Log = log_line) -> Roles:
@@ -154,8 +151,7 @@ def suites_elsewhere(
     suites = Suites(make_suite(checked, parts, context), lots=checked.rehearsal)
     make = generated_suites(checked, context)
     for source in (Source(**s) for s in sources):
-        made = make(source.name, source.text, source.given, source.image)
-        suites.add(generated_key(source.name), made)
+        suites.add(generated_key(source.name), make(source))
     return suites
 
 

@@ -53,8 +53,8 @@ from trace_bench.runner.outcomes import EpisodeCounts, TrainingCounts, outcome_o
 from trace_bench.runner.progress import Aside, Progress
 
 T = TypeVar("T")
-MakeSuite = Callable[[str, str, Mapping[str, Any], str], Suite]
-"""(name, source code, names given to it, image) -> the suite that it defines, in a sandbox."""
+MakeSuite = Callable[[Source], Suite]
+"""The suite that source code defines, in a sandbox."""
 
 Checkpoint = Callable[[int, AgentSpec, int], None]
 """(rollouts spent, the current agent, rollouts spent after the next call): the agent represents all
@@ -250,8 +250,9 @@ class RunLab:
         Raises UserError if the code cannot be used or is not permitted."""
         if self._models.make_suite is None:
             raise ValueError("this lab has no sandbox for generated programs")
-        suite = self._models.make_suite(name, source, given, image)
-        self._sources[name] = Source(name, source, dict(given), image)
+        found = Source(name, source, dict(given), image)
+        suite = self._models.make_suite(found)
+        self._sources[name] = found
         self._player.suites.add(generated_key(name), suite)
         return suite
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from trace_bench.core.errors import EngineError, SourceError, UserError
-from trace_bench.core.protocols import Ask, RunContext, Suite
+from trace_bench.core.protocols import Ask, RunContext, Source, Suite
 from trace_bench.sandbox.bubblewrap import Bubblewrap
 from trace_bench.sandbox.docker import Docker
 from trace_bench.sandbox.engine import Engine, Log, Sandbox
-from trace_bench.sandbox.local import Auto, Inline, Process
+from trace_bench.sandbox.local import Auto, Inline, Processes
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.suite import remote, sandboxed
 from trace_bench.settings.registry import Part
@@ -22,7 +22,7 @@ from trace_bench.settings.schema import SandboxSettings
 ENGINES: Mapping[str, type[Engine]] = {
     "inline": Inline,
     "auto": Auto,
-    "process": Process,
+    "process": Processes,
     "docker": Docker,
     "bubblewrap": Bubblewrap,
 }
@@ -122,16 +122,14 @@ def untrusted_suite(source: str, sandbox: Sandbox, log: Log) -> Suite:
     return remote(_pool({"source": source}, {"kind": "source"}, sandbox, log))
 
 
-def generated_suite(
-    name: str, source: str, given: Mapping[str, Any], sandbox: Sandbox, log: Log, image: str
-) -> Suite:
-    """The suite of a source text in the form that envs/generated.py describes. `name` is part of
-    the tasks' ids; `given` are names that the text may use, with JSON values. Raises UserError as
-    above, and SourceError for a text that cannot be used."""
-    message = {"source": source, "given": given}
-    pool = _pool(message, {"kind": "generated", "name": name}, sandbox, log, image)
+def generated_suite(source: Source, sandbox: Sandbox, log: Log) -> Suite:
+    """The suite of a source text in the form that envs/generated.py describes. Its name is part of
+    the tasks' ids. Raises UserError as above, and SourceError for a text that cannot be used."""
+    message = {"source": source.text, "given": source.given}
+    worker = {"kind": "generated", "name": source.name}
+    pool = _pool(message, worker, sandbox, log, source.image)
     try:
-        return remote(pool, name)
+        return remote(pool, source.name)
     except UserError as error:
         pool.close()
         if pool.greeted and not isinstance(error, EngineError):

@@ -15,7 +15,7 @@ from trace_bench.sandbox.protocol import encode
 from trace_bench.sandbox.transport import ProcessTransport, Transport
 
 
-class Process(Engine):
+class Processes(Engine):
     """Child processes of this user, which inherit only the path of its variables, so that they
     receive no keys."""
 
@@ -36,7 +36,7 @@ class Process(Engine):
         )
 
 
-class Inline(Process):
+class Inline(Processes):
     """This process. Programs of others, where they are allowed, have child processes."""
 
     here = True

@@ -265,12 +265,13 @@ Hear = Callable[[Sequence[Task], Sequence[Trajectory]], None]
 
 @dataclass(frozen=True)
 class Source:
-    """The source code of a generated suite (`Lab.generated_suite`)."""
+    """The source code of a generated suite (`Lab.generated_suite`). `given`: names that it may use,
+    with JSON values; `image`: of its sandbox."""
 
     name: str
     text: str
     given: Mapping[str, Any]
-    image: str
+    image: str = "base"
 
 
 class Lab(Protocol):

@@ -25,7 +25,7 @@ from trace_bench.core.protocols import (
 )
 from trace_bench.core.store import read_bytes, read_object, stable_seed
 from trace_bench.core.types import Message, Task
-from trace_bench.envs import EitherEnv
+from trace_bench.envs import EitherEnv, task_named
 from trace_bench.envs.recorded.data import META, read_split, splits_in
 from trace_bench.envs.recorded.env import RecordedEnv
 from trace_bench.envs.recorded.simulator import PROMPT_VERSION, ModelSimulator
@@ -136,14 +136,9 @@ class RecordedSuite(HasReference, HasChecklist):
         return self._split[split]
 
     def task(self, task_id: str) -> Task:
-        parts = task_id.split("/")
-        if len(parts) == 4 and parts[:2] == [self.name, self.variant] and parts[2] in self.splits():
-            for task in self.tasks(parts[2]):
-                if task.id == task_id:
-                    return task
         if self._source is not None and task_id.startswith(f"{self._source}/"):
             return self._real(self._source).task(task_id)
-        raise UserError(f"no task {task_id!r} in {self.name}/{self.variant}.")
+        return task_named(self, task_id)
 
     def make(self) -> EitherEnv:
         """An environment for a recording or for a task of the real suite."""

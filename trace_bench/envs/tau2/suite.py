@@ -14,6 +14,7 @@ from trace_bench.core.checked import PLACE
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.protocols import HasChecklist, HasReference, RunContext, Typical
 from trace_bench.core.types import Message, Task
+from trace_bench.envs import task_named
 from trace_bench.envs.tau2.data import SHIPPED, Tasks, load
 from trace_bench.envs.tau2.env import Tau2Env
 from trace_bench.envs.tau2.judge import PROMPT_VERSION as JUDGE_VERSION
@@ -114,12 +115,7 @@ class Tau2Suite(HasReference, HasChecklist):
         return [self._task(split, n, name) for n, name in enumerate(ids)]
 
     def task(self, task_id: str) -> Task:
-        for split in self.splits():
-            if task_id.startswith(f"tau2/{self.variant}/{split}/"):
-                for task in self.tasks(split):
-                    if task.id == task_id:
-                        return task
-        raise UserError(f"no task {task_id!r} in tau2/{self.variant}.")
+        return task_named(self, task_id)
 
     def make(self) -> Tau2Env:
         return Tau2Env(self._toolbox, self._gold, self._solo, self._ask, self._judge)

@@ -7,9 +7,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.errors import unknown
 from trace_bench.core.protocols import RunContext, Suite, Typical
 from trace_bench.core.types import Task
+from trace_bench.envs import task_named
 from trace_bench.envs.toolsandbox.tools.augment import Augmentation
 from trace_bench.envs.toolsandbox_official.env import OfficialEnv
 from trace_bench.envs.toolsandbox_official.stage import COMMIT, RAPID_KEY, SUFFIXES, Scenarios
@@ -71,11 +72,7 @@ class OfficialSuite(Suite):
         return out
 
     def task(self, task_id: str) -> Task:
-        for split in SPLITS:
-            for task in self.tasks(split):
-                if task.id == task_id:
-                    return task
-        raise UserError(f"no task {task_id!r} in toolsandbox/official.")
+        return task_named(self, task_id)
 
     def make(self) -> OfficialEnv:
         return OfficialEnv(self._stage, self._ask)

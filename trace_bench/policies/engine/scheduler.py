@@ -98,7 +98,7 @@ class _Row:
     active: bool = True
 
 
-class Engine:
+class Scheduler:
     """Schedules episodes on a backend with `slots` slots of `context` tokens."""
 
     def __init__(self, backend: Backend, slots: int, context: int, stop: int) -> None:

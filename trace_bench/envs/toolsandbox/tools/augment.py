@@ -25,22 +25,11 @@ Augmentation = Literal[
     "scrambled_arg_descriptions",
     "scrambled_arg_types",
 ]
-
-
-# Augmentation -> number of distractors, None for all tools.
-_DISTRACTORS: Mapping[str, int | None] = MappingProxyType(
-    {
-        "none": 0,
-        "distractors_3": 3,
-        "distractors_10": 10,
-        "all_tools": None,
-        "scrambled_names": 3,
-        "scrambled_descriptions": 3,
-        "scrambled_arg_descriptions": 3,
-        "scrambled_arg_types": 3,
-    }
-)
 AUGMENTATIONS: tuple[Augmentation, ...] = get_args(Augmentation)
+# Number of distractors, None for all tools; 3 beside every scrambling.
+_DISTRACTORS: Mapping[str, int | None] = MappingProxyType(
+    dict.fromkeys(AUGMENTATIONS, 3) | {"none": 0, "distractors_10": 10, "all_tools": None}
+)
 
 
 def offer(

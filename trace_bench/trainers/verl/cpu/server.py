@@ -20,7 +20,7 @@ from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
 from trace_bench.policies.engine.lora import adapter_of
-from trace_bench.policies.engine.scheduler import Engine, Order, Sampled
+from trace_bench.policies.engine.scheduler import Order, Sampled, Scheduler
 from trace_bench.policies.local import backend_of, load_model
 from trace_bench.trainers.verl.cpu.plugin import register_rollout
 from trace_bench.trainers.verl.spec import JOB_VARIABLE, read_spec
@@ -95,7 +95,7 @@ class CpuServer:
         self._spec = spec = read_spec(Path(os.environ[JOB_VARIABLE]))
         model, tokenizer = load_model(model_path)
         self._backend = backend_of(model, _SLOTS, spec.context)
-        self._engine = Engine(self._backend, _SLOTS, spec.context, tokenizer.eos_token_id)
+        self._engine = Scheduler(self._backend, _SLOTS, spec.context, tokenizer.eos_token_id)
         self._version = 0
         self._name: str | None = None
         self._asked: queue.SimpleQueue[_Request] = queue.SimpleQueue()
