@@ -21,7 +21,8 @@ from trace_bench.core.protocols import HoldsModel, ShowsState, TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.llm.client import Endpoint, LLMError
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.local import LocalPolicy, load_tokenizer
+from trace_bench.policies.loading import load_tokenizer
+from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.routing.router import make_router
 from trace_bench.policies.states import StateServers, StatesPolicy
