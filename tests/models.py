@@ -124,15 +124,20 @@ def save_mixture(folder: Path, seed: int = 0, noise: float = 0.1) -> Path:
 
 
 def save_adapter(
-    model_folder: Path, folder: Path, seed: int = 1, rank: int = 4, scale: float = 0.15
+    model_folder: Path,
+    folder: Path,
+    seed: int = 1,
+    rank: int = 4,
+    scale: float = 0.15,
+    targets: Any = "all-linear",
 ) -> Path:
-    """A random LoRA adapter made by peft for all linear layers of a model."""
+    """A random LoRA adapter made by peft, by default for all linear layers of a model."""
     import torch
     from peft import LoraConfig, get_peft_model
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(model_folder, dtype=torch.float32)
-    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear")
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets)
     torch.manual_seed(seed)
     peft_model = get_peft_model(model, config)
     with torch.no_grad():

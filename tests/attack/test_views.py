@@ -12,7 +12,7 @@ import torch
 from trace_bench.core.errors import UserError
 from trace_bench.core.text import visible
 from trace_bench.core.yaml_file import read_settings
-from trace_bench.policies.local import load_model
+from trace_bench.policies.loading import load_model
 from trace_bench.results.places import find
 from trace_bench.results.table import Table
 from trace_bench.trainers.update import FILE as STATE

@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from trace_bench.policies.local import load_tokenizer
+from trace_bench.policies.loading import load_tokenizer
 from trace_bench.trainers.adapters import restart
 from trace_bench.trainers.model import Learner
 from trace_bench.trainers.settings import LINEAR

@@ -77,7 +77,7 @@ class GeneratePolicy(Policy):
 
     def __init__(self, path: Path) -> None:
         from trace_bench.policies.chat import Chat
-        from trace_bench.policies.local import load_model
+        from trace_bench.policies.loading import load_model
 
         self.model, tokenizer = load_model(path)
         self.chat = Chat(tokenizer)
@@ -175,7 +175,7 @@ def matrix_rate() -> float:
 
 def sizes(path: Path) -> tuple[int, int]:
     """(parameters in the layers' matrices, parameters in the output matrix)."""
-    from trace_bench.policies.local import load_model
+    from trace_bench.policies.loading import load_model
 
     model, _ = load_model(path)
     head = model.get_output_embeddings().weight.numel()

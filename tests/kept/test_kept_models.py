@@ -21,7 +21,7 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
 from trace_bench.models import KeptSettings, kept, listed, making, read_kept
 from trace_bench.models.__main__ import Pinned, add, fetch, get, main
-from trace_bench.policies.local import load_model
+from trace_bench.policies.loading import load_model
 
 
 @pytest.fixture(scope="module")

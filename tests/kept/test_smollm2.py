@@ -13,7 +13,8 @@ from trace_bench.models import NOTE, place, read_kept
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.engine.decoder import Decoder
 from trace_bench.policies.engine.layout import Rows
-from trace_bench.policies.local import backend_of, load_model, load_tokenizer
+from trace_bench.policies.loading import load_model, load_tokenizer
+from trace_bench.policies.local import backend_of
 
 CACHE = place(None)
 pytestmark = pytest.mark.skipif(

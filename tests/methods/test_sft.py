@@ -19,7 +19,7 @@ from trace_bench.methods.sft.formats.adp import conversation
 from trace_bench.methods.sft.method import SftSettings, demonstrations, own, tokens_of
 from trace_bench.methods.tuning import Tuning
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.local import load_model
+from trace_bench.policies.loading import load_model
 from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.tiny.template import render
 from trace_bench.trainers.local import LocalTrainer

@@ -19,7 +19,8 @@ from trace_bench.core.types import Turn
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.engine.guide import BadSchema, Guides
 from trace_bench.policies.engine.sampling import sample
-from trace_bench.policies.local import LocalPolicy, load_tokenizer
+from trace_bench.policies.loading import load_tokenizer
+from trace_bench.policies.local import LocalPolicy
 from trace_bench.tiny import shipped
 
 SCHEMA = {

@@ -19,7 +19,8 @@ from trace_bench.policies.engine import scheduler as engine_module
 from trace_bench.policies.engine.decoder import Decoder
 from trace_bench.policies.engine.hf import HuggingFace
 from trace_bench.policies.engine.sampling import sample, uniforms
-from trace_bench.policies.local import LocalPolicy, load_model
+from trace_bench.policies.loading import load_model
+from trace_bench.policies.local import LocalPolicy
 
 NAMES = ("a@0001", "b@0001")
 

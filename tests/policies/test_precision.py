@@ -15,7 +15,8 @@ from trace_bench.policies import precision
 from trace_bench.policies.engine.decoder import Decoder
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.matrices import LowRank, Merged
-from trace_bench.policies.local import LocalPolicy, load_model
+from trace_bench.policies.loading import load_model
+from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.precision import SMALL, CastHead, CastLinear, chosen
 from trace_bench.trainers.grpo import group_advantages
 from trace_bench.trainers.model import Learner

@@ -15,13 +15,15 @@ from sandboxes import in_process as suite
 from servers.agent import serving
 from servers.lora import lora_server
 from servers.scripted import Answer, Script, models, serve
+from thinking import AskingSuite
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import HoldsModel, ShowsState, TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec
 from trace_bench.llm.client import Endpoint, LLMError
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.local import LocalPolicy, load_tokenizer
+from trace_bench.policies.loading import load_tokenizer
+from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.routing.router import make_router
 from trace_bench.policies.states import StateServers, StatesPolicy
@@ -212,6 +214,36 @@ def test_the_same_choices_and_outputs_as_in_this_process(soft: bool, tmp_path: P
         for a, b in zip(one.turns, two.turns, strict=True):
             assert a.token_ids == b.token_ids and a.adapter == b.adapter
             assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
+
+
+def test_the_choice_of_every_turn_is_that_of_this_process(tmp_path: Path) -> None:
+    """From the words of the conversation, with sums of adapters; no state is asked for."""
+    tasks, here = AskingSuite().tasks("train")[:4], LocalPolicy(MODEL, batch=4, threads=1)
+    refs = agent_of(tmp_path, False, here, openings(4)).adapters
+    router: dict[str, Any] = {"kind": "turns", "words": ["new user: and"], "others": 0.35}
+    router |= {"labels": [a.name for a in refs], "weights": [[-2.0], [2.0]], "bias": [1.0, -1.0]}
+    agent = AgentSpec(MODEL, adapters=refs, router=router)
+    with states_of() as states, lora_server(MODEL) as (turns, _):
+        how: dict[str, Any] = {"capacity": 4, "extra": None}
+        there = StatesPolicy(Endpoint((turns,), retries=0), "m", client(states), **how)
+        world = AskingSuite()
+        limits: dict[str, Any] = {"temperature": 0.0, "max_turns": 2}
+        served, local = (play(p, world, agent, tasks, [0] * 4, **limits) for p in (there, here))
+        usage = there.usage()
+        there.close()
+    assert usage["states"] == 0
+    second = changed = 0
+    for one, two in zip(served, local, strict=True):
+        assert one.failure is None
+        changed += len({turn.adapter for turn in one.turns}) == 2
+        assert [turn.adapter for turn in one.turns] == [turn.adapter for turn in two.turns]
+        for n, (a, b) in enumerate(zip(one.turns, two.turns, strict=True)):
+            if (a.prompt_ids, a.kept) != (b.prompt_ids, b.kept):
+                break  # servers read an earlier turn that was cut at its limit in other tokens
+            assert a.token_ids == b.token_ids
+            assert a.logprobs == pytest.approx(b.logprobs, abs=1e-4)
+            second += n
+    assert changed >= 2 and second >= 2
 
 
 def test_our_server_in_front_of_another_routes_by_states(tmp_path: Path) -> None:

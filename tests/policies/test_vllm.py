@@ -25,7 +25,8 @@ from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.llm.client import Endpoint
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.local import LocalPolicy, load_tokenizer
+from trace_bench.policies.loading import load_tokenizer
+from trace_bench.policies.local import LocalPolicy
 from trace_bench.policies.openai import OpenAIPolicy
 from trace_bench.policies.served import weights_hash
 from trace_bench.policies.states import StateServers

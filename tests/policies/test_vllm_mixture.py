@@ -17,7 +17,7 @@ from thinking import OPENED, AskingSuite
 
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
-from trace_bench.policies.local import load_tokenizer
+from trace_bench.policies.loading import load_tokenizer
 from trace_bench.policies.openai import OpenAISettings, served
 from trace_bench.policies.talk import Thoughts
 from trace_bench.trainers.adapters import begin_with, restart
@@ -66,9 +66,10 @@ def differences(model: Path, found: Sequence[Trajectory], adapter: AdapterRef | 
 def test_adapters_of_its_attention_act_as_they_were_trained(
     url: str, model: Path, tmp_path: Path
 ) -> None:
-    refs = [
-        AdapterRef(f"cap{n}@0001", str(save_adapter(model, tmp_path / f"{n}", n))) for n in (1, 2)
-    ]
+    refs = []
+    for seed in (1, 2):
+        place = save_adapter(model, tmp_path / f"{seed}", seed, targets=list(LINEAR[:4]))
+        refs.append(AdapterRef(f"cap{seed}@0001", str(place)))
     run = RunContext(model=str(model), served_model="tiny", batch=24)
     policy = served(OpenAISettings((url,), parse="tokens"), run)
     agent = AgentSpec("tiny", adapters=tuple(refs))

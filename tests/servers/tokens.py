@@ -14,7 +14,8 @@ from typing import Any
 from servers.scripted import Answer, Script, models, serve
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.engine.scheduler import Order, Sampled, Scheduler
-from trace_bench.policies.local import backend_of, load_model
+from trace_bench.policies.loading import load_model
+from trace_bench.policies.local import backend_of
 
 Read = tuple[tuple[int, ...], tuple[int, ...]]
 

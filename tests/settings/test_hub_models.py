@@ -10,11 +10,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from trace_bench.core.errors import UserError
-from trace_bench.policies.local import load_model, load_tokenizer
-from trace_bench.settings.models import AtSettings, at
+from trace_bench.policies.loading import load_model, load_tokenizer
+from trace_bench.settings.models import TRUSTED, AtSettings, at
 from trace_bench.tiny import MODEL_FOLDER
+from trace_bench.trainers.adapters import fresh
+from trace_bench.trainers.settings import LINEAR
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 SHOW = """
@@ -56,11 +59,45 @@ def test_a_path_that_does_not_exist_is_answered_with_the_setting(tmp_path: Path)
         load_tokenizer(tmp_path / "none")
 
 
-def test_a_model_with_a_program_of_its_own_is_refused(tmp_path: Path) -> None:
-    for file in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(MODEL_FOLDER / file, tmp_path)
-    made = {"model_type": "own", "auto_map": {"AutoConfig": "own.Own"}}
-    (tmp_path / "config.json").write_text(json.dumps(made))
-    (tmp_path / "own.py").write_text("raise SystemExit('run')")
+OWN = """
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+class Own(Qwen3Config):
+    model_type = "own"
+
+class OwnLM(Qwen3ForCausalLM):
+    config_class = Own
+
+    def forward(self, *args, **kwargs):
+        out = super().forward(*args, **kwargs)
+        out.logits = -out.logits
+        return out
+"""
+
+
+def test_a_model_with_a_program_of_its_own_is_refused_unless_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cache of its own: transformers copies such programs. What is asked for one model is not
+    asked for another, nor for the same one later."""
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "c"))
+    monkeypatch.setenv(TRUSTED, "another")
+    folder, other = tmp_path / "one", tmp_path / "two"
+    for place in (folder, other):
+        shutil.copytree(MODEL_FOLDER, place)
+        made = json.loads((place / "config.json").read_text()) | {"model_type": "own"}
+        made["auto_map"] = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.OwnLM"}
+        (place / "config.json").write_text(json.dumps(made))
+        (place / "own.py").write_text(OWN)
+    with pytest.raises(UserError, match=r"none is run here.*model\.trust_remote_code=true"):
+        load_model(at(AtSettings(str(folder))))
+    model, _ = load_model(at(AtSettings(str(folder), trust_remote_code=True)))
+    plain, _ = load_model(MODEL_FOLDER)
+    ids = torch.arange(9)[None]
+    torch.testing.assert_close(model(ids).logits, -plain(ids).logits)
+    assert "q_proj" in {name.rpartition(".")[2] for name in fresh(str(folder), LINEAR, 2, 0)}
     with pytest.raises(UserError, match="none is run here"):
-        load_model(tmp_path)
+        load_model(other)
+    at(AtSettings(str(folder)))
+    with pytest.raises(UserError, match="none is run here"):
+        load_model(folder)

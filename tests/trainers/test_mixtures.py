@@ -14,7 +14,7 @@ from models import save_mixture
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
 from trace_bench.policies.engine.lora import read_weights
-from trace_bench.policies.local import load_model
+from trace_bench.policies.loading import load_model
 from trace_bench.trainers.memory import shape_of
 from trace_bench.trainers.settings import LINEAR
 

@@ -23,7 +23,7 @@ from trace_bench.core.protocols.declared import adopted
 from trace_bench.core.types import Score, StopReason, Trajectory, Turn
 from trace_bench.play.steps import with_guidance
 from trace_bench.policies.chat import Chat
-from trace_bench.policies.local import load_model
+from trace_bench.policies.loading import load_model
 from trace_bench.runner.plan import plan_of
 from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import parts_of

@@ -28,7 +28,8 @@ from trace_bench.core.types import (
     to_json,
 )
 from trace_bench.policies.engine.lora import read_adapter
-from trace_bench.policies.local import backend_of, load_model
+from trace_bench.policies.loading import load_model
+from trace_bench.policies.local import backend_of
 from trace_bench.policies.scripted import RandomPolicy
 from trace_bench.trainers.adapters import fresh, insert, restart, write_adapter
 from trace_bench.trainers.grpo import Mismatch, group_advantages

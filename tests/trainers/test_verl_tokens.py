@@ -19,7 +19,8 @@ from trace_bench.core.protocols import TurnRequest
 from trace_bench.core.types import AdapterRef, AgentSpec, Trajectory
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.scheduler import Order, Scheduler
-from trace_bench.policies.local import LocalPolicy, backend_of, load_model
+from trace_bench.policies.loading import load_model
+from trace_bench.policies.local import LocalPolicy, backend_of
 from trace_bench.trainers.verl.tokens import ServersLost, TokenPolicy, TokenServers
 
 

@@ -222,7 +222,7 @@ def plain(
     prompt of `base`: only the tokens of the first prompt change."""
     from trace_bench.play.steps import with_guidance
     from trace_bench.policies.chat import Chat
-    from trace_bench.policies.local import load_tokenizer
+    from trace_bench.policies.loading import load_tokenizer
     from trace_bench.trainers.tree import with_prompt
 
     chat = Chat(load_tokenizer(base.model), base.model, thinking)

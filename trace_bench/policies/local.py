@@ -7,8 +7,7 @@ import math
 import threading
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -31,6 +30,7 @@ from trace_bench.policies.engine.guide import Guides
 from trace_bench.policies.engine.layout import Backend
 from trace_bench.policies.engine.lora import read_adapter
 from trace_bench.policies.engine.scheduler import Order, Sampled, Scheduler, TokenGuide
+from trace_bench.policies.loading import load_model
 from trace_bench.policies.talk import Talk, Thoughts
 
 if TYPE_CHECKING:
@@ -269,71 +269,6 @@ class LocalPolicy(RanksLabels, ShowsState, HoldsModel):
             kept=talk.kept,
         )
         return TurnReply(sampled.episode, turn)
-
-
-def load_model(
-    model_path: str | Path, device: str = "cpu", dtype: DType = "float32"
-) -> tuple[Any, Any]:
-    """(model in evaluation mode, tokenizer) from a folder or a hub name. `dtype`: the numbers of
-    its products (`policies.precision`)."""
-    from transformers import AutoModelForCausalLM
-
-    from trace_bench.policies.precision import cast_products, chosen
-
-    tokenizer = load_tokenizer(model_path)
-    with _loading(model_path):
-        model: Any = AutoModelForCausalLM.from_pretrained(  # the stub of `to` has another type
-            model_path, dtype="auto", trust_remote_code=False
-        )
-    size = sum(p.numel() for p in model.parameters())
-    cast_products(model, chosen(dtype, size, device))
-    return model.to(device).eval(), tokenizer
-
-
-def load_tokenizer(model_path: str | Path) -> Any:
-    """The tokenizer from a model's folder or hub name."""
-    from transformers import AutoTokenizer
-
-    with _loading(model_path):  # no code that comes with a model: it would ask at a terminal
-        return AutoTokenizer.from_pretrained(model_path, trust_remote_code=False)
-
-
-@contextmanager
-def _loading(model_path: str | Path) -> Iterator[None]:
-    """Loads without progress bars, and raises UserError for what cannot be loaded."""
-    place = str(model_path)
-    if not Path(place).exists() and (place[:1] in "./~" or place.count("/") > 1):
-        raise UserError(
-            f"cannot load a model from {place!r}: there is no such folder. Change `model.path`."
-        )
-    try:
-        with _no_progress_bars():
-            yield
-    except (OSError, ValueError) as error:
-        why = " ".join(str(error).split()).rstrip(".")
-        if "trust_remote_code" in why:
-            raise UserError(
-                f"the model {place!r} comes with a program of its own, and none is run here. Serve "
-                "it with vLLM's --trust-remote-code and policy=openai, or change `model.path`."
-            ) from error
-        raise UserError(
-            f"cannot load a model from {str(model_path)!r}: {why}. Needed: a folder or hub name "
-            "of a Hugging Face causal language model. Change the setting `model`."
-        ) from error
-
-
-@contextmanager
-def _no_progress_bars() -> Iterator[None]:
-    """Turns off transformers' progress bar for loading, which would disturb ours."""
-    from transformers.utils import logging
-
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
 
 
 def context_of(config: Any, wanted: int | None) -> int:

@@ -468,7 +468,7 @@ def served(settings: OpenAISettings, run: RunContext) -> OpenAIPolicy:
         )
     if settings.parse == "tokens" or settings.states_url:
         from trace_bench.policies.chat import Chat
-        from trace_bench.policies.local import load_tokenizer
+        from trace_bench.policies.loading import load_tokenizer
 
         chat = Chat(load_tokenizer(run.model), run.model, run.thinking)
     how: dict[str, Any] = {"capacity": run.batch, "extra": extra, "keep": keep}

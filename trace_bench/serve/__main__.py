@@ -211,7 +211,7 @@ def _states(
     if given.states_url is None:
         return None
     from trace_bench.policies.chat import Chat
-    from trace_bench.policies.local import load_tokenizer
+    from trace_bench.policies.loading import load_tokenizer
     from trace_bench.policies.states import StateServers, states_at
 
     model = given.model or agent.model

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,11 +20,33 @@ class AtSettings:
     revision: str | None = field(default=None, metadata=LATER)
     """A commit, tag or branch of a hub model, read from the hub's cache without asking the hub;
     null: what the hub or its cache has now."""
+    trust_remote_code: bool = field(default=False, metadata=LATER)
+    """Run the program that comes with the model, in this process and with all that it may do (for
+    architectures that transformers does not know); give a revision, so that it stays the same."""
+
+
+TRUSTED = "TRACE_BENCH_TRUSTED_MODEL"
+"""The environment variable with the one model whose own program may run: processes that this one
+starts load the model too."""
+
+
+def trusted(path: str) -> bool:
+    """Whether the program of the model at this path may run."""
+    return os.environ.get(TRUSTED) == path
 
 
 def at(settings: AtSettings) -> str:
     """`model=hf`: any causal language model with a chat template. With a revision, the folder of
     that revision in the hub's cache. Raises UserError if it is not there."""
+    found = _at(settings)
+    if settings.trust_remote_code:
+        os.environ[TRUSTED] = found
+    elif trusted(found):
+        del os.environ[TRUSTED]
+    return found
+
+
+def _at(settings: AtSettings) -> str:
     if settings.revision is None:
         return settings.path
     if Path(settings.path).is_dir():

@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from trace_bench.core.errors import UserError, unknown
+from trace_bench.core.errors import unknown
 from trace_bench.core.store import stable_seed, write_bytes, write_text
 from trace_bench.core.types import AdapterRef
 from trace_bench.policies.engine.lora import read_adapter
+from trace_bench.policies.loading import without_weights
 from trace_bench.trainers.record import check_start
 from trace_bench.trainers.settings import EsSettings, Recipe
 
@@ -155,16 +156,7 @@ def fresh(path: str, targets: Iterable[str], rank: int, seed: int) -> dict[str, 
     """The adapter that `restart` gives, computed from the model's configuration alone.
 
     Raises UserError for a model that cannot be read or a target that matches no layer."""
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    try:
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"cannot read the configuration of {path!r}: {error}. Change the setting `model`."
-        ) from error
-    with torch.device("meta"):
-        chosen = targeted(AutoModelForCausalLM.from_config(config), targets)
+    chosen = targeted(without_weights(path), targets)
     return {
         name: Pair(
             _drawn(rank, layer.in_features, stable_seed(seed, "lora", name)),

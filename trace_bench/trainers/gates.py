@@ -20,6 +20,7 @@ from torch import Tensor
 from trace_bench.core.protocols import State
 from trace_bench.core.types import AdapterRef
 from trace_bench.policies.engine.lora import read_adapter
+from trace_bench.policies.loading import without_weights
 from trace_bench.policies.precision import DType
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.policies.routing.router import LOCK, Linear, blend, rounded, softmax
@@ -109,12 +110,8 @@ class Gated:
         dtype: DType = "float32",
         memory: float = 4e9,
     ) -> None:
-        from transformers import AutoConfig, AutoModelForCausalLM
-
-        config = AutoConfig.from_pretrained(model, trust_remote_code=False)
-        with torch.device("meta"):
-            empty = AutoModelForCausalLM.from_config(config)
-        linear = {n: m for n, m in empty.named_modules() if isinstance(m, torch.nn.Linear)}
+        every = without_weights(model).named_modules()
+        linear = {n: m for n, m in every if isinstance(m, torch.nn.Linear)}
         shapes = {n: (m.out_features, m.in_features) for n, m in linear.items()}
         read = [read_adapter(ref, shapes).weights for ref in adapters]
         ranks = [max(a.shape[0] for a, _ in weights.values()) for weights in read]

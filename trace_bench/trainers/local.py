@@ -352,7 +352,7 @@ class _Training:
         if not self.settings.algorithm.taught:
             return ()
         from trace_bench.policies.chat import Chat
-        from trace_bench.policies.local import load_tokenizer
+        from trace_bench.policies.loading import load_tokenizer
 
         model, job = self.job.agent.model, self.job
         chat = Chat(load_tokenizer(model), model, self.trainer.thinking)

@@ -26,7 +26,7 @@ from torch.nn import functional
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from trace_bench.core.errors import UserError
-from trace_bench.policies.local import load_model
+from trace_bench.policies.loading import load_model
 from trace_bench.policies.precision import DType
 from trace_bench.trainers.adapters import insert
 from trace_bench.trainers.tree import MemoryBudget, Tokens, Tree, build

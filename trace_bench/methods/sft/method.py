@@ -102,7 +102,7 @@ def demonstrations(
     """The demonstrations as tokens, under the base agent's prompt. Those longer than `context`
     tokens are left out, and counted in the log. Raises UserError if none is left."""
     from trace_bench.policies.chat import Chat
-    from trace_bench.policies.local import load_tokenizer
+    from trace_bench.policies.loading import load_tokenizer
 
     chat = Chat(load_tokenizer(base.model), base.model, thinking)
     every = [

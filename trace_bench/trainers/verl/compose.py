@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.core.errors import UserError
+from trace_bench.settings.models import TRUSTED, trusted
 from trace_bench.trainers.settings import VerlSettings
 from trace_bench.trainers.verl.nodes import hub_settings
 from trace_bench.trainers.verl.spec import CPU_ROLLOUT, ESTIMATOR, JOB_VARIABLE, LOSS, JobSpec
@@ -74,6 +75,8 @@ def environment(spec: JobSpec, folder: Path, start: int = 0) -> dict[str, str]:
     variables |= hub_settings(spec.agent.model)
     if Path(spec.agent.model).is_dir():
         variables["HF_HUB_OFFLINE"] = "1"  # nothing needs to be downloaded
+    if trusted(spec.agent.model):
+        variables[TRUSTED] = spec.agent.model
     if spec.trainer.device == "cpu":
         variables |= {
             "VERL_PLATFORM": "cpu",
@@ -176,6 +179,7 @@ def _model(spec: JobSpec, folder: Path) -> dict[str, Any]:
         f"{model}.target_modules": list(s.target_modules),
         f"{model}.lora_adapter_path": str(folder / "start"),
         f"{model}.external_lib": _ENGINE,
+        f"{model}.trust_remote_code": trusted(spec.agent.model),
         "actor_rollout_ref.actor.strategy": "fsdp2",
         "actor_rollout_ref.actor.fsdp_config.strategy": "fsdp2",
         "+actor_rollout_ref.actor.checkpoint.save_lora_only": True,

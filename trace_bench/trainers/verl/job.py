@@ -79,11 +79,10 @@ def context(run: RunContext) -> int:
                 "turns. Set policy.context to the servers' limit (--max-model-len)."
             )
         return run.context
-    from transformers import AutoConfig
-
+    from trace_bench.policies.loading import load_config
     from trace_bench.policies.local import context_of
 
-    return context_of(AutoConfig.from_pretrained(run.model, trust_remote_code=False), run.context)
+    return context_of(load_config(run.model), run.context)
 
 
 def claim(folder: Path, job: TrainingJob, spec: JobSpec) -> None:

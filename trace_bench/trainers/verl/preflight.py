@@ -157,7 +157,7 @@ def _divergence(spec: JobSpec) -> None:
     """Raises UserError where verl would weigh the divergence from the base model by rows, of which
     an episode has several."""
     from trace_bench.policies.chat import Chat
-    from trace_bench.policies.local import load_tokenizer
+    from trace_bench.policies.loading import load_tokenizer
 
     algorithm, model = spec.trainer.algorithm, spec.agent.model
     by_rows = algorithm.kl > 0 and algorithm.aggregation(spec.trainer)[0] != "token"
