@@ -66,7 +66,9 @@ def mismatch(model: str, folder: Path) -> str:
     numbers: DType = "bfloat16" if rounded else "float32"
     policy = LocalPolicy(model, batch=8, device=DEVICE, dtype=numbers)
     tasks = tuple(suite.tasks("train")[:8])
-    played = Player(policy, Suites(suite)).play(EpisodeBatch(AgentSpec(model), tasks, tuple(range(8))))
+    played = Player(policy, Suites(suite)).play(
+        EpisodeBatch(AgentSpec(model), tasks, tuple(range(8)))
+    )
     learner = Learner(model, LINEAR, 16, 32.0, DEVICE, "float32")
     tokens = [t for each in sequences(played, TrainerSettings()) for t in each]
     with torch.no_grad():
