@@ -252,7 +252,7 @@ class Settings:
     policy: PolicySettings
     """The policy, which generates the agent's turns."""
     trainer: PartSettings
-    """The trainer, which turns rollouts into adapters."""
+    """Turns rollouts into adapters."""
     sandbox: SandboxSettings
     """Where environments run."""
     tracker: PartSettings

@@ -123,9 +123,9 @@ class EsSettings:
     """Pairs of members with opposite noise (published: 30 members)."""
     tasks: int = field(default=2, metadata=number(1))
     """Tasks that every member plays in an iteration."""
-    sigma: float = field(default=0.02, metadata=number(1e-9))
+    sigma: float = field(default=0.15, metadata=number(1e-9))
     """Deviation of the noise on each weight of B (published: 0.001 on all of the model's)."""
-    step: float = field(default=0.02, metadata=number(0))
+    step: float = field(default=0.15, metadata=number(0))
     """How far the adapter moves along the weighted mean of the noise, which has a deviation of 1
     (published: half of sigma)."""
     temperature: float = field(default=0.0, metadata=number(0))
