@@ -111,7 +111,7 @@ def _rehearse(settings: Settings, folder: Path) -> list[str]:
         code = _run(folder, began)
         _phases(cut.settings, report, folder / "run", code, killed)
         for line in what:
-            report.say(line)
+            report.say(line, None if report.failed else True)
         if loaded is not None:
             _adapters(report, folder / "run", loaded)
         for role, count in sorted(asked.items()):

@@ -17,7 +17,7 @@ from trace_bench.core.store import read_object
 from trace_bench.tiny import MODEL_FOLDER
 from trace_bench.trainers.memory import SHAPES, Shape, shape_of
 
-HEADS, HEAD_DIM, HIDDEN, INNER, LAYERS = 4, 16, 64, 96, 2
+HEADS, HEAD_DIM, HIDDEN, INNER, LAYERS = 4, 32, 64, 96, 2  # vLLM on a CPU takes no smaller heads
 EXPERTS, ACTIVE = 4, 2
 CONFIG = "config.json"
 WITH_TOKENIZER = ("tokenizer*", "special_tokens_map.json", "chat_template*", "vocab*", "merges.txt")
