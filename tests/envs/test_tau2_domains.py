@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,7 @@ from trace_bench.settings.identity import identity, parts_of
 BOTH = ["env=tau2", "env.domain=[airline,retail]", "evaluation.split=base"]
 
 
-def both() -> object:
+def both() -> Any:
     settings = compose(BOTH)
     parts = parts_of(settings)
     return make_suite(settings, parts, run_context(settings, parts))

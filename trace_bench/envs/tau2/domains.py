@@ -23,7 +23,7 @@ class Tau2Domains(HasReference, HasChecklist):
     world_key = "domain"
 
     def __init__(self, run: RunContext, settings: Tau2Settings) -> None:
-        self._suites = {
+        self._suites: dict[str, Tau2Suite] = {
             domain: Tau2Suite(run, replace(settings, domain=domain)) for domain in settings.domains
         }
         self.variant = "+".join(self._suites)
