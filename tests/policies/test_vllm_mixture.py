@@ -44,8 +44,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def url(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Without the names of the adapters' modules this vLLM ends at its start: it makes room for
-    adapters in the experts, which its kernels on a CPU cannot have."""
+    """It is told the modules that adapters have; else it makes room for them in the experts, which
+    kernels for CPUs cannot have."""
     told = ("--lora-target-modules", *RECIPE.served_modules)
     with serve(model, tmp_path_factory.mktemp("vllm") / "log", more=told) as address:
         yield address

@@ -86,7 +86,7 @@ class Recipe:
     @property
     def served_modules(self) -> list[str]:
         """The layers of an adapter as vLLM is told them, which else makes room for adapters in all
-        layers: those of a mixture's experts are slow on GPUs and end a server on a CPU."""
+        layers, a mixture's experts included."""
         fused = [name for name, parts in FUSED.items() if set(parts) & set(self.target_modules)]
         return [*self.target_modules, *fused]
 
