@@ -1,6 +1,6 @@
-"""verl's FSDP engine with two additions: a learning rate that falls linearly over a job's
-iterations, as with trainer=local, and the number of optimizer steps that had a gradient; the
-algorithm's loss (`losses`); and a longer limit for processes that wait for others. verl imports
+"""verl's FSDP engine with a learning rate that falls linearly over a job's iterations, as with
+trainer=local, the number of optimizer steps that had a gradient, and a head that fused kernels can
+read; the algorithm's loss (`losses`); and a longer limit for processes that wait. verl imports
 this through `actor_rollout_ref.model.external_lib`, before its processes meet; it then finds the
 class for the CPU and for NVIDIA GPUs."""
 
@@ -22,7 +22,7 @@ from trace_bench.trainers.verl.spec import JOB_VARIABLE, STEPS, read_spec
 
 
 class VerlEngine(FSDPEngineWithLMHead):
-    """verl's engine with another learning-rate schedule, and a count of its steps."""
+    """verl's engine with another learning-rate schedule, a count of its steps, and a whole head."""
 
     _stepped = 0  # optimizer steps of this iteration that had a gradient
 
@@ -42,6 +42,18 @@ class VerlEngine(FSDPEngineWithLMHead):
         """Ends an iteration."""
         self._stepped = 0
         return super().lr_scheduler_step()
+
+    def _build_fsdp_module(self, module: Any) -> Any:
+        """As verl's, with a head that is not sharded by itself where kernels are fused: they read
+        its weights outside of its `forward`, where each process would have a part of them (verl
+        0.9.1 with untied embeddings and FSDP2). With tied embeddings verl does so too."""
+        config = module.config
+        tied = config.tie_word_embeddings
+        config.tie_word_embeddings = tied or self.model_config.use_fused_kernels
+        try:
+            return super()._build_fsdp_module(module)
+        finally:
+            config.tie_word_embeddings = tied
 
     def _build_lr_scheduler(self, optimizer: torch.optim.Optimizer) -> Any:
         spec = read_spec(Path(os.environ[JOB_VARIABLE]))
