@@ -142,7 +142,7 @@ def refused(cluster: Cluster, folder: Path) -> None:
     assert done.returncode == REFUSED, done.stderr[-3000:]
     said = done.stdout.partition("refused: ")[2]
     assert said.count("the environment variable GONE is not set") == 2
-    assert said.count("does not answer") == 2 and said.startswith("machine 127.0.0.1: ")
+    assert said.count("does not answer") == 2 and said.startswith("machine ")
 
 
 def test_a_dead_address_is_reported_at_once(tmp_path: Path) -> None:
