@@ -109,7 +109,7 @@ def test_two_nodes_one_of_which_goes_down(cluster: Cluster, tmp_path: Path) -> N
     with (tmp_path / "out.log").open("wb") as out:
         first = subprocess.Popen(command, stdout=out, stderr=out, env=env)
     try:
-        end = time.monotonic() + 240
+        end = time.monotonic() + 480
         while len(read_lines(folder / "ledger.jsonl")) < 40:
             assert time.monotonic() < end, (tmp_path / "out.log").read_text()[-3000:]
             assert first.poll() is None, (tmp_path / "out.log").read_text()[-3000:]
