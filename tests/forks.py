@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import signal
 import sys
 import tempfile
 import traceback
@@ -25,6 +26,23 @@ def forked(
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         printed.seek(0)
         return code, printed.read()
+
+
+def killed_until_done(work: Callable[[], object], first: float, more: float) -> int:
+    """Runs `work` in a child that is killed after `first` seconds, then in one that has `more`, and
+    so on until one ends by itself; how many were killed."""
+    for kills in range(40):
+        child = os.fork()
+        if child == 0:  # the default action of the alarm ends the process, as kill -9 does
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, first + more * kills)
+            work()
+            os._exit(0)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code != -signal.SIGALRM:
+            assert code == 0
+            return kills
+    raise AssertionError("it never ended by itself")
 
 
 def _as_main(

@@ -16,9 +16,10 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -37,11 +38,12 @@ from trace_bench.runner.cut import (
     with_trainer,
 )
 from trace_bench.runner.forecast import describe
-from trace_bench.settings.choices import conf_dir
 from trace_bench.settings.compose import compose, take
 from trace_bench.settings.identity import model_path, parts_of, plain, served_name, weights_count
 from trace_bench.settings.schema import Settings, parse
 
+Loaded = Callable[[], Sequence[str]]
+"""The adapters that a server has loaded so far."""
 LIMIT = 900.0  # seconds of the whole rehearsal
 SMALL = 5e6  # parameters of a model that is taken as it is
 ONLY_A_GPU = (
@@ -113,7 +115,7 @@ def _rehearse(settings: Settings, folder: Path) -> list[str]:
         for line in what:
             report.say(line, None if report.failed else True)
         if loaded is not None:
-            _adapters(report, folder / "run", loaded)
+            _adapters(report, folder / "run", loaded())
         for role, count in sorted(asked.items()):
             report.say(f"the role {role}: {count} questions, answered by a script")
         if others := sorted(models_in_roles(cut.settings).keys() - asked.keys()):
@@ -154,34 +156,32 @@ def _model(cut: Cut, settings: Settings, folder: Path, report: Report) -> str:
 @contextmanager
 def _servers(
     cut: Cut, model: str, folder: Path
-) -> Iterator[tuple[Mapping[str, int], Sequence[str] | None, Sequence[str]]]:
-    """Servers in the place of the agent's and the roles'. (questions by role; adapters that were
-    loaded, none where that is not known, None without a server; what was shown): all grow."""
+) -> Iterator[tuple[Mapping[str, int], Loaded | None, Sequence[str]]]:
+    """Servers in the place of the agent's and the roles'. (questions by role; adapters that the
+    agent's server has loaded so far, None without one; what was shown): all grow."""
     from trace_bench.serve import stand_in
 
     settings, players, what = cut.settings, stand_in.Players(), list[str]()
-    loaded: Sequence[str] | None = None
+    loaded: Loaded | None = None
     with ExitStack() as stack:
         roles = stack.enter_context(stand_in.answering(players))
         url, name = "", served_name(settings.model)
         if not parts_of(settings)["policy"].declared.at_servers:
             pass
         elif stand_in.VLLM in os.environ:
-            how = [*stand_in.TURNS, *stand_in.CPU]
+            how, log = [*stand_in.TURNS], folder / "vllm.log"
             if read_if_there(Path(model) / "config.json").get("num_experts"):
                 how += ["--lora-target-modules", "q_proj", "k_proj", "v_proj", "o_proj"]
-            plugin = str(conf_dir().parent / "tests" / "servers" / "vllm_plugin")
             context = settings.policy.context or 1024
-            url = stack.enter_context(stand_in.vllm(
-                model, folder / "vllm.log", name=name, context=context, how=how, path=plugin
-            ))  # fmt: skip
+            server = stand_in.vllm(model, log, name=name, context=context, how=how)
+            url = stack.enter_context(server)
             what.append("a real vLLM on the CPU served the agent")
-            loaded = ()
+            loaded = partial(stand_in.loaded_by, log)
         else:
             engine = stand_in.Loading(model, name, settings.policy.batch, settings.policy.context)
             stack.callback(engine.close)
             url = f"{stack.enter_context(stand_in.answering(engine))}/v1"
-            loaded = engine.loaded
+            loaded = engine.loaded.copy
             what.append("this project's server in vLLM's place served the agent")
             cut.replaced.append(f"vLLM by this project's server ({stand_in.VLLM} names none)")
         with_servers(cut, url, roles)
@@ -204,7 +204,7 @@ def _start(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def _run_once(folder: Path, began: float) -> int | None:
-    """Starts the run and kills it at its first training rollout, or else its fifth episode;
+    """Starts the run and kills it at its first training rollout, or else after forty others;
     returns how many were there, None if it ended before."""
     process, run = _start(folder), folder / "run"
     try:
@@ -292,7 +292,7 @@ def _adapters(report: Report, run: Path, loaded: Sequence[str]) -> None:
     if wanted:
         there = {name.partition("+")[0] for name in loaded}
         report.say(f"adapters loaded into the agent's server: {', '.join(wanted)}",
-                   not loaded or set(wanted) <= there)  # fmt: skip
+                   set(wanted) <= there)  # fmt: skip
 
 
 if __name__ == "__main__":

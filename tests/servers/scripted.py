@@ -10,8 +10,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from trace_bench.serve.stand_in import listening
 
 
 @dataclass
@@ -112,22 +114,9 @@ def serve(script: Script) -> Iterator[Server]:
         def log_message(self, format: str, *args: Any) -> None:
             """Silence."""
 
-    class Threads(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 128
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """A torn connection is meant."""
-
-    with Threads(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        seen.url = f"http://127.0.0.1:{server.server_port}/v1"
-        try:
-            yield seen
-        finally:
-            server.shutdown()
-            thread.join()
+    with listening(Handler) as url:
+        seen.url = f"{url}/v1"
+        yield seen
 
 
 def _parts(data: bytes, trickle: float) -> list[bytes]:

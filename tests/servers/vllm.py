@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from trace_bench.serve.stand_in import CPU, POOLING, TURNS, VLLM, vllm
+from trace_bench.serve.stand_in import POOLING, TURNS, VLLM, vllm
 
 __all__ = ["POOLING", "TURNS", "VARIABLE", "serve"]
 
 VARIABLE = VLLM
-PLUGIN = Path(__file__).parent / "vllm_plugin"
 
 
 def serve(
@@ -27,6 +26,5 @@ def serve(
     """The base address of a server of `model`; it is stopped at the end. `cpu`: the settings that
     the CPU build needs. `states`: it shows hidden states and makes no turns. `more`: of its
     settings."""
-    how = (*(POOLING if states else TURNS), *(CPU if cpu else ()), *more)
-    path = str(PLUGIN) if cpu else ""
-    return vllm(model, log, name=name, context=context, how=how, path=path)
+    how = (*(POOLING if states else TURNS), *more)
+    return vllm(model, log, name=name, context=context, how=how, cpu=cpu)

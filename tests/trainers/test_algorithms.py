@@ -4,9 +4,7 @@ it does not, its ledger, and that it goes on after a kill as if nothing had been
 from __future__ import annotations
 
 import math
-import os
 import random
-import signal
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from forks import killed_until_done
 from letters import SETTINGS, LettersEnv, LettersSuite, job, make_lab
 from models import save_model
 from test_local_trainer import everything
@@ -335,19 +334,7 @@ def test_equal_rewards_change_nothing_and_the_ledger_is_right(name: str, model, 
 def test_killed_and_resumed_it_ends_the_same(name: str, model, tmp_path) -> None:
     how = with_algorithm(name, **REGULARIZED)
     trained(tmp_path / "whole", model, 36, how, suite=Game())
-    folder, kills = tmp_path / "killed", 0
-    for attempt in range(40):
-        child = os.fork()
-        if child == 0:  # the default action of the alarm ends the process, as kill -9 does
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, 0.1 + 0.1 * attempt)
-            trained(folder, model, 36, how, suite=Game())
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        if os.WIFEXITED(status):
-            assert os.WEXITSTATUS(status) == 0
-            break
-        kills += 1
-    assert kills
+    folder = tmp_path / "killed"
+    assert killed_until_done(lambda: trained(folder, model, 36, how, suite=Game()), 0.1, 0.1)
     remove_leftovers(folder.rglob(".*.tmp"))
     assert everything(folder) == everything(tmp_path / "whole")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
-import signal
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from forks import killed_until_done
 from letters import LettersEnv, LettersSuite, job, make_lab
 from models import save_adapter, save_model
 from servers.scripted import Answer, chat, models, serve
@@ -129,20 +128,8 @@ def test_equal_rewards_change_nothing_and_the_ledger_is_right(model, tmp_path) -
 def test_killed_and_resumed_it_ends_the_same(model, tmp_path) -> None:
     how = replace(HOW, pairs=4, tasks=1)
     evolved(tmp_path / "whole", model, 24, how)
-    folder, kills = tmp_path / "killed", 0
-    for attempt in range(40):
-        child = os.fork()
-        if child == 0:  # the default action of the alarm ends the process, as kill -9 does
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, 0.1 + 0.2 * attempt)
-            evolved(folder, model, 24, how)
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        if os.WIFEXITED(status):
-            assert os.WEXITSTATUS(status) == 0
-            break
-        kills += 1
-    assert kills
+    folder = tmp_path / "killed"
+    assert killed_until_done(lambda: evolved(folder, model, 24, how), 0.1, 0.2)
     remove_leftovers(folder.rglob(".*.tmp"))
     assert everything(folder) == everything(tmp_path / "whole")
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from forks import killed_until_done
 from letters import SETTINGS, LettersSuite, job, make_lab, task
 from models import save_model
 
@@ -109,21 +108,12 @@ def test_a_finished_job_is_answered_from_disk(model, tmp_path) -> None:
 def test_killed_at_any_moment_it_ends_the_same(model, tmp_path) -> None:
     train(tmp_path / "whole", model, 60)
     folder = tmp_path / "killed"
-    kills = 0
-    for attempt in range(40):
-        child = os.fork()
-        if child == 0:  # the default action of the alarm ends the process at once, as kill -9 does
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            lab = make_lab(folder, model, 60)
-            signal.setitimer(signal.ITIMER_REAL, 0.02 + 0.037 * attempt)
-            lab.trainer.train(job(model, 60), lab)
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        if os.WIFEXITED(status):
-            assert os.WEXITSTATUS(status) == 0
-            break
-        kills += 1
-    assert kills >= 3
+
+    def work() -> None:
+        lab = make_lab(folder, model, 60)
+        lab.trainer.train(job(model, 60), lab)
+
+    assert killed_until_done(work, 0.05, 0.037) >= 3
     remove_leftovers(folder.rglob(".*.tmp"))  # as a run does when it starts
     assert everything(folder) == everything(tmp_path / "whole")
 

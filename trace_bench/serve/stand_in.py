@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import queue
+import re
 import signal
 import socket
 import subprocess
@@ -59,14 +60,22 @@ def answering(script: Script) -> Iterator[str]:
         def log_message(self, format: str, *args: Any) -> None:
             """Silence."""
 
+    with listening(Handler) as url:
+        yield url
+
+
+@contextmanager
+def listening(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The address of a server with that handler, in threads of this process."""
+
     class Threads(ThreadingHTTPServer):
         daemon_threads = True
         request_queue_size = 128
 
         def handle_error(self, request: Any, client_address: Any) -> None:
-            """A client that was killed."""
+            """A client that was killed, or a connection that was torn."""
 
-    with Threads(("127.0.0.1", 0), Handler) as server:
+    with Threads(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         try:
@@ -203,15 +212,17 @@ POOLING += ("--pooler-config", '{"pooling_type": "LAST", "use_activation": false
 # 0.32.0 sets the random generator back by a call that the CPU's does not have, and the engine dies.
 CPU: tuple[str, ...] = ("--dtype", "float32", "--gpu-memory-utilization", "0.2")
 CPU += ("--no-enable-chunked-prefill", "--enforce-eager")
+PLUGIN = Path(__file__).parent / "vllm_plugin"
+_LOADED = re.compile(r"Loaded new LoRA adapter: name '([^']+)'")
 
 
 @contextmanager
 def vllm(
-    model: Path | str, log: Path, *, name: str, context: int, how: Sequence[str], path: str = ""
+    model: Path | str, log: Path, *, name: str, context: int, how: Sequence[str], cpu: bool = True
 ) -> Iterator[str]:
     """The base address of a real vLLM of `model`, by the interpreter that `VLLM` names; it is
-    stopped at the end. `how`: more of its options; `path`: its PYTHONPATH. Raises UserError if it
-    does not start, with its last words."""
+    stopped at the end. `how`: more of its options; `cpu`: with what its build for CPUs needs.
+    Raises UserError if it does not start, with its last words."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -219,10 +230,15 @@ def vllm(
         *(os.environ[VLLM], "-m", "vllm.entrypoints.openai.api_server"),
         *("--model", str(model), "--served-model-name", name),
         *("--host", "127.0.0.1", "--port", str(port), "--max-model-len", str(context)),
+        *(CPU if cpu else ()),
         *how,
     ]
     own = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_NO_USAGE_STATS": "1"}
-    own |= {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1", "PYTHONPATH": path}
+    own |= {
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": str(PLUGIN) if cpu else "",
+    }
     with log.open("wb") as out:
         process = subprocess.Popen(
             command, stdout=out, stderr=out, env={**os.environ, **own}, cwd=log.parent,
@@ -241,6 +257,11 @@ def vllm(
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def loaded_by(log: Path) -> list[str]:
+    """The adapters that vLLM says in its log that it has loaded."""
+    return _LOADED.findall(log.read_text(errors="replace"))
 
 
 def _errors(log: Path) -> str:
