@@ -41,6 +41,7 @@ from trace_bench.runner.forecast import describe
 from trace_bench.settings.compose import compose, take
 from trace_bench.settings.identity import model_path, parts_of, plain, served_name, weights_count
 from trace_bench.settings.schema import Settings, parse
+from trace_bench.trainers.memory import shape_of
 
 Loaded = Callable[[], Sequence[str]]
 """The adapters that a server has loaded so far."""
@@ -170,7 +171,7 @@ def _servers(
             pass
         elif stand_in.VLLM in os.environ:
             how, log = [*stand_in.TURNS], folder / "vllm.log"
-            if read_if_there(Path(model) / "config.json").get("num_experts"):
+            if (shape := shape_of(model)) is not None and shape.experts:
                 how += ["--lora-target-modules", "q_proj", "k_proj", "v_proj", "o_proj"]
             context = settings.policy.context or 1024
             server = stand_in.vllm(model, log, name=name, context=context, how=how)

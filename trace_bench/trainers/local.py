@@ -112,10 +112,10 @@ class LocalTrainer(ContinuesAdapters, AssignsAdvantages, FineTunes):
             return [f"{where}: the weights in this process"], []
         size = (2 if self.dtype == "bfloat16" else 4) * billions
         missing = [
-            f"trainer=local holds all weights on one device, and {size:g} GB fit no GPU of "
+            f"trainer=local holds all weights on one device, and {size:.3g} GB fit no GPU of "
             f"{GPU} GB: a trainer over several GPUs is needed for this model"
         ]
-        lines = [f"{where}: {size:g} GB of weights in this process"]
+        lines = [f"{where}: {size:.3g} GB of weights in this process"]
         return lines, missing if size > GPU else []
 
     def timed(self, model: str, played: Sequence[Trajectory]) -> float | None:
