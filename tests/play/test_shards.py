@@ -46,7 +46,9 @@ def played(policy: LocalPolicy, tasks: list[Task], **how: Any) -> tuple[Kept, li
 
 
 def children() -> list[psutil.Process]:
-    return psutil.Process().children()
+    """The forks of this process, not the Java of a world that an earlier test played here."""
+    this = psutil.Process()
+    return [child for child in this.children() if child.name() == this.name()]
 
 
 def test_whole_groups_are_dealt_out_in_turn() -> None:
