@@ -76,6 +76,26 @@ def test_the_shipped_layouts_fit(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "parser"),
+    [
+        ("Qwen/Qwen3-30B-A3B", "hermes"),
+        ("Qwen/Qwen3-Coder-30B-A3B-Instruct", "qwen3_coder"),
+    ],
+)
+def test_the_servers_command_names_the_parser_of_what_the_model_writes(
+    name: str, parser: str
+) -> None:
+    said, _ = missing(TAU2, f"model.name={name}")
+    assert f"--tool-call-parser {parser}\n" in f"{said}\n"
+
+
+def test_a_layout_for_experts_that_have_no_adapter_is_refused() -> None:
+    chosen = compose([TAU2, "trainer.target_modules=[q_proj,up_proj]"])
+    _, found = preflight.machines(jobs.verl_settings(chosen), jobs.facts(chosen), 30.5)
+    assert any(line.startswith("trainer.target_modules has up_proj, ") for line in found)
+
+
+@pytest.mark.parametrize(
     ("changes", "why"),
     [
         (["trainer.gpus=8"], "node_gpus=8 leave 0: lower trainer.gpus to 4, or let both share"),

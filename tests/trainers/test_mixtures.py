@@ -15,8 +15,9 @@ from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
 from trace_bench.policies.engine.lora import read_weights
 from trace_bench.policies.loading import load_model
+from trace_bench.trainers.local import LocalTrainer
 from trace_bench.trainers.memory import shape_of
-from trace_bench.trainers.settings import LINEAR
+from trace_bench.trainers.settings import LINEAR, TrainerSettings
 
 ATTENTION = LINEAR[:4]
 
@@ -58,3 +59,18 @@ def test_experts_as_targets_are_refused_with_the_reason(model: Path, tmp_path: P
     with pytest.raises(UserError, match=r"experts .* one parameter.*`trainer.target_modules`"):
         lab.trainer.train(job(model, 24), lab)
     lab.close()
+
+
+def test_they_are_refused_before_the_run(model: Path) -> None:
+    trainer = LocalTrainer(TrainerSettings(), model=str(model))
+    with pytest.raises(UserError, match=r"experts .* one parameter.*`trainer.target_modules`"):
+        trainer.preflight(new=True)
+    _, missing = trainer.machines(None)
+    assert missing == [
+        "trainer.target_modules has gate_proj, up_proj, down_proj, and the experts of this model "
+        "are one parameter that has no adapter: set "
+        "trainer.target_modules=[q_proj,k_proj,v_proj,o_proj]"
+    ]
+    fits = LocalTrainer(TrainerSettings(target_modules=ATTENTION), model=str(model))
+    fits.preflight(new=True)
+    assert fits.machines(None)[1] == []

@@ -38,6 +38,7 @@ from trace_bench.trainers.course import (
     sequences,
     taught,
 )
+from trace_bench.trainers.memory import shape_of
 from trace_bench.trainers.record import (
     check_assignment,
     check_finite,
@@ -68,7 +69,8 @@ __all__ = ["LocalTrainer", "TrainerSettings"]
 class LocalTrainer(ContinuesAdapters, AssignsAdvantages, FineTunes):
     """`threads`: torch's thread count for the process (None:
     unchanged); another count changes rounding. `dtype`: the numbers of the model's products.
-    `thinking`: as for `Chat`. The model is loaded once and kept for later jobs."""
+    `thinking`: as for `Chat`. `model`: of the run, for checks before it. A model is loaded once and
+    kept for later jobs."""
 
     weights_here = True
 
@@ -80,9 +82,11 @@ class LocalTrainer(ContinuesAdapters, AssignsAdvantages, FineTunes):
         device: str = "cpu",
         dtype: DType = "auto",
         thinking: bool | None = None,
+        model: str = "",
     ) -> None:
         self.settings, self.threads, self.device, self.dtype = settings, threads, device, dtype
-        self.thinking, self.references = thinking, settings.algorithm.references
+        self.thinking, self.model = thinking, model
+        self.references = settings.algorithm.references
         self._learners: dict[str, Learner] = {}
 
     def train(self, job: TrainingJob, lab: Lab) -> AgentSpec:
@@ -108,15 +112,26 @@ class LocalTrainer(ContinuesAdapters, AssignsAdvantages, FineTunes):
     def machines(self, billions: float | None) -> tuple[list[str], list[str]]:
         """All weights on one device, in float32 at most."""
         where = f"trainer=local on {self.device}{self.settings.by}"
+        shape = shape_of(self.model)
+        unreached = shape.unreached(self.settings.target_modules) if shape else ""
+        missing = [unreached] if unreached else []
         if billions is None:
-            return [f"{where}: the weights in this process"], []
+            return [f"{where}: the weights in this process"], missing
         size = (2 if self.dtype == "bfloat16" else 4) * billions
-        missing = [
-            f"trainer=local holds all weights on one device, and {size:.3g} GB fit no GPU of "
-            f"{GPU} GB: a trainer over several GPUs is needed for this model"
-        ]
-        lines = [f"{where}: {size:.3g} GB of weights in this process"]
-        return lines, missing if size > GPU else []
+        if size > GPU:
+            missing.append(
+                f"trainer=local holds all weights on one device, and {size:.3g} GB fit no GPU of "
+                f"{GPU} GB: a trainer over several GPUs is needed for this model"
+            )
+        return [f"{where}: {size:.3g} GB of weights in this process"], missing
+
+    def preflight(self, new: bool) -> None:
+        """Raises UserError for layers that the model lacks."""
+        from trace_bench.policies.loading import without_weights
+        from trace_bench.trainers.adapters import targeted
+
+        if new and self.model:
+            targeted(without_weights(self.model), self.settings.target_modules)
 
     def timed(self, model: str, played: Sequence[Trajectory]) -> float | None:
         """Of every second one rewarded, so that there is something to learn."""
@@ -162,6 +177,7 @@ def local_trainer(settings: TrainerSettings, run: RunContext) -> LocalTrainer:
         device=run.device,
         dtype=run.dtype,
         thinking=run.thinking,
+        model=run.model,
     )
 
 

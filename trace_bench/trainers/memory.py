@@ -52,10 +52,20 @@ class Shape:
     def parameters(self) -> int:
         return self.layers * self.layer + (1 if self.tied else 2) * self.vocab * self.hidden
 
+    def unreached(self, targets: Sequence[str]) -> str:
+        """Why an adapter cannot have these layers: transformers 5 keeps the experts of a layer as
+        one parameter. "" if it can."""
+        attention = [*self.modules][:4]
+        if not self.experts or not (others := [name for name in targets if name not in attention]):
+            return ""
+        return (
+            f"trainer.target_modules has {', '.join(others)}, and the experts of this model are "
+            f"one parameter that has no adapter: set trainer.target_modules=[{','.join(attention)}]"
+        )
+
     def lora(self, rank: int, targets: Sequence[str]) -> int:
-        """Parameters of an adapter; experts have none (transformers 5 has them as one)."""
-        reached = self.modules if not self.experts else list(self.modules)[:4]
-        sizes = [self.modules[name] for name in targets if name in reached]
+        """Parameters of an adapter."""
+        sizes = [self.modules[name] for name in targets if not self.unreached([name])]
         return self.layers * sum(rank * (a + b) for a, b in sizes)
 
     @property

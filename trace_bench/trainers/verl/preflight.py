@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import socket
 import sysconfig
@@ -27,6 +28,11 @@ TRANSFORMERS = ((5, 5, 3), (5, 11, 0))
 VALUE_HEAD = "AutoModelForCausalLMWithValueHead"
 _TRL_PPO = "experimental/ppo/__init__.py"
 _INSTALL = "pip install '.[verl]'"
+PARSERS = (
+    (r"qwen3-coder|qwen3\.\d", "qwen3_coder"),
+    (r"llama-?3", "llama3_json"),
+    (r"mistral|devstral", "mistral"),
+)
 
 
 def preflight(spec: JobSpec, *, whole: bool = True) -> None:
@@ -254,6 +260,8 @@ def machines(
             "trainer.gpu_memory"
         )
     shape = shape_of(run.model)
+    if shape is not None and (unreached := shape.unreached(s.target_modules)):
+        missing.append(unreached)
     if shape is not None and run.context is not None:
         for found in (_training(s, shape, run.context), _serving(s, shape, run, run.context)):
             lines += found[0]
@@ -373,8 +381,16 @@ def _serving(
         f"{run.model} --served-model-name {run.served_model or run.model} --max-model-len "
         f"{context} --tensor-parallel-size {gpus} --gpu-memory-utilization {share:g} --enable-lora "
         f"--max-loras 8 --max-lora-rank {s.rank} --lora-target-modules "
-        f"{' '.join(s.served_modules)} --enable-auto-tool-choice --tool-call-parser hermes",
+        f"{' '.join(s.served_modules)} --enable-auto-tool-choice --tool-call-parser "
+        f"{_parser(run.model)}",
     ], []
+
+
+def _parser(model: str) -> str:
+    """vLLM's parser of what models of this name write (docs/models.md has the table)."""
+    name = model.rpartition("/")[2]
+    found = (parser for kind, parser in PARSERS if re.search(kind, name, re.IGNORECASE))
+    return next(found, "hermes")
 
 
 def _dotted(version: tuple[int, ...]) -> str:
