@@ -168,7 +168,7 @@ def test_what_a_method_needs_of_the_others() -> None:
     assert needs("prompt_only") == {HasReference} and needs("joint") == {HasReference, Synthesizes}
     assert needs("trace", "analyst", "generator") == needs("select", "analyst") == states
     assert needs("untargeted") == {Synthesizes}
-    assert needs("sft") == {FineTunes}
+    assert needs("sft") == {FineTunes, HasReference}
     assert needs("grpo") == needs("gepa") == needs("base") == set()
     asks = method("trace", route="both").plan(PlannedRun(437, 64, ScriptedTrainer()))
     assert asks.routed and RanksLabels in {n.protocol for n in asks.needs}

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from toy import ToySuite, toy_task
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import RunContext
+from trace_bench.core.protocols import HasReference, PlannedRun, RunContext
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import AgentSpec
+from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.methods.sft import Sft
 from trace_bench.methods.sft.formats import read
 from trace_bench.methods.sft.formats.adp import conversation
-from trace_bench.methods.sft.method import SftSettings, demonstrations, own, tokens_of
+from trace_bench.methods.sft.method import SftSettings, demonstrations, general, played, tokens_of
 from trace_bench.methods.tuning import Tuning
 from trace_bench.policies.chat import Chat
 from trace_bench.policies.loading import load_model
@@ -53,7 +56,7 @@ def trainer() -> LocalTrainer:
 def sft(**settings: Any) -> Sft:
     return Sft(
         SftSettings(**{"demonstrations": 48, "batch": 16, "learning_rate": 0.01, **settings}),
-        RunContext(),
+        RunContext(general_demonstrations=EmbeddedSuite.general_demonstrations),
     )
 
 
@@ -103,9 +106,9 @@ def test_bad_lines_are_named(tmp_path: Path, line: str, message: str) -> None:
 
 
 def test_tokens_are_those_of_the_agents_own_training(chat: Chat) -> None:
-    for messages, tools in own(20, seed=1):
-        tokens = tokens_of(chat, (messages, tools))
-        pieces = render(messages, tools)
+    for shown in general(EmbeddedSuite.general_demonstrations, 20, seed=1):
+        tokens = tokens_of(chat, shown)
+        pieces = render(shown.messages, shown.tools)
         last = max(i for i, (_, by_agent) in enumerate(pieces) if by_agent)
         text = "".join(piece for piece, _ in pieces[: last + 1])
         assert chat._tokenizer.decode(tokens.ids.tolist(), skip_special_tokens=False) == text
@@ -130,7 +133,8 @@ def tuning_of(kind: type[Tuning], place: Any) -> Tuning:
     settings, seed = sft().settings, stable_seed(3, "sft")
 
     def sequences(context: int) -> Any:
-        return demonstrations(BASE, (), settings, seed, context, place)
+        shown = general(EmbeddedSuite.general_demonstrations, settings.demonstrations, seed)
+        return demonstrations(Chat(load_model(MODEL_FOLDER)[1]), BASE, shown, context, place.log)
 
     return kind("sft", BASE, place, settings, {}, sequences)
 
@@ -185,3 +189,31 @@ def test_a_killed_tuning_ends_like_an_undisturbed_one(tmp_path: Path, trainer: A
 def test_another_trainer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="Set `trainer` to local"):
         sft().fit(BASE, [], lab(tmp_path, object()))
+
+
+def test_in_another_world_the_training_tasks_are_solved_and_mistakes_not_learned(
+    chat: Chat, tmp_path: Path, trainer: Any
+) -> None:
+    suite, tasks = ToySuite(), [toy_task(n) for n in range(6)]
+    shown = list(played(suite, tasks, 40, 1, 20))
+    assert {each.task for each in shown} == {task.id for task in tasks}
+    wrong = [each for each in shown if not all(each.learned)]
+    assert wrong and shown == list(played(suite, tasks, 40, 1, 20))
+    whole = replace(wrong[0], learned=(True,) * len(wrong[0].learned))
+    assert len(tokens_of(chat, wrong[0]).sampled) < len(tokens_of(chat, whole).sampled)
+    method = Sft(SftSettings(demonstrations=8, batch=8), RunContext())
+    plan = method.plan(PlannedRun(640, len(tasks), trainer))
+    assert HasReference in {need.protocol for need in plan.needs}
+    assert plan.marks == ("given the references of 6 tasks",)
+    place = lab(tmp_path, trainer)
+    place.suite = suite
+    assert method.fit(BASE, tasks, place).adapters
+
+
+def test_where_a_model_plays_the_user_no_reference_is_played() -> None:
+    class Asking(ToySuite):
+        def asks_user(self) -> bool:
+            return True
+
+    with pytest.raises(UserError, match=r"played by a model. Set `method.data`"):
+        played(Asking(), [toy_task(0)], 1, 1, 20)

@@ -82,7 +82,7 @@ def test_what_a_run_exports_is_read_as_the_same_conversations(run: Path, exporte
         assert one.success is True and one.unusable is None
         talk = WORLD.fits(one)
         assert not isinstance(talk, str), talk
-        assert [tool["function"]["name"] for tool in talk[1]] == offered[str(one.task)]
+        assert [tool["function"]["name"] for tool in talk.tools] == offered[str(one.task)]
         assert one.tools is None or one.tools == tools[str(one.task)]
 
 
@@ -121,7 +121,7 @@ def test_held_out_and_failed_episodes_and_foreign_tools_are_left_out(exported: P
          "a tool's result that answers no call"),
     ):  # fmt: skip
         talk = WORLD.fits(changed)
-        assert why in talk if why is not None else not isinstance(talk, str), (why, talk)
+        assert why in str(talk) if why is not None else not isinstance(talk, str), (why, talk)
 
 
 def called(name: str, arguments: str) -> dict[str, Any]:

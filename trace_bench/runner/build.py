@@ -52,6 +52,7 @@ def run_context(
         model=model_path(settings, parts) if parts else "",
         served_model=served_name(settings.model),
         dev_split=settings.env.dev_split,
+        general_demonstrations=parts["env"].declared.general_demonstrations if parts else "",
         settings=plain(settings),
         at_servers="policy" in parts and parts["policy"].declared.at_servers,
         ask=ask if "user" in played else None,

@@ -179,6 +179,11 @@ def demonstration(seed: int, pieces: Pieces) -> list[tuple[str, bool]]:
     return render(*episode(seed, pieces))
 
 
+def general(seed: int) -> tuple[list[Message], tuple[Tool, ...]]:
+    """One demonstration of the mixture, as its messages and tools."""
+    return episode(seed, Pieces())
+
+
 def episode(seed: int, pieces: Pieces) -> tuple[list[Message], tuple[Tool, ...]]:
     """One demonstration as its messages and tools."""
     rng = random.Random(f"demo/{seed}")

@@ -370,8 +370,8 @@ class RunContext:
     model: the base model's weights, a folder or a hub name; served_model: its name on the servers.
     batch (live episodes), context (tokens of an episode; None: as the policy decides), threads,
     device, dtype, max_turns, max_tokens, thinking, thoughts: the settings of that name in `policy`.
-    dev_split: the development split. settings: the run's settings as plain data; identity: the data
-    behind the fingerprint.
+    dev_split: the development split. general_demonstrations: the suite's. settings: the run's
+    settings as plain data; identity: the data behind the fingerprint.
     ask: asks the model that plays the simulated user; None if a program plays it. judge: asks the
     model that judges statements about a conversation, simulator: the model that plays tools; None
     without one. suite: the run's suite, for
@@ -396,6 +396,7 @@ class RunContext:
     thinking: bool | None = None
     thoughts: Literal["own", "keep"] = "own"
     dev_split: str = "dev"
+    general_demonstrations: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     identity: Mapping[str, Any] = field(default_factory=dict)
     ask: Ask | None = None

@@ -1,9 +1,10 @@
 """Supervised fine-tuning on demonstrations: a LoRA adapter without any rollout.
 
 The idea of training on a broad collection of demonstrations (the paper's baseline from the Agent
-Data Protocol). By default these are general ones of the mixture that the tiny agent knows already,
-in which capabilities are lacking as often as in life; so little is to be expected of them, and a
-gain of a method over this one is not a gain from demonstrations alone. The budget stays unspent.
+Data Protocol). In the phone world these are by default general ones of the mixture that the tiny
+agent knows already, in which capabilities are lacking as often as in life; so little is to be
+expected of them, and a gain of a method over this one is not a gain from demonstrations alone. In
+other worlds the training tasks are solved (`tiny.played`). The budget stays unspent.
 
 A conversation of others is left out, and counted in the log with the reason, if it is an episode of
 a task of another split (a held-out task must not be trained on), if it failed, or if its tools are
@@ -14,8 +15,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +25,7 @@ from trace_bench.core.chat import read_call
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.protocols import (
     FineTunes,
+    HasReference,
     Lab,
     Method,
     MethodPlan,
@@ -38,6 +41,8 @@ from trace_bench.methods.sft.formats import read
 from trace_bench.methods.sft.formats.found import Dialogue
 from trace_bench.methods.tuning import HERE, PAGE, Tuning, TuningSettings
 from trace_bench.play.steps import with_guidance
+from trace_bench.tiny.played import Demonstration
+from trace_bench.tiny.played import demonstrations as solved
 
 if TYPE_CHECKING:
     from trace_bench.policies.chat import Chat
@@ -53,8 +58,9 @@ class SftSettings(TuningSettings):
 
     data: str | None = None
     """A file, or a folder of files, in one of these formats: ATIF, logs of Inspect as JSON, and the
-    chat format of OpenAI or that of the Agent Data Protocol, one JSON object a line; None: the
-    project's own demonstrations, drawn from the mixture that the tiny agent was trained on."""
+    chat format of OpenAI or that of the Agent Data Protocol, one JSON object a line; None: in the
+    phone world the project's own demonstrations, drawn from the mixture that the tiny agent was
+    trained on, in others the training tasks, played by their references."""
     demonstrations: int = field(default=1024, metadata={"low": 1})
     """How many of them are used, the first ones that fit."""
 
@@ -62,56 +68,71 @@ class SftSettings(TuningSettings):
 class Sft(Method):
     """A LoRA adapter fine-tuned on demonstrations; no rollout is spent.
 
-    The training tasks are only looked at to see whether demonstrations of others (`method.data`)
-    fit the suite."""
+    With demonstrations of others (`method.data`) the training tasks are only looked at to see
+    whether these fit the suite."""
 
     def __init__(self, settings: SftSettings, run: RunContext) -> None:
-        self.settings, self.thinking = settings, run.thinking
+        self.settings, self.context = settings, run
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with the adapter `sft`, used for every task; it goes on from the adapter
         that the base agent has, if any, and demonstrations are read under its prompt."""
 
         def sequences(context: int) -> list[Tokens]:
-            return demonstrations(base, tasks, self.settings, seed, context, lab, self.thinking)
+            chat = Chat(load_tokenizer(base.model), base.model, self.context.thinking)
+            shown = self._conversations(tasks, seed, lab)
+            return demonstrations(chat, base, shown, context, lab.log)
+
+        from trace_bench.policies.chat import Chat
+        from trace_bench.policies.loading import load_tokenizer
 
         seed = stable_seed(lab.seed, "sft")
         return Tuning("sft", base, lab, self.settings, {}, sequences).run()
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        need = Need("trainer", FineTunes, PAGE, HERE)
+        needs = [Need("trainer", FineTunes, PAGE, HERE)]
         marks = () if self.settings.data is None else (MARK,)
+        if self._plays:
+            needs.append(Need("env", HasReference, "docs/methods.md", "Set `method.data`."))
+            marks = (f"given the references of {run.tasks} tasks",)
         return MethodPlan(
-            needs=(need,),
+            needs=tuple(needs),
             adapters=1,
             trains=True,
             demonstrations=self.settings.demonstrations,
             marks=marks,
         )
 
+    @property
+    def _plays(self) -> bool:
+        """Whether the training tasks are the demonstrations."""
+        return self.settings.data is None and not self.context.general_demonstrations
+
+    def _conversations(self, tasks: Sequence[Task], seed: int, lab: Lab) -> Iterable[Demonstration]:
+        count = self.settings.demonstrations
+        if self._plays:
+            return played(lab.suite, tasks, count, seed, self.context.max_turns)
+        if self.settings.data is None:
+            return general(self.context.general_demonstrations, count, seed)
+        return others(Path(self.settings.data), count, lambda: Fitting(lab.suite, tasks), lab.log)
+
 
 def demonstrations(
+    chat: Chat,
     base: AgentSpec,
-    tasks: Sequence[Task],
-    settings: SftSettings,
-    seed: int,
+    shown: Iterable[Demonstration],
     context: int,
-    lab: Lab,
-    thinking: bool | None = None,
+    log: Callable[[str], None],
 ) -> list[Tokens]:
     """The demonstrations as tokens, under the base agent's prompt. Those longer than `context`
     tokens are left out, and counted in the log. Raises UserError if none is left."""
-    from trace_bench.policies.chat import Chat
-    from trace_bench.policies.loading import load_tokenizer
-
-    chat = Chat(load_tokenizer(base.model), base.model, thinking)
     every = [
-        tokens_of(chat, (with_guidance(messages, base.prompt), tools))
-        for messages, tools in _conversations(tasks, settings, seed, lab)
+        tokens_of(chat, replace(each, messages=tuple(with_guidance(each.messages, base.prompt))))
+        for each in shown
     ]
     fitting = [s for s in every if len(s.ids) <= context]
     if len(fitting) < len(every):
-        lab.log(
+        log(
             f"sft: {len(every) - len(fitting)} of {len(every)} demonstrations are longer than "
             f"the context of {context} tokens and left out"
         )
@@ -120,36 +141,24 @@ def demonstrations(
     return fitting
 
 
-def _conversations(
-    tasks: Sequence[Task], settings: SftSettings, seed: int, lab: Lab
-) -> Iterable[Conversation]:
-    if settings.data is None:
-        return own(settings.demonstrations, seed)
-    return others(
-        Path(settings.data),
-        settings.demonstrations,
-        lambda: Fitting(lab.suite, tasks),
-        lab.log,
-    )
-
-
-def tokens_of(chat: Chat, talk: Conversation) -> Tokens:
-    """A conversation as tokens up to the agent's last turn; `sampled` are the agent's own."""
+def tokens_of(chat: Chat, shown: Demonstration) -> Tokens:
+    """A conversation as tokens up to the agent's last turn; `sampled` are those to learn."""
     import numpy as np
 
     from trace_bench.trainers.tree import Tokens
 
-    messages, tools = talk
     ids: list[int] = []
     sampled: list[int] = []
     pending: list[Any] = []
-    for place, message in enumerate(messages):
+    learned = iter(shown.learned)
+    for place, message in enumerate(shown.messages):
         if message["role"] != "assistant":
             pending.append(message)
             continue
-        ids += chat.following(pending, True) if ids else chat.first(pending, tools)
-        turn = chat.turn(messages[:place], tools, message)
-        sampled += range(len(ids), len(ids) + len(turn))
+        ids += chat.following(pending, True) if ids else chat.first(pending, shown.tools)
+        turn = chat.turn(shown.messages[:place], shown.tools, message)
+        if next(learned):
+            sampled += range(len(ids), len(ids) + len(turn))
         ids += turn
         pending = []
     return Tokens(
@@ -159,21 +168,37 @@ def tokens_of(chat: Chat, talk: Conversation) -> Tokens:
     )
 
 
-Conversation = tuple[Sequence[Message], Sequence[Tool]]
-
-
-def own(count: int, seed: int) -> Iterator[Conversation]:
-    """`count` of the project's demonstrations: people, words and wordings that no split shares,
-    capabilities lacking as often as in the tiny agent's own training."""
-    from trace_bench.tiny.demos import Pieces, episode
-
+def general(place: str, count: int, seed: int) -> Iterator[Demonstration]:
+    """`count` of a world's general demonstrations: in the phone world people, words and wordings
+    that no split shares, capabilities lacking as often as in the tiny agent's own training."""
+    module, _, name = place.partition(":")
+    one = getattr(import_module(module), name)
     for n in range(count):
-        yield episode(seed % 2**31 * 1_000_000 + n, Pieces())
+        yield _whole(*one(seed % 2**31 * 1_000_000 + n))
+
+
+def played(
+    suite: Suite, tasks: Sequence[Task], count: int, seed: int, max_turns: int
+) -> Iterator[Demonstration]:
+    """`count` episodes of the training tasks as they are solved, with mistakes that are put right.
+    Raises UserError where a model plays the user, and if none ends in success."""
+    if suite.asks_user():
+        raise UserError(
+            "method=sft without `method.data` plays the references of the training tasks, and the "
+            f"user of {suite.name}/{suite.variant} is played by a model. Set `method.data`."
+        )
+    return solved(suite, tasks, count, seed=seed, max_turns=max_turns)
+
+
+def _whole(messages: Sequence[Message], tools: Sequence[Tool]) -> Demonstration:
+    """A conversation of no task, with all of the agent's messages learned."""
+    turns = sum(message["role"] == "assistant" for message in messages)
+    return Demonstration("", tuple(messages), tuple(tools), (True,) * turns)
 
 
 def others(
     place: Path, count: int, of: Callable[[], Fitting], log: Callable[[str], None]
-) -> Iterator[Conversation]:
+) -> Iterator[Demonstration]:
     """The first `count` conversations of a file or folder that can be demonstrations in the world
     `of`, which is opened where one is needed. Raises UserError if none can."""
     used = 0
@@ -182,7 +207,7 @@ def others(
     world: Fitting | None = None
     for found in read(place):
         if found.general:
-            talk: Conversation | str = (found.messages, found.tools or ())
+            talk: Demonstration | str = _whole(found.messages, found.tools or ())
         else:
             world = world or of()
             talk = world.fits(found)
@@ -208,7 +233,7 @@ class Fitting:
     suite: Suite
     tasks: Sequence[Task]
 
-    def fits(self, found: Dialogue) -> Conversation | str:
+    def fits(self, found: Dialogue) -> Demonstration | str:
         """The conversation with the suite's tools; or why it is left out."""
         why = found.unusable or self._elsewhere(found.task) or _unfinished(found)
         if why:
@@ -219,7 +244,7 @@ class Fitting:
         if self.tools is None:
             if found.tools is None:
                 return "tools that the file does not define, and the suite only with its user"
-            return found.messages, found.tools
+            return _whole(found.messages, found.tools)
         used = [call for m in found.messages for call in m.get("tool_calls", ())]
         for name in (*(offered or ()), *(call["function"]["name"] for call in used)):
             if name not in self.tools:
@@ -227,7 +252,7 @@ class Fitting:
         for call in used:
             if why := self._call(call):
                 return why
-        return found.messages, [self.tools[name] for name in offered or self.tools]
+        return _whole(found.messages, [self.tools[name] for name in offered or self.tools])
 
     @cached_property
     def tools(self) -> Mapping[str, Tool] | None:

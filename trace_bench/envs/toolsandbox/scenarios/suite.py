@@ -105,6 +105,7 @@ class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains)
     forks = True
     larger = MappingProxyType({"train": "train_large"})
     tag_keys = ("requires",)
+    general_demonstrations = "trace_bench.tiny.demos:general"
     typical = Typical(2.5, 75, 12, 0)  # the tiny agent's means
 
     def __init__(self, augmentation: Augmentation = "none") -> None:
