@@ -10,7 +10,7 @@ import verl_job as jobs
 from servers.scripted import models, serve
 
 from trace_bench.trainers.verl.compose import environment
-from trace_bench.trainers.verl.nodes import asked, missing
+from trace_bench.trainers.verl.nodes import asked, joined, missing
 
 PAPER = ["experiment=paper_tau2", "llm.shared.key_env=MY_KEY"]
 
@@ -26,6 +26,14 @@ def test_what_a_machine_lacks_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     assert found[1].startswith(f"the server {gone} does not answer (")
     assert found[2] == f"it does not see the folder {tmp_path / 'no'}"
     assert len(found) == 3 and "sk-planted" not in str(found)
+
+
+def test_machines_that_join_late_are_waited_for() -> None:
+    first, second = {"NodeID": "a", "Alive": True}, {"NodeID": "b", "Alive": True}
+    gone = {"NodeID": "c", "Alive": False}
+    answers = iter([[first, gone], [first, gone], [first, gone, second]])
+    assert joined(lambda: next(answers), 2) == [first, second]
+    assert joined(lambda: [first, gone], 2, limit=0) == [first]
 
 
 def job(**changes: Any) -> Any:

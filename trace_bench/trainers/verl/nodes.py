@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +20,7 @@ HUB = ("HF_HOME", "HF_HUB_CACHE", "HF_ENDPOINT", "HF_HUB_OFFLINE")
 TOKEN = "HF_TOKEN"
 _PATIENCE = 5.0  # seconds for a connection
 _ANSWER = 120.0  # seconds for a machine
+_JOINED = 120.0  # seconds until all have joined the cluster
 
 
 def asked(spec: JobSpec) -> list[Mapping[str, Any]]:
@@ -52,7 +54,13 @@ def faults(spec: JobSpec, folder: Path, variables: Mapping[str, str]) -> list[st
     try:
         look = ray.remote(num_cpus=0)(missing)
         there = []
-        for node in filter(lambda n: n["Alive"], ray.nodes()):
+        alive = joined(ray.nodes, spec.trainer.nnodes)
+        if len(alive) < spec.trainer.nnodes:
+            return [
+                f"{len(alive)} of trainer.nnodes={spec.trainer.nnodes} machines have joined the "
+                f"cluster at {spec.trainer.ray_address}"
+            ]
+        for node in alive:
             where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
             answer = look.options(scheduling_strategy=where).remote(names, urls, own)
             there.append((node["NodeManagerAddress"], answer))
@@ -60,6 +68,17 @@ def faults(spec: JobSpec, folder: Path, variables: Mapping[str, str]) -> list[st
     finally:
         ray.shutdown()
     return [f"machine {name}: {what}" for name, several in found for what in several]
+
+
+def joined(nodes: Callable[[], list[Any]], count: int, limit: float = _JOINED) -> list[Any]:
+    """The machines that are there, after a wait for `count` of them: those of a batch job start at
+    different times."""
+    end = time.monotonic() + limit
+    while True:
+        alive = [node for node in nodes() if node["Alive"]]
+        if len(alive) >= count or time.monotonic() > end:
+            return alive
+        time.sleep(0.2)
 
 
 def missing(names: Sequence[str], urls: Sequence[str], folders: Sequence[str]) -> list[str]:
