@@ -38,6 +38,12 @@ def suite() -> BabyAISuite:
     return BabyAISuite()
 
 
+@pytest.fixture(scope="module")
+def wide() -> BabyAISuite:
+    """Levels of two parts too, of which two seeds may have one world."""
+    return BabyAISuite(levels=(*DEFAULT, "OpenTwoDoors", "UnlockPickup"))
+
+
 def acts(names: str) -> list[Message]:
     return [make_call(name) for name in names.split()]
 
@@ -53,14 +59,14 @@ def test_the_check_passes(capsys: pytest.CaptureFixture[str]) -> None:
     assert "ok         6  the splits share no task" in printed
 
 
-def test_floors_and_ceiling_on_the_development_split(suite: BabyAISuite) -> None:
-    tasks = suite.tasks("dev")
+def test_floors_and_ceiling_on_the_development_split(wide: BabyAISuite) -> None:
+    tasks = wide.tasks("dev")
     for policy, least, most in (
-        (ReferencePolicy(suite), 1.0, 1.0),
+        (ReferencePolicy(wide), 1.0, 1.0),
         (RandomPolicy(), 0.0, 0.06),
         (IdlePolicy(), 0.0, 0.0),
     ):
-        played = play(policy, suite, AgentSpec("x"), tasks, range(len(tasks)), max_turns=40)
+        played = play(policy, wide, AgentSpec("x"), tasks, range(len(tasks)), max_turns=40)
         assert all(t.failure is None for t in played)
         mean = sum(t.score is not None and t.score.success for t in played) / len(tasks)
         assert least <= mean <= most, type(policy).__name__
@@ -70,13 +76,13 @@ def world(suite: BabyAISuite, task: Task) -> str:
     return suite.world(task.data)
 
 
-def test_tasks_made_for_a_capability_are_of_no_held_out_world(suite: BabyAISuite) -> None:
+def test_tasks_made_for_a_capability_are_of_no_held_out_world(wide: BabyAISuite) -> None:
     """Of these seeds' first worlds some are in dev or test."""
-    held_out = {world(suite, task) for split in ("dev", "test") for task in suite.tasks(split)}
+    held_out = {world(wide, task) for split in ("dev", "test") for task in wide.tasks(split)}
     for seed in (730, 1565, 2040, 2666):
-        made = suite.synthetic("completes_all_parts", seed)
-        assert made.data["seed"] > 10_000_000 + seed and world(suite, made) not in held_out
-        assert suite.task(made.id) == made
+        made = wide.synthetic("completes_all_parts", seed)
+        assert made.data["seed"] > 10_000_000 + seed and world(wide, made) not in held_out
+        assert wide.task(made.id) == made
 
 
 def test_calls_beyond_the_limit_do_nothing() -> None:
@@ -135,21 +141,21 @@ def test_what_has_no_effect_is_an_error_and_costs_a_call(suite: BabyAISuite) -> 
     assert len(steps) == 41 and steps[-1].stop is StopReason.TURN_LIMIT
 
 
-def test_half_of_two_doors_is_half_of_the_score(suite: BabyAISuite) -> None:
-    for task in of_level(suite, "OpenTwoDoors")[:8]:
-        actions = suite.reference(task)
+def test_half_of_two_doors_is_half_of_the_score(wide: BabyAISuite) -> None:
+    for task in of_level(wide, "OpenTwoDoors")[:8]:
+        actions = wide.reference(task)
         first = [a["tool_calls"][0]["function"]["name"] for a in actions].index("toggle")
-        env = suite.make()
+        env = wide.make()
         perform(env, task, actions[: first + 1])
         score = env.score()
         assert (score.similarity, score.success) == (0.5, False)
         assert [m.hit for m in score.milestones] == [True, False]
 
 
-def test_the_expert_goes_on_from_anywhere(suite: BabyAISuite) -> None:
+def test_the_expert_goes_on_from_anywhere(wide: BabyAISuite) -> None:
     rng, solved = random.Random(0), 0
-    for task in suite.tasks("dev")[:40]:
-        env = suite.make()
+    for task in wide.tasks("dev")[:40]:
+        env = wide.make()
         noise = acts(" ".join(rng.choices(("left", "right", "forward", "pickup", "toggle"), k=8)))
         last = perform(env, task, noise)[-1]
         before = env.score()
@@ -177,15 +183,16 @@ def test_who_gives_up_at_a_locked_door_lacks_recovery(suite: BabyAISuite) -> Non
         assert labelled(suite, task, actions)[LOCKED] is found
 
 
-def test_who_opens_one_of_two_doors_does_not_complete(suite: BabyAISuite) -> None:
-    task = of_level(suite, "OpenTwoDoors")[0]
-    right = list(suite.reference(task))
+def test_who_opens_one_of_two_doors_does_not_complete(wide: BabyAISuite) -> None:
+    task = of_level(wide, "OpenTwoDoors")[0]
+    right = list(wide.reference(task))
     for actions, found in ((right, Label.PRESENT), (right[:-1], Label.LACKING), ([], Label.NA)):
-        assert labelled(suite, task, actions)["completes_all_parts"] is found
+        assert labelled(wide, task, actions)["completes_all_parts"] is found
 
 
-def test_a_capability_has_levels(suite: BabyAISuite) -> None:
-    assert suite.capabilities() == [LOCKED, "completes_all_parts"]
+def test_a_capability_has_levels(suite: BabyAISuite, wide: BabyAISuite) -> None:
+    assert suite.capabilities() == [LOCKED]
+    assert wide.capabilities() == [LOCKED, "completes_all_parts"]
     drawn = [suite.synthetic(LOCKED, n) for n in range(200)]
     contrast = [task for task in drawn if task.data["contrast"]]
     assert 20 <= len(contrast) <= 60
