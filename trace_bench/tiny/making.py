@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,7 @@ from trace_bench.core.store import (
     fingerprint,
     read_json,
     read_object,
+    stable_seed,
     write_bytes,
     write_json,
     write_text,
@@ -42,7 +44,7 @@ from trace_bench.settings.identity import of_part, parts_of
 from trace_bench.settings.schema import parse
 from trace_bench.tiny import SIZES_BY_MILLIONS, Log, MadeSettings, World
 from trace_bench.tiny.measure import ModelBench, rate, rows
-from trace_bench.tiny.played import Demonstration, demonstrations, shown_tasks
+from trace_bench.tiny.played import Demonstration, demonstrations, renamed, shown_tasks
 from trace_bench.tiny.train import SIZES, STATE, Corpus, TinyRecipe, tokens_of, train
 
 LOOKED_AT = 128  # development tasks
@@ -165,7 +167,7 @@ def _corpus(
         world.suite, tasks, count, seed=settings.seed, max_turns=world.max_turns
     )
     for shown in playing:
-        found.append(shown)
+        found.append(renamed(shown, Random(stable_seed("renamed", settings.seed, len(found)))))
         if (now := time.monotonic()) - last > 10 or len(found) == 1:
             left = (now - begun) / len(found) * (count - len(found))
             log(f"{len(found)}/{count} demonstrations, {left / 60:.1f} min left")

@@ -5,12 +5,16 @@ random calls have led; any other world's episode follows the task's reference (`
 both, some of the agent's turns are preceded by a mistake: another tool, or other arguments, which
 the environment answers: an agent that has seen none collapses after its first. Mistakes are not
 learned, only what comes after them, and an episode that does not end in success is left out.
+
+In half of them some words that the agent has read and written are replaced by invented ones
+(`renamed`): else it learns the names that there are by heart, and not to copy those of new tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from random import Random
 
 from trace_bench.core.chat import make_call, read_call
@@ -26,6 +30,8 @@ from trace_bench.tiny.template import render
 
 MISTAKES = 0.14  # of the agent's turns, each before a right one
 NOISY, MOST_NOISE = 0.5, 6  # share of solved episodes that begin with random calls, and their most
+RENAMED = 0.5  # share of demonstrations with invented words, and of their words
+NAME = re.compile(r"[A-Za-z]{3,}")
 TRIES = 4  # episodes of a task for one demonstration, the last without mistakes
 
 
@@ -200,6 +206,47 @@ class _Episode:
         if known and self.rng.random() < 0.5:
             return make_call(name, **self.rng.choice(known))
         return make_call(name, **plausible(functions[name].get("parameters") or {}, self.rng))
+
+
+def renamed(shown: Demonstration, rng: Random) -> Demonstration:
+    """The demonstration with some of its names invented, the same wherever they stand. A name is a
+    word in the arguments of a call that the agent has read before; one in a tool's definition, such
+    as a value to choose from, is none."""
+    if rng.random() >= RENAMED:
+        return shown
+    others: dict[str, str] = {}
+    read, tools = set[str](), set(NAME.findall(str(shown.tools)))
+    for message in shown.messages:
+        if message["role"] != "assistant":
+            read.update(NAME.findall(str(message["content"])))
+            continue
+        for _, arguments in _calls(message):
+            for word in NAME.findall(canonical(list(arguments.values()))):
+                if word in read and word not in tools and word not in others:
+                    others[word] = _invented(word, rng) if rng.random() < RENAMED else word
+    if not any(word != other for word, other in others.items()):
+        return shown
+    return replace(shown, messages=tuple(_with_words(m, others) for m in shown.messages))
+
+
+def _invented(word: str, rng: Random) -> str:
+    """Of one to three syllables, and written as the word is."""
+    syllables = (rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3))
+    new = "".join(syllables)[: rng.randint(3, 6)]
+    return new.upper() if word.isupper() else new.capitalize() if word[0].isupper() else new
+
+
+def _with_words(message: Message, others: Mapping[str, str]) -> Message:
+    def changed(text: str) -> str:
+        return NAME.sub(lambda found: others.get(found[0], found[0]), text)
+
+    out = {**message, "content": changed(message.get("content") or "")}
+    if calls := message.get("tool_calls"):
+        out["tool_calls"] = [
+            {**c, "function": {**c["function"], "arguments": changed(c["function"]["arguments"])}}
+            for c in calls
+        ]
+    return out
 
 
 def _calls(message: Message) -> list[tuple[str, JSON]]:
