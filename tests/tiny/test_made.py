@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,13 +14,13 @@ from toy import ToyEnv, ToySuite, toy_task
 
 import trace_bench
 from trace_bench.__main__ import main as run_main
-from trace_bench.core.chat import call_message, text_message
+from trace_bench.core.chat import call_message, make_tool, text_message
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Solves, Suite
 from trace_bench.core.types import Message, Task
 from trace_bench.tiny import make
 from trace_bench.tiny.__main__ import main
-from trace_bench.tiny.played import demonstrations
+from trace_bench.tiny.played import Demonstration, demonstrations, renamed
 
 PLACES = {"train": 0, "demo": 100, "dev": 200, "test": 300}
 QUICK: dict[str, Any] = {"demonstrations": 60, "passes": 35, "size": 0.3}
@@ -94,6 +96,37 @@ def test_demonstrations_end_well_and_mistakes_are_not_learned(suite: Suite) -> N
     assert repaired >= 5
     again = list(demonstrations(suite, suite.tasks("demo"), 120, seed=0, max_turns=9))
     assert again == found
+
+
+def test_names_are_invented_the_same_wherever_they_stand() -> None:
+    """A word that is read and then written; none of a tool's definition, none that only the agent
+    or only the world says."""
+    tool = make_tool("pay", "Pays in euros.", to="string", note="string")
+    call = call_message("pay", {"to": "Alma Berg", "note": "thanks, in euros"})
+    said = "Pay Alma Berg, not Alman, in euros."
+    messages = (
+        {"role": "user", "content": said},
+        call,
+        {"role": "tool", "content": "ALMA? No: Alma is paid.", "tool_call_id": "c"},
+        text_message("Alma is paid."),
+    )
+    shown = Demonstration("t", messages, (tool,), (True, True))
+    seen = {text_of(renamed(shown, Random(n))) for n in range(200)}
+    new = [text for text in seen if text != text_of(shown)]
+    assert len(new) > 30 and text_of(shown) in seen
+    for text in new:
+        first, last, *_ = re.findall(r"Pay (\w+) (\w+), not Alman, in euros", text)[0]
+        assert first[0].isupper() and last[0].isupper() and (first, last) != ("Alma", "Berg")
+        assert f'"to": "{first} {last}"' in text and f"ALMA? No: {first} is paid." in text
+        assert '"note": "thanks, in euros"' in text
+    assert renamed(shown, Random(3)) == renamed(shown, Random(3))
+
+
+def text_of(shown: Demonstration) -> str:
+    return "\n".join(
+        str(m["content"]) + "".join(c["function"]["arguments"] for c in m.get("tool_calls") or ())
+        for m in shown.messages
+    )
 
 
 def test_an_agent_is_made_and_the_same_after_a_kill(tmp_path: Path) -> None:
