@@ -111,7 +111,7 @@ def test_names_are_invented_the_same_wherever_they_stand() -> None:
         text_message("Alma is paid."),
     )
     shown = Demonstration("t", messages, (tool,), (True, True))
-    seen = {text_of(renamed(shown, Random(n))) for n in range(200)}
+    seen = {text_of(renamed(shown, Random(n), {})) for n in range(200)}
     new = [text for text in seen if text != text_of(shown)]
     assert len(new) > 30 and text_of(shown) in seen
     for text in new:
@@ -119,7 +119,10 @@ def test_names_are_invented_the_same_wherever_they_stand() -> None:
         assert first[0].isupper() and last[0].isupper() and (first, last) != ("Alma", "Berg")
         assert f'"to": "{first} {last}"' in text and f"ALMA? No: {first} is paid." in text
         assert '"note": "thanks, in euros"' in text
-    assert renamed(shown, Random(3)) == renamed(shown, Random(3))
+    assert renamed(shown, Random(3), {}) == renamed(shown, Random(3), {})
+    names = {"Oslo": None}
+    known = {text_of(renamed(shown, Random(n), names)) for n in range(200)}
+    assert any("Pay Oslo" in text for text in known) and [*names] == ["Oslo", "Alma", "Berg"]
 
 
 def text_of(shown: Demonstration) -> str:

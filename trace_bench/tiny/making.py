@@ -166,8 +166,10 @@ def _corpus(
     playing = demonstrations(
         world.suite, tasks, count, seed=settings.seed, max_turns=world.max_turns
     )
+    names: dict[str, None] = {}
     for shown in playing:
-        found.append(renamed(shown, Random(stable_seed("renamed", settings.seed, len(found)))))
+        rng = Random(stable_seed("renamed", settings.seed, len(found)))
+        found.append(renamed(shown, rng, names))
         if (now := time.monotonic()) - last > 10 or len(found) == 1:
             left = (now - begun) / len(found) * (count - len(found))
             log(f"{len(found)}/{count} demonstrations, {left / 60:.1f} min left")

@@ -208,13 +208,12 @@ class _Episode:
         return make_call(name, **plausible(functions[name].get("parameters") or {}, self.rng))
 
 
-def renamed(shown: Demonstration, rng: Random) -> Demonstration:
-    """The demonstration with some of its names invented, the same wherever they stand. A name is a
-    word in the arguments of a call that the agent has read before; one in a tool's definition, such
-    as a value to choose from, is none."""
-    if rng.random() >= RENAMED:
-        return shown
-    others: dict[str, str] = {}
+def renamed(shown: Demonstration, rng: Random, names: dict[str, None]) -> Demonstration:
+    """The demonstration with other names in place of some, the same wherever they stand: half of
+    them are names of earlier demonstrations (`names`, to which its own are added), half invented. A
+    name is a word in the arguments of a call that the agent has read before; one in a tool's
+    definition, such as a value to choose from, is none."""
+    known, others = [*names], dict[str, str]()
     read, tools = set[str](), set(NAME.findall(str(shown.tools)))
     for message in shown.messages:
         if message["role"] != "assistant":
@@ -223,16 +222,20 @@ def renamed(shown: Demonstration, rng: Random) -> Demonstration:
         for _, arguments in _calls(message):
             for word in NAME.findall(canonical(list(arguments.values()))):
                 if word in read and word not in tools and word not in others:
-                    others[word] = _invented(word, rng) if rng.random() < RENAMED else word
-    if not any(word != other for word, other in others.items()):
+                    others[word] = _other(word, known, rng) if rng.random() < RENAMED else word
+    names.update(dict.fromkeys(others))
+    if rng.random() >= RENAMED or not any(word != other for word, other in others.items()):
         return shown
     return replace(shown, messages=tuple(_with_words(m, others) for m in shown.messages))
 
 
-def _invented(word: str, rng: Random) -> str:
-    """Of one to three syllables, and written as the word is."""
-    syllables = (rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3))
-    new = "".join(syllables)[: rng.randint(3, 6)]
+def _other(word: str, known: Sequence[str], rng: Random) -> str:
+    """A known name, or one of two or three syllables; written as the word is."""
+    if known and rng.random() < 0.5:
+        new = rng.choice(known).lower()
+    else:
+        syllables = (rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(3))
+        new = "".join(syllables)[: rng.randint(3, 6)]
     return new.upper() if word.isupper() else new.capitalize() if word[0].isupper() else new
 
 
