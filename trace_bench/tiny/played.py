@@ -6,8 +6,8 @@ both, some of the agent's turns are preceded by a mistake: another tool, or othe
 the environment answers: an agent that has seen none collapses after its first. Mistakes are not
 learned, only what comes after them, and an episode that does not end in success is left out.
 
-In half of them some words that the agent has read and written are replaced by invented ones
-(`renamed`): else it learns the names that there are by heart, and not to copy those of new tasks.
+In half of them other names stand for some words that the agent has read and written (`renamed`):
+else it learns the names that there are by heart, and not to copy those of new tasks.
 """
 
 from __future__ import annotations
