@@ -45,10 +45,18 @@ def played(policy: LocalPolicy, tasks: list[Task], **how: Any) -> tuple[Kept, li
     return ended, out
 
 
-def children() -> list[psutil.Process]:
-    """The forks of this process, not the Java of a world that an earlier test played here."""
-    this = psutil.Process()
-    return [child for child in this.children() if child.name() == this.name()]
+EARLIER: set[psutil.Process] = set()
+
+
+@pytest.fixture(autouse=True)
+def _earlier() -> None:
+    """The children that tests of other files have left in this process are not this one's."""
+    EARLIER.clear()
+    EARLIER.update(psutil.Process().children())
+
+
+def children() -> set[psutil.Process]:
+    return set(psutil.Process().children()) - EARLIER
 
 
 def test_whole_groups_are_dealt_out_in_turn() -> None:
