@@ -30,7 +30,7 @@ from trace_bench.tiny.template import render
 
 MISTAKES = 0.14  # of the agent's turns, each before a right one
 NOISY, MOST_NOISE = 0.5, 6  # share of solved episodes that begin with random calls, and their most
-RENAMED = 0.5  # share of demonstrations with invented words, and of their words
+RENAMED = 0.5  # share of demonstrations with other names, and of their names
 NAME = re.compile(r"[A-Za-z]{3,}")
 TRIES = 4  # episodes of a task for one demonstration, the last without mistakes
 

@@ -17,12 +17,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from trace_bench.core.chat import read_call
 from trace_bench.core.errors import TraceBenchError, UserError
+from trace_bench.core.factory import load
 from trace_bench.core.protocols import (
     FineTunes,
     HasReference,
@@ -171,8 +171,7 @@ def tokens_of(chat: Chat, shown: Demonstration) -> Tokens:
 def general(place: str, count: int, seed: int) -> Iterator[Demonstration]:
     """`count` of a world's general demonstrations: in the phone world people, words and wordings
     that no split shares, capabilities lacking as often as in the tiny agent's own training."""
-    module, _, name = place.partition(":")
-    one = getattr(import_module(module), name)
+    one = load(place, "Suite.general_demonstrations").target
     for n in range(count):
         yield _whole(*one(seed % 2**31 * 1_000_000 + n))
 

@@ -58,7 +58,7 @@ def faults(spec: JobSpec, folder: Path, variables: Mapping[str, str]) -> list[st
         if len(alive) < spec.trainer.nnodes:
             return [
                 f"{len(alive)} of trainer.nnodes={spec.trainer.nnodes} machines have joined the "
-                f"cluster at {spec.trainer.ray_address}"
+                f"cluster at {spec.trainer.ray_address}. Start the others, or lower trainer.nnodes"
             ]
         for node in alive:
             where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
@@ -67,7 +67,13 @@ def faults(spec: JobSpec, folder: Path, variables: Mapping[str, str]) -> list[st
         found = [(name, ray.get(answer, timeout=_ANSWER)) for name, answer in there]
     finally:
         ray.shutdown()
-    return [f"machine {name}: {what}" for name, several in found for what in several]
+    lacking = [f"machine {name}: {what}" for name, several in found for what in several]
+    if lacking:
+        lacking[-1] += (
+            ". Set it there before `ray start`, start the server, or change llm.*.base_url, "
+            "llm.*.key_env or run_dir"
+        )
+    return lacking
 
 
 def joined(nodes: Callable[[], list[Any]], count: int, limit: float = _JOINED) -> list[Any]:

@@ -202,11 +202,7 @@ def main(arguments: list[str]) -> int:
         return 0
     variables = environment(spec, folder, start)
     if spec.trainer.nnodes > 1 and (found := faults(spec, folder, variables)):
-        print(
-            f"refused: {'; '.join(found)}. Set it there before `ray start`, start the server, or "
-            "change llm.*.base_url, llm.*.key_env or run_dir.",
-            flush=True,
-        )
+        print(f"refused: {'; '.join(found)}.", flush=True)
         return REFUSED
     from verl.trainer.main_ppo import run_ppo
 
