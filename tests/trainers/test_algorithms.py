@@ -282,18 +282,18 @@ def trained(folder: Path, model: Path, rollouts: int, how: TrainerSettings, **mo
 @pytest.mark.parametrize("name", [n for n in NAMES if not named(n).taught])
 @pytest.mark.parametrize(
     ("suite", "iterations", "rate"),
-    [(LettersSuite(), 40, 0.03), (Game(), 40, 0.05)],
+    [(LettersSuite(), 56, 0.03), (Game(), 56, 0.05)],
     ids=["bandit", "game"],
 )
 def test_the_best_policy_is_learned(
     name: str, suite: LettersSuite, iterations: int, rate: float, model, tmp_path
 ) -> None:
     """Only small letters, of which a random policy writes about one in ten. How far it gets is
-    chance, and other on another processor: of four seeds each, the least was a gain of 0.38."""
+    chance, and other on another processor: of four seeds each, the least gains were 0.58 and 0.38."""
     how = replace(with_algorithm(name), learning_rate=rate)
     found = trained(tmp_path, model, 12 * iterations, how, suite=suite)
     rewards = [m["reward"] for m in found]
-    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.2, rewards
+    assert sum(rewards[-3:]) / 3 > sum(rewards[:3]) / 3 + 0.3, rewards
     assert all(m["logprob_difference_max"] < 1e-4 for m in found if m["steps"])
 
 
