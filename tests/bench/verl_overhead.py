@@ -12,6 +12,7 @@ step without them: the rollouts, and all that is done with episodes before and a
 
 from __future__ import annotations
 
+import json
 import statistics
 import sys
 import tempfile
@@ -28,8 +29,8 @@ import verl_job as jobs
 from pyarrow import parquet
 
 from trace_bench.core.store import read_lines
-from trace_bench.core.types import Step, Task
-from trace_bench.trainers.verl.job import prepare, spec_of, task_of
+from trace_bench.core.types import Step, Task, to_json
+from trace_bench.trainers.verl.job import prepare, spec_of
 from trace_bench.trainers.verl.process import Process
 from trace_bench.trainers.verl.trainer import VerlTrainer
 
@@ -88,7 +89,7 @@ def measured(folder: Path, steps: int, plain: bool) -> dict[str, float]:
     place = folder / "verl"
     prepare(place, job, spec_of(job, lab, settings, trainer.context), ())
     if plain:
-        rows = [first_messages(lab.suite, task_of(job, g), g) for g in range(4 * steps)]
+        rows = [first_messages(lab.suite, task, n) for n, task in enumerate(tasks)]
         parquet.write_table(pyarrow.Table.from_pylist(rows), place / "tasks.parquet")
     process = Process(place, settings, print)
     began = time.time()
@@ -159,7 +160,7 @@ def first_messages(suite: Any, task: Task, index: int) -> Mapping[str, Any]:
         "data_source": "bench",
         "prompt": [{"role": m["role"], "content": str(m["content"])} for m in messages],
         "reward_model": {"style": "rule", "ground_truth": ""},
-        "extra_info": {"index": index, "tool_selection": names},
+        "extra_info": {"index": index, "tool_selection": names, "task": json.dumps(to_json(task))},
         "agent_name": "tool_agent",
     }
 

@@ -171,6 +171,8 @@ def test_equal_rewards_have_no_advantage_and_lost_episodes_none(name: str) -> No
 
 
 def test_a_setting_that_an_algorithm_does_not_heed_is_refused() -> None:
+    with pytest.raises(UserError, match=r"trainer.resample=1 replaces groups of equal rewards"):
+        TrainerSettings(algorithm=named("reinforce_pp"), resample=1)
     with pytest.raises(UserError, match=r"trainer.clip_high=0.3 is no setting of .*=gspo"):
         compose(["trainer.algorithm=gspo", "trainer.clip_high=0.3"])
     with pytest.raises(UserError, match=r"`trainer.algorithm.gamma` is a setting of .*=gigpo"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,10 @@ import pytest
 from letters import SETTINGS, LettersSuite, job, make_lab, task
 from models import save_model
 
-from trace_bench.core.errors import UserError
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import Task
 from trace_bench.trainers.course import FLOOR, Course, differ, make_schedule, task_of_group
-from trace_bench.trainers.settings import TrainerSettings, VerlSettings
+from trace_bench.trainers.settings import TrainerSettings
 
 S = TrainerSettings(group_size=2, groups=3)
 TASKS = [Task(str(i), "e", "train", i) for i in range(6)]
@@ -27,12 +27,16 @@ def course(rollouts: int = 600, **settings: object) -> Course:
     return Course(TASKS, replace(S, **settings), 7, rollouts, "x")  # type: ignore[arg-type]
 
 
+def flat(*groups: Sequence[float]) -> list[float]:
+    return [reward for group in groups for reward in group]
+
+
 def played(course: Course, signal: set[str], iterations: int) -> list[str]:
     """Ids in order; only the groups of the tasks `signal` differ."""
     out: list[str] = []
     for _ in range(iterations):
         tasks = course.begin()
-        course.played(tasks, [DIFFER if t.id in signal else EQUAL for t in tasks])
+        course.played(tasks, flat(*(DIFFER if t.id in signal else EQUAL for t in tasks)))
         out += [t.id for t in tasks]
     return out
 
@@ -53,7 +57,7 @@ def test_shuffled_is_the_schedule_that_was_planned(rollouts: int) -> None:
         tasks = run.begin()
         assert run.rate() == 1.0 - spent / (rollouts - schedule.unspent)
         assert tasks == [task_of_group(group + i, TASKS, 7) for i in range(count)]
-        run.played(tasks, [EQUAL] * count)
+        run.played(tasks, flat(*[EQUAL] * count))
         group, spent = group + count, spent + 2 * count
         assert run.spent == spent
     assert not run.iterations_left() and run.begin() == []
@@ -85,21 +89,28 @@ def test_more_tasks_than_there_are() -> None:
 def test_constant_groups_are_replaced_as_far_as_is_paid_for() -> None:
     run = course(rollouts=2 * 7)
     assert len(tasks := run.begin()) == 3
-    assert run.played(tasks, [DIFFER, EQUAL, LOST]) == 1
+    assert run.played(tasks, flat(DIFFER, EQUAL, LOST)) == 1
     assert len(more := run.more(1)) == 2
-    assert run.played(more, [EQUAL, DIFFER]) == 1
+    assert run.played(more, flat(EQUAL, DIFFER)) == 1
     assert len(run.more(2)) == 1 and run.more(3) == []
     assert run.spent == 10 and run.iterations_left()
     last = run.begin()
     assert len(last) == 2 and run.begun == 10
-    run.played(last, [EQUAL, EQUAL])
+    run.played(last, flat(EQUAL, EQUAL))
     assert run.more(0) == []
 
 
-@pytest.mark.parametrize("given", [{"order": "prioritized"}, {"resample": 2}])
-def test_verl_refuses_what_it_cannot_do(given: dict) -> None:
-    with pytest.raises(UserError, match="trainer=verl fixes all tasks before it starts; allowed"):
-        VerlSettings(**given)
+def test_an_iteration_is_its_calls() -> None:
+    run, calls = course(rollouts=2 * 8, resample=2), list[tuple[str, int]]()
+
+    def play(call: str, tasks: Sequence[Task]) -> list[float]:
+        calls.append((call, len(tasks)))
+        return flat(*[EQUAL] * (len(tasks) - 1), DIFFER)
+
+    run.iteration("a", play)
+    assert calls == [("a", 3), ("a/again1", 2), ("a/again2", 1)] and run.spent == 12
+    run.iteration("b", play)
+    assert calls[3:] == [("b", 2)] and not run.iterations_left()
 
 
 # -- in a real training ---------------------------------------------------------------------------

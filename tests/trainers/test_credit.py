@@ -156,7 +156,7 @@ def test_an_episode_survives_the_way_to_another_process() -> None:
 @pytest.mark.parametrize("level", ["turn", "step"])
 def test_verl_gets_the_advantages_of_the_local_trainer(level: Any) -> None:
     pytest.importorskip("verl", reason="verl is not installed")
-    from trace_bench.trainers.verl.steps import by_checklist
+    from trace_bench.trainers.verl.advantages import by_checklist
 
     given = {"level": level, "holders": 2}
     ours = credited(given, False)

@@ -46,7 +46,7 @@ def test_the_rate_falls_linearly_to_the_end_of_the_budget() -> None:
     rates = []
     while tasks := course.begin():
         rates.append(course.rate())
-        course.played(tasks, [[0.0] * 8] * len(tasks))
+        course.played(tasks, [0.0] * 8 * len(tasks))
     assert rates == pytest.approx([1.0, 1 - 32 / 88, 1 - 64 / 88])
     constant = TrainerSettings(decay="constant", learning_rate=0.5)
     assert Course([Task("0", "e", "train", 0)], constant, 1, 88, "x").rate() == 0.5

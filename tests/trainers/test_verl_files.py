@@ -123,9 +123,10 @@ def test_a_job_goes_back_to_the_start_of_an_iteration(tmp_path: Path) -> None:
     job, folder = spec(), tmp_path / "grpo/verl"
     one, two, three = (job.call(i) for i in range(3))
     kept = [episode(one, 0, failed=True), episode(two, 0), episode(two, 1, failed=True)]
-    gone = [episode(two, 2, failed=True), episode(three, 0), episode(three, 1, failed=True)]
+    gone = [episode(two, 2, failed=True), episode(f"{two}/again1", 0), episode(three, 0)]
+    gone += [episode(three, 1, failed=True)]
     lines(folder / "episodes/a.jsonl", *kept, *gone)
-    lines(folder / "episodes/b.jsonl", gone[2])
+    lines(folder / "episodes/b.jsonl", gone[3])
     lines(folder / "validation/a.jsonl", *(episode(job.validation(n), 0) for n in (1, 2)))
     lines(folder / "metrics-000.jsonl", *({"step": n, "data": {}} for n in (1, 2)))
     latest = folder / "checkpoints/latest_checkpointed_iteration.txt"
@@ -133,8 +134,8 @@ def test_a_job_goes_back_to_the_start_of_an_iteration(tmp_path: Path) -> None:
         lines(folder / f"checkpoints/global_step_{step}/data.pt")
         lines(tmp_path / f"grpo/{step:04d}/adapter_config.json")
     latest.write_text("2")
-    for expected in (3, 0):  # what was cut off is completed by the same call
-        assert rewind(folder, job, 1, {2, 3}) == expected
+    for expected in (4, 0):  # what was cut off is completed by the same call
+        assert rewind(folder, job, two, {2, 3}) == expected
         assert latest.read_text() == "1" and StepFiles(folder).saved() == 1
         assert [p.name for p in folder.glob("checkpoints/global*")] == ["global_step_1"]
         assert [p.name for p in tmp_path.glob("grpo/0*")] == ["0001"]
@@ -142,7 +143,7 @@ def test_a_job_goes_back_to_the_start_of_an_iteration(tmp_path: Path) -> None:
         assert read_lines(folder / "episodes/b.jsonl") == []
         assert [x["step"] for x in read_lines(folder / "metrics-000.jsonl")] == [1]
         assert len(read_lines(folder / "validation/a.jsonl")) == 1
-    assert rewind(folder, job, 0, {0}) == 2
+    assert rewind(folder, job, one, {0}) == 2
     assert not latest.exists() and StepFiles(folder).saved() == 0
     assert read_lines(folder / "episodes/a.jsonl") == []
 
@@ -242,7 +243,7 @@ def test_episodes_that_the_ledger_has_and_verl_has_not(tmp_path: Path) -> None:
     job = spec(groups=1, trainer=VerlSettings(group_size=2))
     job.write(tmp_path)
     process = Process(tmp_path, VerlSettings(), print)
-    collector = Collector(job, tmp_path, 0, Arrivals(tmp_path / "episodes"), process)
+    collector = Collector(job, tmp_path, job.call(0), 2, Arrivals(tmp_path / "episodes"), process)
     line = {"call": job.call(0), "index": 1, "trajectory": to_json(SHORT)}
     lines(tmp_path / "episodes/a.jsonl", line)
     collector.check_kept({1})

@@ -57,8 +57,8 @@ def test_advantages(verl: Any, seed: int, normalize: bool) -> None:
 def test_what_verl_is_given_is_what_is_checked_here(verl: Any, normalize: bool) -> None:
     """Our estimator in verl's place, on float32 rewards at each row's last token; also for groups
     of equal rewards, of which verl's own makes an advantage, and for a row that pads the batch."""
+    from trace_bench.trainers.verl.advantages import advantages
     from trace_bench.trainers.verl.spec import ESTIMATOR
-    from trace_bench.trainers.verl.steps import advantages
 
     recipe = Recipe(normalize_std=normalize)
     name = f"{ESTIMATOR}_{normalize}"

@@ -19,10 +19,10 @@ from verl_job import spec
 from trace_bench.__main__ import main
 from trace_bench.core.errors import UserError
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import AgentSpec, to_json
+from trace_bench.core.types import AgentSpec, Task, to_json
 from trace_bench.settings.identity import identity, parts_of
 from trace_bench.settings.schema import Settings
-from trace_bench.trainers.course import task_of_group
+from trace_bench.trainers.course import Course
 from trace_bench.trainers.settings import TrainerSettings, VerlSettings, full_iterations
 from trace_bench.trainers.verl.compose import environment, overrides
 from trace_bench.trainers.verl.job import spec_of
@@ -53,15 +53,21 @@ def test_a_small_job_is_still_shared_evenly() -> None:
         full_iterations(31, VerlSettings(gpus=32), "grpo")
 
 
-def test_places_and_seeds_are_those_of_the_lab(tmp_path: Path) -> None:
-    """Iteration, index and seed of every episode, as trainer=local would play them."""
-    s = spec()
-    places = [s.place(group, member) for group in range(12) for member in range(8)]
-    assert places == [(f"train/grpo/iter{i:04d}", n) for i in range(3) for n in range(32)]
-    assert s.episode_seed(*places[40]) == stable_seed(5, "train/grpo/iter0001", 8)
-    assert [s.rate(i) for i in range(3)] == pytest.approx([1, 2 / 3, 1 / 3])
+def test_calls_and_seeds_are_those_of_the_lab(tmp_path: Path) -> None:
+    """The tasks, calls and seeds of all episodes, as trainer=local would play them."""
+    tasks = [Task(str(n), "e", "train", n) for n in range(5)]
+    s = spec(job_seed=7)
     s.write(tmp_path)
-    assert read_spec(tmp_path).place(5, 2) == s.place(5, 2)
+    ours, local = s.course(tasks), Course(tasks, TrainerSettings(groups=4), 7, 96, "grpo")
+    for iteration in range(3):
+        assert ours.begin() == local.begin() and ours.rate() == local.rate()
+        call = read_spec(tmp_path).call(iteration)
+        assert s.when(call) == (iteration, 0) and s.when(f"{call}/again2") == (iteration, 2)
+        for course in (ours, local):
+            course.played([tasks[0]] * 4, [0.0] * 32)
+    assert not ours.iterations_left()
+    assert s.episode_seed(s.call(1), 8) == stable_seed(5, "train/grpo/iter0001", 8)
+    assert {s.when(other) for other in (s.validation(1), "train/grpo2/iter0001")} == {(-1, 0)}
 
 
 def test_a_job_takes_what_the_run_has(tmp_path: Path) -> None:
@@ -73,7 +79,7 @@ def test_a_job_takes_what_the_run_has(tmp_path: Path) -> None:
     lab.close()
     assert (made.iterations, made.groups, made.seed) == (3, 4, chosen.seed)
     assert made.context == 1024 and made.settings["trainer"]["name"] == "verl"
-    assert task_of_group(0, tasks, 7) in tasks
+    assert made.course(tasks).begin()[0] in tasks
 
 
 def of(*more: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from trace_bench.core.protocols import HasReference, Lab, Suite
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Task, Trajectory
 from trace_bench.play.steps import with_guidance
-from trace_bench.trainers.settings import Recipe, TrainerSettings
+from trace_bench.trainers.settings import Recipe
 from trace_bench.trainers.tree import Tokens, stretches, with_prompt
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Course:
     iteration. `spent`: rollouts so far; `begun`: rollouts before the current iteration."""
 
     def __init__(
-        self, tasks: Sequence[Task], settings: TrainerSettings, seed: int, rollouts: int, name: str
+        self, tasks: Sequence[Task], settings: Recipe, seed: int, rollouts: int, name: str
     ) -> None:
         self.tasks, self.settings, self.seed, self.rollouts = tasks, settings, seed, rollouts
         schedule = make_schedule(rollouts, settings, name)
@@ -56,6 +56,22 @@ class Course:
         """Whether the rollouts pay for another iteration."""
         return self._affordable() >= min(2, self.settings.groups)
 
+    @property
+    def adapts(self) -> bool:
+        """Whether rewards decide what comes next."""
+        return self.settings.order != "shuffled" or self.settings.resample > 0
+
+    def iteration(self, call: str, play: Callable[[str, list[Task]], Sequence[float]]) -> None:
+        """One iteration. `play` runs a group of each of some tasks under the name of a call and
+        returns the rewards (NaN: a lost episode), group by group. With `resample` constant groups
+        are followed by others in their place, by the same version of the adapter."""
+        tasks = self.begin()
+        differing = self.played(tasks, play(call, tasks))
+        for again in range(1, self.settings.resample + 1):
+            if not (tasks := self.more(differing)):
+                break
+            differing += self.played(tasks, play(f"{call}/again{again}", tasks))
+
     def begin(self) -> list[Task]:
         """The tasks of the next iteration's groups; empty if nothing is left for one."""
         self.begun = self.spent
@@ -66,10 +82,10 @@ class Course:
         `differing` were not: as many as are missing and can be paid for."""
         return self._next(min(self.settings.groups - differing, self._affordable()))
 
-    def played(self, tasks: Sequence[Task], rewards: Sequence[Sequence[float]]) -> int:
-        """Takes note of the rewards of groups (NaN: a lost episode), one group a task; returns how
-        many of the groups differ."""
-        found = [differ(group) for group in rewards]
+    def played(self, tasks: Sequence[Task], rewards: Sequence[float]) -> int:
+        """Takes note of the rewards of groups, one group a task; returns how many of the groups
+        differ."""
+        found = [differ(group) for group in in_groups(rewards, self.settings.group_size)]
         for task, differs in zip(tasks, found, strict=True):
             self._equal[task.id] = 0 if differs else self._equal.get(task.id, 0) + 1
         self.spent += len(tasks) * self.settings.group_size
@@ -126,6 +142,11 @@ class Course:
         return self.tasks[self._queue.pop(0)]
 
 
+def in_groups(rewards: Sequence[float], size: int) -> list[Sequence[float]]:
+    """The rewards of each group."""
+    return [rewards[first : first + size] for first in range(0, len(rewards), size)]
+
+
 def differ(rewards: Sequence[float]) -> bool:
     """Whether a group has a learning signal: at least two episodes left, and not all rewards
     equal."""
@@ -142,7 +163,7 @@ class Schedule:
     unspent: int
 
 
-def make_schedule(rollouts: int, settings: TrainerSettings, name: str) -> Schedule:
+def make_schedule(rollouts: int, settings: Recipe, name: str) -> Schedule:
     """As many full iterations as fit, then a smaller one if at least two groups fit: the whole job
     where no group is sampled again. Raises UserError if `rollouts` are too few for one
     iteration."""

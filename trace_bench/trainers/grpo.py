@@ -11,8 +11,9 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -161,7 +162,16 @@ def policy_loss(batch: Batch, weights: Tensor, recipe: Recipe) -> Loss:
     return Loss((weights * each.values).sum(), each.clipped.float().mean(), kl)
 
 
-def earned(trajectories: Sequence[Trajectory], job: TrainingJob, recipe: Recipe) -> list[float]:
+class Pays(Protocol):
+    """What decides rewards: a training job, or its description for other processes."""
+
+    @property
+    def reward(self) -> str: ...
+    @property
+    def assignment(self) -> Mapping[str, Any] | None: ...
+
+
+def earned(trajectories: Sequence[Trajectory], job: Pays, recipe: Recipe) -> list[float]:
     """The rewards of a job's episodes: a field of the score or, with an assignment, what the
     checklists say. NaN for an episode that is in no baseline. Raises UserError for scores without a
     checklist."""

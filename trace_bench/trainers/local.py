@@ -229,21 +229,22 @@ class _Training:
     # -- an iteration's rollouts ------------------------------------------------------------------
 
     def rollouts(self, iteration: int) -> tuple[list[Trajectory], list[float]]:
-        """The iteration's episodes, group by group, and their rewards. With `resample` constant
-        groups are followed by others in their place, by the same version of the adapter."""
-        call = f"train/{self.job.name}/iter{iteration:04d}"
-        played, rewards, differing = self.play(call, iteration, self.course.begin())
-        for again in range(1, self.settings.resample + 1):
-            if not (tasks := self.course.more(differing)):
-                break
-            more, earned, found = self.play(f"{call}/again{again}", iteration, tasks)
-            played, rewards, differing = played + more, rewards + earned, differing + found
+        """The iteration's episodes, group by group, and their rewards."""
+        played, rewards = list[Trajectory](), list[float]()
+
+        def play(call: str, groups: Sequence[Task]) -> list[float]:
+            more, earned = self.play(call, iteration, groups)
+            played.extend(more)
+            rewards.extend(earned)
+            return earned
+
+        self.course.iteration(f"train/{self.job.name}/iter{iteration:04d}", play)
         return played, rewards
 
     def play(
         self, call: str, iteration: int, groups: Sequence[Task]
-    ) -> tuple[list[Trajectory], list[float], int]:
-        """(episodes of one group for each task, their rewards, how many groups differ in them)."""
+    ) -> tuple[list[Trajectory], list[float]]:
+        """(episodes of one group for each task, their rewards)."""
         from trace_bench.trainers.grpo import earned
 
         size = self.settings.group_size
@@ -266,9 +267,7 @@ class _Training:
                 "the policy gives no token ids with log-probabilities, so nothing can be trained "
                 "on its rollouts. Change the setting `policy`."
             )
-        rewards = earned(played, self.job, self.settings)
-        per = [rewards[first : first + size] for first in range(0, len(rewards), size)]
-        return played, rewards, self.course.played(groups, per)
+        return played, earned(played, self.job, self.settings)
 
     # -- the adapter's versions -------------------------------------------------------------------
 

@@ -197,8 +197,7 @@ class VerlSettings(Recipe):
     bfloat16."""
 
     def __post_init__(self) -> None:
-        """verl reads all tasks from one file before it starts, so what the rewards of a group say
-        cannot change them, and it trains on what was sampled, prompts included."""
+        """verl trains on what was sampled, prompts included."""
         super().__post_init__()
         if self.algorithm.taught:
             raise UserError(
@@ -212,16 +211,6 @@ class VerlSettings(Recipe):
                 "trainer=verl trains on the prompts of the rollouts; allowed there: hinted=0. "
                 "Change `trainer.hinted`, or use trainer=local."
             )
-        for name, value, needed in (
-            ("order", self.order, "shuffled"),
-            ("resample", self.resample, 0),
-        ):
-            if value != needed:
-                raise UserError(
-                    f"trainer.{name}={value} chooses tasks by the rewards of earlier groups, but "
-                    "trainer=verl fixes all tasks before it starts; allowed there: "
-                    f"{name}={needed}. Change `trainer.{name}`, or use trainer=local."
-                )
 
 
 def full_iterations(rollouts: int, settings: VerlSettings, name: str) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """DAPO (Yu et al. 2025, arXiv 2503.14476): a higher upper clip (section 3.1), the mean over all
 tokens (3.3), and a penalty for long answers (3.4). Its dynamic sampling (3.2) is the trainer's
-setting `resample`, which trainer=local has: `trainer=dapo` sets both. The authors' recipe in verl
+setting `resample`: `trainer=dapo` sets both. The authors' recipe in verl
 (run_dapo_qwen2.5_32b.sh) has the penalty over the last 4096 of 20480 tokens and no divergence."""
 
 from __future__ import annotations

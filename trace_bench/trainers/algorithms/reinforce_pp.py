@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
+from trace_bench.core.errors import UserError
 from trace_bench.trainers.algorithms import LOSS, Algorithm, Episodes
 
 if TYPE_CHECKING:
@@ -24,6 +25,15 @@ class ReinforcePlusPlus(Algorithm):
     source: ClassVar[str] = "Hu et al. 2025, arXiv 2501.03262"
     heeds: ClassVar[frozenset[str]] = LOSS - {"normalize_std"}
     checklists: ClassVar[bool] = False
+
+    def check(self, recipe: Recipe) -> None:
+        super().check(recipe)
+        if recipe.resample:
+            raise UserError(
+                f"trainer.resample={recipe.resample} replaces groups of equal rewards, from which "
+                f"trainer.algorithm={self.name} learns as well; allowed there: resample=0. Change "
+                "`trainer.resample` or `trainer.algorithm`."
+            )
 
     def advantages(self, episodes: Episodes, recipe: Recipe) -> Advantages:
         """A batch in which all rewards are equal has no learning signal."""

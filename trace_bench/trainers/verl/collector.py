@@ -1,6 +1,6 @@
-"""An iteration's episodes, collected as verl's workers write them. Where too many were lost, the
-job is taken back to the start of the iteration and they are run again, as if nothing had been
-learned from the rest."""
+"""The episodes of an iteration's call, collected as verl's workers write them. Where too many were
+lost, the job is taken back to the start of the iteration and they are run again, as if nothing had
+been learned from the rest."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Collector(TakesBack):
-    """Of one iteration of the job in `folder`."""
+    """Of one call of the job in `folder`, which has `count` episodes."""
 
     spec: JobSpec
     folder: Path
-    iteration: int
+    call: str
+    count: int
     arrivals: Arrivals
     process: Process
 
     def __call__(self, which: Sequence[int], ended: OnEpisode) -> None:
-        left, call = set(which), self.spec.call(self.iteration)
-        self.check_kept(set(range(self.spec.groups * self.spec.trainer.group_size)) - left)
+        left = set(which)
+        self.check_kept(set(range(self.count)) - left)
         self.process.progress()  # the time until now was spent here, for instance on an evaluation
         while left:
-            for index, trajectory in self.arrivals.take(call, left):
+            for index, trajectory in self.arrivals.take(self.call, left):
                 left.discard(index)
                 self.process.progress()
                 ended(index, trajectory)
@@ -46,56 +47,58 @@ class Collector(TakesBack):
     def check_kept(self, recorded: Collection[int]) -> None:
         """Before verl is started, raises UserError if it has to learn from episodes that the run
         has `recorded`, and does not have them: it would play others, which no ledger counts."""
-        call = self.spec.call(self.iteration)
         if self.process.started or StepFiles(self.folder).saved() > self.iteration:
             return
-        if lost := set(recorded) - self.arrivals.known(call):
+        if lost := set(recorded) - self.arrivals.known(self.call):
             raise UserError(
                 f"{self.arrivals.folder} lacks {len(lost)} of the {len(recorded)} episodes of "
-                f"{call!r} that the ledger has, and no checkpoint has learned from them. Restore "
-                f"{self.folder} from a copy, or change the setting `run_dir`."
+                f"{self.call!r} that the ledger has, and no checkpoint has learned from them. "
+                f"Restore {self.folder} from a copy, or change the setting `run_dir`."
             )
 
     def take_back(self, missing: Sequence[int]) -> None:
         """Takes verl back to before the iteration."""
         self.process.stop()
-        dropped = rewind(self.folder, self.spec, self.iteration, missing)
+        dropped = rewind(self.folder, self.spec, self.call, missing)
         self.arrivals.forget()
         self.process.resumed = StepFiles(self.folder).saved()
         text = f"{self.spec.name}: back to the start of iteration {self.iteration}"
         if dropped:
             text += (
-                f"; {dropped} episodes of later iterations, which are in no ledger, are forgotten: "
-                "their agent had learned from what was left of this one"
+                f"; {dropped} later episodes, which are in no ledger, are forgotten: they followed "
+                "from what was left of these"
             )
         self.process.report(text)
 
+    @property
+    def iteration(self) -> int:
+        return self.spec.when(self.call)[0]
 
-def rewind(folder: Path, spec: JobSpec, iteration: int, missing: Collection[int]) -> int:
-    """Forgets what the job's folder has of the `iteration` and of later ones: checkpoints,
-    adapters, metrics, episodes. Of the iteration itself only the failed episodes at the indices
-    `missing` are forgotten. Returns how many episodes of later iterations were. Nothing of verl may
-    be running; cut off at any moment, the same call completes it. verl goes on by itself while the
+
+def rewind(folder: Path, spec: JobSpec, call: str, missing: Collection[int]) -> int:
+    """Forgets what the job's folder has of the iteration of a `call` and of later ones:
+    checkpoints, adapters, metrics, episodes. Of the call itself only the failed episodes at the
+    indices `missing` are forgotten. Returns how many later episodes were. Nothing of verl may be
+    running; cut off at any moment, the same call completes it. verl goes on by itself while the
     run's process notices the loss, so it may have trained on the iteration, saved that, and ran
     episodes of later iterations with the result."""
+    iteration, again = spec.when(call)
     StepFiles(folder).back_to(iteration)
     for version in folder.parent.glob("[0-9]*"):
         if int(version.name) > iteration:
             shutil.rmtree(version)
-    here = spec.call(iteration)
-    later = {spec.call(i) for i in range(iteration + 1, spec.iterations)}
     shown = {spec.validation(step) for step in range(iteration + 1, spec.iterations + 1)}
     gone = frozenset(missing)
 
     def lost(line: Stored) -> bool:
         failed = line.trajectory.failure is not None
-        return line.call == here and line.index in gone and failed
+        return line.call == call and line.index in gone and failed
 
     _drop(folder.glob("metrics-*.jsonl"), OfStep, lambda line: line.step > iteration)
     _drop(folder.glob("validation/*.jsonl"), Stored, lambda line: line.call in shown)
     episodes = sorted(folder.glob("episodes/*.jsonl"))
     _drop(episodes, Stored, lost)
-    return _drop(episodes, Stored, lambda line: line.call in later)
+    return _drop(episodes, Stored, lambda line: spec.when(line.call) > (iteration, again))
 
 
 def _drop(paths: Iterable[Path], kind: type[T], unwanted: Callable[[T], bool]) -> int:

@@ -166,7 +166,7 @@ def _recipe(spec: JobSpec) -> dict[str, Any]:
         f"{actor}.optim.lr": s.learning_rate,
         f"{actor}.optim.clip_grad": s.max_grad_norm,
         f"{actor}.optim.weight_decay": s.weight_decay,
-        f"{actor}.optim.lr_scheduler_type": "constant",  # engine.py applies the job's own decay
+        f"{actor}.optim.lr_scheduler_type": "constant",  # engine.py sets the course's rate
     }
 
 

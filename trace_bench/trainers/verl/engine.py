@@ -1,8 +1,8 @@
-"""verl's FSDP engine with a learning rate that falls linearly over a job's iterations, as with
-trainer=local, the number of optimizer steps that had a gradient, and a head that fused kernels can
-read; the algorithm's loss (`losses`); and a longer limit for processes that wait. verl imports
-this through `actor_rollout_ref.model.external_lib`, before its processes meet; it then finds the
-class for the CPU and for NVIDIA GPUs."""
+"""verl's FSDP engine with the learning rate of the job's course, the number of optimizer steps that
+had a gradient, and a head that fused kernels can read; the algorithm's loss (`losses`); and a
+longer limit for processes that wait. verl imports this through
+`actor_rollout_ref.model.external_lib`, before its processes meet; it then finds the class for the
+CPU and for NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.distributed import distributed_c10d
+from verl.utils import tensordict_utils as tu
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from trace_bench.trainers.verl import losses
-from trace_bench.trainers.verl.spec import JOB_VARIABLE, STEPS, read_spec
+from trace_bench.trainers.verl.spec import JOB_VARIABLE, RATE, STEPS, read_spec
 
 
 class VerlEngine(FSDPEngineWithLMHead):
-    """verl's engine with another learning-rate schedule, a count of its steps, and a whole head."""
+    """verl's engine with the rate that it is told, a count of its steps, and a whole head."""
 
     _stepped = 0  # optimizer steps of this iteration that had a gradient
 
@@ -33,15 +33,19 @@ class VerlEngine(FSDPEngineWithLMHead):
         return norm
 
     def train_batch(self, data: Any, loss_function: Any) -> Any:
+        rate = tu.get_non_tensor_data(data=data, key=RATE, default=None)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
         out = super().train_batch(data, loss_function)
         if self.is_mp_src_rank_with_outputs():
             out["metrics"][STEPS] = [self._stepped]  # a list, as verl joins those of all processes
         return out
 
     def lr_scheduler_step(self) -> Any:
-        """Ends an iteration."""
-        self._stepped = 0
-        return super().lr_scheduler_step()
+        """Ends an iteration; returns the rate that it had."""
+        self._stepped, rate = 0, self.optimizer.param_groups[0]["lr"]
+        super().lr_scheduler_step()
+        return rate
 
     def _build_fsdp_module(self, module: Any) -> Any:
         """As verl's, with a head that is not sharded by itself where kernels are fused: they read
@@ -54,13 +58,6 @@ class VerlEngine(FSDPEngineWithLMHead):
             return super()._build_fsdp_module(module)
         finally:
             config.tie_word_embeddings = tied
-
-    def _build_lr_scheduler(self, optimizer: torch.optim.Optimizer) -> Any:
-        spec = read_spec(Path(os.environ[JOB_VARIABLE]))
-        if spec.trainer.decay == "constant":
-            return super()._build_lr_scheduler(optimizer)
-        # One step of the schedule is one iteration.
-        return torch.optim.lr_scheduler.LambdaLR(optimizer, spec.rate)
 
 
 def register() -> None:

@@ -38,7 +38,9 @@ from trace_bench.trainers.record import exact, paid
 from trace_bench.trainers.tree import Tokens, stretches
 from trace_bench.trainers.verl.arrivals import StepFiles
 from trace_bench.trainers.verl.spec import (
+    CALL,
     CREDIT,
+    FIRST,
     JOB_VARIABLE,
     NOTHING,
     TRAIN,
@@ -82,7 +84,7 @@ class EpisodeLoop(AgentLoopBase):
         info, spec = row["extra_info"], player.spec
         step, index = int(row["global_steps"]), int(info["index"])
         if info["split"] == TRAIN:
-            call, place = spec.place(index, int(row["session_id"]))
+            call, place = str(info[CALL]), int(info[FIRST]) + int(row["session_id"])
             iteration = step - 1
         else:
             call, place, iteration = spec.validation(step), index, step
@@ -235,7 +237,7 @@ class EpisodePlayer:
             _answer(asks[place], trajectory)
         assert self._chat is not None and self._servers is not None
         iteration = asks[0].iteration
-        lines = self._played if call == self.spec.call(iteration) else self._validated
+        lines = self._validated if call == self.spec.validation(iteration) else self._played
 
         def ended(place: int, trajectory: Trajectory) -> None:
             ask = asks[place]
@@ -271,10 +273,9 @@ def _answer(ask: Wanted, what: Trajectory | Exception) -> None:
 def known_episodes(folder: Path, spec: JobSpec, first: int) -> dict[str, dict[int, Trajectory]]:
     """Stored episodes of the iterations from `first` on, by call and index. If an episode occurs
     twice, the first one counts, as in `Arrivals`."""
-    wanted = {spec.call(i) for i in range(first, spec.iterations)}
     known: dict[str, dict[int, Trajectory]] = {}
     for path in sorted(folder.glob("*.jsonl")):
         for line in read_lines(path, Stored):
-            if line.call in wanted:
+            if spec.when(line.call) >= (first, 0):
                 known.setdefault(line.call, {}).setdefault(line.index, line.trajectory)
     return known

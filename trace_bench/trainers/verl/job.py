@@ -13,7 +13,6 @@ from trace_bench.core.store import fingerprint, read_bytes, write_text
 from trace_bench.core.types import AgentSpec, Task, to_json
 from trace_bench.play.suites import generated_key
 from trace_bench.trainers.adapters import begin_with
-from trace_bench.trainers.course import task_of_group
 from trace_bench.trainers.record import start_of
 from trace_bench.trainers.settings import VerlSettings, full_iterations
 from trace_bench.trainers.verl.spec import TRAIN, VALIDATION, JobSpec, row
@@ -32,6 +31,7 @@ def spec_of(job: TrainingJob, lab: Lab, settings: VerlSettings, run: RunContext)
         shape=full_iterations(job.rollouts, settings, job.name),
         sources=tuple(to_json(s) for s in lab.sources() if generated_key(s.name) in used),
         assignment=job.assignment,
+        job_seed=job.seed,
     )
 
 
@@ -46,6 +46,7 @@ def described(
     shape: tuple[int, int],
     sources: tuple[Mapping[str, Any], ...] = (),
     assignment: Mapping[str, Any] | None = None,
+    job_seed: int = 0,
 ) -> JobSpec:
     """Describes a job of the run. `shape`: (iterations, groups of each)."""
     return JobSpec(
@@ -66,6 +67,7 @@ def described(
         thoughts=run.thoughts,
         sources=sources,
         assignment=assignment,
+        job_seed=job_seed,
     )
 
 
@@ -90,7 +92,7 @@ def claim(folder: Path, job: TrainingJob, spec: JobSpec) -> None:
     another job."""
     own = {"settings": spec.trainer.trained(), "tasks": [t.id for t in job.tasks]}
     data = {**to_json(spec), **own}
-    for key in ("trainer", "suites"):
+    for key in ("trainer", "suites", "job_seed"):
         del data[key]
     for key, default in (("assignment", None), ("thoughts", "own")):  # jobs of before have none
         if data[key] == default:
@@ -117,8 +119,7 @@ def prepare(
 
     spec.write(folder)
     settings, model = spec.trainer, spec.agent.model
-    groups = range(spec.iterations * spec.groups)
-    table(folder / "tasks.parquet", TRAIN, [task_of(job, g) for g in groups])
+    table(folder / "tasks.parquet", TRAIN, job.tasks)
     if validation:
         table(folder / "validation.parquet", VALIDATION, validation)
     loop = "trace_bench.trainers.verl.episodes.EpisodeLoop"
@@ -127,11 +128,6 @@ def prepare(
     if (start := start_of(job.agent)) is not None:
         begin_with(layers, start, settings)
     write_adapter(folder / "start", layers, lora(settings), model)
-
-
-def task_of(job: TrainingJob, group: int) -> Task:
-    """The task of the job's `group`-th group."""
-    return task_of_group(group, job.tasks, job.seed)
 
 
 def lora(settings: VerlSettings) -> dict[str, Any]:

@@ -206,7 +206,7 @@ def main(arguments: list[str]) -> int:
         return REFUSED
     from verl.trainer.main_ppo import run_ppo
 
-    from trace_bench.trainers.verl.steps import Runner
+    from trace_bench.trainers.verl.task import Runner
 
     run_ppo(config, task_runner_class=Runner)
     return 0

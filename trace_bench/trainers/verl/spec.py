@@ -2,7 +2,7 @@
 on storage that all machines share:
 
     job.json      this file's `JobSpec`
-    tasks.parquet one row per group, in order
+    tasks.parquet one row per task
     start/        the adapter with which training begins
     episodes/     the workers' episodes, one file per process
     checkpoints/  verl's checkpoints
@@ -11,7 +11,8 @@ on storage that all machines share:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from trace_bench.core.checked import build
 from trace_bench.core.decode import convert
 from trace_bench.core.store import read_json, stable_seed, write_json
 from trace_bench.core.types import AdapterRef, AgentSpec, Task
+from trace_bench.trainers.course import Course
 from trace_bench.trainers.record import start_of
 from trace_bench.trainers.settings import VerlSettings
 
@@ -42,8 +44,14 @@ STEPS = "trace_bench_steps_max"
 """The metric with the number of an iteration's optimizer steps that had a gradient. verl reduces a
 metric of this name by its largest value: it is counted up from step to step."""
 
+RATE = "trace_bench_rate"
+"""The extra field of a batch with the learning rate of its iteration."""
+
 MISMATCH = tuple(f"trace_bench/logprob_difference_{name}" for name in ("mean", "max", "kl"))
 """The metrics with the fields of `grpo.Mismatch`."""
+
+CALL, FIRST = "call", "first"
+"""The extra fields of a prompt: the call of its group's episodes, and the index of the first."""
 
 CREDIT = "trace_bench_episode"
 """The extra field of a row with what its advantages depend on (`grpo.packed`)."""
@@ -55,9 +63,10 @@ TRAIN, VALIDATION = "train", "validation"
 class JobSpec:
     """One training job. `settings`: the run's, as plain data. `suites`: the function that builds
     the run's suites from them in another process ("module:function"). `seed`: the run's seed, from
-    which episodes' seeds are derived. `iterations` have `groups` groups each, and the learning rate
-    falls over them. Iteration i uses adapter version i; version 0 is the agent's own adapter, or
-    the base model."""
+    which episodes' seeds are derived; `job_seed`: the job's, from which the order of its tasks is.
+    At most `iterations` have `groups` groups each: fewer, and larger ones, if constant groups are
+    sampled again. Iteration i uses adapter version i; version 0 is the agent's own adapter, or the
+    base model."""
 
     name: str
     run: str
@@ -76,15 +85,25 @@ class JobSpec:
     thoughts: Literal["own", "keep"] = "own"
     sources: tuple[Mapping[str, Any], ...] = ()
     assignment: Mapping[str, Any] | None = None  # `protocols.TrainingJob`
+    job_seed: int = 0
+
+    def course(self, tasks: Sequence[Task]) -> Course:
+        """Which tasks come next. The run's process and verl's trainer follow it, each by itself,
+        from the rewards of the same episodes."""
+        recipe = replace(self.trainer, groups=self.groups)
+        rollouts = self.iterations * self.groups * self.trainer.group_size
+        return Course(tasks, recipe, self.job_seed, rollouts, self.name)
 
     def call(self, iteration: int) -> str:
-        """The name of an iteration's rollouts in the ledger, as with trainer=local."""
+        """The name of an iteration's rollouts in the ledger, as with trainer=local. Where constant
+        groups are sampled again, /again1 and so on follow it."""
         return f"train/{self.name}/iter{iteration:04d}"
 
-    def place(self, group: int, member: int) -> tuple[str, int]:
-        """(call, index) of an episode."""
-        iteration, within = divmod(group, self.groups)
-        return self.call(iteration), within * self.trainer.group_size + member
+    def when(self, call: str) -> tuple[int, int]:
+        """(iteration, how often its constant groups were sampled again before) of training's
+        rollouts; (-1, 0) of others."""
+        found = re.fullmatch(rf"{re.escape(self.call(0)[:-4])}(\d+)(?:/again(\d+))?", call)
+        return (int(found[1]), int(found[2] or 0)) if found else (-1, 0)
 
     def validation(self, step: int) -> str:
         """The name of verl's own validation after so many iterations."""
@@ -100,12 +119,6 @@ class JobSpec:
             return f"{self.name}@{iteration:04d}"
         start = start_of(self.agent)
         return None if start is None else start.name
-
-    def rate(self, iteration: int) -> float:
-        """The factor on the learning rate in an iteration."""
-        if self.trainer.decay == "constant":
-            return 1.0
-        return max(0.0, 1.0 - iteration / self.iterations)
 
     def acting(self, iteration: int, folder: Path) -> AgentSpec:
         """The agent for an iteration's rollouts; after the last iteration, the result. `folder`

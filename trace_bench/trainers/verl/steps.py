@@ -1,155 +1,50 @@
-"""verl's synchronous trainer, extended: it uses this project's advantages, also logs the difference
-between sampler and trainer, polls for an iteration's episodes more often, and stops when they can
-no longer arrive."""
+"""verl's synchronous trainer, extended: it follows the job's course of tasks, uses this project's
+advantages, also logs the difference between sampler and trainer, polls for an iteration's episodes
+more often, and stops when they can no longer arrive."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import threading
 import time
-from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
-from pprint import pprint
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import ray
-import torch
 import transfer_queue as tq
-from omegaconf import DictConfig, OmegaConf
 from tensordict import TensorDict
-from torch import Tensor
-from verl.trainer.ppo.core_algos import register_adv_est
-from verl.trainer.ppo.v1 import AgentLoopManagerTQ
-from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
+from verl.utils import tensordict_utils as tu
+from verl.utils.dataset.rl_dataset import collate_fn
 from verl.workers.utils.padding import response_to_nested
 
-from trace_bench.checklists.rewards import Assignment
+from trace_bench.core.decode import decode
+from trace_bench.core.types import Task, Trajectory
 from trace_bench.trainers import grpo
-from trace_bench.trainers.algorithms import Episodes
-from trace_bench.trainers.grpo import Advantages, mismatch, unpacked
-from trace_bench.trainers.record import assignment_of
-from trace_bench.trainers.settings import Recipe
+from trace_bench.trainers.course import differ, in_groups
+from trace_bench.trainers.grpo import mismatch
 from trace_bench.trainers.verl import rows
+from trace_bench.trainers.verl.advantages import of_episodes
+from trace_bench.trainers.verl.arrivals import Arrivals
+from trace_bench.trainers.verl.sampler import Sampler
 from trace_bench.trainers.verl.spec import (
+    CALL,
     CREDIT,
-    ESTIMATOR,
+    FIRST,
     JOB_VARIABLE,
     MISMATCH,
     NOTHING,
-    JobSpec,
+    RATE,
     read_spec,
 )
 
-_POLL = 0.05  # seconds; verl's own 2 s are as long as a small model's step
-_LEFTOVERS = 60.0  # seconds until Ray has removed what a killed run left behind
+_POLL = 0.05  # seconds between looks for files that are there
+_LATE = 60.0  # seconds until what another machine wrote can be read here
 _WATCH = 3.0  # seconds between checks that all actors are alive
-
-
-def advantages(
-    recipe: Recipe,
-    token_level_rewards: Tensor,
-    response_mask: Tensor,
-    index: np.ndarray,
-    **_: Any,
-) -> tuple[Tensor, Tensor]:
-    """(advantages, returns), both [rows, tokens], of rewards and mask of that shape, by the
-    recipe's algorithm; `index` [rows] is the group of each row. A group of equal rewards, or of one
-    row, has advantages of zero. What observations add comes later (`by_observations`)."""
-    turns = [[n] for n in response_mask.sum(-1).long().tolist()]
-    unseen: list[tuple[str, ...]] = [()] * len(turns)
-    episodes = Episodes(token_level_rewards.sum(dim=-1), labels_of(index), turns, unseen)
-    spread = in_rows(recipe.algorithm.advantages(episodes, recipe), response_mask)
-    return spread, spread
-
-
-def by_observations(
-    recipe: Recipe, episodes: Sequence[str], rewards: Tensor, mask: Tensor, index: np.ndarray
-) -> Tensor:
-    """The advantages [rows, tokens] of episodes with packed observations (`episodes.credit_of`)."""
-    data = [json.loads(text) if text else {"lengths": [], "seen": []} for text in episodes]
-    turns, seen = [d["lengths"] for d in data], [d["seen"] for d in data]
-    made = recipe.algorithm.advantages(Episodes(rewards, labels_of(index), turns, seen), recipe)
-    return in_rows(made, mask)
-
-
-def by_checklist(
-    episodes: Sequence[str], response_mask: Tensor, index: np.ndarray, how: Assignment
-) -> Tensor:
-    """The advantages [rows, tokens] of packed episodes (`grpo.packed`), as trainer=local has
-    them. `response_mask` [rows, tokens] is 1 at the sampled tokens, `index` [rows] the group."""
-    found = [unpacked(text) for text in episodes]
-    labels = labels_of(index).numpy()
-    groups = [np.flatnonzero(labels == n).tolist() for n in range(int(labels.max()) + 1)]
-    made = grpo.by_checklist([r for r, _ in found], [each for _, each in found], groups, how)
-    return in_rows(made, response_mask)
-
-
-def labels_of(index: np.ndarray) -> Tensor:
-    """The number of each row's group."""
-    return torch.from_numpy(np.unique(index.astype(str), return_inverse=True)[1])
-
-
-def in_rows(made: Advantages, response_mask: Tensor) -> Tensor:
-    """Advantages of trajectories or tokens, at the tokens' places [rows, tokens]."""
-    if made.tokens is None:
-        return made.values.to(response_mask.device)[:, None] * response_mask
-    out = torch.zeros_like(response_mask, dtype=torch.float32)
-    for row, tokens in enumerate(made.tokens):
-        places = response_mask[row].bool().nonzero()[:, 0]
-        if len(tokens) and len(places):  # not of a row in no baseline, nor of one that pads
-            out[row, places] = tokens.float().to(out.device)
-    return out
-
-
-def of_episodes(
-    spec: JobSpec, episodes: Sequence[str], rewards: Tensor, mask: Tensor, index: np.ndarray
-) -> Tensor:
-    """The advantages [episodes, tokens] as the job has them: by checklists, with observations, or
-    of the rewards alone."""
-    if spec.assignment is not None:
-        how = assignment_of(spec.assignment, spec.trainer.normalize_std)
-        return by_checklist(episodes, mask, index, how)
-    if spec.trainer.algorithm.observations:
-        return by_observations(spec.trainer, episodes, rewards, mask, index)
-    return advantages(spec.trainer, rewards[:, None], mask, index)[0]
-
-
-class Sampler(ReplayBuffer):
-    """Waits for an iteration's groups. A group with fewer than two episodes left has no learning
-    signal and is dropped, as with trainer=local."""
-
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(poll_interval=_POLL, **arguments)
-
-    def _select_prompt_uids(self, partition_id: str, *rest: Any) -> Any:
-        if self.failure_keys[partition_id]:
-            raise RuntimeError("no episodes could be run; see the error above")
-        return super()._select_prompt_uids(partition_id, *rest)
-
-    def _materialize_batch(self, partition_id: str, *rest: Any) -> Any:
-        batch = super()._materialize_batch(partition_id, *rest)
-        if partition_id == "val":
-            return batch
-        found = list(zip(batch.keys, batch.tags, strict=True))
-        played = [key for key, tag in found if tag["min_global_steps"] != NOTHING]
-        episodes = {key.rpartition("_")[0] for key in played}  # which may have several rows
-        members = Counter(key.split("_")[0] for key in episodes)
-        kept = {key for key in played if members[key.split("_")[0]] > 1}
-        # If no other rows are left, these alone give a step with a zero gradient.
-        kept = kept or {key for key, _ in found} - set(played)
-        if gone := [key for key, _ in found if key not in kept]:
-            tq.kv_clear(keys=gone, partition_id=partition_id)
-        return tq.KVBatchMeta(
-            partition_id=partition_id,
-            keys=[key for key, _ in found if key in kept],
-            tags=[tag for key, tag in found if key in kept],
-        )
 
 
 class StepTrainer(PPOTrainerSync):
@@ -166,7 +61,77 @@ class StepTrainer(PPOTrainerSync):
             max_off_policy_strategy=sampler.max_off_policy_strategy,
             sampler_kwargs=sampler.sampler_kwargs,
             refill_fn=self._add_prompts_to_generate,
+            iteration=self.iteration,
         )
+
+    def _init_dataloader(self) -> None:
+        """Its rows are the tasks, which the course puts in order: there is no epoch to end."""
+        super()._init_dataloader()
+        prompts = [self.train_dataset[n] for n in range(len(self.train_dataset))]
+        tasks = [decode(prompt["extra_info"]["task"].encode(), Task) for prompt in prompts]
+        self.prompts = {task.id: prompt for task, prompt in zip(tasks, prompts, strict=True)}
+        folder = Path(os.environ[JOB_VARIABLE])
+        self.spec, self.arrivals = read_spec(folder), Arrivals(folder / "episodes")
+        self.course = self.spec.course(tasks)
+        self.steps_per_epoch = self.total_training_steps + 1
+
+    def prepare_step(self) -> dict[str, Any]:
+        """Nothing: the groups are asked for where they are waited for."""
+        return {}
+
+    def iteration(self) -> int:
+        """Has the groups of this iteration played; returns how many there are."""
+        groups = 0
+
+        def play(call: str, tasks: Sequence[Task]) -> list[float]:
+            nonlocal groups
+            names = self.submit(call, tasks)
+            groups += len(tasks)
+            self.replay_buffer.wait(groups)
+            rewards = self.rewards(call, tasks)
+            if self.spec.trainer.resample:
+                each = zip(names, in_groups(rewards, self.spec.trainer.group_size), strict=True)
+                self.replay_buffer.unwanted |= {n for n, found in each if not differ(found)}
+            return rewards
+
+        self.replay_buffer.unwanted.clear()
+        self.course.iteration(self.spec.call(self.global_steps - 1), play)
+        if not self.course.iterations_left():
+            self.end()
+        return groups
+
+    def submit(self, call: str, tasks: Sequence[Task]) -> list[str]:
+        """Asks for a group of each task; returns the groups' names."""
+        size, prompts = self.spec.trainer.group_size, list[dict[str, Any]]()
+        for place, task in enumerate(tasks):
+            prompt, own = self.prompts[task.id], {CALL: call, FIRST: place * size}
+            prompts.append(prompt | {"extra_info": prompt["extra_info"] | own})
+        data = collate_fn(prompts)
+        data["uid"] = np.array([str(uuid4()) for _ in tasks], dtype=object)
+        batch = tu.get_tensordict(data)
+        tu.assign_non_tensor_data(batch, "global_steps", self.global_steps)
+        self._submit_batch_to_rollout(batch)
+        return list(data["uid"])
+
+    def rewards(self, call: str, tasks: Sequence[Task]) -> list[float]:
+        """The rewards of a call's episodes, which are on disk; unknown where none is asked for."""
+        count = len(tasks) * self.spec.trainer.group_size
+        if not self.course.adapts:
+            return [math.nan] * count
+        there, end = dict[int, Trajectory](), time.monotonic() + _LATE
+        while len(there) < count:
+            there |= self.arrivals.take(call, set(range(count)) - there.keys())
+            if time.monotonic() > end:
+                raise RuntimeError(f"{self.arrivals.folder} has {len(there)} of {count} of {call}")
+            time.sleep(_POLL)
+        return grpo.earned([there[n] for n in range(count)], self.spec, self.spec.trainer)
+
+    def end(self) -> None:
+        """This iteration is the last one: it is saved, and shown if any is."""
+        self.total_training_steps = self.global_steps
+        self.config.trainer.save_freq = 1
+        if self.config.trainer.test_freq > 0:
+            self.config.trainer.test_freq = 1
 
     def actors(self) -> list[Any]:
         """The actors that the job needs: they train, sample, or run environments."""
@@ -178,7 +143,12 @@ class StepTrainer(PPOTrainerSync):
         ]
 
     def on_train_begin(self) -> None:
+        """Takes the course to where the last checkpoint is."""
         super().on_train_begin()
+        for iteration in range(self.global_steps - 1):
+            self.course.iteration(self.spec.call(iteration), self.rewards)
+        if not self.course.iterations_left():
+            self.total_training_steps = self.global_steps - 1
         threading.Thread(target=end_with, args=(self.actors(),), daemon=True).start()
 
     def _init_resource_pool_mgr(self) -> None:
@@ -192,8 +162,7 @@ class StepTrainer(PPOTrainerSync):
     def _compute_advantage(self, batch: Any, metrics: dict[str, Any]) -> Any:
         """What the rows alone do not tell: the advantages that checklists give, or observations,
         and those of episodes of several rows, with the weights of their tokens."""
-        batch = super()._compute_advantage(batch, metrics)
-        spec = read_spec(Path(os.environ[JOB_VARIABLE]))
+        batch, spec = super()._compute_advantage(batch, metrics), self.spec
         several = self._several(batch)
         if spec.assignment is None and not spec.trainer.algorithm.observations and not several:
             return batch
@@ -239,6 +208,7 @@ class StepTrainer(PPOTrainerSync):
     def _update_actor(self, batch: Any, metrics: dict[str, Any]) -> Any:
         actor, rollout = self.config.actor_rollout_ref.actor, self.config.actor_rollout_ref.rollout
         usual = actor.ppo_mini_batch_size
+        batch.extra_info[RATE] = self.course.rate()
         if self._dealt:
             actor.ppo_mini_batch_size = len(batch) // (self._minibatches * rollout.n)
         try:
@@ -267,19 +237,6 @@ class StepTrainer(PPOTrainerSync):
         return batch
 
 
-def alone_on_cluster() -> None:
-    """Raises RuntimeError if another run uses this cluster: verl's queue has a fixed name, so a
-    second run would use and end the first one's. Waits for the remains of a killed run to go."""
-    end = time.monotonic() + _LEFTOVERS
-    while time.monotonic() < end:
-        try:
-            ray.get_actor("TransferQueueController", namespace="transfer_queue")
-        except ValueError:
-            return
-        time.sleep(_WATCH)
-    raise RuntimeError("another run of verl is on this Ray cluster; one at a time")
-
-
 def end_with(actors: Sequence[Any]) -> None:
     """Ends this process when one of the actors is gone. Otherwise the other actors would wait
     forever for its part of a collective operation, and the trainer for its episodes. A busy actor
@@ -298,40 +255,3 @@ def end_with(actors: Sequence[Any]) -> None:
                 print(f"a process of the job is gone: {error}", flush=True)
                 os._exit(1)
         time.sleep(_WATCH)
-
-
-@ray.remote
-class Runner:
-    """verl's task runner with the trainer above."""
-
-    def run(self, config: DictConfig) -> None:
-        from verl.utils.logging_utils import configure_verl_logging
-
-        configure_verl_logging()
-        if config.trainer.device == "cpu":
-            from trace_bench.trainers.verl.cpu.plugin import register_rollout
-
-            register_rollout()
-        recipe = read_spec(Path(os.environ[JOB_VARIABLE])).trainer
-        register_adv_est(ESTIMATOR)(partial(advantages, recipe))
-        config.transfer_queue.enable = True
-        pprint(OmegaConf.to_container(config, resolve=True))
-        OmegaConf.resolve(config)
-        alone_on_cluster()
-        tq.init(config.transfer_queue)
-        trainer, code = StepTrainer(config=config), 1
-        try:
-            trainer.init()
-            trainer.fit(
-                AgentLoopManagerTQ.create(
-                    config=config,
-                    llm_client=trainer.get_llm_client(),
-                    teacher_client=None,
-                    reward_loop_worker_handles=trainer.get_reward_handles(),
-                )
-            )
-            code = 0
-        finally:
-            if (tracking := getattr(trainer, "logger", None)) is not None:
-                tracking.finish(exit_code=code)
-            tq.close()

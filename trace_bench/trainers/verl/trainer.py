@@ -1,8 +1,8 @@
 """`trainer=verl` in the run's process: writes a job's folder, starts verl, and records the episodes
 of its workers in the ledger as they arrive, iteration by iteration.
 
-Differences from trainer=local: all iterations have the same size (rollouts left over at the end of
-the budget stay unspent), groups in which all rewards are equal stay in the loss's denominator with
+Differences from trainer=local: rollouts too few for an iteration of full size at the end of the
+budget stay unspent, groups in which all rewards are equal count in a mean over trajectories, with
 an advantage of zero, and there is no early stopping. Of an iteration that lost too many of its
 episodes the next start runs the lost ones again (collector.py).
 """
@@ -28,8 +28,8 @@ from trace_bench.core.protocols import (
 )
 from trace_bench.core.store import read_json, repair, write_json
 from trace_bench.core.text import file_name
-from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Trajectory
-from trace_bench.trainers.course import curve_caveat
+from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Task, Trajectory
+from trace_bench.trainers.course import Course, curve_caveat
 from trace_bench.trainers.record import (
     check_assignment,
     check_finite,
@@ -44,7 +44,7 @@ from trace_bench.trainers.settings import VerlSettings, full_iterations
 from trace_bench.trainers.verl.arrivals import Arrivals, StepFiles, step_of
 from trace_bench.trainers.verl.collector import Collector
 from trace_bench.trainers.verl.hours import hours
-from trace_bench.trainers.verl.job import claim, described, lora, prepare, spec_of, task_of
+from trace_bench.trainers.verl.job import claim, described, lora, prepare, spec_of
 from trace_bench.trainers.verl.preflight import machines, preflight
 from trace_bench.trainers.verl.process import Process
 from trace_bench.trainers.verl.spec import MISMATCH, STEPS, JobSpec
@@ -115,10 +115,12 @@ class _VerlTraining:
     spec: JobSpec
     adapters: Path = field(init=False)
     folder: Path = field(init=False)
+    course: Course = field(init=False)
 
     def __post_init__(self) -> None:
         self.adapters = (self.lab.folder / "adapters" / file_name(self.job.name)).resolve()
         self.folder = self.adapters / "verl"
+        self.course = self.spec.course(self.job.tasks)
 
     def run(self, context: RunContext) -> AgentSpec:
         claim(self.adapters, self.job, self.spec)
@@ -132,7 +134,7 @@ class _VerlTraining:
                 records = self.go_on()
             finally:
                 context.clean_up()
-        return conclude(self.job, self.lab, records, self.agent(self.spec.iterations))
+        return conclude(self.job, self.lab, records, self.agent(len(records)))
 
     def agent(self, iteration: int) -> AgentSpec:
         return self.spec.acting(iteration, self.adapters)
@@ -144,7 +146,7 @@ class _VerlTraining:
         metrics of its iterations."""
         records = self.finished()
         for iteration, record in enumerate(records):
-            self.rollouts(iteration, _refuse)
+            self.rollouts(iteration, None)
             self.publish(iteration, record)
         return records
 
@@ -153,7 +155,8 @@ class _VerlTraining:
         path = self.adapters / "finished.json"
         records = read_json(path)
         n = self.spec.iterations
-        whole = isinstance(records, list) and len(records) == n
+        counts = range(1, n + 1) if self.settings.resample else (n,)
+        whole = isinstance(records, list) and len(records) in counts
         if not whole or not all(isinstance(r, dict) and r.keys() >= FIELDS for r in records):
             raise UserError(f"{path} has not the metrics of {n} iterations. {repair(path)}")
         return list(records)
@@ -169,18 +172,22 @@ class _VerlTraining:
         process = Process(self.folder, self.settings, self.lab.log, steps.starts())
         steps.repair()
         process.resumed = steps.saved()
+        iterations = self.spec.iterations
+
+        def collector(call: str, count: int) -> Collector:
+            return Collector(self.spec, self.folder, call, count, arrivals, process)
+
         try:
-            for iteration in range(self.spec.iterations):
-                collector = Collector(self.spec, self.folder, iteration, arrivals, process)
+            while self.course.iterations_left():
+                iteration = len(records)
                 played = self.rollouts(iteration, collector)
-                collector.check_kept(range(len(played)))
-                self.lab.step(f"{self.job.name}, verl's steps", iteration, self.spec.iterations)
+                self.lab.step(f"{self.job.name}, verl's steps", iteration, iterations)
                 verl = self.wait(process, partial(reported, iteration + 1, steps, process))
                 self.fetch(iteration + 1, process)
                 records.append(self.record(iteration, played, verl))
                 self.publish(iteration, records[-1])
-                self.lab.step(f"{self.job.name}, verl's steps", iteration + 1, self.spec.iterations)
-            self.wait(process, lambda: steps.saved() >= self.spec.iterations or None)
+                self.lab.step(f"{self.job.name}, verl's steps", iteration + 1, iterations)
+            self.wait(process, lambda: steps.saved() >= len(records) or None)
         finally:
             process.stop()
         write_json(self.adapters / "finished.json", records)
@@ -194,14 +201,34 @@ class _VerlTraining:
             process.pause()
         return value
 
-    def rollouts(self, iteration: int, by: Any) -> list[Trajectory]:
-        """The iteration's episodes, run by verl's workers and recorded in the ledger."""
-        first = iteration * self.spec.groups
-        tasks = [task_of(self.job, g) for g in range(first, first + self.spec.groups)]
-        tasks = [task for task in tasks for _ in range(self.settings.group_size)]
+    def rollouts(
+        self, iteration: int, collector: Callable[[str, int], Collector] | None
+    ) -> list[Trajectory]:
+        """The iteration's episodes, run by verl's workers and recorded in the ledger. `collector`:
+        of a call with so many episodes; None if all of them are recorded."""
+        from trace_bench.trainers.grpo import earned
+
+        played = list[Trajectory]()
+
+        def play(call: str, groups: Sequence[Task]) -> list[float]:
+            tasks = [task for task in groups for _ in range(self.settings.group_size)]
+            by = None if collector is None else collector(call, len(tasks))
+            more = self.collected(call, iteration, tasks, by or _refuse)
+            if by is not None:
+                by.check_kept(range(len(tasks)))
+            played.extend(more)
+            return earned(more, self.job, self.settings)
+
+        self.course.iteration(self.spec.call(iteration), play)
+        return played
+
+    def collected(
+        self, call: str, iteration: int, tasks: Sequence[Task], by: Any
+    ) -> list[Trajectory]:
+        """The episodes of one call."""
         adapter = self.spec.version(iteration)
         played = self.lab.rollouts(
-            self.spec.call(iteration),
+            call,
             self.agent(iteration),
             tasks,
             purpose=Purpose.TRAINING,
@@ -233,8 +260,8 @@ class _VerlTraining:
                 shutil.rmtree(old)
 
     def saved(self, version: int) -> bool:
-        """Whether verl saves a checkpoint after so many iterations."""
-        return version == self.spec.iterations or version % self.settings.save_every == 0
+        """Whether verl saves a checkpoint after so many iterations, which are those so far."""
+        return not self.course.iterations_left() or version % self.settings.save_every == 0
 
     def record(
         self, iteration: int, played: Sequence[Trajectory], verl: Mapping[str, Any]
@@ -250,9 +277,9 @@ class _VerlTraining:
             "phase": "training",
             "adapter": self.spec.version(iteration + 1),
             "iteration": iteration,
-            "spent": (iteration + 1) * self.spec.groups * self.settings.group_size,
+            "spent": self.course.spent,
             **of_rollouts(played, self.job.reward, found),
-            "learning_rate": self.settings.learning_rate * self.spec.rate(iteration),
+            "learning_rate": self.course.rate(),
             "tokens": sum(t.tokens for t in played),
             "steps": steps_of(verl, found),
             **{ours: verl.get(theirs) for ours, theirs in METRICS.items()},

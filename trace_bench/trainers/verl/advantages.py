@@ -1,0 +1,89 @@
+"""The advantages of verl's rows, by the recipe's algorithm: of the rewards alone, by checklists, or
+with what observations add."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trace_bench.checklists.rewards import Assignment
+from trace_bench.trainers import grpo
+from trace_bench.trainers.algorithms import Episodes
+from trace_bench.trainers.grpo import Advantages, unpacked
+from trace_bench.trainers.record import assignment_of
+from trace_bench.trainers.settings import Recipe
+from trace_bench.trainers.verl.spec import JobSpec
+
+
+def advantages(
+    recipe: Recipe,
+    token_level_rewards: Tensor,
+    response_mask: Tensor,
+    index: np.ndarray,
+    **_: Any,
+) -> tuple[Tensor, Tensor]:
+    """(advantages, returns), both [rows, tokens], of rewards and mask of that shape, by the
+    recipe's algorithm; `index` [rows] is the group of each row. A group of equal rewards, or of one
+    row, has advantages of zero. What observations add comes later (`by_observations`)."""
+    turns = [[n] for n in response_mask.sum(-1).long().tolist()]
+    unseen: list[tuple[str, ...]] = [()] * len(turns)
+    episodes = Episodes(token_level_rewards.sum(dim=-1), labels_of(index), turns, unseen)
+    spread = in_rows(recipe.algorithm.advantages(episodes, recipe), response_mask)
+    return spread, spread
+
+
+def by_observations(
+    recipe: Recipe, episodes: Sequence[str], rewards: Tensor, mask: Tensor, index: np.ndarray
+) -> Tensor:
+    """The advantages [rows, tokens] of episodes with packed observations (`episodes.credit_of`)."""
+    data = [json.loads(text) if text else {"lengths": [], "seen": []} for text in episodes]
+    turns, seen = [d["lengths"] for d in data], [d["seen"] for d in data]
+    made = recipe.algorithm.advantages(Episodes(rewards, labels_of(index), turns, seen), recipe)
+    return in_rows(made, mask)
+
+
+def by_checklist(
+    episodes: Sequence[str], response_mask: Tensor, index: np.ndarray, how: Assignment
+) -> Tensor:
+    """The advantages [rows, tokens] of packed episodes (`grpo.packed`), as trainer=local has
+    them. `response_mask` [rows, tokens] is 1 at the sampled tokens, `index` [rows] the group."""
+    found = [unpacked(text) for text in episodes]
+    labels = labels_of(index).numpy()
+    groups = [np.flatnonzero(labels == n).tolist() for n in range(int(labels.max()) + 1)]
+    made = grpo.by_checklist([r for r, _ in found], [each for _, each in found], groups, how)
+    return in_rows(made, response_mask)
+
+
+def labels_of(index: np.ndarray) -> Tensor:
+    """The number of each row's group."""
+    return torch.from_numpy(np.unique(index.astype(str), return_inverse=True)[1])
+
+
+def in_rows(made: Advantages, response_mask: Tensor) -> Tensor:
+    """Advantages of trajectories or tokens, at the tokens' places [rows, tokens]."""
+    if made.tokens is None:
+        return made.values.to(response_mask.device)[:, None] * response_mask
+    out = torch.zeros_like(response_mask, dtype=torch.float32)
+    for row, tokens in enumerate(made.tokens):
+        places = response_mask[row].bool().nonzero()[:, 0]
+        if len(tokens) and len(places):  # not of a row in no baseline, nor of one that pads
+            out[row, places] = tokens.float().to(out.device)
+    return out
+
+
+def of_episodes(
+    spec: JobSpec, episodes: Sequence[str], rewards: Tensor, mask: Tensor, index: np.ndarray
+) -> Tensor:
+    """The advantages [episodes, tokens] as the job has them: by checklists, with observations, or
+    of the rewards alone."""
+    if spec.assignment is not None:
+        how = assignment_of(spec.assignment, spec.trainer.normalize_std)
+        return by_checklist(episodes, mask, index, how)
+    if spec.trainer.algorithm.observations:
+        return by_observations(spec.trainer, episodes, rewards, mask, index)
+    return advantages(spec.trainer, rewards[:, None], mask, index)[0]
