@@ -87,7 +87,7 @@ def measured(folder: Path, steps: int, plain: bool) -> dict[str, float]:
     if plain:
         settings = replace(settings, verl=stock(folder, trivial(tasks, lab.suite)))
     place = folder / "verl"
-    prepare(place, job, spec_of(job, lab, settings, trainer.context), ())
+    prepare(place, job, spec_of(job, lab, settings, trainer.context), lab, ())
     if plain:
         rows = [first_messages(lab.suite, task, n) for n, task in enumerate(tasks)]
         parquet.write_table(pyarrow.Table.from_pylist(rows), place / "tasks.parquet")
@@ -160,7 +160,12 @@ def first_messages(suite: Any, task: Task, index: int) -> Mapping[str, Any]:
         "data_source": "bench",
         "prompt": [{"role": m["role"], "content": str(m["content"])} for m in messages],
         "reward_model": {"style": "rule", "ground_truth": ""},
-        "extra_info": {"index": index, "tool_selection": names, "task": json.dumps(to_json(task))},
+        "extra_info": {
+            "index": index,
+            "tool_selection": names,
+            "task": json.dumps(to_json(task)),
+            "hint": "",
+        },
         "agent_name": "tool_agent",
     }
 

@@ -22,7 +22,7 @@ from trace_bench.core.types import AgentSpec, Message, Task, Trajectory
 from trace_bench.envs.toolsandbox.scenarios import EmbeddedSuite
 from trace_bench.policies.scripted import IdlePolicy
 from trace_bench.trainers.course import hint, sequences
-from trace_bench.trainers.settings import TrainerSettings, VerlSettings
+from trace_bench.trainers.settings import TrainerSettings
 from trace_bench.trainers.tree import build, stretches
 from trace_bench.trainers.update import State
 
@@ -159,8 +159,6 @@ def test_a_hint_names_each_tool_of_the_reference_once() -> None:
 def test_what_cannot_be_done_is_refused(model: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"trainer.hinted=6 of trainer.group_size=6 rollouts"):
         replace(SETTINGS, hinted=6)
-    with pytest.raises(UserError, match=r"trainer.hinted=2 takes hints out .*use trainer=local"):
-        VerlSettings(hinted=2)
     lab = make_lab(tmp_path, model, 24, HINTED, adopted(Bare(), Suite))
     with pytest.raises(UserError, match=r"letters/bare has none. Set `trainer.hinted` to 0"):
         lab.trainer.train(job(model, 24), lab)

@@ -7,16 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import verl_job as jobs
 from thinking import OPENED, AskingSuite, save_thinker
 
 from trace_bench.core.decode import convert
 from trace_bench.core.store import read_lines
 from trace_bench.core.types import Trajectory
-from trace_bench.trainers.grpo import credit, earned
-from trace_bench.trainers.settings import TrainerSettings
-from trace_bench.trainers.tree import stretches
 
 pytestmark = pytest.mark.verl
 pytest.importorskip("verl", reason="verl is not installed")
@@ -50,25 +46,8 @@ def test_verl_takes_the_local_trainers_step(tmp_path: Path, monkeypatch: Any) ->
     assert sum(bool(turn.thoughts) for t in played for turn in t.turns) > 64
     assert found["steps"] == 1
     assert found["logprob_difference_max"] < 2e-4, "verl's rows are what the sampler read"
-    ours = one_step(tmp_path / "model", chosen, played)
+    job = jobs.job("thinks", chosen, AskingSuite().tasks("train"))
+    ours = jobs.one_step(chosen, job, played)
     # verl keeps groups without an advantage in the mean over episodes.
     assert found["loss"] == pytest.approx(ours.loss, rel=2e-3, abs=1e-6)
     assert found["grad_norm"] == pytest.approx(ours.grad_norm, rel=2e-3)
-
-
-def one_step(model: Path, chosen: Any, played: list[Trajectory]) -> Any:
-    """The local trainer's step on the same episodes, all of which count in the mean."""
-    from dataclasses import fields, replace
-
-    from trace_bench.trainers.local import LocalTrainer
-    from trace_bench.trainers.update import State, restore, update
-
-    verl = jobs.verl_settings(chosen)
-    same = {f.name: getattr(verl, f.name) for f in fields(TrainerSettings) if hasattr(verl, f.name)}
-    settings = TrainerSettings(**same)
-    job = jobs.job("thinks", chosen, AskingSuite().tasks("train"))
-    made = credit(played, earned(played, job, settings), job, settings)
-    made = replace(made, trained=torch.ones_like(made.trained))
-    learner = LocalTrainer(settings, threads=1).learner(str(model))
-    optimizer = restore(State("x"), learner, settings, job.seed)
-    return update(learner, optimizer, [stretches(t) for t in played], made, settings, 0)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from trace_bench.core.checked import build
 from trace_bench.core.protocols import RunContext, Suite, TrainingJob
 from trace_bench.core.store import read_lines
-from trace_bench.core.types import AgentSpec, Task
+from trace_bench.core.types import AgentSpec, Task, Trajectory
 from trace_bench.play.rollouts import Player
 from trace_bench.play.suites import Suites
 from trace_bench.policies.scripted import IdlePolicy
@@ -22,7 +23,8 @@ from trace_bench.settings.compose import compose
 from trace_bench.settings.identity import model_path, parts_of
 from trace_bench.settings.schema import Settings
 from trace_bench.trackers.jsonl import Metrics, Silent
-from trace_bench.trainers.settings import VerlSettings
+from trace_bench.trainers.course import sequences
+from trace_bench.trainers.settings import TrainerSettings, VerlSettings
 from trace_bench.trainers.verl.spec import JobSpec
 from trace_bench.trainers.verl.trainer import VerlTrainer
 
@@ -123,6 +125,22 @@ def once_each(folder: Path) -> Counter[str]:
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
     return [m for m in read_lines(folder / "metrics.jsonl") if m.get("phase") == "training"]
+
+
+def one_step(chosen: Settings, job: TrainingJob, played: Sequence[Trajectory]) -> Any:
+    """The local trainer's step on the same episodes, all of which count in the mean."""
+    from trace_bench.trainers.grpo import credit, earned
+    from trace_bench.trainers.local import LocalTrainer
+    from trace_bench.trainers.update import State, restore, update
+
+    verl = verl_settings(chosen)
+    same = {f.name: getattr(verl, f.name) for f in fields(TrainerSettings) if hasattr(verl, f.name)}
+    settings = TrainerSettings(**same)
+    made = credit(played, earned(played, job, settings), job, settings)
+    made = replace(made, trained=made.trained | True)
+    learner = LocalTrainer(settings, threads=1).learner(job.agent.model)
+    optimizer = restore(State("x"), learner, settings, job.seed)
+    return update(learner, optimizer, sequences(played, settings), made, settings, 0)
 
 
 def spec(**changes: Any) -> JobSpec:

@@ -27,6 +27,7 @@ from trace_bench.core.protocols import HasReference, Lab, Suite
 from trace_bench.core.store import stable_seed
 from trace_bench.core.types import Message, Task, Trajectory
 from trace_bench.play.steps import with_guidance
+from trace_bench.trainers.record import mean
 from trace_bench.trainers.settings import Recipe
 from trace_bench.trainers.tree import Tokens, stretches, with_prompt
 
@@ -234,6 +235,14 @@ def hints(lab: Lab, tasks: Sequence[Task], settings: Recipe) -> list[str] | None
 def is_hinted(place: int, settings: Recipe) -> bool:
     """Whether the episode at this place of an iteration has a hint: the first of each group do."""
     return place % settings.group_size < settings.hinted
+
+
+def without_hint(rewards: Sequence[float], settings: Recipe) -> dict[str, float | None]:
+    """What an iteration's rollouts earned that had no hint, as a metric where others had one."""
+    if not settings.hinted:
+        return {}
+    alone = [r for n, r in enumerate(rewards) if not is_hinted(n, settings) and r == r]
+    return {"reward_without_hint": mean(alone)}
 
 
 def sequences(trajectories: Sequence[Trajectory], settings: Recipe) -> list[list[Tokens]]:

@@ -33,10 +33,10 @@ from trace_bench.trainers.course import (
     Course,
     curve_caveat,
     hints,
-    is_hinted,
     make_schedule,
     sequences,
     taught,
+    without_hint,
 )
 from trace_bench.trainers.memory import shape_of
 from trace_bench.trainers.record import (
@@ -47,7 +47,6 @@ from trace_bench.trainers.record import (
     check_turns,
     conclude,
     exact,
-    mean,
     of_rollouts,
     of_sampler,
     start_of,
@@ -353,9 +352,7 @@ class _Training:
         check_finite(f"{self.where(iteration)}, step {steps.steps}", steps.grad_norm, largest)
         record = self.record(iteration, trajectories, found, steps, rate)
         record["update_norm"] = largest[0]
-        if self.settings.hinted:
-            alone = [r for n, r in enumerate(rewards) if not is_hinted(n, self.settings)]
-            record["reward_without_hint"] = mean([r for r in alone if r == r])
+        record |= without_hint(rewards, self.settings)
         if self.settings.algorithm.taught:
             record["taught"] = sum(len(t) > 0 for t in lessons)
         return record

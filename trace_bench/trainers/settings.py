@@ -197,19 +197,12 @@ class VerlSettings(Recipe):
     bfloat16."""
 
     def __post_init__(self) -> None:
-        """verl trains on what was sampled, prompts included."""
         super().__post_init__()
         if self.algorithm.taught:
             raise UserError(
                 f"trainer.algorithm={self.algorithm.name} reads every rollout a second time with a "
                 "lesson in the prompt, which trainer=verl does not. Change `trainer.algorithm`, or "
                 "use trainer=local."
-            )
-        if self.hinted:
-            raise UserError(
-                f"trainer.hinted={self.hinted} takes hints out of the prompts before training, and "
-                "trainer=verl trains on the prompts of the rollouts; allowed there: hinted=0. "
-                "Change `trainer.hinted`, or use trainer=local."
             )
 
 

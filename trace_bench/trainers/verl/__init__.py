@@ -15,6 +15,7 @@
     rows.py      episodes of several rows: their advantages and weights
     losses.py    the algorithm's loss in verl's place
     episodes.py  runs our episodes in verl's workers
+    outputs.py   an episode as verl trains on it
     tokens.py    the policy of these episodes, over verl's token servers
     export.py    converts checkpoints to adapters in PEFT's format
     engine.py    the learning rate of the course, the number of optimizer steps

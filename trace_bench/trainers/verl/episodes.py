@@ -8,23 +8,18 @@ from __future__ import annotations
 import asyncio
 import functools
 import importlib
-import json
 import os
 import queue
 import socket
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import numpy as np
-from verl.experimental.agent_loop.agent_loop import (
-    AgentLoopBase,
-    AgentLoopMetrics,
-    AgentLoopOutput,
-)
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 
 from trace_bench.core.decode import decode
 from trace_bench.core.lines import Stored
@@ -33,16 +28,13 @@ from trace_bench.core.types import Task, Trajectory
 from trace_bench.play.known import play_missing
 from trace_bench.play.rollouts import EpisodeBatch, Player
 from trace_bench.policies.chat import Chat
-from trace_bench.trainers.grpo import packed, seen
-from trace_bench.trainers.record import exact, paid
-from trace_bench.trainers.tree import Tokens, stretches
 from trace_bench.trainers.verl.arrivals import StepFiles
+from trace_bench.trainers.verl.outputs import Prompts, nothing, outputs
 from trace_bench.trainers.verl.spec import (
     CALL,
-    CREDIT,
     FIRST,
+    HINT,
     JOB_VARIABLE,
-    NOTHING,
     TRAIN,
     JobSpec,
     read_spec,
@@ -62,6 +54,7 @@ class Wanted:
     task: Task
     temperature: float
     answer: asyncio.Future[Trajectory]
+    hint: str = ""
 
 
 class EpisodeLoop(AgentLoopBase):
@@ -83,85 +76,18 @@ class EpisodeLoop(AgentLoopBase):
         player.connect(self.servers, self.tokenizer, self.rollout.name, sampling_params)
         info, spec = row["extra_info"], player.spec
         step, index = int(row["global_steps"]), int(info["index"])
-        if info["split"] == TRAIN:
-            call, place = str(info[CALL]), int(info[FIRST]) + int(row["session_id"])
-            iteration = step - 1
-        else:
-            call, place, iteration = spec.validation(step), index, step
         task = decode(info["task"].encode(), Task)
         answer: asyncio.Future[Trajectory] = asyncio.get_running_loop().create_future()
-        player.ask(Wanted(call, place, iteration, task, sampling_params["temperature"], answer))
-        trajectory = await answer
-        made = outputs(trajectory, spec, iteration)
-        return made or ([nothing(self.tokenizer)] if info["split"] == TRAIN else [])
-
-
-def outputs(trajectory: Trajectory, spec: JobSpec, iteration: int) -> list[Any]:
-    """The episode in verl's format, a row for each of its training sequences: the first prompt,
-    then everything after it with a mask. Empty for an episode that cannot be trained on."""
-    score = trajectory.score
-    if score is None or trajectory.failure is not None or not trajectory.turns:
-        return []
-    if not exact(trajectory):
-        return []
-    score_info = {"similarity": float(score.similarity), "success": float(score.success)}
-    return [
-        _row(tokens, trajectory, spec, iteration, score_info) for tokens in stretches(trajectory)
-    ]
-
-
-def _row(
-    tokens: Tokens, trajectory: Trajectory, spec: JobSpec, iteration: int, score: dict[str, float]
-) -> Any:
-    start = int(tokens.sampled[0])
-    mask, logprobs = np.zeros(len(tokens.ids), np.int64), np.zeros(len(tokens.ids))
-    mask[tokens.sampled], logprobs[tokens.sampled] = 1, tokens.logprobs
-    return AgentLoopOutput(
-        prompt_ids=tokens.ids[:start].tolist(),
-        response_ids=tokens.ids[start:].tolist(),
-        response_mask=mask[start:].tolist(),
-        response_logprobs=logprobs[start:].tolist(),
-        reward_score=paid(trajectory, spec.reward),
-        num_turns=len(trajectory.turns),
-        metrics=AgentLoopMetrics(),
-        extra_fields={
-            "reward_extra_info": score,
-            "min_global_steps": iteration,
-            "max_global_steps": iteration,
-            CREDIT: credit_of(trajectory, spec),
-        },
-    )
-
-
-def credit_of(trajectory: Trajectory, spec: JobSpec) -> str:
-    """What an episode's advantages depend on besides its reward, as a text."""
-    if spec.assignment is not None:
-        return packed(trajectory)
-    if not spec.trainer.algorithm.observations:
-        return ""
-    lengths = [len(turn.token_ids) for turn in trajectory.turns]
-    return json.dumps({"lengths": lengths, "seen": seen(trajectory)})
-
-
-def nothing(tokenizer: Any) -> Any:
-    """A placeholder row without learning signal, recognized by its version, which no adapter has.
-    If only such rows are left, their rewards are equal, so the advantages are zero."""
-    end = tokenizer.eos_token_id
-    return AgentLoopOutput(
-        prompt_ids=[end],
-        response_ids=[end],
-        response_mask=[1],
-        response_logprobs=[0.0],
-        reward_score=0.0,
-        num_turns=0,
-        metrics=AgentLoopMetrics(),
-        extra_fields={
-            "reward_extra_info": {"similarity": 0.0, "success": 0.0},
-            "min_global_steps": NOTHING,
-            "max_global_steps": NOTHING,
-            CREDIT: "",
-        },
-    )
+        ask = partial(Wanted, task=task, temperature=sampling_params["temperature"], answer=answer)
+        if info["split"] != TRAIN:
+            player.ask(ask(spec.validation(step), index, step))
+            return outputs(await answer, spec, step)
+        call, first, member = str(info[CALL]), int(info[FIRST]), int(row["session_id"])
+        hint = str(info[HINT]) if member < spec.trainer.hinted else ""
+        player.ask(ask(call, first + member, step - 1, hint=hint))
+        trajectory = await player.prompts.without_hint((call, first), member, answer)
+        made = outputs(trajectory, spec, step - 1) if trajectory is not None else []
+        return made or [nothing(self.tokenizer)]
 
 
 @functools.lru_cache(maxsize=1)
@@ -185,6 +111,7 @@ class EpisodePlayer:
         self._known = known_episodes(folder / "episodes", self.spec, StepFiles(folder).saved())
         self._played = Lines(folder / "episodes" / mine, Stored)
         self._validated = Lines(folder / "validation" / mine, Stored)
+        self.prompts = Prompts(self.spec.trainer.hinted, self.spec.trainer.group_size)
         self._asked: queue.SimpleQueue[Wanted] = queue.SimpleQueue()
         self._chat: Chat | None = None
         self._servers: TokenServers | None = None
@@ -251,6 +178,7 @@ class EpisodePlayer:
             tuple(self.spec.episode_seed(call, ask.index) for ask in asks),
             float(asks[0].temperature),
             (self.spec.version(iteration),) * len(asks),
+            tuple(ask.hint for ask in asks),
         )
         policy = TokenPolicy(self._chat, self._servers, len(asks), self.spec.thoughts)
         player = Player(policy, self._suites, self.spec.max_turns, self.spec.max_tokens)

@@ -13,6 +13,7 @@ from trace_bench.core.store import fingerprint, read_bytes, write_text
 from trace_bench.core.types import AgentSpec, Task, to_json
 from trace_bench.play.suites import generated_key
 from trace_bench.trainers.adapters import begin_with
+from trace_bench.trainers.course import hint
 from trace_bench.trainers.record import start_of
 from trace_bench.trainers.settings import VerlSettings, full_iterations
 from trace_bench.trainers.verl.spec import TRAIN, VALIDATION, JobSpec, row
@@ -108,20 +109,18 @@ def claim(folder: Path, job: TrainingJob, spec: JobSpec) -> None:
 
 
 def prepare(
-    folder: Path,
-    job: TrainingJob,
-    spec: JobSpec,
-    validation: Sequence[Task],
+    folder: Path, job: TrainingJob, spec: JobSpec, lab: Lab, validation: Sequence[Task]
 ) -> None:
     """Writes all files that verl's processes read. Done at every start, since they depend on the
-    job alone."""
+    job alone. Raises UserError where a hint is asked for and the suite has no references."""
     from trace_bench.trainers.adapters import fresh, write_adapter
 
     spec.write(folder)
     settings, model = spec.trainer, spec.agent.model
-    table(folder / "tasks.parquet", TRAIN, job.tasks)
+    told = [hint(lab.suite_of(task), task) if settings.hinted else "" for task in job.tasks]
+    table(folder / "tasks.parquet", TRAIN, job.tasks, told)
     if validation:
-        table(folder / "validation.parquet", VALIDATION, validation)
+        table(folder / "validation.parquet", VALIDATION, validation, [""] * len(validation))
     loop = "trace_bench.trainers.verl.episodes.EpisodeLoop"
     write_text(folder / "agent_loop.yaml", f"- name: trace_bench\n  _target_: {loop}\n")
     layers = fresh(model, settings.target_modules, settings.rank, job.seed)
@@ -136,12 +135,15 @@ def lora(settings: VerlSettings) -> dict[str, Any]:
     return {"rank": s.rank, "alpha": s.alpha, "target_modules": s.target_modules}
 
 
-def table(path: Path, split: str, tasks: Sequence[Task]) -> None:
+def table(path: Path, split: str, tasks: Sequence[Task], told: Sequence[str]) -> None:
     """Writes the parquet file from which verl reads its tasks, atomically."""
     import pyarrow
     from pyarrow import parquet
 
-    rows = [row(i, split, task, json.dumps(to_json(task))) for i, task in enumerate(tasks)]
+    rows = [
+        row(n, split, task, json.dumps(to_json(task)), hint)
+        for n, (task, hint) in enumerate(zip(tasks, told, strict=True))
+    ]
     temporary = path.with_name(f".{path.name}.tmp")
     parquet.write_table(pyarrow.Table.from_pylist(rows), temporary)
     temporary.replace(path)

@@ -74,3 +74,8 @@ class Sampler(ReplayBuffer):
 def group_of(key: str) -> str:
     """The name of the group of one of verl's rows or episodes."""
     return key.split("_")[0]
+
+
+def member_of(key: str) -> int:
+    """The place in its group of one of verl's rows."""
+    return int(key.split("_")[1])

@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import numpy as np
 import ray
+import torch
 import transfer_queue as tq
 from tensordict import TensorDict
 from verl.trainer.ppo.v1.trainer_sync import PPOTrainerSync
@@ -30,7 +31,7 @@ from trace_bench.trainers.grpo import mismatch
 from trace_bench.trainers.verl import rows
 from trace_bench.trainers.verl.advantages import of_episodes
 from trace_bench.trainers.verl.arrivals import Arrivals
-from trace_bench.trainers.verl.sampler import Sampler
+from trace_bench.trainers.verl.sampler import Sampler, member_of
 from trace_bench.trainers.verl.spec import (
     CALL,
     CREDIT,
@@ -229,11 +230,19 @@ class StepTrainer(PPOTrainerSync):
         fields = ["response_mask", "rollout_log_probs", "old_log_probs"]
         data = tq.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=fields
-        ).to_padded_tensor()
-        mask = data["response_mask"].bool()
-        found = mismatch(data["rollout_log_probs"][mask], data["old_log_probs"][mask])
+        )
+        padded = data.to_padded_tensor()
+        sampler, old = padded["rollout_log_probs"], padded["old_log_probs"]
+        hinted = torch.tensor([[member_of(key) < self.spec.trainer.hinted] for key in batch.keys])
+        alone = padded["response_mask"].bool() & ~hinted
+        found = mismatch(sampler[alone], old[alone])
         if found is not None:
             metrics.update(zip(MISMATCH, (found.mean, found.max, found.kl), strict=True))
+        if hinted.any() and self.spec.trainer.algorithm.truncate is None:
+            # On GPUs what the sampler rounds is corrected; a hint is no rounding.
+            same = response_to_nested(torch.where(hinted, old, sampler), data["response_mask"])
+            fields_made = TensorDict({"rollout_log_probs": same}, batch_size=len(batch))
+            tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields_made)
         return batch
 
 

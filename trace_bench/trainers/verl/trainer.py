@@ -29,7 +29,7 @@ from trace_bench.core.protocols import (
 from trace_bench.core.store import read_json, repair, write_json
 from trace_bench.core.text import file_name
 from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Task, Trajectory
-from trace_bench.trainers.course import Course, curve_caveat
+from trace_bench.trainers.course import Course, curve_caveat, hints, without_hint
 from trace_bench.trainers.record import (
     check_assignment,
     check_finite,
@@ -129,7 +129,7 @@ class _VerlTraining:
         else:
             split = context.dev_split
             wanted = self.lab.suite.tasks(split) if self.settings.validate_every else ()
-            prepare(self.folder, self.job, self.spec, wanted)
+            prepare(self.folder, self.job, self.spec, self.lab, wanted)
             try:
                 records = self.go_on()
             finally:
@@ -234,6 +234,7 @@ class _VerlTraining:
             purpose=Purpose.TRAINING,
             temperature=1.0,
             route=[adapter] * len(tasks),
+            hints=hints(self.lab, tasks, self.settings),
             by=by,
         )
         for trajectory in played:
@@ -284,6 +285,7 @@ class _VerlTraining:
             "steps": steps_of(verl, found),
             **{ours: verl.get(theirs) for ours, theirs in METRICS.items()},
             **of_sampler(where, mismatch_of(verl), self.settings.mismatch, self.lab),
+            **without_hint(rewards, self.settings),
             **{key: value for key, value in verl.items() if key.startswith("val-core/")},
         }
 
