@@ -142,8 +142,6 @@ def test_equal_rewards_teach_nothing(algorithm, follower, tmp_path) -> None:
 
 
 def test_what_is_refused(follower, tmp_path) -> None:
-    with pytest.raises(UserError, match=r"algorithm=sdpo reads every rollout a second time"):
-        compose(["trainer=verl", "trainer.algorithm=sdpo"])
     with pytest.raises(UserError, match=r"trainer.hinted=2 gives the policy hints"):
         compose(["trainer=opsd", "trainer.hinted=2"])
     lab = make_lab(tmp_path, follower, 12, replace(HOW, algorithm=Opsd()), adopted(Bare(), Suite))

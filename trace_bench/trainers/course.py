@@ -20,7 +20,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import HasReference, Lab, Suite
@@ -33,6 +33,8 @@ from trace_bench.trainers.tree import Tokens, stretches, with_prompt
 
 if TYPE_CHECKING:
     from trace_bench.policies.chat import Chat
+
+T = TypeVar("T")
 
 SAME = 1e-8  # rewards closer than this are equal
 FLOOR = 0.125  # smallest chance of a task, of one whose groups differ: it may differ again
@@ -143,9 +145,9 @@ class Course:
         return self.tasks[self._queue.pop(0)]
 
 
-def in_groups(rewards: Sequence[float], size: int) -> list[Sequence[float]]:
-    """The rewards of each group."""
-    return [rewards[first : first + size] for first in range(0, len(rewards), size)]
+def in_groups(values: Sequence[T], size: int) -> list[Sequence[T]]:
+    """What an iteration's rollouts have, group by group."""
+    return [values[first : first + size] for first in range(0, len(values), size)]
 
 
 def differ(rewards: Sequence[float]) -> bool:
@@ -275,24 +277,18 @@ def reference(suite: Suite, task: Task) -> Sequence[Message]:
 def taught(
     played: Sequence[Trajectory],
     rewards: Sequence[float],
-    tasks: Sequence[Task],
-    lab: Lab,
+    reference: Callable[[str], Sequence[Message]],
     settings: Recipe,
     chat: Chat,
     context: int,
 ) -> list[list[Tokens]]:
     """The training sequences of an iteration's rollouts as their teacher reads them, with the
     algorithm's lesson in the prompt; none of a rollout without a lesson or a turn, and of one that
-    would not fit `context`."""
-    known, size = {task.id: task for task in tasks}, settings.group_size
-
-    def of(name: str) -> Sequence[Message]:
-        return reference(lab.suite_of(known[name]), known[name])
-
+    would not fit `context`. `reference`: of a task's id."""
+    size = settings.group_size
     out: list[list[Tokens]] = []
-    for first in range(0, len(played), size):
-        group = played[first : first + size]
-        lessons = settings.algorithm.lessons(group, rewards[first : first + size], of)
+    for group, earned in zip(in_groups(played, size), in_groups(rewards, size), strict=True):
+        lessons = settings.algorithm.lessons(group, earned, reference)
         for trajectory, text in zip(group, lessons, strict=True):
             if not (text and trajectory.turns):
                 out.append([])

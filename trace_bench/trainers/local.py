@@ -28,12 +28,13 @@ from trace_bench.core.protocols import (
 )
 from trace_bench.core.store import fingerprint, stable_seed
 from trace_bench.core.text import file_name
-from trace_bench.core.types import AdapterRef, AgentSpec, Purpose, Task, Trajectory
+from trace_bench.core.types import AdapterRef, AgentSpec, Message, Purpose, Task, Trajectory
 from trace_bench.trainers.course import (
     Course,
     curve_caveat,
     hints,
     make_schedule,
+    reference,
     sequences,
     taught,
     without_hint,
@@ -366,11 +367,13 @@ class _Training:
         from trace_bench.policies.chat import Chat
         from trace_bench.policies.loading import load_tokenizer
 
-        model, job = self.job.agent.model, self.job
+        model, known = self.job.agent.model, {task.id: task for task in self.job.tasks}
         chat = Chat(load_tokenizer(model), model, self.trainer.thinking)
-        return taught(
-            trajectories, rewards, job.tasks, self.lab, self.settings, chat, learner.context
-        )
+
+        def of(name: str) -> Sequence[Message]:
+            return reference(self.lab.suite_of(known[name]), known[name])
+
+        return taught(trajectories, rewards, of, self.settings, chat, learner.context)
 
     def record(
         self,

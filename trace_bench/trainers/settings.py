@@ -196,15 +196,6 @@ class VerlSettings(Recipe):
     alarm (ten times as much stops the run); larger than with trainer=local, since vLLM samples in
     bfloat16."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.algorithm.taught:
-            raise UserError(
-                f"trainer.algorithm={self.algorithm.name} reads every rollout a second time with a "
-                "lesson in the prompt, which trainer=verl does not. Change `trainer.algorithm`, or "
-                "use trainer=local."
-            )
-
 
 def full_iterations(rollouts: int, settings: VerlSettings, name: str) -> tuple[int, int]:
     """(iterations, groups of each) for trainer=verl, whose iterations are all of one size: as many

@@ -12,6 +12,7 @@
     steps.py     verl's trainer, extended with the course of tasks, metrics and stop conditions
     sampler.py   verl's buffer, from which it takes an iteration's episodes
     advantages.py  the advantages of verl's rows
+    lessons.py   what a teacher says of verl's rows
     rows.py      episodes of several rows: their advantages and weights
     losses.py    the algorithm's loss in verl's place
     episodes.py  runs our episodes in verl's workers

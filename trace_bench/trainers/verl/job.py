@@ -13,10 +13,10 @@ from trace_bench.core.store import fingerprint, read_bytes, write_text
 from trace_bench.core.types import AgentSpec, Task, to_json
 from trace_bench.play.suites import generated_key
 from trace_bench.trainers.adapters import begin_with
-from trace_bench.trainers.course import hint
+from trace_bench.trainers.course import hint, reference
 from trace_bench.trainers.record import start_of
 from trace_bench.trainers.settings import VerlSettings, full_iterations
-from trace_bench.trainers.verl.spec import TRAIN, VALIDATION, JobSpec, row
+from trace_bench.trainers.verl.spec import HINT, REFERENCE, TRAIN, VALIDATION, JobSpec, row
 
 
 def spec_of(job: TrainingJob, lab: Lab, settings: VerlSettings, run: RunContext) -> JobSpec:
@@ -117,10 +117,9 @@ def prepare(
 
     spec.write(folder)
     settings, model = spec.trainer, spec.agent.model
-    told = [hint(lab.suite_of(task), task) if settings.hinted else "" for task in job.tasks]
-    table(folder / "tasks.parquet", TRAIN, job.tasks, told)
+    table(folder / "tasks.parquet", TRAIN, job.tasks, [given(settings, lab, t) for t in job.tasks])
     if validation:
-        table(folder / "validation.parquet", VALIDATION, validation, [""] * len(validation))
+        table(folder / "validation.parquet", VALIDATION, validation, [{}] * len(validation))
     loop = "trace_bench.trainers.verl.episodes.EpisodeLoop"
     write_text(folder / "agent_loop.yaml", f"- name: trace_bench\n  _target_: {loop}\n")
     layers = fresh(model, settings.target_modules, settings.rank, job.seed)
@@ -129,20 +128,31 @@ def prepare(
     write_adapter(folder / "start", layers, lora(settings), model)
 
 
+def given(settings: VerlSettings, lab: Lab, task: Task) -> dict[str, str]:
+    """What verl's processes are told of a task besides the task. Raises UserError for a suite
+    without the references that this needs."""
+    suite = lab.suite_of(task)
+    known = reference(suite, task) if settings.algorithm.references else ()
+    return {
+        HINT: hint(suite, task) if settings.hinted else "",
+        REFERENCE: json.dumps(list(known)),
+    }
+
+
 def lora(settings: VerlSettings) -> dict[str, Any]:
     """The LoRA settings for an adapter's configuration file."""
     s = settings
     return {"rank": s.rank, "alpha": s.alpha, "target_modules": s.target_modules}
 
 
-def table(path: Path, split: str, tasks: Sequence[Task], told: Sequence[str]) -> None:
-    """Writes the parquet file from which verl reads its tasks, atomically."""
+def table(path: Path, split: str, tasks: Sequence[Task], own: Sequence[Mapping[str, str]]) -> None:
+    """Writes the parquet file from which verl reads its tasks, atomically. `own`: more fields."""
     import pyarrow
     from pyarrow import parquet
 
     rows = [
-        row(n, split, task, json.dumps(to_json(task)), hint)
-        for n, (task, hint) in enumerate(zip(tasks, told, strict=True))
+        row(n, split, task, json.dumps(to_json(task)), **more)
+        for n, (task, more) in enumerate(zip(tasks, own, strict=True))
     ]
     temporary = path.with_name(f".{path.name}.tmp")
     parquet.write_table(pyarrow.Table.from_pylist(rows), temporary)

@@ -53,8 +53,12 @@ MISMATCH = tuple(f"trace_bench/logprob_difference_{name}" for name in ("mean", "
 CALL, FIRST = "call", "first"
 """The extra fields of a prompt: the call of its group's episodes, and the index of the first."""
 
-HINT = "hint"
-"""The extra field of a task with the hint that some of its rollouts have (`course.hint`)."""
+HINT, REFERENCE = "hint", "reference"
+"""The extra fields of a task: the hint that some of its rollouts have (`course.hint`), and its
+reference's messages as JSON, for an algorithm that is given them; else empty."""
+
+TAUGHT = "trace_bench/taught"
+"""The metric with the number of an iteration's rollouts that a teacher has read."""
 
 CREDIT = "trace_bench_episode"
 """The extra field of a row with what its advantages depend on (`grpo.packed`)."""
@@ -144,13 +148,13 @@ def read_spec(folder: Path) -> JobSpec:
     return replace(spec, trainer=build(VerlSettings, data["trainer"], "trainer"))
 
 
-def row(index: int, split: str, task: Task, text: str, hint: str) -> dict[str, Any]:
-    """One row of the table that verl reads, with the task as JSON. verl requires a prompt and a
-    ground truth in every row, but ours are never used."""
+def row(index: int, split: str, task: Task, text: str, **own: str) -> dict[str, Any]:
+    """One row of the table that verl reads, with the task as JSON, and fields of its own. verl
+    requires a prompt and a ground truth in every row, but ours are never used."""
     return {
         "data_source": split,
         "prompt": [{"role": "user", "content": task.id}],
         "reward_model": {"style": "rule", "ground_truth": ""},
-        "extra_info": {"index": index, "split": split, "task": text, HINT: hint},
+        "extra_info": {"index": index, "split": split, "task": text, **own},
         "agent_name": "trace_bench",
     }

@@ -4,6 +4,7 @@ more often, and stops when they can no longer arrive."""
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import threading
@@ -25,10 +26,11 @@ from verl.workers.utils.padding import response_to_nested
 
 from trace_bench.core.decode import decode
 from trace_bench.core.types import Task, Trajectory
+from trace_bench.policies.chat import Chat
 from trace_bench.trainers import grpo
 from trace_bench.trainers.course import differ, in_groups
 from trace_bench.trainers.grpo import mismatch
-from trace_bench.trainers.verl import rows
+from trace_bench.trainers.verl import lessons, rows
 from trace_bench.trainers.verl.advantages import of_episodes
 from trace_bench.trainers.verl.arrivals import Arrivals
 from trace_bench.trainers.verl.sampler import Sampler, member_of
@@ -40,6 +42,8 @@ from trace_bench.trainers.verl.spec import (
     MISMATCH,
     NOTHING,
     RATE,
+    REFERENCE,
+    TAUGHT,
     read_spec,
 )
 
@@ -74,6 +78,7 @@ class StepTrainer(PPOTrainerSync):
         folder = Path(os.environ[JOB_VARIABLE])
         self.spec, self.arrivals = read_spec(folder), Arrivals(folder / "episodes")
         self.course = self.spec.course(tasks)
+        self.played = dict[str, Sequence[Trajectory]]()  # the groups of this iteration, by name
         self.steps_per_epoch = self.total_training_steps + 1
 
     def prepare_step(self) -> dict[str, Any]:
@@ -89,12 +94,13 @@ class StepTrainer(PPOTrainerSync):
             names = self.submit(call, tasks)
             groups += len(tasks)
             self.replay_buffer.wait(groups)
-            rewards = self.rewards(call, tasks)
+            rewards = self.rewards(call, tasks, names)
             if self.spec.trainer.resample:
                 each = zip(names, in_groups(rewards, self.spec.trainer.group_size), strict=True)
                 self.replay_buffer.unwanted |= {n for n, found in each if not differ(found)}
             return rewards
 
+        self.played.clear()
         self.replay_buffer.unwanted.clear()
         self.course.iteration(self.spec.call(self.global_steps - 1), play)
         if not self.course.iterations_left():
@@ -114,10 +120,12 @@ class StepTrainer(PPOTrainerSync):
         self._submit_batch_to_rollout(batch)
         return list(data["uid"])
 
-    def rewards(self, call: str, tasks: Sequence[Task]) -> list[float]:
-        """The rewards of a call's episodes, which are on disk; unknown where none is asked for."""
-        count = len(tasks) * self.spec.trainer.group_size
-        if not self.course.adapts:
+    def rewards(self, call: str, tasks: Sequence[Task], names: Sequence[str] = ()) -> list[float]:
+        """The rewards of a call's episodes, which are on disk; unknown where none is asked for.
+        `names`: of the groups that are played now."""
+        size = self.spec.trainer.group_size
+        count = len(tasks) * size
+        if not self.course.adapts and not (names and self.spec.trainer.algorithm.taught):
             return [math.nan] * count
         there, end = dict[int, Trajectory](), time.monotonic() + _LATE
         while len(there) < count:
@@ -125,7 +133,9 @@ class StepTrainer(PPOTrainerSync):
             if time.monotonic() > end:
                 raise RuntimeError(f"{self.arrivals.folder} has {len(there)} of {count} of {call}")
             time.sleep(_POLL)
-        return grpo.earned([there[n] for n in range(count)], self.spec, self.spec.trainer)
+        episodes = [there[n] for n in range(count)]
+        self.played |= zip(names, in_groups(episodes, size), strict=bool(names))
+        return grpo.earned(episodes, self.spec, self.spec.trainer)
 
     def end(self) -> None:
         """This iteration is the last one: it is saved, and shown if any is."""
@@ -164,8 +174,9 @@ class StepTrainer(PPOTrainerSync):
         """What the rows alone do not tell: the advantages that checklists give, or observations,
         and those of episodes of several rows, with the weights of their tokens."""
         batch, spec = super()._compute_advantage(batch, metrics), self.spec
-        several = self._several(batch)
-        if spec.assignment is None and not spec.trainer.algorithm.observations and not several:
+        several, taught = self._several(batch), spec.trainer.algorithm.taught
+        own = spec.assignment is not None or spec.trainer.algorithm.observations
+        if not (own or several or taught):
             return batch
         fields = ["uid", "response_mask", "rm_scores", "extra_fields", "rollout_is_weights"]
         data = tq.kv_batch_get(
@@ -180,6 +191,8 @@ class StepTrainer(PPOTrainerSync):
         rewards = data["rm_scores"].to_padded_tensor(padding=0).sum(-1)[first]
         made = of_episodes(spec, episodes, rewards, rows.joined(mask, every), uid)
         there = response_to_nested(rows.dealt(made, mask, every), nested)
+        if taught:
+            there = self._teach(batch, metrics)
         new = {"advantages": there, "returns": there}
         if several:
             usual = spec.groups * spec.trainer.group_size
@@ -190,6 +203,15 @@ class StepTrainer(PPOTrainerSync):
             new["rollout_is_weights"] = response_to_nested(weights, nested)
         fields_made = TensorDict(new, batch_size=len(batch))
         return tq.kv_batch_put(keys=batch.keys, partition_id=batch.partition_id, fields=fields_made)
+
+    def _teach(self, batch: Any, metrics: dict[str, Any]) -> Any:
+        """What the teacher says of the batch's tokens, in the place of their advantages."""
+        texts = {name: p["extra_info"][REFERENCE] for name, p in self.prompts.items()}
+        known = {name: json.loads(text) for name, text in texts.items()}
+        chat = Chat(self.tokenizer, self.spec.agent.model, self.spec.thinking)
+        told = lessons.lessons(self.played, self.spec, chat, known)
+        metrics[TAUGHT] = len({key.rpartition("_")[0] for key in told})
+        return lessons.read(batch, told, self.actor_rollout_wg)
 
     def _several(self, batch: Any) -> bool:
         """Whether an episode of the batch has several rows."""

@@ -47,7 +47,7 @@ from trace_bench.trainers.verl.hours import hours
 from trace_bench.trainers.verl.job import claim, described, lora, prepare, spec_of
 from trace_bench.trainers.verl.preflight import machines, preflight
 from trace_bench.trainers.verl.process import Process
-from trace_bench.trainers.verl.spec import MISMATCH, STEPS, JobSpec
+from trace_bench.trainers.verl.spec import MISMATCH, STEPS, TAUGHT, JobSpec
 
 if TYPE_CHECKING:
     from trace_bench.trainers.grpo import Advantages, Mismatch
@@ -286,6 +286,7 @@ class _VerlTraining:
             **{ours: verl.get(theirs) for ours, theirs in METRICS.items()},
             **of_sampler(where, mismatch_of(verl), self.settings.mismatch, self.lab),
             **without_hint(rewards, self.settings),
+            **({"taught": verl.get(TAUGHT)} if self.settings.algorithm.taught else {}),
             **{key: value for key, value in verl.items() if key.startswith("val-core/")},
         }
 
