@@ -28,7 +28,7 @@ from trace_bench.results.figures import single_budget
 from trace_bench.results.groups import groups_of
 from trace_bench.results.paper import paper_tables
 from trace_bench.results.places import Found, find
-from trace_bench.results.records import Record, own_settings, read_records
+from trace_bench.results.records import Record, as_line, own_settings, read_records
 from trace_bench.results.runs import read_run
 from trace_bench.results.table import style
 from trace_bench.results.two import Side, compare_two, sides_of
@@ -454,6 +454,24 @@ def test_a_search_shows_every_choice_best_first() -> None:
     assert rows[0][5] == "best" and rows[1][5].startswith("0.500 [")
 
 
+def test_a_search_for_each_value_of_a_setting(tmp_path: Path) -> None:
+    """Two algorithms, of which one has a setting of its own: the best of each for itself."""
+    made = []
+    for name, rate, success in (("dapo", 0.1, 1), ("dapo", 0.2, 0), ("rloo", 0.1, 0)):
+        run = tried("rl", rate, [success, 0])
+        more = {"trainer.algorithm.name": name, "trainer.epochs": len(name) + (name == "rloo")}
+        made.append(replace(run, settings={**run.settings, **more}, fingerprint=f"{name}{rate}"))
+    source = tmp_path / "runs.jsonl"
+    source.write_text("".join(map(as_line, made)))
+    command = ["search", str(source), "--out", str(tmp_path / "out")]
+    assert main([*command, "--coverage=0", "--across", "trainer.algorithm.name"]) == 0
+    rows = [line.split(" | ") for line in (tmp_path / "out/search.md").read_text().splitlines()]
+    assert [(row[0], row[2]) for row in rows if row[0].startswith("| rl")] == [
+        ("| rl, dapo", "learning_rate 0.1"), ("| rl, dapo", "learning_rate 0.2"),
+        ("| rl, rloo", "one choice only"),
+    ]  # fmt: skip
+
+
 def test_a_search_on_held_out_tasks_is_refused() -> None:
     with pytest.raises(UserError, match=r"on the split test.*evaluation\.split=dev"):
         details.check_search([record("grpo", [1, 0])])
@@ -468,8 +486,6 @@ def test_a_search_on_held_out_tasks_is_refused() -> None:
 
 def test_figures_and_tables_are_written_and_repeatable(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="figures need matplotlib, which is not installed")
-    from trace_bench.results.records import as_line
-
     source = tmp_path / "records.jsonl"
     source.write_text("".join(as_line(r) for r in grid()))
     written = []
@@ -486,8 +502,6 @@ def test_figures_and_tables_are_written_and_repeatable(tmp_path: Path) -> None:
 def test_a_short_training_has_tables_and_no_curve(tmp_path: Path) -> None:
     """One iteration makes no line. An adapter with one does not keep others from their curves."""
     pytest.importorskip("matplotlib", reason="figures need matplotlib, which is not installed")
-    from trace_bench.results.records import as_line
-
     short = replace(record("grpo", [1, 0, 1]), training=[[8, "x", 0.5, 0.1, 0.2]], drops={})
     more = [*short.training, [8, "y", None, None, None], [16, "y", 0.4, 0, 0], [24, "y", 0.6, 0, 0]]
     both = [short, replace(short, method="trace", training=more, fingerprint="t")]
@@ -503,8 +517,6 @@ def test_a_short_training_has_tables_and_no_curve(tmp_path: Path) -> None:
 def test_every_composition_is_drawn_between_one_adapter_and_the_oracle(tmp_path: Path) -> None:
     """Runs without a router have no place in it; runs of other routes are columns of their own."""
     pytest.importorskip("matplotlib", reason="figures need matplotlib, which is not installed")
-    from trace_bench.results.records import as_line
-
     scores = {"single_score": {"success": 0.4}, "oracle_score": {"success": 0.9}}
     figures = {**scores, "agreement": 0.5, "agreement_decisive": 0.5}
     routed = [

@@ -4,7 +4,8 @@
     tables PLACES... --out FOLDER         tables (Markdown, LaTeX, CSV) and figures (PNG, SVG), a
                                           folder for each group of runs that can stand together
                                           --prices FILE: also what they cost in money
-                                          --across SETTING: runs may differ in it, too (also of map)
+                                          --across SETTING: runs may differ in it, too (also of map
+                                          and search)
     map PLACES... --out FOLDER            over the number of training tasks (env.train_tasks)
     over PLACES... --setting S --out FOLDER   over the values of one setting that is a number
                                           (--setting S,T,...: T and others vary along with S)
@@ -68,7 +69,7 @@ from trace_bench.results.statistics import many
 
 ONLY = {
     "format": ("export",), "csv": ("compare",), "prices": ("tables", "regrade"), "port": ("view",),
-    "across": ("tables", "map", "over", "regrade"), "setting": ("over",),
+    "across": ("tables", "map", "over", "regrade", "search"), "setting": ("over",),
     "comparisons": ("plan",), "looks": ("plan",),
 }  # fmt: skip
 """Options that belong to some of the commands."""
@@ -109,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--format", help="of export (default: card)")
     parser.add_argument("--csv", type=Path, help="of compare: a file for the differences by task")
     parser.add_argument("--prices", type=Path, help="of tables: a YAML file of prices")
-    parser.add_argument("--across", help="of tables, map and over: SETTING,... that rows name")
+    parser.add_argument("--across", help="of tables, map, over, search: SETTING,... of rows")
     parser.add_argument("--setting", help="of over: the setting of the axis")
     parser.add_argument("--port", type=int, help="of view (default: 7575)")
     parser.add_argument("--comparisons", type=int, help="of plan: in one table (default: 1)")
@@ -215,11 +216,12 @@ def _make(given: argparse.Namespace) -> list[Path]:
         places.check_coverage(found.records, given.coverage)
     if command not in AS_RECORDED:
         found = replace(found, records=by_total(found.records))
-    if given.across is not None:
-        found = replace(found, records=tuple(with_own(found.records, given.across.split(","))))
+    across = [] if given.across is None else given.across.split(",")
+    if across:
+        found = replace(found, records=tuple(with_own(found.records, across)))
     if command not in ("collect", "search"):
         figures.check_installed()
-    own: dict[str, object] = {}
+    own: dict[str, object] = {"across": across} if command == "search" else {}
     if given.prices is not None:
         own["prices"] = read_prices(given.prices)
     if given.setting is not None:
