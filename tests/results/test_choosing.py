@@ -169,6 +169,25 @@ def test_settings_across_which_runs_stand_together_are_named() -> None:
         with_own([base, plain], ["order"])
 
 
+def test_what_goes_with_the_values_stands_in_the_same_table() -> None:
+    """Presets: an algorithm with settings of its own, and a trainer that has no algorithm. Where
+    one value has several choices, as in a search, these are tables of their own."""
+    keys = ["trainer.name", "trainer.algorithm.name"]
+    more = {"trainer.name": "local", "trainer.groups": 4, "trainer.epochs": 2}
+    local = replace(GRPO, settings={**GRPO.settings, **more})
+    dapo = other(local, trainer__algorithm__name="dapo", trainer__epochs=1, trainer__groups=8)
+    without = {k: v for k, v in GRPO.settings.items() if not k.startswith("trainer.")}
+    es = replace(GRPO, settings={**without, "trainer.name": "es", "trainer.sigma": 0.1})
+    (group,) = groups_of(with_own([local, dapo, es], keys))
+    assert [r.label for r in group.records] == [
+        "grpo, trainer.algorithm.name grpo", "grpo, trainer.algorithm.name dapo",
+        "grpo, trainer.name es",
+    ]  # fmt: skip
+    assert any("trainer.groups 8" in remark for remark in group.remarks)
+    again = other(dapo, trainer__epochs=2)
+    assert len(groups_of(with_own([local, dapo, again], keys))) > 1
+
+
 def test_a_map_has_a_row_for_each_of_a_methods_settings(tmp_path: Path) -> None:
     sized = [
         other(replace(variant(TRACE, mark, route=mark), seed=seed), f"{seed}{size}",

@@ -36,22 +36,47 @@ class Group:
 
 def with_own(records: Sequence[Record], keys: Sequence[str]) -> list[Record]:
     """The records with these settings among the method's own, so that runs which differ in them can
-    stand in one table and rows name them. Raises UserError for a setting that no run has."""
+    stand in one table and rows name them; and with what goes with their values in the same part,
+    as an algorithm's other settings do. Raises UserError for a setting that no run has."""
     known = {key for record in records for key in record.settings}
     for key in keys:
         if key not in known:
             raise unknown("setting", key, sorted(known), "--across")
+    owned = [{k: v for k in keys if (v := _value(r, k, records)) is not None} for r in records]
+    rows: dict[str, list[Record]] = {}
+    for record, own in zip(records, owned, strict=True):
+        rows.setdefault(f"{record.label} {own}", []).append(record)
+    parts = tuple(f"{key.partition('.')[0]}." for key in keys)
+    along = [
+        key for key in sorted(known - set(keys))
+        if key.startswith(parts) and _differ(key, records)
+        and not any(_differ(key, row) for row in rows.values())
+    ]  # fmt: skip
     return [
         replace(
             r,
-            settings={k: v for k, v in r.settings.items() if k not in keys},
+            settings={k: v for k, v in r.settings.items() if k not in (*keys, *along)},
             method_settings={
-                **r.method_settings,
-                **{k: r.settings.get(k, DEFAULTS.get(k)) for k in keys},
+                **r.method_settings, **own, **{k: r.settings[k] for k in along if k in r.settings},
             },
         )
-        for r in records
-    ]
+        for r, own in zip(records, owned, strict=True)
+    ]  # fmt: skip
+
+
+def _differ(key: str, records: Sequence[Record]) -> bool:
+    return len({str(r.settings.get(key, DEFAULTS.get(key))) for r in records}) > 1
+
+
+def _value(record: Record, key: str, records: Sequence[Record]) -> Any:
+    """The record's value of a setting; where it names none the default, or None if its part lacks
+    what all have that name it, other than settings of the same choice: it has no such choice."""
+    if key in record.settings:
+        return record.settings[key]
+    part, choice = f"{key.partition('.')[0]}.", f"{key.rpartition('.')[0]}."
+    all_have = set.intersection(*(set(r.settings) for r in records if key in r.settings))
+    needed = {k for k in all_have if k.startswith(part) and not k.startswith(choice)}
+    return DEFAULTS.get(key) if needed <= record.settings.keys() else None
 
 
 def groups_of(records: Sequence[Record], free: Sequence[str] = ()) -> list[Group]:
@@ -146,11 +171,21 @@ def _variants(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
             names[method, ordered[0]] = method
         for own, text in zip(ordered[plain:], shown[plain:], strict=True):
             short = _short(text, "settings", text)
+            if len(text) > _LONGEST:
+                others = [found[o][0] for o in ordered if o != own]
+                short = _alone(found[own][0], others, keys) or short
             names[method, own] = f"{method}, {short}"
             if short != text:
                 remarks.append(f"{names[method, own]}: {text}.")
     named = [r.named(names.get((r.label, _own(r)), r.label)) for r in members]
     return named, remarks
+
+
+def _alone(record: Record, others: Sequence[Record], keys: Sequence[str]) -> str:
+    """One setting that tells the record from all others and fits a row; "" if none does."""
+    own, rest = own_settings(record), [own_settings(r) for r in others]
+    found = [k for k in keys if k in own and all(str(r.get(k)) != str(own[k]) for r in rest)]
+    return next((text for k in found if len(text := _shown(record, [k])) <= _LONGEST), "")
 
 
 def _short(text: str, what: str, key: str) -> str:
