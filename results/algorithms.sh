@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# The same search for every algorithm of docs/algorithms.md, on development tasks: results/algorithms.sh FOLDER [JOBS]
+# The runs lie in FOLDER, ten seconds of a core each; whatever is finished there is not run again.
+# Records go to results/records/algorithms.jsonl, the table to results/algorithms/.
+# `python` must be one that has trace_bench: pip install -e .
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+cd "$place"
+
+for sweep in algorithms es; do
+    python -m trace_bench.sweep "$here/../sweeps/search_$sweep.yaml" --jobs "$jobs" --fork
+done
+python -m trace_bench.results collect runs --out "$here/records/algorithms.jsonl"
+table search algorithms algorithms.jsonl --across trainer.name,trainer.algorithm.name
