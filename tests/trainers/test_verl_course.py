@@ -49,11 +49,12 @@ def test_constant_groups_are_replaced_and_a_killed_verl_takes_the_same_course(
     folder = tmp_path / "adapters/dapo/verl"
     found, calls = jobs.metrics(tmp_path), followed(tmp_path, folder, tasks)
     assert jobs.once_each(tmp_path) == calls
-    assert any("/again" in call for call in calls) and sum(calls.values()) == 112
+    charged = sum(calls.values())
+    assert any("/again" in call for call in calls) and 108 <= charged <= 112
     assert len(found) < 7, "iterations are larger, so there are fewer"
     assert [a.name for a in agent.adapters] == [f"dapo@{len(found):04d}"]
     spent = [m["spent"] for m in found]
-    assert spent[-1] == 112 and spent == sorted(set(spent))
+    assert spent[-1] == charged and spent == sorted(set(spent))
     rates = [0.001 * (1 - done / 112) for done in (0, *spent[:-1])]
     assert [m["learning_rate"] for m in found] == pytest.approx(rates)
     said = {n: StepFiles(folder).of(n) for n in range(1, len(found) + 1)}
