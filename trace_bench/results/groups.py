@@ -38,7 +38,7 @@ def with_own(records: Sequence[Record], keys: Sequence[str]) -> list[Record]:
     """The records with these settings among the method's own, so that runs which differ in them can
     stand in one table and rows name them; and with what goes with their values in the same part,
     as an algorithm's other settings do. Raises UserError for a setting that no run has."""
-    known = {key for record in records for key in record.settings}
+    known = {*DEFAULTS, *(key for record in records for key in record.settings)}
     for key in keys:
         if key not in known:
             raise unknown("setting", key, sorted(known), "--across")
@@ -74,7 +74,8 @@ def _value(record: Record, key: str, records: Sequence[Record]) -> Any:
     if key in record.settings:
         return record.settings[key]
     part, choice = f"{key.partition('.')[0]}.", f"{key.rpartition('.')[0]}."
-    all_have = set.intersection(*(set(r.settings) for r in records if key in r.settings))
+    naming = [set(r.settings) for r in records if key in r.settings]
+    all_have = set.intersection(*naming) if naming else set[str]()
     needed = {k for k in all_have if k.startswith(part) and not k.startswith(choice)}
     return DEFAULTS.get(key) if needed <= record.settings.keys() else None
 
