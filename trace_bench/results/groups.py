@@ -183,9 +183,10 @@ def _variants(members: Sequence[Record]) -> tuple[list[Record], list[str]]:
 
 
 def _alone(record: Record, others: Sequence[Record], keys: Sequence[str]) -> str:
-    """One setting that tells the record from all others and fits a row; "" if none does."""
+    """One setting that tells the record from all others and fits a row, of several the first that
+    the record has; "" if none does."""
     own, rest = own_settings(record), [own_settings(r) for r in others]
-    found = [k for k in keys if k in own and all(str(r.get(k)) != str(own[k]) for r in rest)]
+    found = [k for k in own if k in keys and all(str(r.get(k)) != str(own[k]) for r in rest)]
     return next((text for k in found if len(text := _shown(record, [k])) <= _LONGEST), "")
 
 
