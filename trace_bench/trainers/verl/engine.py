@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from torch.distributed import distributed_c10d
-from verl.utils import tensordict_utils as tu
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
@@ -33,9 +32,8 @@ class VerlEngine(FSDPEngineWithLMHead):
         return norm
 
     def train_batch(self, data: Any, loss_function: Any) -> Any:
-        rate = tu.get_non_tensor_data(data=data, key=RATE, default=None)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = data[RATE]
         out = super().train_batch(data, loss_function)
         if self.is_mp_src_rank_with_outputs():
             out["metrics"][STEPS] = [self._stepped]  # a list, as verl joins those of all processes

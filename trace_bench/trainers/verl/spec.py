@@ -70,7 +70,7 @@ TRAIN, VALIDATION = "train", "validation"
 class JobSpec:
     """One training job. `settings`: the run's, as plain data. `suites`: the function that builds
     the run's suites from them in another process ("module:function"). `seed`: the run's seed, from
-    which episodes' seeds are derived; `job_seed`: the job's, from which the order of its tasks is.
+    which episodes' seeds are derived; `job_seed`: the job's, which puts its tasks in order.
     At most `iterations` have `groups` groups each: fewer, and larger ones, if constant groups are
     sampled again. Iteration i uses adapter version i; version 0 is the agent's own adapter, or the
     base model."""

@@ -1,8 +1,8 @@
 """`trainer=verl` in the run's process: writes a job's folder, starts verl, and records the episodes
 of its workers in the ledger as they arrive, iteration by iteration.
 
-Differences from trainer=local: rollouts too few for an iteration of full size at the end of the
-budget stay unspent, groups in which all rewards are equal count in a mean over trajectories, with
+Differences from trainer=local: rollouts that full iterations leave at the end of the budget stay
+unspent, groups in which all rewards are equal count in a mean over trajectories, with
 an advantage of zero, and there is no early stopping. Of an iteration that lost too many of its
 episodes the next start runs the lost ones again (collector.py).
 """
