@@ -169,6 +169,7 @@ LOG = {"version": 2, "eval": {}}
         ("a.jsonl", {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
          r"field messages\[0\]\.content\[0\]: .*; needed is a text"),
         ("a.jsonl", {"messages": [{"role": "assistant", "function_call": {}}]}, "`tool_calls`"),
+        ("a.jsonl", {"messages": [{"role": "assistant", "weight": 2}]}, "weight: 2; needed is 0"),
         ("a.jsonl", {"messages": [{"role": "assistant", "tool_calls": [{"id": "1"}]}]},
          r"field messages\[0\]\.tool_calls\[0\]\.function: None; needed is a dict"),
         ("a.json", {**ATIF, "agent": 1}, r"a\.json, field agent: 1; needed is a dict"),

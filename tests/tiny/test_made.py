@@ -208,6 +208,7 @@ def write(folder: Path, tasks: dict[str, str]) -> None:
         (Sums(), {"without": ["adds", "adds_twice"]}, "`without` leaves no task of split=demo"),
         (Sums(), {"size": 2}, r"`model.size` is 2; allowed: 0.3, 1, 4.3"),
         (Sums(), {"success": 7}, r"`model.success`"),
+        (Sums(), {"made": True, **QUICKER}, r"toy/tests makes no tasks .* Set `made` to false"),
         (Sums(), {"max_turns": 1, **QUICKER}, "no solution of 12 tasks .* within 1 turns"),
     ],
 )
@@ -217,7 +218,7 @@ def test_what_cannot_be_is_refused_in_one_line(
     with pytest.raises(UserError, match=why) as refused:
         make(suite, tmp_path / "agent", log=lambda line: None, **options)
     assert "\n" not in str(refused.value) and not (tmp_path / "agent").exists()
-    assert "max_turns" in options or not list(tmp_path.iterdir())
+    assert {"max_turns", "made"} & set(options) or not list(tmp_path.iterdir())
 
 
 def test_a_capability_is_left_out(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from trace_bench.core.checked import PLACE, build, number
+from trace_bench.core.checked import LATER, PLACE, build, number
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext, Suite
 from trace_bench.core.store import read_object
@@ -33,6 +33,9 @@ class MadeSettings:
     split: str | None = None
     """The split of the tasks that are demonstrated; null: demo, or without one every second task of
     `env.train_split`."""
+    made: bool = field(default=False, metadata=LATER)
+    """Every second demonstration is of a task that the suite makes, of all its capabilities and
+    other domains in turn."""
     size: float = 1.0
     """Millions of parameters: 0.3, 1 or 4.3."""
     success: float | None = field(default=0.35, metadata=number(0, 1))

@@ -1,12 +1,15 @@
 """Making a tiny agent for any world, and building and measuring that of the phone world.
 
     python -m trace_bench.tiny make env.factory=desk:Suite out=models/desk [size=0.3] [success=0.3]
+    python -m trace_bench.tiny demonstrate env=babyai count=400 varied=true out=shown/babyai.jsonl
     python -m trace_bench.tiny build [folder] [--size small|medium|large]
     python -m trace_bench.tiny measure [folder]
 
 `make` takes the settings of a run (`env`, `env.*`, `policy.max_turns`, ...) and its own: `out`,
 `split`, `size`, `success`, `minutes`, `without`, `rare`, `demonstrations`, `passes`, `seed`
-(docs/own_world.md); the same command goes on after an interruption. `build` makes the phone
+(docs/own_world.md); the same command goes on after an interruption. `demonstrate` writes what such
+an agent learns from to a file, to fine-tune another model on (docs/models.md): `out`, `count`,
+`split`, `varied`, `seed`. `build` makes the phone
 world's agent from scratch, `measure` prints its card with new figures. Without a folder it is the
 one from which the package loads its model, whose size is medium: a million parameters; small has
 0.3 and large 4.3 million (`model.path=FOLDER` runs them). Building medium takes about twenty
@@ -20,6 +23,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
+
+import yaml
 
 from trace_bench.core.checked import build as build_settings
 from trace_bench.core.command import command
@@ -83,14 +88,33 @@ def make(arguments: list[str]) -> None:
     print((folder / "README.md").read_text())
 
 
+def demonstrate(arguments: list[str]) -> None:
+    """Writes demonstrations of the world that the settings name."""
+    from trace_bench.settings.compose import compose, take
+    from trace_bench.tiny.making import world_of
+    from trace_bench.tiny.written import WrittenSettings, write
+
+    config_dir = take(arguments, "--config-dir")
+    given = {f.name: take(arguments, f.name) for f in fields(WrittenSettings)}
+    own = {name: yaml.safe_load(value) for name, value in given.items() if value is not None}
+    settings = build_settings(WrittenSettings, own, "")
+    chosen = compose(["method=base", *arguments], Path(config_dir) if config_dir else None)
+    with world_of(chosen) as world:
+        write(world, settings, lambda line: print(line, flush=True))
+
+
 @command("interrupted; the same command goes on")
 def main(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["make"] and not {"-h", "--help"} & set(arguments):
         make(list(arguments[1:]))
         return 0
+    if arguments[:1] == ["demonstrate"] and not {"-h", "--help"} & set(arguments):
+        demonstrate(list(arguments[1:]))
+        return 0
     parser = parser_of("tiny", __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("make")
+    commands.add_parser("demonstrate")
     building = commands.add_parser("build")
     building.add_argument("--size", choices=list(SIZES), default=SHIPPED)
     for each in (building, commands.add_parser("measure")):

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from trace_bench.core.checked import identifies, parameters
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import RunContext
 from trace_bench.core.run_files import DEMONSTRATED
@@ -41,10 +42,16 @@ from trace_bench.core.store import (
 from trace_bench.core.types import Task, to_json
 from trace_bench.play.suites import about_of, mark, name_of, tasks_of
 from trace_bench.settings.identity import of_part, parts_of
-from trace_bench.settings.schema import parse
+from trace_bench.settings.schema import Settings, parse
 from trace_bench.tiny import SIZES_BY_MILLIONS, Log, MadeSettings, World
 from trace_bench.tiny.measure import ModelBench, rate, rows
-from trace_bench.tiny.played import Demonstration, demonstrations, renamed, shown_tasks
+from trace_bench.tiny.played import (
+    Demonstration,
+    demonstrations,
+    renamed,
+    shown_tasks,
+    to_demonstrate,
+)
 from trace_bench.tiny.train import SIZES, STATE, Corpus, TinyRecipe, tokens_of, train
 
 LOOKED_AT = 128  # development tasks
@@ -58,13 +65,21 @@ def make_for(
     """The folder of the agent for the world of a run's settings, given as plain data. `look`: only
     if it is there."""
     chosen = parse(run)
-    env, policy, part = chosen.env, chosen.policy, parts_of(chosen)["env"]
-    suite = part.make(RunContext(dev_split=env.dev_split, max_turns=policy.max_turns))
-    splits = (env.train_split, env.dev_split, env.eval_split)
-    world = World(suite, *splits, policy.max_turns, policy.max_tokens)
-    known = {k: v for k, v in of_part(env, part).items() if k != "train_tasks"}  # a run's own
-    try:
+    known = of_part(chosen.env, parts_of(chosen)["env"])
+    known = {k: v for k, v in known.items() if k != "train_tasks"}  # a run's own
+    with world_of(chosen) as world:
         return make_in(world, known, settings, log, look=look)
+
+
+@contextmanager
+def world_of(chosen: Settings) -> Iterator[World]:
+    """The world of a run's settings, closed at the end."""
+    env, policy = chosen.env, chosen.policy
+    context = RunContext(dev_split=env.dev_split, max_turns=policy.max_turns)
+    suite = parts_of(chosen)["env"].make(context)
+    splits = (env.train_split, env.dev_split, env.eval_split)
+    try:
+        yield World(suite, *splits, policy.max_turns, policy.max_tokens)
     finally:
         suite.close()
 
@@ -81,7 +96,8 @@ def make_in(
     its name and facts). Raises UserError for a folder that holds something else."""
     suite = world.suite
     of = {"suite": name_of(suite), "about": about_of(suite)} if known is None else known
-    options = {k: v for k, v in to_json(settings).items() if k != "path"}
+    asked = parameters(MadeSettings)
+    options = {k: v for k, v in to_json(settings).items() if identifies(asked[k], v)}
     limits = {k: v for k, v in vars(world).items() if k != "suite"}
     wanted = to_json({"world": of, "settings": options, **limits})
     out = settings.path or _cached(f"{world.suite.name}-{fingerprint(wanted)}")
@@ -163,8 +179,9 @@ def _corpus(
     begun = last = time.monotonic()
     found: list[Demonstration] = []
     count = settings.demonstrations
+    shown_in_turn = to_demonstrate(world.suite, tasks, count, settings)
     playing = demonstrations(
-        world.suite, tasks, count, seed=settings.seed, max_turns=world.max_turns
+        world.suite, shown_in_turn, count, seed=settings.seed, max_turns=world.max_turns
     )
     names: dict[str, None] = {}
     for shown in playing:
@@ -293,6 +310,7 @@ def _card(world: World, settings: MadeSettings, split: str, training: Mapping[st
     if without:
         share = f", but for a share of {settings.rare:g}," if settings.rare else ""
         lacks = f"Tasks that need {without} are{share} not among them."
+    made = "Every second is of a task that the suite makes itself.\n" if settings.made else ""
     half = split == world.train and settings.split is None
     kept = f"every second task of {split}, " if half else ""
     ended = "all passes were done" if report["steps"] >= facts["steps"] else "`minutes` were over"
@@ -311,7 +329,7 @@ made from nothing in {report["seconds_in_all"] / 60:.1f} minutes by
 
 {facts["demonstrations"]:,} demonstrations of {facts["tasks"]:,} tasks ({kept}split {split}), all
 played in the world itself and successful; {facts["failed"]} others were not and are left out.
-{lacks} {facts["mistakes"]:,} of the agent's {facts["turns"]:,} turns are mistakes, which are
+{made}{lacks} {facts["mistakes"]:,} of the agent's {facts["turns"]:,} turns are mistakes, which are
 put right and not learned. A run leaves these tasks out of its training tasks (`{DEMONSTRATED}`);
 none is in {world.dev} or {world.test}.
 

@@ -13,13 +13,23 @@ else it learns the names that there are by heart, and not to copy those of new t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import cycle
 from random import Random
 
 from trace_bench.core.chat import make_call, read_call
 from trace_bench.core.errors import UserError, attempt, unknown
-from trace_bench.core.protocols import Env, HasReference, Solves, Suite, make_env
+from trace_bench.core.protocols import (
+    Env,
+    HasReference,
+    Solves,
+    Suite,
+    Synthesizes,
+    SynthesizesDomains,
+    make_env,
+)
 from trace_bench.core.store import canonical, stable_seed
 from trace_bench.core.types import JSON, Message, Step, Task, Tool
 from trace_bench.play.steps import close, make, step_one
@@ -90,6 +100,24 @@ def shown_tasks(world: World, settings: MadeSettings) -> tuple[str, list[Task]]:
     if not left:
         raise UserError(f"`without` leaves no task of split={split}. Change `without`.")
     return split, left
+
+
+def to_demonstrate(
+    suite: Suite, tasks: Sequence[Task], count: int, settings: MadeSettings
+) -> Sequence[Task]:
+    """The tasks of `count` demonstrations, to be taken in turn: a split's, and with `made` one that
+    the suite makes after each. Raises UserError if it makes none."""
+    if not settings.made:
+        return tasks
+    makers = list[Callable[[int], Task]]()
+    if isinstance(suite, Synthesizes):
+        makers += [partial(suite.synthetic, name) for name in suite.capabilities()]
+    if isinstance(suite, SynthesizesDomains):
+        makers += [partial(suite.synthetic_in, name) for name in suite.domains()]
+    if not makers:
+        raise UserError(f"{name_of(suite)} makes no tasks (Synthesizes). Set `made` to false.")
+    made = (makers[n % len(makers)](n // len(makers)) for n in range((count + 1) // 2))
+    return [task for pair in zip(cycle(tasks), made, strict=False) for task in pair]
 
 
 def demonstrations(
@@ -212,9 +240,9 @@ def renamed(shown: Demonstration, rng: Random, names: dict[str, None]) -> Demons
     """The demonstration with other names in place of some, the same wherever they stand: half of
     them are names of earlier demonstrations (`names`, to which its own are added), half invented. A
     name is a word in the arguments of a call that the agent has read before; one in a tool's
-    definition, such as a value to choose from, is none."""
+    definition, such as a value to choose from, is none, and neither is one of JSON's own."""
     known, others = [*names], dict[str, str]()
-    read, tools = set[str](), set(NAME.findall(str(shown.tools)))
+    read, tools = set[str](), {*NAME.findall(str(shown.tools)), "true", "false", "null"}
     for message in shown.messages:
         if message["role"] != "assistant":
             read.update(NAME.findall(str(message["content"])))

@@ -14,13 +14,14 @@ not the suite's. The tools in the prompt are as the suite defines them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from trace_bench.core.chat import read_call
+from trace_bench.core.checked import LATER
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.factory import load
 from trace_bench.core.protocols import (
@@ -63,6 +64,9 @@ class SftSettings(TuningSettings):
     trained on, in others the training tasks, played by their references."""
     demonstrations: int = field(default=1024, metadata={"low": 1})
     """How many of them are used, the first ones that fit."""
+    tools: Literal["suite", "own"] = field(default="suite", metadata=LATER)
+    """The tools of a conversation in `data`: the suite's, or its own, so that it may be of any
+    world (`python -m trace_bench.tiny demonstrate`). The Agent Data Protocol's are always own."""
 
 
 class Sft(Method):
@@ -114,7 +118,10 @@ class Sft(Method):
             return played(lab.suite, tasks, count, seed, self.context.max_turns)
         if self.settings.data is None:
             return general(self.context.general_demonstrations, count, seed)
-        return others(Path(self.settings.data), count, lambda: Fitting(lab.suite, tasks), lab.log)
+        own = self.settings.tools == "own"
+        return others(
+            Path(self.settings.data), count, lambda: Fitting(lab.suite, tasks), lab.log, own
+        )
 
 
 def demonstrations(
@@ -189,24 +196,31 @@ def played(
     return solved(suite, tasks, count, seed=seed, max_turns=max_turns)
 
 
-def _whole(messages: Sequence[Message], tools: Sequence[Tool]) -> Demonstration:
-    """A conversation of no task, with all of the agent's messages learned."""
-    turns = sum(message["role"] == "assistant" for message in messages)
-    return Demonstration("", tuple(messages), tuple(tools), (True,) * turns)
+def _whole(
+    messages: Sequence[Message], tools: Sequence[Tool], skipped: Collection[int] = ()
+) -> Demonstration:
+    """A conversation of no task; the agent's messages at `skipped` are not learned."""
+    learned = tuple(n not in skipped for n, m in enumerate(messages) if m["role"] == "assistant")
+    return Demonstration("", tuple(messages), tuple(tools), learned)
 
 
 def others(
-    place: Path, count: int, of: Callable[[], Fitting], log: Callable[[str], None]
+    place: Path,
+    count: int,
+    of: Callable[[], Fitting],
+    log: Callable[[str], None],
+    own: bool = False,
 ) -> Iterator[Demonstration]:
     """The first `count` conversations of a file or folder that can be demonstrations in the world
-    `of`, which is opened where one is needed. Raises UserError if none can."""
+    `of`, which is opened where one is needed; `own`: of any world, with the tools that they define.
+    Raises UserError if none can."""
     used = 0
     refused: Counter[str] = Counter()
     first: dict[str, str] = {}
     world: Fitting | None = None
     for found in read(place):
-        if found.general:
-            talk: Demonstration | str = _whole(found.messages, found.tools or ())
+        if found.general or own:
+            talk: Demonstration | str = _own(found)
         else:
             world = world or of()
             talk = world.fits(found)
@@ -223,6 +237,13 @@ def others(
         raise UserError(f"method.data={place} has no demonstration that fits: {told or 'empty'}.")
     if refused:
         log(f"sft: {used} conversations are used, {refused.total()} left out: {told}")
+
+
+def _own(found: Dialogue) -> Demonstration | str:
+    """The conversation with its own tools; or why it is left out."""
+    if why := found.unusable or _unfinished(found):
+        return why
+    return _whole(found.messages, found.tools or (), found.skipped)
 
 
 @dataclass(frozen=True)
@@ -243,7 +264,7 @@ class Fitting:
         if self.tools is None:
             if found.tools is None:
                 return "tools that the file does not define, and the suite only with its user"
-            return _whole(found.messages, found.tools)
+            return _whole(found.messages, found.tools, found.skipped)
         used = [call for m in found.messages for call in m.get("tool_calls", ())]
         for name in (*(offered or ()), *(call["function"]["name"] for call in used)):
             if name not in self.tools:
@@ -251,7 +272,8 @@ class Fitting:
         for call in used:
             if why := self._call(call):
                 return why
-        return _whole(found.messages, [self.tools[name] for name in offered or self.tools])
+        tools = [self.tools[name] for name in offered or self.tools]
+        return _whole(found.messages, tools, found.skipped)
 
     @cached_property
     def tools(self) -> Mapping[str, Tool] | None:

@@ -19,7 +19,8 @@ class Dialogue:
     """A conversation of a file. `where`: file, and line or sample. `tools`: as the file defines
     them; `offered`: their names, where it has only those; None: the file says nothing of either.
     `task`: of which it is an episode; `success`: how that was scored. `unusable`: why it cannot be
-    imitated. `general`: its tools need not be the suite's."""
+    imitated. `general`: its tools need not be the suite's. `skipped`: the places of the agent's
+    messages that are not learned."""
 
     where: str
     messages: tuple[Message, ...]
@@ -29,6 +30,7 @@ class Dialogue:
     success: bool | None = None
     unusable: str | None = None
     general: bool = False
+    skipped: frozenset[int] = frozenset()
 
 
 def wrong(where: str, field: str, value: object, needed: str) -> UserError:

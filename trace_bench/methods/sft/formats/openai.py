@@ -1,5 +1,6 @@
 """Conversations in OpenAI's chat format, one JSON object a line: `messages`, and `tools` if the
-line says which were offered. The older `function_call` is refused."""
+line says which were offered. An assistant's message with `weight` 0 is not learned, as in OpenAI's
+fine-tuning. The older `function_call` is refused."""
 
 from __future__ import annotations
 
@@ -20,11 +21,18 @@ def read(data: Mapping[str, Any], where: str) -> Dialogue:
     """A line. Raises UserError naming the field that is wrong."""
     need(data, "messages", list, where, "")
     names: dict[str, str] = {}
-    messages = [
-        _message(message, names, where, f"messages[{n}]")
-        for n, message in enumerate(objects(data, "messages", where, ""))
-    ]
-    return Dialogue(where, tuple(messages), tools=tuple(objects(data, "tools", where, "")) or None)
+    given = objects(data, "messages", where, "")
+    messages = [_message(m, names, where, f"messages[{n}]") for n, m in enumerate(given)]
+    tools = tuple(objects(data, "tools", where, "")) or None
+    skipped = frozenset(n for n, m in enumerate(given) if not _weight(m, where, f"messages[{n}]"))
+    return Dialogue(where, tuple(messages), tools=tools, skipped=skipped)
+
+
+def _weight(message: Mapping[str, Any], where: str, field: str) -> int:
+    weight = message.get("weight", 1)
+    if weight not in (0, 1):
+        raise wrong(where, f"{field}.weight", weight, "0 or 1")
+    return int(weight)
 
 
 def _message(message: Mapping[str, Any], names: dict[str, str], where: str, field: str) -> Message:

@@ -1,0 +1,105 @@
+"""Demonstrations as a file: what a line holds, names in many styles, tasks that the suite makes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import closing
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from trace_bench.core.chat import read_call
+from trace_bench.core.protocols import make_env, perform
+from trace_bench.envs.toolsandbox.scenarios.suite import EmbeddedSuite
+from trace_bench.methods.sft.method import others
+from trace_bench.tiny.__main__ import main
+from trace_bench.tiny.played import demonstrations
+from trace_bench.tiny.written import varied
+
+DESK = Path(__file__).parents[2] / "examples" / "desk.py"
+DESK_WORLD = ["demonstrate", "env.factory=desk:Suite"]
+WORLD = [*DESK_WORLD, "count=24"]
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copy(DESK, tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+
+def talks(path: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in Path(path).read_text().splitlines()]
+
+
+def calls_of(talk: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    return [read_call(call) for m in talk["messages"] for call in m.get("tool_calls") or ()]
+
+
+def test_a_line_is_read_with_its_own_tools_and_without_the_mistakes() -> None:
+    assert main([*WORLD, "out=shown/desk.jsonl"]) == 0
+    written = talks("shown/desk.jsonl")
+    read = list(others(Path("shown"), 99, lambda: pytest.fail("no suite is asked"), print, True))
+    assert len(read) == len(written) == 24
+    for shown, talk in zip(read, written, strict=True):
+        agent = [m for m in talk["messages"] if m["role"] == "assistant"]
+        assert shown.learned == tuple(m["weight"] == 1 for m in agent)
+        assert [dict(tool) for tool in shown.tools] == talk["tools"]
+    assert not all(own for shown in read for own in shown.learned)
+    before = Path("shown/desk.jsonl").read_bytes()
+    assert main([*WORLD, "out=shown/desk.jsonl"]) == 0
+    assert Path("shown/desk.jsonl").read_bytes() == before
+
+
+def test_varied_names_are_those_of_the_tools_at_hand_and_mean_the_same() -> None:
+    assert main([*WORLD, "out=plain.jsonl"]) == 0
+    assert main([*WORLD, "out=other.jsonl", "varied=true"]) == 0
+    plain, other = talks("plain.jsonl"), talks("other.jsonl")
+    known = {tool["function"]["name"] for talk in plain for tool in talk["tools"]}
+    names = {tool["function"]["name"] for talk in other for tool in talk["tools"]}
+    assert len(names - known) >= 5
+    for one, two in zip(plain, other, strict=True):
+        tools = {tool["function"]["name"]: tool["function"] for tool in two["tools"]}
+        assert len(tools) == len(two["tools"])
+        for (_, before), (name, after) in zip(calls_of(one), calls_of(two), strict=True):
+            assert list(before.values()) == list(after.values())
+            assert set(after) <= set(tools[name]["parameters"]["properties"])
+            assert set(tools[name]["parameters"]["required"]) <= set(after)
+
+
+def test_two_tools_never_get_one_name() -> None:
+    suite = EmbeddedSuite()
+    shown = list(demonstrations(suite, suite.tasks("train")[:8], 8, seed=0, max_turns=20))
+    for seed in range(40):
+        for talk in shown:
+            names = [tool["function"]["name"] for tool in varied(talk, Random(seed)).tools]
+            assert len(set(names)) == len(names)
+
+
+def test_every_second_task_is_the_suites_own() -> None:
+    arguments = ["demonstrate", "env=toolsandbox", "count=30", "made=true", "out=made.jsonl"]
+    assert main(arguments) == 0
+    tools = [sorted(t["function"]["name"] for t in talk["tools"]) for talk in talks("made.jsonl")]
+    phone = set[str]()
+    with closing(make_env(suite := EmbeddedSuite())) as env:
+        for task in suite.tasks("train"):
+            phone |= {tool["function"]["name"] for tool in perform(env, task, ())[0].tools}
+    elsewhere = [n for n, names in enumerate(tools) if not phone & set(names)]
+    assert elsewhere and all(n % 2 for n in elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["out=x.jsonl", "split=dev"], "no demonstration may be of a held-out task"),
+        (["out=x.jsonl", "count=0"], "count=0 is not allowed"),
+        ([], "`out` is missing"),
+        (["out=x.jsonl", "made=perhaps"], "`made`"),
+    ],
+)
+def test_what_cannot_be_is_refused(more: list[str], said: str, capsys: Any) -> None:
+    assert main([*DESK_WORLD, *more]) == 2
+    assert said in capsys.readouterr().err
+    assert not Path("x.jsonl").exists()

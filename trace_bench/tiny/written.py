@@ -1,0 +1,159 @@
+"""Demonstrations as a file, to fine-tune any model on: those of several worlds, one file each.
+
+    python -m trace_bench.tiny demonstrate env=babyai count=400 varied=true out=shown/babyai.jsonl
+
+A line is a conversation in OpenAI's format for fine-tuning: `messages`, of which an assistant's
+with `weight` 0 is not learned (a mistake), and `tools`; `method=sft method.tools=own` reads them.
+With `varied=true` every conversation names its tools in another style and offers them in another
+order, so that an agent learns to read the tools at hand and not one world's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from trace_bench.core.checked import number
+from trace_bench.core.store import stable_seed, write_text
+from trace_bench.core.types import Message, Tool
+from trace_bench.tiny import Log, MadeSettings, World
+from trace_bench.tiny.played import (
+    Demonstration,
+    demonstrations,
+    renamed,
+    shown_tasks,
+    to_demonstrate,
+)
+
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+ALIKE = (
+    ("get", "fetch", "read", "retrieve"), ("search", "find", "lookup", "query"),
+    ("set", "change", "update", "configure"), ("add", "create", "new", "insert"),
+    ("remove", "delete", "erase", "drop"), ("send", "post", "submit", "deliver"),
+    ("list", "show", "display", "enumerate"), ("go", "move", "walk", "head"),
+    ("take", "grab", "collect", "acquire"), ("open", "unclose"), ("put", "place", "lay"),
+)  # fmt: skip
+STYLES: Sequence[Callable[[Sequence[str]], str]] = (
+    "_".join,
+    "-".join,
+    lambda words: words[0] + "".join(word.capitalize() for word in words[1:]),
+    lambda words: "".join(word.capitalize() for word in words),
+)
+VARIED = 0.75  # share of conversations whose names change; of verbs, that become others
+OFFERED = 0.7  # of the tools that a conversation does not use
+
+
+@dataclass(frozen=True)
+class WrittenSettings:
+    """What `demonstrate` takes beside the settings of a run."""
+
+    out: Path
+    """The file."""
+    count: int = field(default=400, metadata=number(1))
+    """Demonstrations."""
+    varied: bool = False
+    """Names tools and arguments in many styles, and offers the tools in another order."""
+    split: str | None = None
+    """The split of the tasks; null: demo, or without one every second task of `env.train_split`."""
+    made: bool = False
+    """Every second demonstration is of a task that the suite makes, of all its capabilities and
+    other domains in turn."""
+    seed: int = 0
+    """Of the demonstrations."""
+
+
+def write(world: World, settings: WrittenSettings, log: Log) -> None:
+    """Writes the file, replacing one that is there. Raises UserError for a suite without solutions
+    and for held-out tasks."""
+    given = MadeSettings(split=settings.split, made=settings.made, seed=settings.seed)
+    tasks = to_demonstrate(world.suite, shown_tasks(world, given)[1], settings.count, given)
+    names: dict[str, None] = {}
+    lines: list[str] = []
+    playing = demonstrations(
+        world.suite, tasks, settings.count, seed=settings.seed, max_turns=world.max_turns
+    )
+    for shown in playing:
+        rng = Random(stable_seed("written", settings.seed, len(lines)))
+        shown = renamed(shown, rng, names)
+        lines.append(line(varied(shown, rng) if settings.varied else shown) + "\n")
+    write_text(settings.out, "".join(lines))
+    log(
+        f"{len(lines)} demonstrations in {settings.out}; "
+        f"{settings.count - len(lines)} episodes did not end in success and are left out"
+    )
+
+
+def line(shown: Demonstration) -> str:
+    """A demonstration in OpenAI's format for fine-tuning."""
+    learned = iter(shown.learned)
+    messages = [
+        {**m, "weight": int(next(learned))} if m["role"] == "assistant" else m
+        for m in shown.messages
+    ]
+    return json.dumps({"messages": messages, "tools": shown.tools}, ensure_ascii=False)
+
+
+def varied(shown: Demonstration, rng: Random) -> Demonstration:
+    """The demonstration with tools of other names and order, without some that it does not use."""
+    used = {call["function"]["name"] for m in shown.messages for call in m.get("tool_calls") or ()}
+    tools = [t for t in shown.tools if t["function"]["name"] in used or rng.random() < OFFERED]
+    rng.shuffle(tools)
+    if rng.random() >= VARIED:
+        return replace(shown, tools=tuple(tools))
+    style = rng.choice(STYLES)
+    verbs = {verb: rng.choice(group) for group in ALIKE for verb in group}
+    names = _names((tool["function"]["name"] for tool in tools), style, verbs, rng)
+    keys = _names((key for tool in tools for key in _properties(tool)), rng.choice(STYLES), {}, rng)
+    return replace(
+        shown,
+        tools=tuple(_tool(tool, names, keys) for tool in tools),
+        messages=tuple(_message(message, names, keys) for message in shown.messages),
+    )
+
+
+def _names(olds: Any, style: Callable[[Sequence[str]], str], verbs: Mapping[str, str],
+           rng: Random) -> dict[str, str]:  # fmt: skip
+    """New names, each of one old name only."""
+    new: dict[str, str] = {}
+    for old in dict.fromkeys(olds):
+        words = [word.lower() for word in WORD.findall(old)] or [old]
+        name = style([verbs.get(w, w) if rng.random() < VARIED else w for w in words])
+        new[old] = next(n for n in (name, old, f"{old}_2") if n not in new.values())
+    return new
+
+
+def _properties(tool: Tool) -> Mapping[str, Any]:
+    return (tool["function"].get("parameters") or {}).get("properties") or {}
+
+
+def _tool(tool: Tool, names: Mapping[str, str], keys: Mapping[str, str]) -> Tool:
+    function = dict(tool["function"])
+    function["name"] = names[function["name"]]
+    if properties := _properties(tool):
+        parameters = dict(function["parameters"])
+        parameters["properties"] = {keys[key]: value for key, value in properties.items()}
+        parameters["required"] = [keys[key] for key in parameters.get("required") or ()]
+        function["parameters"] = parameters
+    return {**tool, "function": function}
+
+
+def _message(message: Message, names: Mapping[str, str], keys: Mapping[str, str]) -> Message:
+    out = dict(message)
+    if "name" in out:
+        out["name"] = names.get(out["name"], out["name"])
+    if calls := message.get("tool_calls"):
+        out["tool_calls"] = [_call(call, names, keys) for call in calls]
+    return out  # type: ignore[return-value]
+
+
+def _call(call: Mapping[str, Any], names: Mapping[str, str], keys: Mapping[str, str]) -> Any:
+    function = call["function"]
+    given = json.loads(function["arguments"])
+    arguments = json.dumps({keys.get(k, k): v for k, v in given.items()}, ensure_ascii=False)
+    new = {"name": names[function["name"]], "arguments": arguments}
+    return {**call, "function": new}
