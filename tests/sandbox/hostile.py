@@ -14,7 +14,7 @@ from trace_bench.sandbox.choose import untrusted_suite
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.suite import SandboxedSuite
 
-DEADLINES = {"docker": 3.0}  # the others start and end faster
+DEADLINES = {"docker": 3.0, "podman": 3.0}  # the others start and end faster
 ACTION: Message = {"role": "assistant", "content": "go"}
 
 _TEMPLATE = '''

@@ -18,9 +18,10 @@ from trace_bench.sandbox.owners import LABEL
 
 KINDS = [
     pytest.param("docker", marks=pytest.mark.docker),
+    pytest.param("podman", marks=pytest.mark.podman),
     pytest.param("bubblewrap", marks=pytest.mark.rootless),
 ]
-FILTERED = {"docker"}  # which have a filter of system calls
+FILTERED = {"docker", "podman"}  # which have a filter of system calls
 
 
 @pytest.fixture(params=KINDS)

@@ -17,7 +17,9 @@ import psutil
 import pytest
 
 from trace_bench.sandbox.docker import connect
+from trace_bench.sandbox.engine import Sandbox
 from trace_bench.sandbox.owners import FOLDER
+from trace_bench.sandbox.podman import Podman
 
 PATIENCE = 60.0  # seconds until a worker must be gone; a machine may be busy
 
@@ -204,3 +206,39 @@ def test_a_run_with_the_same_settings_elsewhere_keeps_its_containers(
     dead = {"label": f"{FOLDER}={tmp_path / 'dead'}"}
     assert client.containers.list(all=True, filters=dead) == []
     assert running_in(client, tmp_path / "alive") == kept and other.poll() is None
+
+
+def by_podman(place: Path) -> list[str]:
+    """The ids of this harness's containers, running or not."""
+    shown = ["podman", "ps", "--all", "--quiet", f"--filter=label={FOLDER}={place}"]
+    return subprocess.run(shown, capture_output=True, text=True, check=True).stdout.split()
+
+
+def loops_in_podman(place: Path) -> list[str]:
+    """Those in which the endless loop has begun."""
+    seen = ("test", "-e", "/tmp/loops")
+    return [
+        c for c in by_podman(place)
+        if subprocess.run(["podman", "exec", c, *seen], capture_output=True).returncode == 0
+    ]  # fmt: skip
+
+
+@pytest.mark.podman
+def test_a_killed_hosts_container_goes_and_a_running_ones_stays(tmp_path: Path) -> None:
+    places = [tmp_path / "dead", tmp_path / "alive"]
+    dead, alive = (start("podman", place) for place in places)
+    try:
+        for place in places:
+            wait("the container loops", partial(loops_in_podman, place))
+        dead.kill()
+        dead.wait()
+        wait("the worker has ended", lambda: not loops_in_podman(places[0]))
+        Podman.clean(Sandbox("podman"))
+        assert by_podman(places[0]) == []
+        assert loops_in_podman(places[1]) and alive.poll() is None
+    finally:
+        for host, place in zip((dead, alive), places, strict=True):
+            host.kill()
+            host.wait()
+            for left in by_podman(place):
+                subprocess.run(["podman", "rm", "--force", "--time=0", left], check=False)

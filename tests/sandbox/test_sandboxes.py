@@ -19,7 +19,14 @@ from sandboxes import ROOTS, chosen, in_process, in_sandbox
 
 from trace_bench.__main__ import main
 from trace_bench.core.errors import EpisodeError, SourceError, UserError
-from trace_bench.core.protocols import ActsTogether, Source, Suite, abilities
+from trace_bench.core.protocols import (
+    ActsTogether,
+    Source,
+    Suite,
+    abilities,
+    make_env,
+    perform,
+)
 from trace_bench.core.protocols.declared import members
 from trace_bench.core.types import AgentSpec, Message, Step, Task, to_json
 from trace_bench.envs.check import check
@@ -35,6 +42,7 @@ PHONE = chosen("toolsandbox", "embedded")
 KINDS = [
     "process",
     pytest.param("docker", marks=pytest.mark.docker),
+    pytest.param("podman", marks=pytest.mark.podman),
     pytest.param("bubblewrap", marks=pytest.mark.rootless),
 ]
 
@@ -384,6 +392,72 @@ def test_a_machine_that_forbids_namespaces_is_named(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UserError, match=r"failed: .*\. Change `sandbox` if this machine"):
         in_sandbox(PHONE, Sandbox("bubblewrap", roots=str(tmp_path)))
+
+
+STAND_IN = """#!/bin/sh
+# Apptainer as far as its command line goes: checks the words, then runs the command without walls.
+[ "$1" = exec ] || { echo "unknown command $1" >&2; exit 1; }
+shift
+env > "$0.variables"
+while case $1 in --*) true;; *) false;; esac; do
+    case $1 in
+    --userns|--containall|--cleanenv|--no-eval|--no-privs|--net|--no-home) ;;
+    --network=none|--hostname=*|--pwd=/tmp|--no-mount=hostfs,bind-paths,cwd) ;;
+    --env=*=*) [ "$1" = --env=PYTHONPATH=/opt/project:/opt/site ] || export "${1#--env=}" ;;
+    *) echo "unknown option $1" >&2; exit 1 ;;
+    esac
+    shift
+done
+[ -d "$1/opt/project" ] || { echo "no image $1" >&2; exit 1; }
+shift
+export PYTHONPATH=PROJECT
+[ "$1" != python3 ] || { shift; exec PYTHON "$@"; }
+exec "$@"
+"""
+
+
+def test_apptainers_command_line_by_a_stand_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No real Apptainer has run it: the stand-in knows the options and has no walls."""
+    (tmp_path / "trace-bench/base/latest/opt/project/trace_bench").mkdir(parents=True)
+    program = tmp_path / "apptainer"
+    project = str(Path(__file__).parents[2])
+    program.write_text(
+        STAND_IN.replace("PROJECT", project).replace(" PYTHON ", f" {sys.executable} ")
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{Path(sys.executable).parent}:/usr/bin:/bin")
+    monkeypatch.setenv("APPTAINER_BIND", "/etc")
+    said: list[str] = []
+    sandbox = Sandbox("apptainer", roots=str(tmp_path))
+    suite = in_sandbox(PHONE, sandbox, log=said.append)
+    task = suite.tasks("train")[0]
+    with contextlib.closing(make_env(suite)) as env:
+        score = perform(env, task, suite.reference(task))[-1].score
+        assert score is not None and score.success
+    suite.close()
+    assert "tested with a stand-in only" in said[0]
+    assert "APPTAINER_BIND" not in program.with_suffix(".variables").read_text()
+    with pytest.raises(UserError, match="Set `sandbox` to docker, podman or bubblewrap, or"):
+        untrusted_suite("", sandbox, print)
+    program.write_text("#!/bin/sh\necho FATAL: no user namespaces >&2; exit 255\n")
+    with pytest.raises(UserError, match=r"failed: exit code 255: FATAL: no user namespaces"):
+        in_sandbox(PHONE, sandbox)
+
+
+def test_an_image_that_podman_lacks_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "podman"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UserError, match="needs the program `podman` in PATH"):
+        sandboxed("podman")
+    info = '{"host": {"security": {"rootless": true}, "cgroupControllers": ["pids"]}}'
+    program.write_text(f"#!/bin/sh\n[ $1 = info ] && echo '{info}' && exit\nexit 1\n")
+    program.chmod(0o755)
+    with pytest.raises(UserError, match=r"the image trace-bench/base:latest\. .* podman load"):
+        sandboxed("podman")
 
 
 @pytest.mark.rootless

@@ -10,10 +10,12 @@ from typing import Any
 
 from trace_bench.core.errors import EngineError, SourceError, UserError
 from trace_bench.core.protocols import Ask, RunContext, Source, Suite
+from trace_bench.sandbox.apptainer import Apptainer
 from trace_bench.sandbox.bubblewrap import Bubblewrap
 from trace_bench.sandbox.docker import Docker
 from trace_bench.sandbox.engine import Engine, Log, Sandbox
 from trace_bench.sandbox.local import Auto, Inline, Processes
+from trace_bench.sandbox.podman import Podman
 from trace_bench.sandbox.pool import Pool
 from trace_bench.sandbox.suite import remote, sandboxed
 from trace_bench.settings.registry import Part
@@ -24,7 +26,9 @@ ENGINES: Mapping[str, type[Engine]] = {
     "auto": Auto,
     "process": Processes,
     "docker": Docker,
+    "podman": Podman,
     "bubblewrap": Bubblewrap,
+    "apptainer": Apptainer,
 }
 
 

@@ -188,12 +188,12 @@ class SandboxSettings:
     `inline`: this process, without isolation; suitable for the project's own environments, not for
     code from elsewhere. `process`: child processes with this user's rights, which are no security
     boundary. `docker`: containers without network and privileges; `python -m
-    trace_bench.sandbox.build` makes the images. `bubblewrap`: the same on
+    trace_bench.sandbox.build` makes the images. `podman`, `bubblewrap`, `apptainer`: the same on
     machines without a Docker engine; what each cannot limit there is logged. `auto`: Docker if an
     engine answers, else this process; the choice is logged."""
 
-    name: Literal["inline", "auto", "process", "docker", "bubblewrap"]
-    """inline, auto, process, docker or bubblewrap."""
+    name: Literal["inline", "auto", "process", "docker", "podman", "bubblewrap", "apptainer"]
+    """inline, auto, process, docker, podman, bubblewrap or apptainer."""
     workers: int = field(default=1, metadata=number(1, 1024))
     """Containers or child processes for this run, each with many episodes."""
     deadline: float = field(default=30.0, metadata=number(0.1))
