@@ -6,10 +6,36 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module, metadata
 from pathlib import Path
+from typing import Any
 
 from trace_bench.core.errors import EpisodeError, UserError, unknown
 from trace_bench.core.protocols import Env, Suite, Synthesizes
-from trace_bench.core.types import Boundary, Message, Score, Step, Task
+from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task
+
+
+class LiveEnv(Env):
+    """An environment whose `reset` sets `_live`, and whose episode is over after `end`."""
+
+    _live = False
+
+    @abstractmethod
+    def act(self, action: Message, calls: list[Any], text: str) -> Step:
+        """What comes of the agent's message, with its calls and its text."""
+
+    def step(self, action: Message) -> Step:
+        if not self._live:
+            raise EpisodeError(Boundary.ENVIRONMENT, "step without a running episode; reset first")
+        calls, text = action.get("tool_calls") or (), action.get("content")
+        listed = list(calls) if isinstance(calls, list | tuple) else [calls]
+        return self.act(action, listed, text if isinstance(text, str) else "")
+
+    def end(self, stop: StopReason, messages: tuple[Message, ...] = ()) -> Step:
+        """The last step."""
+        self._live = False
+        return Step(messages, done=True, score=self.score(), stop=stop)
+
+    def close(self) -> None:
+        self._live = False
 
 
 class EitherEnv(Env):

@@ -14,9 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trace_bench.core.chat import answer_call, read_call
-from trace_bench.core.errors import EpisodeError
-from trace_bench.core.protocols import Env
-from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task, Tool
+from trace_bench.core.types import Message, Milestone, Score, Step, StopReason, Task, Tool
+from trace_bench.envs import LiveEnv
 from trace_bench.envs.domains.tasks import Row, apply, tables
 
 ACT, TELL = 0.6, 0.4  # shares of the reward
@@ -24,11 +23,8 @@ _MESSAGES = 30  # of the agent
 _CALLS = 16  # of one message
 
 
-class DomainEnv(Env):
+class DomainEnv(LiveEnv):
     """One schematic task."""
-
-    def __init__(self) -> None:
-        self._live = False
 
     def reset(self, task: Task) -> Step:
         data = task.data
@@ -42,18 +38,15 @@ class DomainEnv(Env):
         opening = {"role": "system", "content": data["system"]}
         return Step((opening, self._user()), tuple(self._tools.values()))
 
-    def step(self, action: Message) -> Step:
-        if not self._live:
-            raise EpisodeError(Boundary.ENVIRONMENT, "step without a running episode; reset first")
+    def act(self, action: Message, calls: list[Any], text: str) -> Step:
         self._sent += 1
-        if calls := action.get("tool_calls"):
-            calls = list(calls)[:_CALLS] if isinstance(calls, list | tuple) else [calls]
-            answers = tuple(answer_call(call, self._run(call)) for call in calls)
-            return self._end(answers) if self._sent >= _MESSAGES else Step(answers)
-        text = action.get("content")
-        self._said[-1].append(text if isinstance(text, str) else "")
+        if calls:
+            answers = tuple(answer_call(call, self._run(call)) for call in calls[:_CALLS])
+            too_long = self._sent >= _MESSAGES
+            return self.end(StopReason.TURN_LIMIT, answers) if too_long else Step(answers)
+        self._said[-1].append(text)
         if len(self._said) == len(self._data["user"]):
-            return self._end((), StopReason.DONE)
+            return self.end(StopReason.DONE)
         self._said.append([])
         return Step((self._user(),))
 
@@ -67,15 +60,8 @@ class DomainEnv(Env):
             return Score(_mean(met), success, milestones=met)
         return Score(ACT * _mean(acts) + TELL * _mean(tells), success, milestones=met)
 
-    def close(self) -> None:
-        self._live = False
-
     def _user(self) -> Message:
         return {"role": "user", "content": self._data["user"][len(self._said) - 1]}
-
-    def _end(self, messages: tuple[Message, ...], stop: StopReason = StopReason.TURN_LIMIT) -> Step:
-        self._live = False
-        return Step(messages, done=True, score=self.score(), stop=stop)
 
     def _run(self, call: Any) -> str:
         try:

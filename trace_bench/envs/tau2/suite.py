@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, Literal
@@ -129,12 +129,12 @@ class Tau2Suite(HasReference, HasChecklist):
         for n, action in enumerate(criteria.get("actions") or ()):
             side = action.get("requestor", "assistant")
             if side == "assistant" or self._solo:
-                out.append(_call(f"gold_{n}", action["name"], action["arguments"]))
+                out.append(call_message(action["name"], action["arguments"], f"gold_{n}"))
             elif before != "user":
                 out.append(text_message("Please do what is needed on your side."))
             before = side
         if self._solo:
-            return [*out, _call("gold_done", "done", {})]
+            return [*out, call_message("done", {}, "gold_done")]
         told = " ".join(criteria.get("communicate_info") or ())
         return [*out, text_message(f"That is done. {told}".strip())]
 
@@ -156,7 +156,3 @@ class Tau2Suite(HasReference, HasChecklist):
     def _task(self, split: str, number: int, name: str) -> Task:
         data = {"record": self._data.records[name]}
         return Task(f"tau2/{self.variant}/{split}/{number:04d}", "tau2", split, number, data)
-
-
-def _call(call_id: str, name: str, arguments: Mapping[str, Any]) -> Message:
-    return call_message(name, arguments, call_id)
