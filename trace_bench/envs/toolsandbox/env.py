@@ -104,19 +104,13 @@ class ToolSandboxEnv(LiveEnv):
         if task.env != "toolsandbox":
             raise ValueError(f"it is a task of {task.env!r}, not of 'toolsandbox'")
         self.world = Phone(data["start"], data["now"], task.seed)
-        self._tools, self._names = offer(
-            data["tools"],
-            data.get("augmentation", "none"),
-            task.seed,
-            data.get("withheld", ()),
-        )
+        augmentation, withheld = data.get("augmentation", "none"), data.get("withheld", ())
+        self._tools, self._names = offer(data["tools"], augmentation, task.seed, withheld)
         self._user = ScriptedUser(data["user"])
         self._system: str = data["system"]
         self._limit: int = data.get("max_messages", _MAX_MESSAGES)
-        self._milestones = goal_of(
-            task.id, data["milestones"], data.get("edges"), data.get("weights")
-        )
-        self._minefields = goal_of(task.id, data.get("minefields", ()), data.get("minefield_edges"))
+        self._milestones = goal_of(data["milestones"], data.get("edges"), data.get("weights"))
+        self._minefields = goal_of(data.get("minefields", ()), data.get("minefield_edges"))
         self.log = []
         self._note(SYSTEM, AGENT, self._system)
         self._note(USER, AGENT, self._user.opening)
