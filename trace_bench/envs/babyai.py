@@ -15,7 +15,6 @@ import io
 import random
 import re
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from trace_bench.core.chat import answer_call, make_call, make_tool, read_call
@@ -33,12 +32,10 @@ FIRST = {"demo": 0, "train": 1_000_000, "dev": 2_000_000, "test": 3_000_000}
 # these, and for those of synthetic tasks with a held-out world.
 TWINS, INSTEAD = {1639, 2233}, 500_000
 SYNTHETIC, FIRST_SYNTHETIC = "synthetic", 10_000_000
-SKILLS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "recovers_from_errors": ("UnlockLocal", "UnlockPickup"),
-        "completes_all_parts": ("OpenTwoDoors",),
-    }
-)
+SKILLS: Mapping[str, tuple[str, ...]] = {
+    "recovers_from_errors": ("UnlockLocal", "UnlockPickup"),
+    "completes_all_parts": ("OpenTwoDoors",),
+}
 """What a level needs, in TRACE's words: a locked door refuses until its key is fetched; a mission
 has two parts."""
 PLAIN, CONTRAST = "OpenDoor", 0.2  # the level of contrast cases, and their share

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.checklists.items import FOCUSES, ORIGINS, Checklist, read_checklist, to_json
-from trace_bench.checklists.talk import UserTurn, text_of, turns_of
+from trace_bench.checklists.talk import UserTurn, opening_of, text_of, turns_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.store import Lines
@@ -62,7 +62,7 @@ def question_of(turns: Sequence[UserTurn], tools: Sequence[Tool]) -> list[Messag
     body = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
     mark = hashlib.sha256(body.encode("utf-8", "replace")).hexdigest()[:16]
     text = f"[data {mark}]\n{body}\n[end {mark}]\n\nIts tools: {', '.join(names)}"
-    return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": text}]
+    return opening_of(_SYSTEM, text)
 
 
 def schema_of(turns: int) -> dict[str, Any]:

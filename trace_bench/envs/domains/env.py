@@ -13,6 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trace_bench.checklists.talk import opening_of
 from trace_bench.core.chat import answer_call, read_call
 from trace_bench.core.types import Message, Milestone, Score, Step, StopReason, Task, Tool
 from trace_bench.envs import LiveEnv
@@ -35,8 +36,8 @@ class DomainEnv(LiveEnv):
         self._said: list[list[str]] = [[]]
         self._sent = 0
         self._live = True
-        opening = {"role": "system", "content": data["system"]}
-        return Step((opening, self._user()), tuple(self._tools.values()))
+        opening = opening_of(data["system"], data["user"][0])
+        return Step(tuple(opening), tuple(self._tools.values()))
 
     def act(self, action: Message, calls: list[Any], text: str) -> Step:
         self._sent += 1
@@ -48,7 +49,7 @@ class DomainEnv(LiveEnv):
         if len(self._said) == len(self._data["user"]):
             return self.end(StopReason.DONE)
         self._said.append([])
-        return Step((self._user(),))
+        return Step(({"role": "user", "content": self._data["user"][len(self._said) - 1]},))
 
     def score(self) -> Score:
         """The score of the conversation as it stands."""
@@ -59,9 +60,6 @@ class DomainEnv(LiveEnv):
         if not (acts and tells):
             return Score(_mean(met), success, milestones=met)
         return Score(ACT * _mean(acts) + TELL * _mean(tells), success, milestones=met)
-
-    def _user(self) -> Message:
-        return {"role": "user", "content": self._data["user"][len(self._said) - 1]}
 
     def _run(self, call: Any) -> str:
         try:

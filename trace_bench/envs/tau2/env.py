@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from trace_bench.checklists.talk import ToolCall, opening_of
 from trace_bench.core.chat import answer_call, make_tool, read_call
 from trace_bench.core.protocols import Ask
 from trace_bench.core.types import Message, Score, Step, StopReason, Task, Tool
 from trace_bench.envs import LiveEnv
 from trace_bench.envs.tau2.data import policy_text
 from trace_bench.envs.tau2.judge import judge
-from trace_bench.envs.tau2.score import MadeCall, TauEpisode, assertions, score
+from trace_bench.envs.tau2.score import assertions, score
 from trace_bench.envs.tau2.user import STOPS, AskedUser, ScriptedCustomer
 from trace_bench.envs.tau2.world import AGENT, USER, DomainTools, Tau2World, ToolAnswer, failed
 
@@ -52,7 +53,7 @@ class Tau2Env(LiveEnv):
     def reset(self, task: Task) -> Step:
         self._record = task.data["record"]
         self._world: Tau2World = self._toolbox.world(self._record)
-        self._calls: list[MadeCall] = []
+        self._calls: list[ToolCall] = []
         self._said: list[str] = []
         self._errors = 0
         self._stopped = False
@@ -69,12 +70,9 @@ class Tau2Env(LiveEnv):
             if self._ask is not None:
                 self._user = AskedUser(self._record, data.domain, own, self._ask)
             opening = self._user.opening()
-        messages: tuple[Message, ...] = (
-            {"role": "system", "content": system},
-            {"role": "user", "content": opening},
-        )
-        self._talk: list[Message] = list(messages[1:])
-        return Step(messages, tools)
+        messages = opening_of(system, opening)
+        self._talk: list[Message] = messages[1:]
+        return Step(tuple(messages), tools)
 
     def act(self, action: Message, calls: list[Any], text: str) -> Step:
         self._said.append(text)
@@ -90,8 +88,8 @@ class Tau2Env(LiveEnv):
 
     def score(self) -> Score:
         """The score of the current state: 0 unless the agent or the user has ended the episode."""
-        ended = TauEpisode(self._world, self._said, self._calls, self._stopped, self._judged)
-        found = score(self._record, ended, self._gold(self._record["id"]))
+        gold, played = self._gold(self._record["id"]), (self._world, self._said, self._calls)
+        found = score(self._record, gold, *played, self._stopped, self._judged)
         if self._solo or not self._user.faults:
             return found
         return replace(found, details={**found.details, "user_faults": self._user.faults})
@@ -113,11 +111,11 @@ class Tau2Env(LiveEnv):
 
     def _agent_call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
         side = USER if self._solo and name in self._toolbox.names(USER) else AGENT
-        self._calls.append(MadeCall(side, name, arguments))
+        self._calls.append(ToolCall(name, arguments))
         return self._world.call(side, name, arguments)
 
     def _user_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        self._calls.append(MadeCall(USER, name, arguments))
+        self._calls.append(ToolCall(name, arguments))
         answer = self._world.call(USER, name, arguments)
         self._errors += answer.failed
         return answer.text

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from trace_bench.checklists.talk import opening_of
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Ask
 from trace_bench.core.text import between
@@ -60,10 +61,7 @@ class AskedUser:
                 '<tool_call>{"name": ..., "arguments": {...}}</tool_call>; you are then told its '
                 f"result.\n{listed}"
             )
-        self._messages: list[dict[str, str]] = [
-            {"role": "system", "content": system},
-            {"role": "user", "content": "Hi! How can I help you today?"},
-        ]
+        self._messages = opening_of(system, "Hi! How can I help you today?")
 
     @property
     def faults(self) -> int:

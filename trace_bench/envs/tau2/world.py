@@ -121,10 +121,6 @@ class Tau2World:
         tables = {name: getattr(db, name).changes() for name in type(db).model_fields}
         return json.dumps(tables, sort_keys=True, default=str)
 
-    def hash(self) -> str:
-        """The port's own hash of the whole database (airline and retail)."""
-        return str(self.run(lambda: kit(self.toolbox.data.domain).db.get_hash()))
-
 
 DATABASES = {"airline": "FlightDB", "retail": "RetailDB"}
 """The models of those that a toolkit of the agent's alone works on; telecom has two sides."""

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from trace_bench.checklists.talk import opening_of
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task
 from trace_bench.envs import LiveEnv
@@ -93,11 +94,7 @@ class ToolSandboxEnv(LiveEnv):
                 Boundary.ENVIRONMENT, f"task {task.id!r} cannot be run: {reason}"
             ) from error
         self._live = True
-        opening = (
-            {"role": "system", "content": self._system},
-            {"role": "user", "content": self._user.opening},
-        )
-        return Step(messages=opening, tools=self._tools)
+        return Step(tuple(opening_of(self._system, self._user.opening)), self._tools)
 
     def _load(self, task: Task) -> None:
         data = task.data

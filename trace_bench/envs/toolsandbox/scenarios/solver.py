@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from trace_bench.core.chat import call_message, text_message
@@ -82,14 +81,12 @@ class GiveUp(Exception):
 
 
 # What an error's text asks for: a tool and its argument `on`. The texts are those of the tools.
-_REMEDIES: Mapping[str, tuple[str, bool]] = MappingProxyType(
-    {
-        "Cellular service is off": ("set_cellular_service_status", True),
-        "Wifi is off": ("set_wifi_status", True),
-        "Location service is off": ("set_location_service_status", True),
-        "Low battery mode is on": ("set_low_battery_mode_status", False),
-    }
-)
+_REMEDIES: Mapping[str, tuple[str, bool]] = {
+    "Cellular service is off": ("set_cellular_service_status", True),
+    "Wifi is off": ("set_wifi_status", True),
+    "Location service is off": ("set_location_service_status", True),
+    "Low battery mode is on": ("set_low_battery_mode_status", False),
+}
 
 Solution = Generator[ToolUse | Say | Begin, Any, str]
 """Solves one request or a whole conversation; returns the report to the user."""
@@ -190,13 +187,11 @@ def solve(turns: Turns, solver: Solver) -> Solution:
 
 
 # The columns of a changed row that the task is about; ids and clocks of new rows are not.
-_COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "CONTACT": ("name", "phone_number"),
-        "MESSAGING": ("recipient_phone_number", "content"),
-        "REMINDER": ("content", "reminder_timestamp"),
-    }
-)
+_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "CONTACT": ("name", "phone_number"),
+    "MESSAGING": ("recipient_phone_number", "content"),
+    "REMINDER": ("content", "reminder_timestamp"),
+}
 
 
 @dataclass(frozen=True)

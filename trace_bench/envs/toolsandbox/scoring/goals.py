@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 from trace_bench.envs.toolsandbox.databases import COLUMNS, without_nulls
@@ -51,15 +50,13 @@ SANDBOX = "SANDBOX"
 _SANDBOX_COLUMNS = ("sender", "recipient", "content")
 _DIFFERENCES = ("added", "removed", "updated")
 # Texts that people word differently; all other columns are compared exactly.
-_ROUGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "SANDBOX": ("content",),
-        "MESSAGING": ("content",),
-        "REMINDER": ("content",),
-        "CONTACT": ("relationship",),
-        "SETTING": (),
-    }
-)
+_ROUGE: Mapping[str, tuple[str, ...]] = {
+    "SANDBOX": ("content",),
+    "MESSAGING": ("content",),
+    "REMINDER": ("content",),
+    "CONTACT": ("relationship",),
+    "SETTING": (),
+}
 
 
 @dataclass(frozen=True, slots=True)
