@@ -98,7 +98,6 @@ def to_json(checklists: Sequence[Checklist]) -> list[list[list[dict[str, Any]]]]
 
 
 def item_to_json(item: Item) -> dict[str, Any]:
-    """One item in CM2's JSON."""
     return {
         "id": item.id,
         "evidence": [

@@ -225,15 +225,11 @@ class ChecklistProgress:
     def goes_on(self, turn: int) -> bool:
         """Whether the user goes on after this turn: in more than half of the variants all required
         items are satisfied."""
-        agreed = sum(
-            all(
-                (variant, turn, item.id) in self._met
-                for item in checklist.turns[turn]
-                if item.required
-            )
-            for variant, checklist in enumerate(self._variants)
-            if turn < len(checklist.turns)
-        )
+        agreed = 0
+        for variant, checklist in enumerate(self._variants):
+            if turn < len(checklist.turns):
+                required = [item.id for item in checklist.turns[turn] if item.required]
+                agreed += all((variant, turn, name) in self._met for name in required)
         return 2 * agreed > len(self._variants)
 
     def checks(self) -> tuple[Check, ...]:

@@ -56,7 +56,6 @@ class EitherEnv(Env):
         return self._env.step(action)
 
     def score(self) -> Score:
-        """The score of the conversation as it stands."""
         return Score(0.0, False) if self._env is None else self._env.score()
 
     def close(self) -> None:

@@ -49,7 +49,6 @@ items of the same turn that must be satisfied first, and the weights of a turn s
 
 
 def question_of(turns: Sequence[UserTurn], tools: Sequence[Tool]) -> list[Message]:
-    """The question for one reference."""
     lines = []
     for number, turn in enumerate(turns):
         lines.append({"turn": number, "user": text_of(turn.user)[:_LONGEST]})

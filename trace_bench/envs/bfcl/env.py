@@ -53,7 +53,6 @@ class BfclEnv(LiveEnv):
         return score(self._entry, played, self._checker)
 
     def _user(self) -> Message:
-        """The user's message that opens the current turn."""
         number = len(self._turns) - 1
         text = self._entry["turns"][number]
         if text is None:

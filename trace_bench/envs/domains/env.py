@@ -52,7 +52,6 @@ class DomainEnv(LiveEnv):
         return Step(({"role": "user", "content": self._data["user"][len(self._said) - 1]},))
 
     def score(self) -> Score:
-        """The score of the conversation as it stands."""
         acts, tells = self._acts(), self._tells()
         met = (*acts, *tells)
         if success := all(m.hit for m in met):

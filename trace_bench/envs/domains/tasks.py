@@ -37,11 +37,9 @@ class Domain:
 
     @property
     def fields(self) -> dict[str, Values]:
-        """The values of each field, by its name."""
         return dict((self.count, self.place))
 
     def tools(self) -> tuple[Tool, ...]:
-        """What an agent can do with the table."""
         noun, by_id = self.noun, {f"{self.noun}_id": "string"}
         kinds = {self.count[0]: "integer", self.place[0]: "string"}
         return (

@@ -77,7 +77,6 @@ class RecordedEnv(LiveEnv):
         return Step((self._now.user,))
 
     def score(self) -> Score:
-        """The score of the conversation as it stands."""
         assert self._tools is not None
         checks = self._progress.checks()
         rollout = Rollout(tuple(self._acted), checks)

@@ -93,7 +93,6 @@ class RecordedSuite(HasReference, HasChecklist):
         return self._run.judge is not None or self._simulator is not None
 
     def about(self) -> dict[str, Any]:
-        """Facts that every run reports."""
         s = self._settings
         judge = "program" if self._run.judge is None else f"llm, prompt {JUDGE_VERSION}"
         simulator = "program" if s.behind else "none"

@@ -21,7 +21,6 @@ def basis(record: Mapping[str, Any]) -> Sequence[str]:
 
 
 def criteria_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A task's evaluation criteria."""
     found: Mapping[str, Any] = record.get("evaluation_criteria") or {}
     return found
 

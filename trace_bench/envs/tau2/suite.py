@@ -64,7 +64,6 @@ class Tau2Suite(HasReference, HasChecklist):
         self._ask, self._judge = run.ask, run.judge if self._judged else None
 
     def asks_user(self) -> bool:
-        """Whether episodes wait for a model's answers: a user's or a judge's."""
         return self._user == "llm" or self._judge is not None
 
     @cached_property
@@ -77,7 +76,6 @@ class Tau2Suite(HasReference, HasChecklist):
         return cache(lambda name: gold_changes(self._data.records[name], self._toolbox))
 
     def about(self) -> dict[str, Any]:
-        """Facts that every run reports."""
         return {
             "data": self._data.revision,
             "scoring": SCORING,

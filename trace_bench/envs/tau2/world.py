@@ -29,14 +29,11 @@ _IDS: contextvars.ContextVar[random.Random] = contextvars.ContextVar("ids")
 
 @dataclass(frozen=True)
 class ToolAnswer:
-    """What a tool says, and whether the call failed."""
-
     text: str
     failed: bool = False
 
 
 def failed(why: str) -> ToolAnswer:
-    """The answer of a call that failed."""
     return ToolAnswer(f"Error: {why}", failed=True)
 
 

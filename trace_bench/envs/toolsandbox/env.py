@@ -131,7 +131,6 @@ class ToolSandboxEnv(LiveEnv):
         return next((shown for shown, name in self._names.items() if name == tool), tool)
 
     def score(self) -> Score:
-        """The score of the conversation as it stands."""
         return score_episode(self._milestones, self._minefields, self.log, self.world.snapshots)
 
     def _execute(self, calls: list[Any]) -> tuple[Message, ...]:

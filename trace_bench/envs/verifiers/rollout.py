@@ -168,13 +168,11 @@ def _typed(message: Message) -> Any:
         )
     calls = []
     for call in message.get("tool_calls") or ():
-        function = call.get("function") if isinstance(call, Mapping) else None
+        call = call if isinstance(call, Mapping) else {}
+        function = call.get("function")
         own = function if isinstance(function, Mapping) else {}
-        identity, name, given = (
-            str(call.get("id") or "call_0") if isinstance(call, Mapping) else "call_0",
-            str(own.get("name") or ""),
-            own.get("arguments"),
-        )
+        identity, name = str(call.get("id") or "call_0"), str(own.get("name") or "")
+        given = own.get("arguments")
         arguments = given if isinstance(given, str) else "{}"
         calls.append(vf.ToolCall(id=identity, name=name, arguments=arguments))
     return vf.AssistantMessage(content=text or None, tool_calls=calls or None)

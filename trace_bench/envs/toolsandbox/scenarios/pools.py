@@ -47,7 +47,6 @@ def share(items: Sequence[str], pool: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=32)
 def _words(kind: str, pool: str) -> tuple[str, ...]:
-    """A pool's share of the words of a kind."""
     return share(data("words")[kind], pool)
 
 

@@ -246,7 +246,6 @@ def score_episode(
 def _outcomes(
     goal: Goal, found: Sequence[Placed], hit: Callable[[float], bool]
 ) -> tuple[Outcome, ...]:
-    """What became of each milestone."""
     return tuple(
         Outcome(wanted.name, similarity, hit(similarity), place, wanted.tells)
         for wanted, (similarity, place) in zip(goal.milestones, found, strict=True)

@@ -63,7 +63,9 @@ def _address(number: int, city: str) -> str:
     return f"{1 + number % 98} {streets[number // 98 % len(streets)]}, {city}"
 
 
-def _point(world: Databases, latitude: float | None, longitude: float | None) -> tuple[Any, Any]:
+def _point(
+    world: Databases, latitude: float | None = None, longitude: float | None = None
+) -> tuple[float, float]:
     if latitude is None or longitude is None:
         return current_location(world)
     return latitude, longitude
@@ -88,14 +90,10 @@ def search_lat_lon(world: Databases, latitude: float, longitude: float) -> str |
     *_HERE,
 )
 def search_location_around_lat_lon(
-    world: Databases,
-    location: str,
-    latitude: float | None = None,
-    longitude: float | None = None,
+    world: Databases, location: str, **point: float | None
 ) -> list[dict[str, Any]]:
     require_wifi(world)
-    here = _point(world, latitude, longitude)
-    return [dict(place) for place in _find_places(location, *here)]
+    return [dict(place) for place in _find_places(location, *_point(world, **point))]
 
 
 @lru_cache(maxsize=1024)
@@ -125,13 +123,10 @@ def _find_places(location: str, latitude: float, longitude: float) -> tuple[dict
     *_HERE,
 )
 def search_weather_around_lat_lon(
-    world: Databases,
-    days: int = 0,
-    latitude: float | None = None,
-    longitude: float | None = None,
+    world: Databases, days: int = 0, **point: float | None
 ) -> dict[str, Any]:
     require_wifi(world)
-    city, _ = nearest_city(*_point(world, latitude, longitude))
+    city, _ = nearest_city(*_point(world, **point))
     day = datetime.fromtimestamp(world.now, UTC) + timedelta(days=days)
     ordinal, year_day = day.toordinal(), day.timetuple().tm_yday
     number = _mix("weather", city["name"], ordinal)
