@@ -162,13 +162,11 @@ def _control(word: str) -> str:
 
 def _scene_lines(scene: Scene) -> list[dict[str, Any]]:
     """The conversation as JSON objects, the step to judge last."""
-    lines = [_line(message) for message in scene.before[-_BEFORE:]]
-    lines.append(_line(scene.turn.user))
+    lines = [_line(message) for message in (*scene.before[-_BEFORE:], scene.turn.user)]
     for step in scene.turn.steps[:-1]:
         lines += [_line(step.message), *({"tool": cut(result)} for result in step.results)]
-    step = scene.step
-    last = _line(step.message)
-    return [*lines, {"step to judge": last, "results": [cut(result) for result in step.results]}]
+    last, results = _line(scene.step.message), [cut(result) for result in scene.step.results]
+    return [*lines, {"step to judge": last, "results": results}]
 
 
 def _line(message: Mapping[str, Any]) -> dict[str, Any]:

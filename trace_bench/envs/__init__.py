@@ -10,7 +10,7 @@ from typing import Any
 
 from trace_bench.core.errors import EpisodeError, UserError, unknown
 from trace_bench.core.protocols import Env, Suite, Synthesizes
-from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task
+from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task
 
 
 class LiveEnv(Env):
@@ -62,6 +62,11 @@ class EitherEnv(Env):
         if self._env is not None:
             self._env.close()
             self._env = None
+
+
+def met(name: str, hit: bool, place: int | None = None, tells: str | None = None) -> Milestone:
+    """A milestone that is met or not."""
+    return Milestone(name, float(hit), hit, place, tells)
 
 
 class SplitsByNumber(Suite):

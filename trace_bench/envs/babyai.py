@@ -21,7 +21,7 @@ from trace_bench.core.chat import answer_call, make_call, make_tool, read_call
 from trace_bench.core.errors import EpisodeError, UserError, unknown
 from trace_bench.core.protocols import HasMilestones, HasReference, Solves, Typical
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task
-from trace_bench.envs import NumberedSuite, package_folder
+from trace_bench.envs import NumberedSuite, met, package_folder
 
 VERSION = "3.2.0"
 DEFAULT = ("OpenDoor", "UnlockLocal")
@@ -99,8 +99,7 @@ class BabyAIEnv(Solves):
     def score(self) -> Score:
         """The share of the mission's parts that are done, in their order."""
         hits = [done or self._won for _, done in _parts(self._game.instrs)]
-        parts = zip(self._named, hits, strict=True)
-        milestones = tuple(Milestone(name, float(hit), hit) for name, hit in parts)
+        milestones = tuple(map(met, self._named, hits))
         return Score(sum(hits) / len(hits), self._won, milestones=milestones)
 
     def solution(self) -> Sequence[Message]:

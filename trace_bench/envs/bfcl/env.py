@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from trace_bench.checklists.talk import call_of
 from trace_bench.core.chat import answer_call
-from trace_bench.core.types import Message, Milestone, Score, Step, StopReason, Task
-from trace_bench.envs import LiveEnv
+from trace_bench.core.types import Message, Score, Step, StopReason, Task
+from trace_bench.envs import LiveEnv, met
 from trace_bench.envs.bfcl.data import more_tools, tools_of
 from trace_bench.envs.bfcl.world import BfclCall, BfclWorld, parse
 
@@ -119,10 +119,7 @@ def score(entry: Mapping[str, Any], played: Turns, checker: Checker) -> Score:
         "turns": {str(number + 1): error for number, error in errors.items()},
         "checked_turns": len(counted),
     }
-    milestones = tuple(
-        Milestone(f"turn {number + 1}", float(number not in errors), number not in errors)
-        for number in counted
-    )
+    milestones = tuple(met(f"turn {number + 1}", number not in errors) for number in counted)
     share = 1.0 - len(failed) / len(counted)
     return Score(share, not failed and not cut_off, details, milestones)
 

@@ -16,7 +16,7 @@ from typing import Any
 from trace_bench.checklists.talk import opening_of
 from trace_bench.core.chat import answer_call, read_call
 from trace_bench.core.types import Message, Milestone, Score, Step, StopReason, Task, Tool
-from trace_bench.envs import LiveEnv
+from trace_bench.envs import LiveEnv, met
 from trace_bench.envs.domains.tasks import Row, apply, tables
 
 ACT, TELL = 0.6, 0.4  # shares of the reward
@@ -53,12 +53,12 @@ class DomainEnv(LiveEnv):
 
     def score(self) -> Score:
         acts, tells = self._acts(), self._tells()
-        met = (*acts, *tells)
-        if success := all(m.hit for m in met):
-            return Score(1.0, success, milestones=met)
+        both = (*acts, *tells)
+        if success := all(m.hit for m in both):
+            return Score(1.0, success, milestones=both)
         if not (acts and tells):
-            return Score(_mean(met), success, milestones=met)
-        return Score(ACT * _mean(acts) + TELL * _mean(tells), success, milestones=met)
+            return Score(_mean(both), success, milestones=both)
+        return Score(ACT * _mean(acts) + TELL * _mean(tells), success, milestones=both)
 
     def _run(self, call: Any) -> str:
         try:
@@ -91,21 +91,21 @@ class DomainEnv(LiveEnv):
             if call["name"].startswith("find_")
         }
         hits |= {f"find {n}": n in self._found for n in sorted(looked - set(changed))}
-        return [Milestone(name, float(hit), hit) for name, hit in hits.items()]
+        return [met(name, hit) for name, hit in hits.items()]
 
     def _tells(self) -> list[Milestone]:
         """What each message of the user asks to be told."""
-        met = []
+        found = []
         for number, turn in enumerate(self._data["turns"]):
             said = " ".join(self._said[number]) if number < len(self._said) else ""
             for text in turn["tells"]:
                 hit = re.search(rf"\b{re.escape(text)}\b", said, re.IGNORECASE) is not None
-                met.append(Milestone(f"tell {text}", float(hit), hit, tells=text))
-        return met
+                found.append(met(f"tell {text}", hit, tells=text))
+        return found
 
 
-def _mean(met: Sequence[Milestone]) -> float:
-    return sum(m.similarity for m in met) / len(met)
+def _mean(milestones: Sequence[Milestone]) -> float:
+    return sum(m.similarity for m in milestones) / len(milestones)
 
 
 def _values(row: Row) -> Row:

@@ -16,8 +16,8 @@ from trace_bench.checklists.judges import ChecklistProgress, Judge, Scene
 from trace_bench.checklists.rewards import Assignment, Rollout, reward
 from trace_bench.checklists.talk import UserTurn, step_of, turns_of
 from trace_bench.core.chat import answer_call
-from trace_bench.core.types import Message, Milestone, Score, Step, StopReason, Task
-from trace_bench.envs import LiveEnv
+from trace_bench.core.types import Message, Score, Step, StopReason, Task
+from trace_bench.envs import LiveEnv, met
 from trace_bench.envs.recorded.tools import Exchange, Tools, exchanges
 
 MOST_CALLS = 16  # of one message of the agent; the others are not made
@@ -81,19 +81,15 @@ class RecordedEnv(LiveEnv):
         checks = self._progress.checks()
         rollout = Rollout(tuple(self._acted), checks)
         items = [i for c in self._checklists for turn in c.turns for i in turn]
-        milestones = tuple(
-            Milestone(
-                f"turn {check.turn + 1}: {item.question}"[:300],
-                float(check.step is not None),
-                check.step is not None,
-                None if check.step is None else self._places[check.step],
-            )
-            for check, item in zip(checks, items, strict=True)
-        )
-        done = all(check.step is not None for check in checks)
+        milestones = []
+        for check, item in zip(checks, items, strict=True):
+            place = None if check.step is None else self._places[check.step]
+            name = f"turn {check.turn + 1}: {item.question}"[:300]
+            milestones.append(met(name, place is not None, place))
+        done = all(milestone.hit for milestone in milestones)
         details = {"turns": self._number + 1, "of": len(self._turns), "calls": self._tools.counts}
         similarity = min(1.0, max(0.0, reward(rollout, Assignment())))
-        return Score(similarity, done, details, milestones, checks=checks)
+        return Score(similarity, done, details, tuple(milestones), checks=checks)
 
     def close(self) -> None:
         super().close()

@@ -131,7 +131,6 @@ class Tau2Env(LiveEnv):
         """`stopped`: whether the agent or the user ended the episode."""
         self._live, self._stopped = False, stopped
         self._talk += messages
-        statements = assertions(self._record) if stopped and self._judge is not None else []
-        if statements and self._judge is not None:
+        if stopped and self._judge is not None and (statements := assertions(self._record)):
             self._judged = judge(self._judge, statements, self._talk)
         return self.end(StopReason.DONE, messages)

@@ -8,6 +8,7 @@ from typing import Any
 
 from trace_bench.checklists.talk import ToolCall
 from trace_bench.core.types import Milestone, Score
+from trace_bench.envs import met
 from trace_bench.envs.tau2.world import AGENT, USER, DomainTools, Tau2World, environment
 
 SCORING = "2"  # of the rules below; recorded in every run. 1 scored episodes that were cut off
@@ -51,36 +52,32 @@ def score(
     parts: dict[str, bool] = {}
     milestones: list[Milestone] = []
     if "ACTION" in rests_on:
-        done = [_milestone(_name(a), _done(a, calls)) for a in criteria.get("actions") or ()]
+        done = [met(_name(a), _done(a, calls)) for a in criteria.get("actions") or ()]
         parts["actions"] = all(m.hit for m in done)
         milestones += done
     if "ENV_ASSERTION" in rests_on:
         parts["environment"] = world.run(_assertions_hold, criteria)
-        milestones.append(_milestone("the environment is as wanted", parts["environment"]))
+        milestones.append(met("the environment is as wanted", parts["environment"]))
     if "DB" in rests_on:
         parts["database"] = world.changes() == gold
-        milestones.append(_milestone("the database is changed as wanted", parts["database"]))
+        milestones.append(met("the database is changed as wanted", parts["database"]))
     if "COMMUNICATE" in rests_on:
         parts["told"] = not missing
         milestones += [
-            _milestone(f"the user is told {info!r}", info not in missing, tells=info)
+            met(f"the user is told {info!r}", info not in missing, tells=info)
             for info in criteria.get("communicate_info") or ()
         ]
     if judged is not None:
         parts["judged"] = all(judged.values())
-        milestones += [_milestone(text, holds) for text, holds in judged.items()]
+        milestones += [met(text, holds) for text, holds in judged.items()]
     success = stopped and all(parts.values())
     details: dict[str, Any] = {"parts": parts, "untold": missing}
     if not stopped:
         details["cut_off"] = "neither the agent nor the user ended it"
-        milestones.append(_milestone("the conversation is brought to its end", False))
+        milestones.append(met("the conversation is brought to its end", False))
     if judged is None and (left_out := assertions(record)):
         details["not_judged"] = len(left_out)
     return Score(float(success), success, details, tuple(milestones))
-
-
-def _milestone(name: str, hit: bool, tells: str | None = None) -> Milestone:
-    return Milestone(name, float(hit), hit, tells=tells)
 
 
 def untold(criteria: Mapping[str, Any], sent: Sequence[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from trace_bench.checklists.talk import opening_of
@@ -92,15 +93,8 @@ class AskedUser:
 
 def user_runs(actions: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     """The user's actions, grouped into runs without an action of the agent in between."""
-    runs: list[list[Mapping[str, Any]]] = []
-    before = None
-    for action in actions:
-        if action.get("requestor") == "user":
-            if before != "user":
-                runs.append([])
-            runs[-1].append(action)
-        before = action.get("requestor", "assistant")
-    return runs
+    runs = groupby(actions, lambda action: action.get("requestor") == "user")
+    return [list(run) for by_user, run in runs if by_user]
 
 
 def calls_in(text: str) -> list[str]:
