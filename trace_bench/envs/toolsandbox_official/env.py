@@ -124,25 +124,23 @@ class OfficialEnv(LiveEnv):
         return tuple(tools)
 
     def _say(self, sender: str, recipient: str, content: str) -> None:
-        from tool_sandbox.common.message_conversion import Message as Said
-
         with self._stage.playing(self, self._ids):
-            self._add([Said(sender=sender, recipient=recipient, content=content)])
+            self._add({"sender": sender, "recipient": recipient, "content": content})
         self._places.append(self._messages)
         self._messages += 1
 
-    def _add(self, messages: Sequence[Any]) -> None:
-        from tool_sandbox.roles.execution_environment import ExecutionEnvironment
-
-        ExecutionEnvironment.add_messages(list(messages))
-
-    def _execute(self, calls: Sequence[Any]) -> tuple[Message, ...]:
-        """Executes tool calls; returns the answers in the order of the calls."""
+    def _add(self, *messages: Mapping[str, Any]) -> None:
         from tool_sandbox.common.message_conversion import Message as Said
         from tool_sandbox.roles.execution_environment import ExecutionEnvironment
 
+        ExecutionEnvironment.add_messages([Said(**message) for message in messages])
+
+    def _execute(self, calls: Sequence[Any]) -> tuple[Message, ...]:
+        """Executes tool calls; returns the answers in the order of the calls."""
+        from tool_sandbox.roles.execution_environment import ExecutionEnvironment
+
         answers: list[Message] = [answer_call(call, "") for call in calls]
-        said: list[Any] = []
+        said: list[dict[str, Any]] = []
         places: dict[str, int] = {}
         with self._stage.playing(self, self._ids):
             for place, call in enumerate(calls):
@@ -150,23 +148,19 @@ class OfficialEnv(LiveEnv):
                 mark = f"call_{self._calls}"
                 code, fault = self._code(call, mark)
                 if fault or len(said) >= MOST_CALLS:
-                    answers[place] = answer_call(
-                        call, fault or f"Error: more than {MOST_CALLS} calls"
-                    )
+                    fault = fault or f"Error: more than {MOST_CALLS} calls"
+                    answers[place] = answer_call(call, fault)
                     continue
                 places[mark] = place
-                said.append(
-                    Said(
-                        sender="AGENT",
-                        recipient="EXECUTION_ENVIRONMENT",
-                        content=code,
-                        openai_tool_call_id=mark,
-                        openai_function_name=call["function"]["name"],
-                    )
-                )
+                own = {
+                    "openai_tool_call_id": mark,
+                    "openai_function_name": call["function"]["name"],
+                }
+                way = {"sender": "AGENT", "recipient": "EXECUTION_ENVIRONMENT"}
+                said.append({**way, "content": code, **own})
             if said:
                 before = len(self._rows())
-                self._add(said)
+                self._add(*said)
                 ExecutionEnvironment().respond()
                 for row in self._rows()[before:]:
                     result = 0  # after the message with the calls
@@ -207,13 +201,12 @@ class OfficialEnv(LiveEnv):
         return None if _END.search(text) else text
 
     def _end_conversation(self) -> None:
-        from tool_sandbox.common.message_conversion import Message as Said
         from tool_sandbox.roles.execution_environment import ExecutionEnvironment
 
         code = "end_parameters = {}\nend_response = end_conversation(**end_parameters)\n"
         code += "print(repr(end_response))"
         with self._stage.playing(self, self._ids):
-            self._add([Said(sender="USER", recipient="EXECUTION_ENVIRONMENT", content=code)])
+            self._add({"sender": "USER", "recipient": "EXECUTION_ENVIRONMENT", "content": code})
             ExecutionEnvironment().respond()
 
     # -- ends --------------------------------------------------------------------------------------
