@@ -269,11 +269,9 @@ class TextWorldExpressSuite(HasReference, HasMilestones, NumberedSuite):
             raise unknown("capability", capability, SKILLS, "capability")
         contrast = random.Random(f"{self.name}/{capability}/{seed}").random() < CONTRAST
         data = _data(*SKILLS[capability][contrast], "train", FIRST_SYNTHETIC + seed % 10**9)
+        data |= {"requires": [] if contrast else [capability], "contrast": contrast}
         name = f"{self.name}/{self.variant}/{SYNTHETIC}/{capability}/{seed}"
-        needs = [] if contrast else [capability]
-        return Task(
-            name, self.name, SYNTHETIC, seed, data | {"requires": needs, "contrast": contrast}
-        )
+        return Task(name, self.name, SYNTHETIC, seed, data)
 
     def close(self) -> None:
         self._games.close()
@@ -283,9 +281,8 @@ class TextWorldExpressSuite(HasReference, HasMilestones, NumberedSuite):
         game = list(self._games_of)[number % len(self._games_of)]
         fold, first = FIRST[split]
         data = _data(game, self._games_of[game], fold, first + number)
-        needs = [
-            name for name, (needed, _) in SKILLS.items() if needed == (game, data["parameters"])
-        ]
+        played = (game, data["parameters"])
+        needs = [name for name, (needed, _) in SKILLS.items() if needed == played]
         return Task(task_id, self.name, split, number, data | {"requires": needs})
 
 

@@ -133,14 +133,12 @@ def _merged(turn: Any, number: int) -> list[dict[str, Any]]:
     for key, found in maps.items():
         if unknown := sorted(found.keys() - names):
             raise ValueError(f"turn {number}: {key} names {unknown[0]!r}, which is no item of it.")
-    return [
-        {
-            **item,
-            "weight": maps["weight"].get(str(item.get("id"))),
-            "dependence": maps["dependence"].get(str(item.get("id")), []),
-        }
-        for item in items
-    ]
+    made = []
+    for item in items:
+        name = str(item.get("id"))
+        weight, after = maps["weight"].get(name), maps["dependence"].get(name, [])
+        made.append({**item, "weight": weight, "dependence": after})
+    return made
 
 
 def _is_object(value: Any) -> bool:

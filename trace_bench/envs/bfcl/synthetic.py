@@ -205,9 +205,8 @@ def _sends_a_text(rng: Random, contrast: bool) -> EntryDraft:
     send = BfclCall("send_message", {"receiver_id": ids[name], "message": text})
     draft = EntryDraft(_messages(ids), asks=True)
     full = f"Send the user {ids[name]} a message that says '{text}'."
-    return _told_in(
-        draft, contrast, full, (f"Send the user {ids[name]} a message.", f"'{text}'"), send
-    )
+    parts = (f"Send the user {ids[name]} a message.", f"'{text}'")
+    return _told_in(draft, contrast, full, parts, send)
 
 
 def _makes_a_folder(rng: Random, contrast: bool) -> EntryDraft:

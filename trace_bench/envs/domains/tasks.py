@@ -42,19 +42,15 @@ class Domain:
     def tools(self) -> tuple[Tool, ...]:
         noun, by_id = self.noun, {f"{self.noun}_id": "string"}
         kinds = {self.count[0]: "integer", self.place[0]: "string"}
+        setters = []
+        for name, kind in kinds.items():
+            said = f"Change the {name} of {self.one}."
+            setters.append(make_tool(f"set_{noun}_{name}", said, **by_id, **{name: kind}))
         return (
             make_tool(f"find_{noun}", f"Look up {self.one} by its name.", name="string"),
             make_tool(f"add_{noun}", f"Add {self.one}.", name="string", **kinds),
             make_tool(f"remove_{noun}", f"Remove {self.one} by its id.", **by_id),
-            *(
-                make_tool(
-                    f"set_{noun}_{field}",
-                    f"Change the {field} of {self.one}.",
-                    **by_id,
-                    **{field: kind},
-                )
-                for field, kind in kinds.items()
-            ),
+            *setters,
         )
 
 

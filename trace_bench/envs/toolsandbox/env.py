@@ -141,15 +141,9 @@ class ToolSandboxEnv(LiveEnv):
         for i, (call, (shown, arguments)) in enumerate(zip(calls, functions, strict=True)):
             content, trace = self._run(shown, arguments)
             self._note(ENVIRONMENT, AGENT, content, trace)
-            identity = call.get("id") if isinstance(call, Mapping) else None
-            answers.append(
-                {
-                    "role": "tool",
-                    "tool_call_id": identity or f"call_{i}",
-                    "name": shown,
-                    "content": content,
-                }
-            )
+            identity = (call.get("id") if isinstance(call, Mapping) else None) or f"call_{i}"
+            answer = {"role": "tool", "tool_call_id": identity, "name": shown, "content": content}
+            answers.append(answer)
         return tuple(answers)
 
     def _run(self, shown: str, text: str) -> tuple[str, Mapping[str, Any] | None]:
@@ -183,10 +177,8 @@ def _function(call: Any) -> tuple[str, str]:
     if not isinstance(function, Mapping):
         return "", ""
     name, arguments = function.get("name"), function.get("arguments")
-    return (
-        name if isinstance(name, str) else "",
-        arguments if isinstance(arguments, str) else json.dumps(arguments, default=str),
-    )
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, default=str)
+    return name if isinstance(name, str) else "", text
 
 
 def _arguments(text: str) -> dict[str, Any]:

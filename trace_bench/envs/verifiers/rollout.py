@@ -58,11 +58,8 @@ class Rollout:
 
         self._task, self._shared = task, shared
         about = vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
-        self._trace = vf.Trace(
-            task=about,
-            state=state_cls(type(task))(),
-            agent=vf.AgentInfo(config=vf.AgentConfig()),
-        )
+        state, agent = state_cls(type(task))(), vf.AgentInfo(config=vf.AgentConfig())
+        self._trace = vf.Trace(task=about, state=state, agent=agent)
         self._tools: Tools = {}
         self._stacks: list[Any] = []
         self._reward: float | None = None
