@@ -28,8 +28,8 @@ from trace_bench.checklists.model_judge import ModelJudge
 from trace_bench.checklists.sources import call_item, finished, reply_item, tell_item
 from trace_bench.checklists.talk import (
     AgentStep,
+    ToolCall,
     UserTurn,
-    canonical_call,
     is_error,
     step_of,
     turns_of,
@@ -75,7 +75,7 @@ def test_conditions() -> None:
     assert holds({"answer": True}, [calling("a"), saying("No.")])
     assert likeness("", "") == 1.0 and likeness("a b c d", "a x c") == pytest.approx(4 / 7)
     assert is_error('{"error": "no"}') and is_error("KeyError: x") and not is_error('"Error"')
-    assert canonical_call("f", {"b": 1.0, "a": [2.0]}) == canonical_call("f", {"a": [2], "b": 1})
+    assert ToolCall("f", {"b": 1.0, "a": [2.0]}).key == ToolCall("f", {"a": [2], "b": 1}).key
     for bad in (None, {}, {"call": 1}, {"tell": "a", "ask": True}, {"tell": "a", "likeness": 2}):
         assert fault_of(bad)
 

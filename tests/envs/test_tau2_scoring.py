@@ -16,12 +16,13 @@ from playing import play
 from pydantic import BaseModel
 from sandboxes import in_process as find
 
+from trace_bench.checklists.talk import ToolCall
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.types import AgentSpec, Message, Step, Task
 from trace_bench.envs.tau2.env import MOST_ERRORS, Tau2Env
-from trace_bench.envs.tau2.score import MadeCall, _done, untold
+from trace_bench.envs.tau2.score import _done, untold
 from trace_bench.envs.tau2.suite import Tau2Suite
-from trace_bench.envs.tau2.world import AGENT, USER, Shared
+from trace_bench.envs.tau2.world import AGENT, Shared
 from trace_bench.llm.structured import response_format
 from trace_bench.policies.scripted import RandomPolicy, ReferencePolicy
 
@@ -155,15 +156,15 @@ def test_calls_are_compared_by_the_arguments_that_they_have(
     action: dict[str, Any], call: dict[str, Any], counts: bool
 ) -> None:
     wanted = {"name": "f", "arguments": action, "requestor": "assistant"}
-    assert _done(wanted, [MadeCall(AGENT, "f", call)]) is counts
-    assert _done({**wanted, "compare_args": []}, [MadeCall(AGENT, "f", call)])
-    assert not _done(wanted, [MadeCall(AGENT, "g", call)])
+    assert _done(wanted, [ToolCall("f", call)]) is counts
+    assert _done({**wanted, "compare_args": []}, [ToolCall("f", call)])
+    assert not _done(wanted, [ToolCall("g", call)])
 
 
 def test_a_transfer_counts_whoever_asked_for_it(telecom: Tau2Suite) -> None:
     wanted = {"name": "transfer_to_human_agents", "arguments": {"summary": "x"}, "compare_args": []}
-    assert _done(wanted, [MadeCall(USER, "transfer_to_human_agents", {"summary": "other"})])
-    assert not _done(wanted, [MadeCall(USER, "toggle_data", {})])
+    assert _done(wanted, [ToolCall("transfer_to_human_agents", {"summary": "other"})])
+    assert not _done(wanted, [ToolCall("toggle_data", {})])
 
 
 # -- types ----------------------------------------------------------------------------------------

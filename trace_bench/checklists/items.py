@@ -82,14 +82,8 @@ def read_checklists(data: Any, record: str) -> tuple[Checklist, ...]:
 
 def read_checklist(data: Any, where: str) -> Checklist:
     """One variant. Raises UserError that begins with `where`."""
-    turns = []
-    for number, turn in enumerate(_list(data, where, "a list of turns")):
-        place = f"{where}, turn {number}"
-        items = _list(turn, place, "a list of items")
-        read = [_item(item, place, n) for n, item in enumerate(items)]
-        _check_turn(read, place)
-        turns.append(tuple(read))
-    return Checklist(tuple(turns))
+    turns = enumerate(_list(data, where, "a list of turns"))
+    return Checklist(tuple(_turn(turn, f"{where}, turn {number}") for number, turn in turns))
 
 
 def to_json(checklists: Sequence[Checklist]) -> list[list[list[dict[str, Any]]]]:
@@ -98,7 +92,6 @@ def to_json(checklists: Sequence[Checklist]) -> list[list[list[dict[str, Any]]]]
 
 
 def item_to_json(item: Item) -> dict[str, Any]:
-    """One item in CM2's JSON."""
     return {
         "id": item.id,
         "evidence": [
@@ -172,9 +165,11 @@ def _weight(value: Any, place: str) -> float:
     return min(float(value), 1.0)
 
 
-def _check_turn(items: Sequence[Item], where: str) -> None:
-    """Raises UserError unless ids are unique, weights sum to 1, and the items can be satisfied in
-    some order."""
+def _turn(data: Any, where: str) -> tuple[Item, ...]:
+    """A turn's items. Raises UserError unless ids are unique, weights sum to 1, and the items can
+    be satisfied in some order."""
+    listed = enumerate(_list(data, where, "a list of items"))
+    items = tuple(_item(item, where, number) for number, item in listed)
     names = [item.id for item in items]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise UserError(f"{where}: two items have the id {twice[0]!r}; allowed: each once. {FIX}")
@@ -194,6 +189,7 @@ def _check_turn(items: Sequence[Item], where: str) -> None:
             del left[name]
     if left:
         raise UserError(f"{where}, item {min(left)}: its dependences form a circle. {FIX}")
+    return items
 
 
 def _list(value: Any, place: str, what: str, some: bool = True) -> list[Any]:

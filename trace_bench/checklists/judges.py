@@ -48,7 +48,8 @@ def fault_of(check: Any) -> str | None:
         isinstance(value, list | tuple) and all(isinstance(text, str) for text in value)
     ):
         return "tell_all must be a list of texts"
-    if kind == "tell" and not _is_share(check.get("likeness", 1.0)):
+    share = check.get("likeness", 1.0)
+    if kind == "tell" and not (type(share) in (int, float) and 0 <= share <= 1):
         return "likeness must be a number from 0 to 1"
     return None
 
@@ -111,10 +112,6 @@ def likeness(target: str, text: str) -> float:
             row[n] = diagonal + 1 if word == other else max(row[n], row[n - 1])
             diagonal = kept
     return 2 * row[-1] / (len(ours) + len(theirs))
-
-
-def _is_share(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
 
 
 @dataclass(frozen=True)
@@ -204,14 +201,6 @@ def plain_text(messages: Sequence[Mapping[str, object]]) -> list[list[str]]:
     return out
 
 
-def without_calls(items: Sequence[Item], scene: Scene) -> list[Item]:
-    """The items that are left for a judge: after a malformed call those about calls and their
-    results fail without one."""
-    if not scene.step.malformed:
-        return list(items)
-    return [item for item in items if item.focus not in (CALLS, RESULTS)]
-
-
 class ChecklistProgress:
     """`checklists`: the variants of one dialogue, each with a verdict of its own. An item stays
     satisfied. Every step is judged when it is made, so an episode that is cut off in the middle of
@@ -224,48 +213,34 @@ class ChecklistProgress:
     def judge(self, turn: int, step: int, scene: Scene) -> None:
         """Judges the episode's `step`-th step (from 0), made in the user's `turn`. Raises
         EpisodeError if there is no verdict."""
+        # After a malformed call, the items about calls and their results fail without a judge.
+        failed = (CALLS, RESULTS) if scene.step.malformed else ()
         for variant, checklist in enumerate(self._variants):
-            if turn >= len(checklist.turns):
-                continue
-            open_items = [
-                item for item in checklist.turns[turn] if (variant, turn, item.id) not in self._met
-            ]
-            asked = without_calls(open_items, scene)
+            items = checklist.turns[turn] if turn < len(checklist.turns) else ()
+            left = [item for item in items if (variant, turn, item.id) not in self._met]
+            asked = [item for item in left if item.focus not in failed]
             for name in self._judge.satisfied(asked, scene) if asked else ():
                 self._met[variant, turn, name] = step
 
     def goes_on(self, turn: int) -> bool:
         """Whether the user goes on after this turn: in more than half of the variants all required
         items are satisfied."""
-        agreed = sum(
-            all(
-                (variant, turn, item.id) in self._met
-                for item in checklist.turns[turn]
-                if item.required
-            )
-            for variant, checklist in enumerate(self._variants)
-            if turn < len(checklist.turns)
-        )
+        agreed = 0
+        for variant, checklist in enumerate(self._variants):
+            if turn < len(checklist.turns):
+                required = [item.id for item in checklist.turns[turn] if item.required]
+                agreed += all((variant, turn, name) in self._met for name in required)
         return 2 * agreed > len(self._variants)
 
     def checks(self) -> tuple[Check, ...]:
         """All items as the score carries them; of several variants each has its share of the
         weight."""
-        return tuple(
-            self._check(variant, turn, item)
-            for variant, checklist in enumerate(self._variants)
-            for turn, items in enumerate(checklist.turns)
-            for item in items
-        )
-
-    def _check(self, variant: int, turn: int, item: Item) -> Check:
-        return Check(
-            turn,
-            self._name(variant, item.id),
-            item.weight / len(self._variants),
-            tuple(self._name(variant, name) for name in item.after),
-            self._met.get((variant, turn, item.id)),
-        )
-
-    def _name(self, variant: int, item: str) -> str:
-        return item if len(self._variants) == 1 else f"{variant}:{item}"
+        made, count = [], len(self._variants)
+        for variant, checklist in enumerate(self._variants):
+            prefix = "" if count == 1 else f"{variant}:"
+            for turn, items in enumerate(checklist.turns):
+                for item in items:
+                    after = tuple(prefix + name for name in item.after)
+                    step = self._met.get((variant, turn, item.id))
+                    made.append(Check(turn, prefix + item.id, item.weight / count, after, step))
+        return tuple(made)

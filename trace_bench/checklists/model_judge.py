@@ -11,16 +11,16 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from trace_bench.checklists.items import CALLS, REPLY, RESULTS, THINKING, Item
 from trace_bench.checklists.judges import Scene
-from trace_bench.checklists.talk import text_of, thinking, visible
+from trace_bench.checklists.talk import opening_of, text_of, thinking, visible
 from trace_bench.core.chat import ask_until
 from trace_bench.core.limits import Limits, Unreadable
 from trace_bench.core.limits import read as read_text
 from trace_bench.core.protocols import Ask
-from trace_bench.core.types import Message
 
 PROMPT_VERSION = "1"  # of the texts below; recorded in every run
 TRIES = 2  # answers before the episode is void
@@ -66,19 +66,12 @@ class ModelJudge:
     def _verdicts(self, items: Sequence[Item], scene: Scene) -> list[str]:
         """The ids of the satisfied items. Raises EpisodeError if no answer is usable."""
         question, control = question_of(items, scene)
-        messages: list[Message] = [
-            {"role": "system", "content": _SYSTEM},
-            {"role": "user", "content": question},
-        ]
         count = len(items) + 1
 
-        def read(answer: str) -> list[bool]:
-            return read_verdicts(answer, count, control)
-
+        read = partial(read_verdicts, count=count, control=control)
+        asked, schema = opening_of(_SYSTEM, question), schema_of(count)
         try:
-            found = ask_until(
-                self._ask, "judge", messages, schema_of(count), read, tries=TRIES, longest=LONGEST
-            )
+            found = ask_until(self._ask, "judge", asked, schema, read, tries=TRIES, longest=LONGEST)
         except Controlled:
             return []
         return [item.id for item, met in zip(items, found, strict=True) if met]
@@ -169,13 +162,11 @@ def _control(word: str) -> str:
 
 def _scene_lines(scene: Scene) -> list[dict[str, Any]]:
     """The conversation as JSON objects, the step to judge last."""
-    lines = [_line(message) for message in scene.before[-_BEFORE:]]
-    lines.append(_line(scene.turn.user))
+    lines = [_line(message) for message in (*scene.before[-_BEFORE:], scene.turn.user)]
     for step in scene.turn.steps[:-1]:
         lines += [_line(step.message), *({"tool": cut(result)} for result in step.results)]
-    step = scene.step
-    last = _line(step.message)
-    return [*lines, {"step to judge": last, "results": [cut(result) for result in step.results]}]
+    last, results = _line(scene.step.message), [cut(result) for result in scene.step.results]
+    return [*lines, {"step to judge": last, "results": results}]
 
 
 def _line(message: Mapping[str, Any]) -> dict[str, Any]:

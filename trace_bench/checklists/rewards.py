@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from trace_bench.core.checked import number
@@ -61,11 +60,6 @@ class Rollout:
     turns: tuple[int, ...]
     checks: tuple[Check, ...]
 
-    @cached_property
-    def length(self) -> int:
-        """The number of turns of the reference."""
-        return len({check.turn for check in self.checks})
-
 
 def rollout_of(trajectory: Trajectory) -> Rollout | None:
     """An episode's turns and checks; None for one that failed or has no checklist. The agent's
@@ -82,25 +76,23 @@ def rollout_of(trajectory: Trajectory) -> Rollout | None:
         if acted.malformed is None:
             heard.append(step)
     checks = tuple(
-        check if check.step is None else _moved(check, heard[check.step]) for check in score.checks
+        check if check.step is None else replace(check, step=heard[check.step])
+        for check in score.checks
     )
     return Rollout(tuple(turns), checks)
 
 
-def _moved(check: Check, step: int) -> Check:
-    return Check(check.turn, check.item, check.weight, check.after, step)
-
-
 def reward(rollout: Rollout, how: Assignment) -> float:
     """The reward of a trajectory, 0 to 1."""
-    return math.fsum(turn_rewards(rollout, how).values()) / max(rollout.length, 1)
+    rewards = turn_rewards(rollout, how).values()
+    return math.fsum(rewards) / max(len(rewards), 1)
 
 
 def turn_rewards(rollout: Rollout, how: Assignment) -> dict[int, float]:
     """The reward of each turn of the reference, 0 to 1."""
-    weight, when = _weights(rollout, how), _events(rollout, how)
+    weight = _weights(rollout, how)
     parts: dict[int, list[float]] = {check.turn: [] for check in rollout.checks}
-    for key in when:
+    for key in _events(rollout, how):
         parts[key[0]].append(weight[key])
     return {turn: min(1.0, math.fsum(values)) for turn, values in parts.items()}
 

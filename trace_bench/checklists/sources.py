@@ -143,6 +143,5 @@ def _fallback(turn: UserTurn) -> Item:
 
 def _seen(item: Item, turn: int, step: int, what: ToolCall | str | None) -> Item:
     """The item with its place in the reference."""
-    origin = item.focus
     snippet = what.key if isinstance(what, ToolCall) else str(what or "")
-    return replace(item, evidence=(Evidence(turn, step, origin, snippet[:_SNIPPET]),))
+    return replace(item, evidence=(Evidence(turn, step, item.focus, snippet[:_SNIPPET]),))

@@ -27,7 +27,8 @@ class ToolCall:
     @property
     def key(self) -> str:
         """One text per call: names and arguments that mean the same are equal."""
-        return canonical_call(self.name, self.arguments)
+        body = json.dumps(plain(self.arguments), sort_keys=True, ensure_ascii=True)
+        return f"{self.name}({body})"
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,11 @@ class UserTurn:
 
     user: Message
     steps: tuple[AgentStep, ...] = ()
+
+
+def opening_of(system: str, user: str) -> list[Message]:
+    """The first messages of a conversation."""
+    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
 
 
 def text_of(message: Mapping[str, Any]) -> str:
@@ -108,12 +114,6 @@ def step_of(message: Message, results: Sequence[str] = (), malformed: bool = Fal
         except ValueError:
             calls.append(None)
     return AgentStep(message, tuple(calls), tuple(results), malformed or None in calls)
-
-
-def canonical_call(name: str, arguments: Mapping[str, Any]) -> str:
-    """One JSON text per call: keys sorted, whole numbers without a fraction."""
-    body = json.dumps(plain(arguments), sort_keys=True, ensure_ascii=True)
-    return f"{name}({body})"
 
 
 def plain(value: Any) -> Any:

@@ -6,10 +6,36 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module, metadata
 from pathlib import Path
+from typing import Any
 
 from trace_bench.core.errors import EpisodeError, UserError, unknown
 from trace_bench.core.protocols import Env, Suite, Synthesizes
-from trace_bench.core.types import Boundary, Message, Score, Step, Task
+from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task
+
+
+class LiveEnv(Env):
+    """An environment whose `reset` sets `_live`, and whose episode is over after `end`."""
+
+    _live = False
+
+    @abstractmethod
+    def act(self, action: Message, calls: list[Any], text: str) -> Step:
+        """What comes of the agent's message, with its calls and its text."""
+
+    def step(self, action: Message) -> Step:
+        if not self._live:
+            raise EpisodeError(Boundary.ENVIRONMENT, "step without a running episode; reset first")
+        calls, text = action.get("tool_calls") or (), action.get("content")
+        listed = list(calls) if isinstance(calls, list | tuple) else [calls]
+        return self.act(action, listed, text if isinstance(text, str) else "")
+
+    def end(self, stop: StopReason, messages: tuple[Message, ...] = ()) -> Step:
+        """The last step."""
+        self._live = False
+        return Step(messages, done=True, score=self.score(), stop=stop)
+
+    def close(self) -> None:
+        self._live = False
 
 
 class EitherEnv(Env):
@@ -30,13 +56,17 @@ class EitherEnv(Env):
         return self._env.step(action)
 
     def score(self) -> Score:
-        """The score of the conversation as it stands."""
         return Score(0.0, False) if self._env is None else self._env.score()
 
     def close(self) -> None:
         if self._env is not None:
             self._env.close()
             self._env = None
+
+
+def met(name: str, hit: bool, place: int | None = None, tells: str | None = None) -> Milestone:
+    """A milestone that is met or not."""
+    return Milestone(name, float(hit), hit, place, tells)
 
 
 class SplitsByNumber(Suite):

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from trace_bench.checklists.talk import opening_of, text_of
 from trace_bench.core.chat import answer_call, read_call, tool_json
 from trace_bench.core.protocols import Env
 from trace_bench.core.types import Message, Score, Step, StopReason, Task, Tool
@@ -65,23 +66,14 @@ class AwmEnv(Env):
         shutil.copyfile(self._folder / "before.db", self._folder / "now.db")
         self._client = self._start(self._folder / "now.db")
         self._endpoints = {e["operation_id"]: e for e in endpoints(self._scenario)}
-        messages: tuple[Message, ...] = (
-            {"role": "system", "content": SYSTEM},
-            {"role": "user", "content": str(self._scenario["tasks"][self._task])},
-        )
-        return Step(messages, tuple(map(tool, self._endpoints.values())))
+        opening = opening_of(SYSTEM, str(self._scenario["tasks"][self._task]))
+        return Step(tuple(opening), tuple(map(tool, self._endpoints.values())))
 
     def step(self, action: Message) -> Step:
         assert self._client is not None, "step before reset"
-        calls = action.get("tool_calls")
-        if calls:
+        if calls := action.get("tool_calls"):
             return Step(tuple(self._answer(call) for call in calls))
-        said = action.get("content")
-        return Step(
-            done=True,
-            score=self._verify(said if isinstance(said, str) else ""),
-            stop=StopReason.DONE,
-        )
+        return Step(done=True, score=self._verify(text_of(action)), stop=StopReason.DONE)
 
     def score(self) -> Score:
         """The score of the current state, without a last message."""

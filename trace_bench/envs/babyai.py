@@ -15,14 +15,13 @@ import io
 import random
 import re
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 from trace_bench.core.chat import answer_call, make_call, make_tool, read_call
 from trace_bench.core.errors import EpisodeError, UserError, unknown
 from trace_bench.core.protocols import HasMilestones, HasReference, Solves, Typical
 from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task
-from trace_bench.envs import NumberedSuite, package_folder
+from trace_bench.envs import NumberedSuite, met, package_folder
 
 VERSION = "3.2.0"
 DEFAULT = ("OpenDoor", "UnlockLocal")
@@ -33,12 +32,10 @@ FIRST = {"demo": 0, "train": 1_000_000, "dev": 2_000_000, "test": 3_000_000}
 # these, and for those of synthetic tasks with a held-out world.
 TWINS, INSTEAD = {1639, 2233}, 500_000
 SYNTHETIC, FIRST_SYNTHETIC = "synthetic", 10_000_000
-SKILLS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "recovers_from_errors": ("UnlockLocal", "UnlockPickup"),
-        "completes_all_parts": ("OpenTwoDoors",),
-    }
-)
+SKILLS: Mapping[str, tuple[str, ...]] = {
+    "recovers_from_errors": ("UnlockLocal", "UnlockPickup"),
+    "completes_all_parts": ("OpenTwoDoors",),
+}
 """What a level needs, in TRACE's words: a locked door refuses until its key is fetched; a mission
 has two parts."""
 PLAIN, CONTRAST = "OpenDoor", 0.2  # the level of contrast cases, and their share
@@ -102,8 +99,7 @@ class BabyAIEnv(Solves):
     def score(self) -> Score:
         """The share of the mission's parts that are done, in their order."""
         hits = [done or self._won for _, done in _parts(self._game.instrs)]
-        parts = zip(self._named, hits, strict=True)
-        milestones = tuple(Milestone(name, float(hit), hit) for name, hit in parts)
+        milestones = tuple(map(met, self._named, hits))
         return Score(sum(hits) / len(hits), self._won, milestones=milestones)
 
     def solution(self) -> Sequence[Message]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trace_bench.core.chat import make_call
+from trace_bench.core.chat import call_json, make_call
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import (
     Env,
@@ -284,10 +284,7 @@ def _bad_calls(suite: Suite, task: Task) -> None:
     name = env.reset(task).tools[0]["function"]["name"]
     # Unknown tool, no JSON, no object, unknown argument, no function at all.
     bad = [("no_such_tool", "{}"), (name, "{"), (name, "[1]"), (name, '{"no_such_argument": 1}')]
-    calls: list[Any] = [
-        {"id": f"bad_{i}", "type": "function", "function": {"name": n, "arguments": a}}
-        for i, (n, a) in enumerate(bad)
-    ]
+    calls = [call_json(f"bad_{i}", *call) for i, call in enumerate(bad)]
     calls.append({"id": "bad_4", "type": "function"})
     for call in calls:
         try:

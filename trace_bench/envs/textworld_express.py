@@ -21,32 +21,27 @@ from trace_bench.envs import NumberedSuite, package_folder
 
 VERSION = "1.1.0"
 _SEE, _MOVE, _READ = ("look", "inventory", "take"), ("move", "open", "close"), ("read",)
-VERBS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "twc": (*_SEE, *_MOVE, "put"),
-        "cookingworld": (*_SEE, *_MOVE, *_READ, "put", "cook", "slice", "dice", "chop", "prepare",
-                         "eat"),
-        "coin": (*_SEE, *_MOVE),
-        "mapreader": (*_SEE, *_MOVE, *_READ, "put", "task"),
-        "arithmetic": (*_SEE, *_READ, "put"),
-        "simonsays": ("take", "smell", "examine", "eat", "slice", "touch", "jump", "meow", "hop",
-                      "turn", "sit", "clap", "wiggle", "wave", "quack", "do"),
-        "peckingorder": (*_SEE, *_READ),
-    }
-)  # fmt: skip
-PARAMETERS: Mapping[str, str] = MappingProxyType(
-    {
-        "twc": "numLocations=1,numItemsToPutAway=2,includeDoors=0",
-        "cookingworld": "numLocations=1,numIngredients=2,numDistractorItems=5,includeDoors=0,"
-        "limitInventorySize=0",
-        "coin": "numLocations=4,numDistractorItems=0,includeDoors=1",
-        "mapreader": "numLocations=6,maxDistanceApart=2,maxDistractorItemsPerLocation=0,"
-        "includeDoors=0",
-        "arithmetic": "",
-        "simonsays": "gameLength=5,numDistractors=3",
-        "peckingorder": "",
-    }
-)
+VERBS: Mapping[str, tuple[str, ...]] = {
+    "twc": (*_SEE, *_MOVE, "put"),
+    "cookingworld": (*_SEE, *_MOVE, *_READ, "put", "cook", "slice", "dice", "chop", "prepare",
+                     "eat"),
+    "coin": (*_SEE, *_MOVE),
+    "mapreader": (*_SEE, *_MOVE, *_READ, "put", "task"),
+    "arithmetic": (*_SEE, *_READ, "put"),
+    "simonsays": ("take", "smell", "examine", "eat", "slice", "touch", "jump", "meow", "hop",
+                  "turn", "sit", "clap", "wiggle", "wave", "quack", "do"),
+    "peckingorder": (*_SEE, *_READ),
+}  # fmt: skip
+PARAMETERS: Mapping[str, str] = {
+    "twc": "numLocations=1,numItemsToPutAway=2,includeDoors=0",
+    "cookingworld": "numLocations=1,numIngredients=2,numDistractorItems=5,includeDoors=0,"
+    "limitInventorySize=0",
+    "coin": "numLocations=4,numDistractorItems=0,includeDoors=1",
+    "mapreader": "numLocations=6,maxDistanceApart=2,maxDistractorItemsPerLocation=0,includeDoors=0",
+    "arithmetic": "",
+    "simonsays": "gameLength=5,numDistractors=3",
+    "peckingorder": "",
+}
 """Short games; the package's own defaults go up to 11 rooms and 46 steps."""
 DEFAULT = ("twc",)
 SIZES = {"demo": 6000, "train": 1000, "dev": 200, "test": 400}
@@ -57,16 +52,14 @@ FIRST = {"demo": ("train", 1000), "train": ("train", 0), "dev": ("dev", 10_000),
 SYNTHETIC, FIRST_SYNTHETIC = "synthetic", 100_000
 _COOKING = ("cookingworld", PARAMETERS["cookingworld"])
 _ONE_ITEM = ("twc", "numLocations=1,numItemsToPutAway=1,includeDoors=0")
-SKILLS: Mapping[str, tuple[tuple[str, str], tuple[str, str]]] = MappingProxyType(
-    {
-        "completes_all_parts": (("twc", PARAMETERS["twc"]), _ONE_ITEM),
-        "recovers_from_errors": (
-            ("coin", PARAMETERS["coin"]),
-            ("coin", "numLocations=4,numDistractorItems=0,includeDoors=0"),
-        ),
-        "takes_exact_arguments_from_results": (_COOKING, _ONE_ITEM),
-    }
-)
+SKILLS: Mapping[str, tuple[tuple[str, str], tuple[str, str]]] = {
+    "completes_all_parts": (("twc", PARAMETERS["twc"]), _ONE_ITEM),
+    "recovers_from_errors": (
+        ("coin", PARAMETERS["coin"]),
+        ("coin", "numLocations=4,numDistractorItems=0,includeDoors=0"),
+    ),
+    "takes_exact_arguments_from_results": (_COOKING, _ONE_ITEM),
+}
 """A game that needs a capability, and one that does not: two items to put away, doors that are
 closed, a recipe to follow."""
 CONTRAST = 0.2  # share of contrast cases
@@ -276,11 +269,9 @@ class TextWorldExpressSuite(HasReference, HasMilestones, NumberedSuite):
             raise unknown("capability", capability, SKILLS, "capability")
         contrast = random.Random(f"{self.name}/{capability}/{seed}").random() < CONTRAST
         data = _data(*SKILLS[capability][contrast], "train", FIRST_SYNTHETIC + seed % 10**9)
+        data |= {"requires": [] if contrast else [capability], "contrast": contrast}
         name = f"{self.name}/{self.variant}/{SYNTHETIC}/{capability}/{seed}"
-        needs = [] if contrast else [capability]
-        return Task(
-            name, self.name, SYNTHETIC, seed, data | {"requires": needs, "contrast": contrast}
-        )
+        return Task(name, self.name, SYNTHETIC, seed, data)
 
     def close(self) -> None:
         self._games.close()
@@ -290,9 +281,8 @@ class TextWorldExpressSuite(HasReference, HasMilestones, NumberedSuite):
         game = list(self._games_of)[number % len(self._games_of)]
         fold, first = FIRST[split]
         data = _data(game, self._games_of[game], fold, first + number)
-        needs = [
-            name for name, (needed, _) in SKILLS.items() if needed == (game, data["parameters"])
-        ]
+        played = (game, data["parameters"])
+        needs = [name for name, (needed, _) in SKILLS.items() if needed == played]
         return Task(task_id, self.name, split, number, data | {"requires": needs})
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trace_bench.checklists.items import FOCUSES, ORIGINS, Checklist, read_checklist, to_json
-from trace_bench.checklists.talk import UserTurn, text_of, turns_of
+from trace_bench.checklists.talk import UserTurn, opening_of, text_of, turns_of
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.store import Lines
@@ -49,7 +49,6 @@ items of the same turn that must be satisfied first, and the weights of a turn s
 
 
 def question_of(turns: Sequence[UserTurn], tools: Sequence[Tool]) -> list[Message]:
-    """The question for one reference."""
     lines = []
     for number, turn in enumerate(turns):
         lines.append({"turn": number, "user": text_of(turn.user)[:_LONGEST]})
@@ -62,7 +61,7 @@ def question_of(turns: Sequence[UserTurn], tools: Sequence[Tool]) -> list[Messag
     body = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
     mark = hashlib.sha256(body.encode("utf-8", "replace")).hexdigest()[:16]
     text = f"[data {mark}]\n{body}\n[end {mark}]\n\nIts tools: {', '.join(names)}"
-    return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": text}]
+    return opening_of(_SYSTEM, text)
 
 
 def schema_of(turns: int) -> dict[str, Any]:
@@ -134,14 +133,12 @@ def _merged(turn: Any, number: int) -> list[dict[str, Any]]:
     for key, found in maps.items():
         if unknown := sorted(found.keys() - names):
             raise ValueError(f"turn {number}: {key} names {unknown[0]!r}, which is no item of it.")
-    return [
-        {
-            **item,
-            "weight": maps["weight"].get(str(item.get("id"))),
-            "dependence": maps["dependence"].get(str(item.get("id")), []),
-        }
-        for item in items
-    ]
+    made = []
+    for item in items:
+        name = str(item.get("id"))
+        weight, after = maps["weight"].get(name), maps["dependence"].get(name, [])
+        made.append({**item, "weight": weight, "dependence": after})
+    return made
 
 
 def _is_object(value: Any) -> bool:

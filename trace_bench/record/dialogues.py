@@ -37,7 +37,7 @@ def of_suite(suite: Suite, tasks: Sequence[Task]) -> Iterator[tuple[str, Record 
             "finished run (`python -m trace_bench.record run FOLDER`)."
         )
     for task in tasks:
-        yield task.id, _of_reference(suite, suite, task)
+        yield task.id, _of_reference(suite, task)
 
 
 def held_out(suite: Suite, splits: Sequence[str]) -> set[str]:
@@ -51,8 +51,8 @@ def held_out(suite: Suite, splits: Sequence[str]) -> set[str]:
     return found
 
 
-def _of_reference(suite: Suite, source: HasReference, task: Task) -> Record | None:
-    actions = source.reference(task)
+def _of_reference(suite: HasReference, task: Task) -> Record | None:
+    actions = suite.reference(task)
     with closing(make_env(suite)) as env:
         steps = perform(env, task, actions)
         score = steps[-1].score or env.score()
@@ -116,18 +116,17 @@ def of_run(folder: Path) -> Iterator[tuple[str, Record | None]]:
 
 
 def _of_rollout(identity: str, suite: str, t: Trajectory) -> Record | None:
-    lost = t.failure is not None or t.score is None
-    if lost or not t.score.success or any(turn.malformed for turn in t.turns):  # type: ignore[union-attr]
+    if t.failure is not None or t.score is None or not t.score.success:
+        return None
+    if any(turn.malformed for turn in t.turns):
         return None
     opening, turns = turns_of(t.messages)
     if not turns or not all(turn.steps for turn in turns):
         return None
-    milestones = () if t.score is None else t.score.milestones
-    made = by_milestones(turns, len(opening), milestones)
     return {
         "uuid": identity,
         "messages": t.messages,
         "tools": list(t.tools),
-        "checklists": to_json([made]),
+        "checklists": to_json([by_milestones(turns, len(opening), t.score.milestones)]),
         "source": {"suite": suite, "task": t.task, "by": t.agent},
     }

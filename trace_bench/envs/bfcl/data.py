@@ -102,7 +102,6 @@ def _entry(category: str, raw: Mapping[str, Any], answers: list[list[str]]) -> d
 
 @cache
 def _schemas(name: str) -> tuple[Tool, ...]:
-    """The schemas of a tool class."""
     from bfcl_eval.constants.executable_backend_config import (
         MULTI_TURN_FUNC_DOC_FILE_MAPPING as FILES,
     )

@@ -14,21 +14,19 @@ from typing import Any, Literal
 
 from trace_bench.checklists.talk import call_of
 from trace_bench.core.chat import answer_call
-from trace_bench.core.errors import EpisodeError
-from trace_bench.core.protocols import Env
-from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task
+from trace_bench.core.types import Message, Score, Step, StopReason, Task
+from trace_bench.envs import LiveEnv, met
 from trace_bench.envs.bfcl.data import more_tools, tools_of
 from trace_bench.envs.bfcl.world import BfclCall, BfclWorld, parse
 
 MOST_STEPS = 20  # steps with calls in one turn of the user; the benchmark ends the episode after it
 
 
-class BfclEnv(Env):
+class BfclEnv(LiveEnv):
     """One entry of the benchmark."""
 
     def __init__(self, checker: Checker) -> None:
         self._checker = checker
-        self._live = False
 
     def reset(self, task: Task) -> Step:
         self._entry: Mapping[str, Any] = task.data["record"]
@@ -39,14 +37,11 @@ class BfclEnv(Env):
         tools, self._later = tools_of(self._entry)
         return Step((self._user(),), tools)
 
-    def step(self, action: Message) -> Step:
-        if not self._live:
-            raise EpisodeError(Boundary.ENVIRONMENT, "step without a running episode; reset first")
-        calls = action.get("tool_calls")
+    def act(self, action: Message, calls: list[Any], text: str) -> Step:
         if calls:
-            return self._execute(calls if isinstance(calls, list | tuple) else [calls])
+            return self._execute(calls)
         if len(self._turns) == len(self._entry["turns"]):
-            return self._end(StopReason.DONE)
+            return self.end(StopReason.DONE)
         self._turns.append([])
         self._steps = 0
         return Step((self._user(),))
@@ -57,18 +52,14 @@ class BfclEnv(Env):
         played = self._turns if self._turns[-1] or not self._live else self._turns[:-1]
         return score(self._entry, played, self._checker)
 
-    def close(self) -> None:
-        self._live = False
-
     def _user(self) -> Message:
-        """The user's message that opens the current turn."""
         number = len(self._turns) - 1
         text = self._entry["turns"][number]
         if text is None:
             text = more_tools(self._later.get(str(number), ()))
         return {"role": "user", "content": text}
 
-    def _execute(self, calls: Any) -> Step:
+    def _execute(self, calls: list[Any]) -> Step:
         answers: list[Message] = []
         step: list[BfclCall] = []
         for raw in calls:
@@ -84,12 +75,8 @@ class BfclEnv(Env):
             self._turns[-1].append(step)
         self._steps += 1
         if self._steps > MOST_STEPS:
-            return self._end(StopReason.TURN_LIMIT, tuple(answers))
+            return self.end(StopReason.TURN_LIMIT, tuple(answers))
         return Step(tuple(answers))
-
-    def _end(self, stop: StopReason, messages: tuple[Message, ...] = ()) -> Step:
-        self._live = False
-        return Step(messages, done=True, score=self.score(), stop=stop)
 
 
 Checker = Literal["official", "strict"]
@@ -132,10 +119,7 @@ def score(entry: Mapping[str, Any], played: Turns, checker: Checker) -> Score:
         "turns": {str(number + 1): error for number, error in errors.items()},
         "checked_turns": len(counted),
     }
-    milestones = tuple(
-        Milestone(f"turn {number + 1}", float(number not in errors), number not in errors)
-        for number in counted
-    )
+    milestones = tuple(met(f"turn {number + 1}", number not in errors) for number in counted)
     share = 1.0 - len(failed) / len(counted)
     return Score(share, not failed and not cut_off, details, milestones)
 

@@ -59,7 +59,6 @@ class BfclSuite(HasReference, HasChecklist, Synthesizes):
         self._data = load(CATEGORIES if category == "all" else (category,))
 
     def about(self) -> dict[str, Any]:
-        """Facts that every run reports."""
         bad = sum(entry["id"] in self._bad for entry in self._data.entries)
         return {
             "data": self._data.revision,

@@ -32,8 +32,7 @@ DOORS = ("driver", "passenger", "rear_left", "rear_right")
 class EntryDraft:
     """A task in the making: the user's texts with the calls that are due after each."""
 
-    classes: tuple[str, ...]
-    config: dict[str, Any]
+    config: dict[str, Any]  # the initial state of each tool class
     turns: list[tuple[str, list[BfclCall]]] = field(default_factory=list)
     asks: bool = False  # in a turn without calls something must be asked for
 
@@ -50,7 +49,7 @@ def synthetic_data(capability: str, seed: int) -> dict[str, Any]:
         "id": f"{capability}_{seed}",
         "category": "miss_param" if draft.asks else "base",
         "scenario": None,
-        "classes": list(draft.classes),
+        "classes": list(draft.config),
         "config": draft.config,
         "turns": [text for text, _ in draft.turns],
         "withheld": {},
@@ -78,7 +77,7 @@ def _several_files(rng: Random, contrast: bool) -> EntryDraft:
         ),
     ]
     config = _folder({f"{old}.txt": "Old.", f"{note}.txt": "Nothing yet."})
-    return _in_parts(rng, contrast, EntryDraft(("GorillaFileSystem",), config), parts)
+    return _in_parts(rng, contrast, EntryDraft(config), parts)
 
 
 def _several_in_the_car(rng: Random, contrast: bool) -> EntryDraft:
@@ -92,7 +91,7 @@ def _several_in_the_car(rng: Random, contrast: bool) -> EntryDraft:
             BfclCall("adjustClimateControl", {"temperature": degrees}),
         ),
     ]
-    return _in_parts(rng, contrast, EntryDraft(("VehicleControlAPI",), _car(rng, 4)), parts)
+    return _in_parts(rng, contrast, EntryDraft(_car(rng, 4)), parts)
 
 
 def _in_parts(
@@ -127,7 +126,7 @@ def _buys_at_the_price(rng: Random, contrast: bool) -> EntryDraft:
         text = f"Buy {amount} shares of {name} at the current price."
         look = BfclCall("get_symbol_by_name", {"name": name})
         calls = [look, BfclCall("get_stock_info", {"symbol": symbol}), *calls]
-    return EntryDraft(("TradingBot",), {"TradingBot": config}, [(text, calls)])
+    return EntryDraft({"TradingBot": config}, [(text, calls)])
 
 
 def _writes_to_somebody(rng: Random, contrast: bool) -> EntryDraft:
@@ -137,7 +136,7 @@ def _writes_to_somebody(rng: Random, contrast: bool) -> EntryDraft:
     if not contrast:
         asked = f"Send the message '{text}' to {name}."
         calls = [BfclCall("get_user_id", {"user": name}), *calls]
-    return EntryDraft(("MessageAPI",), _messages(ids), [(asked, calls)])
+    return EntryDraft(_messages(ids), [(asked, calls)])
 
 
 def _copies_the_last_line(rng: Random, contrast: bool) -> EntryDraft:
@@ -149,7 +148,7 @@ def _copies_the_last_line(rng: Random, contrast: bool) -> EntryDraft:
         text = f"Write the last line of '{source}' into '{target}', just as it is."
         calls = [BfclCall("tail", {"file_name": source, "lines": 1}), *calls]
     files = {source: "\n".join(lines), target: "Nothing yet."}
-    return EntryDraft(("GorillaFileSystem",), _folder(files), [(text, calls)])
+    return EntryDraft(_folder(files), [(text, calls)])
 
 
 # -- recovers_from_errors -------------------------------------------------------------------------
@@ -167,7 +166,7 @@ def _starts_the_engine(rng: Random, contrast: bool) -> EntryDraft:
         calls = [lock, BfclCall("pressBrakePedal", {"pedalPosition": 1.0}), *calls]
     city = rng.choice(CITIES)
     text = "Start the engine, whatever that takes."
-    draft = EntryDraft(("VehicleControlAPI",), config, [(text, calls)])
+    draft = EntryDraft(config, [(text, calls)])
     if rng.random() < 0.5:
         navigate = BfclCall("set_navigation", {"destination": city})
         draft.turns.append((f"Now navigate to '{city}'.", [navigate]))
@@ -184,7 +183,7 @@ def _posts(rng: Random, contrast: bool) -> EntryDraft:
     if not contrast:
         login = {"username": user, "password": password}
         calls = [BfclCall("authenticate_twitter", login), *calls]
-    return EntryDraft(("TwitterAPI",), {"TwitterAPI": config}, [(asked, calls)])
+    return EntryDraft({"TwitterAPI": config}, [(asked, calls)])
 
 
 # -- asks_when_information_is_missing -------------------------------------------------------------
@@ -195,7 +194,7 @@ def _opens_a_ticket(rng: Random, contrast: bool) -> EntryDraft:
     config = {"ticket_queue": [], "ticket_counter": rng.randint(1, 90),
               "current_user": rng.choice(PEOPLE)}  # fmt: skip
     create = BfclCall("create_ticket", {"title": title, "priority": priority})
-    draft = EntryDraft(("TicketAPI",), {"TicketAPI": config}, asks=True)
+    draft = EntryDraft({"TicketAPI": config}, asks=True)
     full = f"Open a ticket of priority {priority} without a description, titled '{title}'."
     parts = (f"Open a ticket of priority {priority} without a description.", f"Title it '{title}'.")
     return _told_in(draft, contrast, full, parts, create)
@@ -204,17 +203,16 @@ def _opens_a_ticket(rng: Random, contrast: bool) -> EntryDraft:
 def _sends_a_text(rng: Random, contrast: bool) -> EntryDraft:
     ids, (name, *_), text = _users(rng)
     send = BfclCall("send_message", {"receiver_id": ids[name], "message": text})
-    draft = EntryDraft(("MessageAPI",), _messages(ids), asks=True)
+    draft = EntryDraft(_messages(ids), asks=True)
     full = f"Send the user {ids[name]} a message that says '{text}'."
-    return _told_in(
-        draft, contrast, full, (f"Send the user {ids[name]} a message.", f"'{text}'"), send
-    )
+    parts = (f"Send the user {ids[name]} a message.", f"'{text}'")
+    return _told_in(draft, contrast, full, parts, send)
 
 
 def _makes_a_folder(rng: Random, contrast: bool) -> EntryDraft:
     name, *others = rng.sample(NOUNS, 3)
     make = BfclCall("mkdir", {"dir_name": name})
-    draft = EntryDraft(("GorillaFileSystem",), _folder({f"{n}.txt": "" for n in others}), asks=True)
+    draft = EntryDraft(_folder({f"{n}.txt": "" for n in others}), asks=True)
     parts = ("Make a new folder here.", f"Call it '{name}'.")
     return _told_in(draft, contrast, f"Make a new folder '{name}' here.", parts, make)
 

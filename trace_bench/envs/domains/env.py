@@ -13,10 +13,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trace_bench.checklists.talk import opening_of
 from trace_bench.core.chat import answer_call, read_call
-from trace_bench.core.errors import EpisodeError
-from trace_bench.core.protocols import Env
-from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task, Tool
+from trace_bench.core.types import Message, Milestone, Score, Step, StopReason, Task, Tool
+from trace_bench.envs import LiveEnv, met
 from trace_bench.envs.domains.tasks import Row, apply, tables
 
 ACT, TELL = 0.6, 0.4  # shares of the reward
@@ -24,11 +24,8 @@ _MESSAGES = 30  # of the agent
 _CALLS = 16  # of one message
 
 
-class DomainEnv(Env):
+class DomainEnv(LiveEnv):
     """One schematic task."""
-
-    def __init__(self) -> None:
-        self._live = False
 
     def reset(self, task: Task) -> Step:
         data = task.data
@@ -39,43 +36,29 @@ class DomainEnv(Env):
         self._said: list[list[str]] = [[]]
         self._sent = 0
         self._live = True
-        opening = {"role": "system", "content": data["system"]}
-        return Step((opening, self._user()), tuple(self._tools.values()))
+        opening = opening_of(data["system"], data["user"][0])
+        return Step(tuple(opening), tuple(self._tools.values()))
 
-    def step(self, action: Message) -> Step:
-        if not self._live:
-            raise EpisodeError(Boundary.ENVIRONMENT, "step without a running episode; reset first")
+    def act(self, action: Message, calls: list[Any], text: str) -> Step:
         self._sent += 1
-        if calls := action.get("tool_calls"):
-            calls = list(calls)[:_CALLS] if isinstance(calls, list | tuple) else [calls]
-            answers = tuple(answer_call(call, self._run(call)) for call in calls)
-            return self._end(answers) if self._sent >= _MESSAGES else Step(answers)
-        text = action.get("content")
-        self._said[-1].append(text if isinstance(text, str) else "")
+        if calls:
+            answers = tuple(answer_call(call, self._run(call)) for call in calls[:_CALLS])
+            too_long = self._sent >= _MESSAGES
+            return self.end(StopReason.TURN_LIMIT, answers) if too_long else Step(answers)
+        self._said[-1].append(text)
         if len(self._said) == len(self._data["user"]):
-            return self._end((), StopReason.DONE)
+            return self.end(StopReason.DONE)
         self._said.append([])
-        return Step((self._user(),))
+        return Step(({"role": "user", "content": self._data["user"][len(self._said) - 1]},))
 
     def score(self) -> Score:
-        """The score of the conversation as it stands."""
         acts, tells = self._acts(), self._tells()
-        met = (*acts, *tells)
-        if success := all(m.hit for m in met):
-            return Score(1.0, success, milestones=met)
+        both = (*acts, *tells)
+        if success := all(m.hit for m in both):
+            return Score(1.0, success, milestones=both)
         if not (acts and tells):
-            return Score(_mean(met), success, milestones=met)
-        return Score(ACT * _mean(acts) + TELL * _mean(tells), success, milestones=met)
-
-    def close(self) -> None:
-        self._live = False
-
-    def _user(self) -> Message:
-        return {"role": "user", "content": self._data["user"][len(self._said) - 1]}
-
-    def _end(self, messages: tuple[Message, ...], stop: StopReason = StopReason.TURN_LIMIT) -> Step:
-        self._live = False
-        return Step(messages, done=True, score=self.score(), stop=stop)
+            return Score(_mean(both), success, milestones=both)
+        return Score(ACT * _mean(acts) + TELL * _mean(tells), success, milestones=both)
 
     def _run(self, call: Any) -> str:
         try:
@@ -108,21 +91,21 @@ class DomainEnv(Env):
             if call["name"].startswith("find_")
         }
         hits |= {f"find {n}": n in self._found for n in sorted(looked - set(changed))}
-        return [Milestone(name, float(hit), hit) for name, hit in hits.items()]
+        return [met(name, hit) for name, hit in hits.items()]
 
     def _tells(self) -> list[Milestone]:
         """What each message of the user asks to be told."""
-        met = []
+        found = []
         for number, turn in enumerate(self._data["turns"]):
             said = " ".join(self._said[number]) if number < len(self._said) else ""
             for text in turn["tells"]:
                 hit = re.search(rf"\b{re.escape(text)}\b", said, re.IGNORECASE) is not None
-                met.append(Milestone(f"tell {text}", float(hit), hit, tells=text))
-        return met
+                found.append(met(f"tell {text}", hit, tells=text))
+        return found
 
 
-def _mean(met: Sequence[Milestone]) -> float:
-    return sum(m.similarity for m in met) / len(met)
+def _mean(milestones: Sequence[Milestone]) -> float:
+    return sum(m.similarity for m in milestones) / len(milestones)
 
 
 def _values(row: Row) -> Row:

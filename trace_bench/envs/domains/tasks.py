@@ -37,26 +37,20 @@ class Domain:
 
     @property
     def fields(self) -> dict[str, Values]:
-        """The values of each field, by its name."""
         return dict((self.count, self.place))
 
     def tools(self) -> tuple[Tool, ...]:
-        """What an agent can do with the table."""
         noun, by_id = self.noun, {f"{self.noun}_id": "string"}
         kinds = {self.count[0]: "integer", self.place[0]: "string"}
+        setters = []
+        for name, kind in kinds.items():
+            said = f"Change the {name} of {self.one}."
+            setters.append(make_tool(f"set_{noun}_{name}", said, **by_id, **{name: kind}))
         return (
             make_tool(f"find_{noun}", f"Look up {self.one} by its name.", name="string"),
             make_tool(f"add_{noun}", f"Add {self.one}.", name="string", **kinds),
             make_tool(f"remove_{noun}", f"Remove {self.one} by its id.", **by_id),
-            *(
-                make_tool(
-                    f"set_{noun}_{field}",
-                    f"Change the {field} of {self.one}.",
-                    **by_id,
-                    **{field: kind},
-                )
-                for field, kind in kinds.items()
-            ),
+            *setters,
         )
 
 
@@ -137,7 +131,7 @@ Row = dict[str, Any]
 @dataclass
 class Draft:
     """A task in the making. `free`: rows that no request is about yet. Of every request so far:
-    what the user says, the reference's calls, and what the user is to be told (None: nothing)."""
+    what the user says, and as a turn the reference's calls and what the user is to be told."""
 
     rng: random.Random
     table: Domain
@@ -145,16 +139,14 @@ class Draft:
     free: list[Row]
     new: list[str]  # names that no row has
     clauses: list[str] = field(default_factory=list)
-    calls: list[list[dict[str, Any]]] = field(default_factory=list)
-    tells: list[str | None] = field(default_factory=list)
+    turns: list[dict[str, list[Any]]] = field(default_factory=list)
 
     def take(self) -> Row:
         return self.free.pop()
 
     def request(self, clause: str, *calls: dict[str, Any], tells: str | None = None) -> None:
         self.clauses.append(clause)
-        self.calls.append(list(calls))
-        self.tells.append(tells)
+        self.turns.append({"calls": list(calls), "tells": [tells] if tells else []})
 
     def find(self, row: Row) -> dict[str, Any]:
         return _call(f"find_{self.table.noun}", name=row["name"])
@@ -175,17 +167,20 @@ def domain_data(domain: str, seed: int) -> dict[str, Any]:
     draft = Draft(rng, table, rows, rng.sample(rows, _ROWS), names[_ROWS:])
     for _ in range(rng.randint(1, _MOST)):
         rng.choice(REQUESTS)(draft)
-    together = rng.random() < 0.5
+    messages, turns = [[clause] for clause in draft.clauses], draft.turns
+    if rng.random() < 0.5:  # all in one message
+        messages = [draft.clauses]
+        turns = [{key: [x for turn in turns for x in turn[key]] for key in ("calls", "tells")}]
     wanted = [dict(row) for row in rows]
-    for call in (call for calls in draft.calls for call in calls):
+    for call in (call for turn in turns for call in turn["calls"]):
         apply(table, wanted, call["name"], call["arguments"])
     return {
         "domain": domain,
         "rows": rows,
         "wanted": wanted,
         "system": SYSTEM,
-        "user": [_sentence(draft.clauses)] if together else [_sentence([c]) for c in draft.clauses],
-        "turns": _turns(draft, together),
+        "user": [_sentence(clauses) for clauses in messages],
+        "turns": turns,
         "contrast": False,
     }
 
@@ -240,16 +235,6 @@ def _value(rng: random.Random, values: Values, but: Any = None) -> Any:
 
 def _call(tool: str, **arguments: Any) -> dict[str, Any]:
     return {"name": tool, "arguments": arguments}
-
-
-def _turns(draft: Draft, together: bool) -> list[dict[str, Any]]:
-    each = zip(draft.calls, draft.tells, strict=True)
-    parts: list[dict[str, list[Any]]] = [
-        {"calls": calls, "tells": [tells] if tells else []} for calls, tells in each
-    ]
-    if not together:
-        return parts
-    return [{key: [x for part in parts for x in part[key]] for key in ("calls", "tells")}]
 
 
 def _sentence(clauses: list[str]) -> str:

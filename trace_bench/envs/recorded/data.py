@@ -23,6 +23,7 @@ from typing import Any
 from trace_bench.checklists.items import read_checklists, to_json
 from trace_bench.checklists.sources import of_reference
 from trace_bench.checklists.talk import turns_of
+from trace_bench.core.chat import text_message
 from trace_bench.core.decode import messages_of, shaped
 from trace_bench.core.errors import UserError
 from trace_bench.core.limits import Limits, Unreadable, read
@@ -123,6 +124,8 @@ def _wrong(where: str, what: str) -> UserError:
 
 
 INNER = Limits(4 * 2**20)  # of JSON in a text
+_SPEAKERS = {"human": "user", "user": "user", "system": "system", "gpt": "assistant",
+             "assistant": "assistant"}  # fmt: skip
 
 
 def as_openai(data: Mapping[str, Any]) -> dict[str, Any]:
@@ -175,15 +178,10 @@ def _of_conversations(talk: Any, system: Any) -> list[Message]:
         raise ValueError("`conversations` is no list")
     out: list[Message] = [{"role": "system", "content": system}] if system else []
     for number, said in enumerate(talk):
-        source, value = (
-            (said.get("from"), said.get("value")) if isinstance(said, Mapping) else (None, None)
-        )
-        if source in ("human", "user") and isinstance(value, str):
-            out.append({"role": "user", "content": value})
-        elif source == "system" and isinstance(value, str):
-            out.append({"role": "system", "content": value})
-        elif source in ("gpt", "assistant") and isinstance(value, str):
-            out.append({"role": "assistant", "content": value})
+        said = said if isinstance(said, Mapping) else {}
+        source, value = said.get("from"), said.get("value")
+        if isinstance(source, str) and source in _SPEAKERS and isinstance(value, str):
+            out.append({"role": _SPEAKERS[source], "content": value})
         elif source == "function_call":
             found = _unpacked(value, f"conversation {number}")
             calls = found if isinstance(found, list) else [found]
@@ -246,17 +244,12 @@ def _named(call: Any, where: str) -> tuple[str, Any, Any]:
 
 
 def _calling(calls: list[tuple[str, Any, Any]], number: int, content: str = "") -> Message:
-    message: Message = {"role": "assistant", "content": content}
-    if calls:
-        message["tool_calls"] = [
-            {
-                "id": identity or f"call_{number}_{place}",
-                "type": "function",
-                "function": {"name": name, "arguments": arguments or {}},
-            }
-            for place, (identity, name, arguments) in enumerate(calls)
-        ]
-    return message
+    made = []
+    for place, (identity, name, arguments) in enumerate(calls):
+        function = {"name": name, "arguments": arguments or {}}
+        identity = identity or f"call_{number}_{place}"
+        made.append({"id": identity, "type": "function", "function": function})
+    return text_message(content, made)
 
 
 def _last_call(messages: list[Message]) -> str:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from trace_bench.checklists.talk import ToolCall, plain
+from trace_bench.checklists.talk import ToolCall, opening_of, plain
 from trace_bench.core.chat import ask_until
 from trace_bench.core.limits import Limits, Unreadable, read
 from trace_bench.core.protocols import Ask
@@ -64,7 +64,7 @@ class ModelSimulator:
         body = "\n".join(lines)
         mark = hashlib.sha256(body.encode("utf-8", "replace")).hexdigest()[:16]
         text = f"[data {mark}]\n{body}\n[end {mark}]"
-        return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": text}]
+        return opening_of(_SYSTEM, text)
 
 
 def read_result(text: str) -> str:

@@ -83,14 +83,16 @@ class RecordedSuite(HasReference, HasChecklist):
         self._simulator: Simulator | None = None
         if settings.tools == "simulate" and run.simulator is not None:
             self._simulator = ModelSimulator(run.simulator, settings.history)
-        self._judge = self._make_judge()
+        judge: Judge = ProgramJudge()
+        if run.judge is not None:
+            judge = ModelJudge(run.judge, settings.batch)
+        self._judge = ErringJudge(judge, settings, run.seed) if settings.any else judge
 
     def asks_user(self) -> bool:
         """Whether episodes wait for a model's answers: a judge's or a simulator's."""
         return self._run.judge is not None or self._simulator is not None
 
     def about(self) -> dict[str, Any]:
-        """Facts that every run reports."""
         s = self._settings
         judge = "program" if self._run.judge is None else f"llm, prompt {JUDGE_VERSION}"
         simulator = "program" if s.behind else "none"
@@ -146,7 +148,7 @@ class RecordedSuite(HasReference, HasChecklist):
 
     def _env_of(self, task: Task) -> Env:
         if task.env == self.name:
-            return RecordedEnv(self._judge, self._make_tools, self._make_behind)
+            return RecordedEnv(self._judge, self._make_tools)
         return make_env(self._real("/".join(task.id.split("/")[:2])))
 
     def reference(self, task: Task) -> Sequence[Message]:
@@ -188,25 +190,12 @@ class RecordedSuite(HasReference, HasChecklist):
         identity = f"{self.name}/{self.variant}/{split}/{place:05d}"
         return Task(identity, self.name, split, seed, {"record": record})
 
-    def _make_judge(self) -> Judge:
-        s = self._settings
-        judge: Judge = ProgramJudge()
-        if self._run.judge is not None:
-            judge = ModelJudge(self._run.judge, s.batch)
-        return ErringJudge(judge, s, self._run.seed) if s.any else judge
+    def _make_tools(self, record: Mapping[str, Any], there: list[Exchange]) -> Tools:
+        replays, behind = self._settings.tools != "real", self._behind(record)
+        tools = record["tools"]
+        return Tools(tools, there, replays=replays, world=behind, simulator=self._simulator)
 
-    def _make_tools(
-        self, record: Mapping[str, Any], there: list[Exchange], behind: Behind | None
-    ) -> Tools:
-        return Tools(
-            record["tools"],
-            there,
-            replays=self._settings.tools != "real",
-            world=behind,
-            simulator=self._simulator,
-        )
-
-    def _make_behind(self, record: Mapping[str, Any]) -> Behind | None:
+    def _behind(self, record: Mapping[str, Any]) -> Behind | None:
         """The real environment, where it answers calls."""
         s = self._settings
         if s.tools == "replay" or not s.behind or self._simulator is not None:

@@ -127,6 +127,11 @@ class Tools:
         self._so_far: list[Exchange] = []
         self.counts = {"replayed": 0, "refused": 0, "simulated": 0, "real": 0}
 
+    def close(self) -> None:
+        if self._world is not None:
+            self._world.close()
+            self._world = None
+
     def answer(self, raw: Any) -> tuple[str, bool]:
         """(the answer, whether the call is malformed)."""
         try:
@@ -162,8 +167,7 @@ class Tools:
             return NOT_RECORDED
         if call.key not in self._kept:
             self.counts["simulated"] += 1
-            made = self._simulator.answer(call, tool, self._there, self._so_far)
-            self._kept[call.key] = made
+            self._kept[call.key] = self._simulator.answer(call, tool, self._there, self._so_far)
         return self._kept[call.key]
 
     def _refused(self, why: str) -> tuple[str, bool]:
@@ -199,9 +203,8 @@ class Rates:
 
 class Behind:
     """The real environment behind a recording, for one episode, with set rates of wrong, stale and
-    inconsistent answers: a simulator by program, whose errors are known.
-    Draws follow from `seed`, the task and the call, so
-    that an equal call has an equal error."""
+    inconsistent answers: a simulator by program, whose errors are known. Draws follow from `seed`,
+    the task and the call, so that an equal call has an equal error."""
 
     def __init__(self, suite: Suite, task: Task, rates: Rates, seed: int) -> None:
         self._suite, self._task, self._rates, self._seed = suite, task, rates, seed

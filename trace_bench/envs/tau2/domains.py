@@ -3,14 +3,14 @@ episode in the domain of its task, adapters and analysis over all."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 from trace_bench.core.errors import UserError
-from trace_bench.core.protocols import Env, HasChecklist, HasReference, RunContext
-from trace_bench.core.types import Message, Score, Step, Task
-from trace_bench.envs.tau2.env import Tau2Env
+from trace_bench.core.protocols import HasChecklist, HasReference, RunContext
+from trace_bench.core.types import Message, Task
+from trace_bench.envs import EitherEnv
 from trace_bench.envs.tau2.suite import Tau2Settings, Tau2Suite
 
 
@@ -60,8 +60,8 @@ class Tau2Domains(HasReference, HasChecklist):
                 return _marked(suite.task(task_id), domain)
         raise UserError(f"no task {task_id!r} in {self.name}/{self.variant}.")
 
-    def make(self) -> Env:
-        return _Episode(self._suites)
+    def make(self) -> EitherEnv:
+        return EitherEnv(lambda task: self._suites[task.data["domain"]].make())
 
     def reference(self, task: Task) -> Sequence[Message]:
         return self._suites[task.data["domain"]].reference(task)
@@ -72,27 +72,3 @@ class Tau2Domains(HasReference, HasChecklist):
 
 def _marked(task: Task, domain: str) -> Task:
     return replace(task, data={**task.data, "domain": domain})
-
-
-class _Episode(Env):
-    """An episode of whichever domain its task is of."""
-
-    def __init__(self, suites: Mapping[str, Tau2Suite]) -> None:
-        self._suites = suites
-        self._env: Tau2Env | None = None
-
-    def reset(self, task: Task) -> Step:
-        self.close()
-        self._env = self._suites[task.data["domain"]].make()
-        return self._env.reset(task)
-
-    def step(self, action: Message) -> Step:
-        assert self._env is not None, "reset begins an episode"
-        return self._env.step(action)
-
-    def score(self) -> Score:
-        return super().score() if self._env is None else self._env.score()
-
-    def close(self) -> None:
-        if self._env is not None:
-            self._env.close()

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from trace_bench.checklists.talk import ToolCall, opening_of
 from trace_bench.core.chat import answer_call, make_tool, read_call
-from trace_bench.core.errors import EpisodeError
-from trace_bench.core.protocols import Ask, Env
-from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task, Tool
+from trace_bench.core.protocols import Ask
+from trace_bench.core.types import Message, Score, Step, StopReason, Task, Tool
+from trace_bench.envs import LiveEnv
 from trace_bench.envs.tau2.data import policy_text
 from trace_bench.envs.tau2.judge import judge
-from trace_bench.envs.tau2.score import MadeCall, TauEpisode, assertions, score
-from trace_bench.envs.tau2.user import STOPS, AskedUser, ScriptedCustomer, User
+from trace_bench.envs.tau2.score import assertions, score
+from trace_bench.envs.tau2.user import STOPS, AskedUser, ScriptedCustomer
 from trace_bench.envs.tau2.world import AGENT, USER, DomainTools, Tau2World, ToolAnswer, failed
 
 MOST_ERRORS = 10  # failed calls of agent and user; the benchmark then ends the episode
@@ -29,7 +30,7 @@ _SOLO = (
 )
 
 
-class Tau2Env(Env):
+class Tau2Env(LiveEnv):
     """`ask`: asks the model that plays the user; None: a script does.
     `solo`: telecom without a user; the agent then has the user's tools. `judge`: asks the model
     that judges assertions in natural language.
@@ -48,12 +49,11 @@ class Tau2Env(Env):
     ) -> None:
         self._toolbox, self._gold, self._solo = toolbox, gold, solo
         self._ask, self._judge = ask, judge
-        self._live = False
 
     def reset(self, task: Task) -> Step:
         self._record = task.data["record"]
         self._world: Tau2World = self._toolbox.world(self._record)
-        self._calls: list[MadeCall] = []
+        self._calls: list[ToolCall] = []
         self._said: list[str] = []
         self._errors = 0
         self._stopped = False
@@ -62,31 +62,23 @@ class Tau2Env(Env):
         data = self._toolbox.data
         system = f"{_SOLO if self._solo else _TEXT}\n\n{policy_text(data, self._solo)}"
         tools = self._toolbox.schemas[AGENT]
+        own = self._toolbox.schemas[USER]
         if self._solo:
-            opening, tools = (
-                str(self._record["ticket"]),
-                (*tools, *self._toolbox.schemas[USER], DONE),
-            )
+            opening, tools = str(self._record["ticket"]), (*tools, *own, DONE)
         else:
-            self._user = self._make_user()
+            self._user: AskedUser | ScriptedCustomer = ScriptedCustomer(self._record)
+            if self._ask is not None:
+                self._user = AskedUser(self._record, data.domain, own, self._ask)
             opening = self._user.opening()
-        messages: tuple[Message, ...] = (
-            {"role": "system", "content": system},
-            {"role": "user", "content": opening},
-        )
-        self._talk: list[Message] = list(messages[1:])
-        return Step(messages, tools)
+        messages = opening_of(system, opening)
+        self._talk: list[Message] = messages[1:]
+        return Step(tuple(messages), tools)
 
-    def step(self, action: Message) -> Step:
-        if not self._live:
-            raise EpisodeError(Boundary.ENVIRONMENT, "step without a running episode; reset first")
-        text = action.get("content")
-        text = text if isinstance(text, str) else ""
+    def act(self, action: Message, calls: list[Any], text: str) -> Step:
         self._said.append(text)
         self._talk.append(action)
-        calls = action.get("tool_calls")
         if calls:
-            return self._execute(calls if isinstance(calls, list | tuple) else [calls])
+            return self._execute(calls)
         if self._solo:
             return self._end()
         answer = self._user.reply(text, self._user_call)
@@ -96,22 +88,13 @@ class Tau2Env(Env):
 
     def score(self) -> Score:
         """The score of the current state: 0 unless the agent or the user has ended the episode."""
-        ended = TauEpisode(self._world, self._said, self._calls, self._stopped, self._judged)
-        found = score(self._record, ended, self._gold(self._record["id"]))
+        gold, played = self._gold(self._record["id"]), (self._world, self._said, self._calls)
+        found = score(self._record, gold, *played, self._stopped, self._judged)
         if self._solo or not self._user.faults:
             return found
         return replace(found, details={**found.details, "user_faults": self._user.faults})
 
-    def close(self) -> None:
-        self._live = False
-
-    def _make_user(self) -> User:
-        if self._ask is None:
-            return ScriptedCustomer(self._record)
-        tools = self._toolbox.schemas[USER]
-        return AskedUser(self._record, self._toolbox.data.domain, tools, self._ask)
-
-    def _execute(self, calls: Sequence[Any]) -> Step:
+    def _execute(self, calls: list[Any]) -> Step:
         done = tuple(answer_call(call, "done") for call in calls)
         if self._solo and any(message["name"] == "done" for message in done):
             # As in the benchmark, calls beside `done` are not made.
@@ -127,14 +110,12 @@ class Tau2Env(Env):
         return self._goes_on(tuple(answers))
 
     def _agent_call(self, name: str, arguments: Mapping[str, Any]) -> ToolAnswer:
-        side = AGENT
-        if self._solo and name in self._toolbox.names(USER):
-            side = USER
-        self._calls.append(MadeCall(side, name, arguments))
+        side = USER if self._solo and name in self._toolbox.names(USER) else AGENT
+        self._calls.append(ToolCall(name, arguments))
         return self._world.call(side, name, arguments)
 
     def _user_call(self, name: str, arguments: Mapping[str, Any]) -> str:
-        self._calls.append(MadeCall(USER, name, arguments))
+        self._calls.append(ToolCall(name, arguments))
         answer = self._world.call(USER, name, arguments)
         self._errors += answer.failed
         return answer.text
@@ -150,7 +131,6 @@ class Tau2Env(Env):
         """`stopped`: whether the agent or the user ended the episode."""
         self._live, self._stopped = False, stopped
         self._talk += messages
-        statements = assertions(self._record) if stopped and self._judge is not None else []
-        if statements and self._judge is not None:
+        if stopped and self._judge is not None and (statements := assertions(self._record)):
             self._judged = judge(self._judge, statements, self._talk)
-        return Step(messages, done=True, score=self.score(), stop=StopReason.DONE)
+        return self.end(StopReason.DONE, messages)

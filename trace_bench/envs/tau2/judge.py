@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trace_bench.checklists.model_judge import LONGEST, cut, entries_in, verdicts_on
+from trace_bench.checklists.talk import opening_of
 from trace_bench.core.chat import ask_until
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Ask
@@ -38,10 +39,6 @@ def judge(ask: Ask, statements: Sequence[str], talk: Sequence[Message]) -> dict[
     stated = [*statements[:place], control, *statements[place:]]
     listed = "\n".join(f"{n}. {text}" for n, text in enumerate(stated, 1))
     question = f"Conversation:\n{said}\n\nStatements:\n{listed}"
-    messages: list[Message] = [
-        {"role": "system", "content": _SYSTEM},
-        {"role": "user", "content": question},
-    ]
 
     def read(answer: str) -> dict[str, bool]:
         verdicts = _verdicts(answer, len(stated))
@@ -53,7 +50,8 @@ def judge(ask: Ask, statements: Sequence[str], talk: Sequence[Message]) -> dict[
 
     why = {"why": {"type": "string", "maxLength": _WHY}, "true": {"type": "boolean"}}
     schema = verdicts_on("statement", len(stated), why)
-    return ask_until(ask, "judge", messages, schema, read, tries=TRIES, longest=LONGEST)
+    asked = opening_of(_SYSTEM, question)
+    return ask_until(ask, "judge", asked, schema, read, tries=TRIES, longest=LONGEST)
 
 
 def _control(said: str, statements: Sequence[str]) -> tuple[str, int]:

@@ -4,37 +4,15 @@ basis. Tests compare it with hand-computed cases, and `tests/tau2_scores.py` wit
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from trace_bench.checklists.talk import ToolCall
 from trace_bench.core.types import Milestone, Score
+from trace_bench.envs import met
 from trace_bench.envs.tau2.world import AGENT, USER, DomainTools, Tau2World, environment
 
 SCORING = "2"  # of the rules below; recorded in every run. 1 scored episodes that were cut off
 BASIS = ("DB", "COMMUNICATE")  # of tasks that name none
-
-
-@dataclass(frozen=True)
-class MadeCall:
-    """A tool call made by the agent or the user."""
-
-    side: str
-    name: str
-    arguments: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class TauEpisode:
-    """What an episode leaves behind. `sent`: every text of the agent, also beside tool calls.
-    `calls`: of both sides. `stopped`: whether the agent or the user ended it; what was cut off, by
-    whatever limit, scores 0. `judged`: for each assertion in natural language, whether it holds;
-    None if no model judges them."""
-
-    world: Tau2World
-    sent: Sequence[str]
-    calls: Sequence[MadeCall]
-    stopped: bool = True
-    judged: Mapping[str, bool] | None = None
 
 
 def basis(record: Mapping[str, Any]) -> Sequence[str]:
@@ -44,7 +22,6 @@ def basis(record: Mapping[str, Any]) -> Sequence[str]:
 
 
 def criteria_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A task's evaluation criteria."""
     found: Mapping[str, Any] = record.get("evaluation_criteria") or {}
     return found
 
@@ -56,44 +33,51 @@ def assertions(record: Mapping[str, Any]) -> list[str]:
     return list(criteria_of(record).get("nl_assertions") or ())
 
 
-def score(record: Mapping[str, Any], ended: TauEpisode, gold: str) -> Score:
+def score(
+    record: Mapping[str, Any],
+    gold: str,
+    world: Tau2World,
+    sent: Sequence[str],
+    calls: Sequence[ToolCall],
+    stopped: bool,
+    judged: Mapping[str, bool] | None,
+) -> Score:
     """The episode's score: 1 if all parts of the reward basis hold, else 0. `gold`: how the task's
-    own actions change the database (see `gold_changes`)."""
+    own actions change the database (see `gold_changes`). `sent`: every text of the agent, also
+    beside tool calls. `calls`: the agent's and the user's. `stopped`: whether one of them ended the
+    episode; what was cut off, by whatever limit, scores 0. `judged`: for each assertion in natural
+    language, whether it holds; None if no model judges them."""
     criteria, rests_on = criteria_of(record), basis(record)
-    missing = untold(criteria, ended.sent)
+    missing = untold(criteria, sent)
     parts: dict[str, bool] = {}
     milestones: list[Milestone] = []
     if "ACTION" in rests_on:
-        done = [_milestone(_name(a), _done(a, ended.calls)) for a in criteria.get("actions") or ()]
+        done = [met(_name(a), _done(a, calls)) for a in criteria.get("actions") or ()]
         parts["actions"] = all(m.hit for m in done)
         milestones += done
     if "ENV_ASSERTION" in rests_on:
-        parts["environment"] = ended.world.run(_assertions_hold, criteria)
-        milestones.append(_milestone("the environment is as wanted", parts["environment"]))
+        parts["environment"] = world.run(_assertions_hold, criteria)
+        milestones.append(met("the environment is as wanted", parts["environment"]))
     if "DB" in rests_on:
-        parts["database"] = ended.world.changes() == gold
-        milestones.append(_milestone("the database is changed as wanted", parts["database"]))
+        parts["database"] = world.changes() == gold
+        milestones.append(met("the database is changed as wanted", parts["database"]))
     if "COMMUNICATE" in rests_on:
         parts["told"] = not missing
         milestones += [
-            _milestone(f"the user is told {info!r}", info not in missing, tells=info)
+            met(f"the user is told {info!r}", info not in missing, tells=info)
             for info in criteria.get("communicate_info") or ()
         ]
-    if ended.judged is not None:
-        parts["judged"] = all(ended.judged.values())
-        milestones += [_milestone(text, holds) for text, holds in ended.judged.items()]
-    success = ended.stopped and all(parts.values())
+    if judged is not None:
+        parts["judged"] = all(judged.values())
+        milestones += [met(text, holds) for text, holds in judged.items()]
+    success = stopped and all(parts.values())
     details: dict[str, Any] = {"parts": parts, "untold": missing}
-    if not ended.stopped:
+    if not stopped:
         details["cut_off"] = "neither the agent nor the user ended it"
-        milestones.append(_milestone("the conversation is brought to its end", False))
-    if ended.judged is None and (left_out := assertions(record)):
+        milestones.append(met("the conversation is brought to its end", False))
+    if judged is None and (left_out := assertions(record)):
         details["not_judged"] = len(left_out)
     return Score(float(success), success, details, tuple(milestones))
-
-
-def _milestone(name: str, hit: bool, tells: str | None = None) -> Milestone:
-    return Milestone(name, float(hit), hit, tells=tells)
 
 
 def untold(criteria: Mapping[str, Any], sent: Sequence[str]) -> list[str]:
@@ -130,7 +114,7 @@ def _name(action: Mapping[str, Any]) -> str:
     return f"{side}call {action['name']}({arguments})"
 
 
-def _done(action: Mapping[str, Any], calls: Sequence[MadeCall]) -> bool:
+def _done(action: Mapping[str, Any], calls: Sequence[ToolCall]) -> bool:
     """Whether the agent or the user made a call of this name with equal arguments: those that
     the action says to compare, or else those that the call has."""
     for call in calls:

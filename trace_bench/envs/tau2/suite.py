@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any, Literal
@@ -64,7 +64,6 @@ class Tau2Suite(HasReference, HasChecklist):
         self._ask, self._judge = run.ask, run.judge if self._judged else None
 
     def asks_user(self) -> bool:
-        """Whether episodes wait for a model's answers: a user's or a judge's."""
         return self._user == "llm" or self._judge is not None
 
     @cached_property
@@ -77,7 +76,6 @@ class Tau2Suite(HasReference, HasChecklist):
         return cache(lambda name: gold_changes(self._data.records[name], self._toolbox))
 
     def about(self) -> dict[str, Any]:
-        """Facts that every run reports."""
         return {
             "data": self._data.revision,
             "scoring": SCORING,
@@ -129,12 +127,12 @@ class Tau2Suite(HasReference, HasChecklist):
         for n, action in enumerate(criteria.get("actions") or ()):
             side = action.get("requestor", "assistant")
             if side == "assistant" or self._solo:
-                out.append(_call(f"gold_{n}", action["name"], action["arguments"]))
+                out.append(call_message(action["name"], action["arguments"], f"gold_{n}"))
             elif before != "user":
                 out.append(text_message("Please do what is needed on your side."))
             before = side
         if self._solo:
-            return [*out, _call("gold_done", "done", {})]
+            return [*out, call_message("done", {}, "gold_done")]
         told = " ".join(criteria.get("communicate_info") or ())
         return [*out, text_message(f"That is done. {told}".strip())]
 
@@ -156,7 +154,3 @@ class Tau2Suite(HasReference, HasChecklist):
     def _task(self, split: str, number: int, name: str) -> Task:
         data = {"record": self._data.records[name]}
         return Task(f"tau2/{self.variant}/{split}/{number:04d}", "tau2", split, number, data)
-
-
-def _call(call_id: str, name: str, arguments: Mapping[str, Any]) -> Message:
-    return call_message(name, arguments, call_id)

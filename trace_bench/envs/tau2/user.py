@@ -1,11 +1,14 @@
-"""The user's side of a τ² conversation."""
+"""The user's side of a τ² conversation: `opening` is the first message, `reply` answers the agent's
+and may call the user's tools with `act`. A text with one of `STOPS` ends the conversation."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from itertools import groupby
+from typing import Any
 
+from trace_bench.checklists.talk import opening_of
 from trace_bench.core.errors import EpisodeError
 from trace_bench.core.protocols import Ask
 from trace_bench.core.text import between
@@ -20,27 +23,16 @@ _MOST_CALLS = 20  # rounds of tool calls in one turn of the user
 Act = Callable[[str, Mapping[str, Any]], str]  # a user tool's name and arguments -> its answer
 
 
-class User(Protocol):
-    """The simulated user. `opening` is the first message; `reply` answers the agent's message and
-    may call the user's tools with `act`. A text with one of `STOPS` ends the conversation."""
-
-    @property
-    def faults(self) -> int: ...  # answers of the user that could not be used
-
-    def opening(self) -> str: ...
-    def reply(self, said: str, act: Act) -> str: ...
-
-
 class ScriptedCustomer:
     """A scripted user: opens with everything that the task says about the user, makes the user's
     next actions when the agent writes, answers questions with yes, and otherwise ends the
     conversation. For lower and upper bounds and tests; no substitute for a real user."""
 
+    faults = 0
+
     def __init__(self, record: Mapping[str, Any]) -> None:
         self._scenario = _instructions(record)
-        self.faults = 0
-        actions = (record.get("evaluation_criteria") or {}).get("actions") or ()
-        self._runs = user_runs(actions)
+        self._runs = user_runs((record.get("evaluation_criteria") or {}).get("actions") or ())
         self._questions = 0
 
     def opening(self) -> str:
@@ -70,13 +62,11 @@ class AskedUser:
                 '<tool_call>{"name": ..., "arguments": {...}}</tool_call>; you are then told its '
                 f"result.\n{listed}"
             )
-        self._messages: list[dict[str, str]] = [
-            {"role": "system", "content": system},
-            {"role": "user", "content": "Hi! How can I help you today?"},
-        ]
+        self._messages = opening_of(system, "Hi! How can I help you today?")
 
     @property
     def faults(self) -> int:
+        """Answers of the model that could not be used."""
         return self._ask.faults
 
     def opening(self) -> str:
@@ -103,15 +93,8 @@ class AskedUser:
 
 def user_runs(actions: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     """The user's actions, grouped into runs without an action of the agent in between."""
-    runs: list[list[Mapping[str, Any]]] = []
-    before = None
-    for action in actions:
-        if action.get("requestor") == "user":
-            if before != "user":
-                runs.append([])
-            runs[-1].append(action)
-        before = action.get("requestor", "assistant")
-    return runs
+    runs = groupby(actions, lambda action: action.get("requestor") == "user")
+    return [list(run) for by_user, run in runs if by_user]
 
 
 def calls_in(text: str) -> list[str]:

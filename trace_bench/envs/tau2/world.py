@@ -29,14 +29,11 @@ _IDS: contextvars.ContextVar[random.Random] = contextvars.ContextVar("ids")
 
 @dataclass(frozen=True)
 class ToolAnswer:
-    """What a tool says, and whether the call failed."""
-
     text: str
     failed: bool = False
 
 
 def failed(why: str) -> ToolAnswer:
-    """The answer of a call that failed."""
     return ToolAnswer(f"Error: {why}", failed=True)
 
 
@@ -120,10 +117,6 @@ class Tau2World:
         db = self.run(kit, self.toolbox.data.domain).db
         tables = {name: getattr(db, name).changes() for name in type(db).model_fields}
         return json.dumps(tables, sort_keys=True, default=str)
-
-    def hash(self) -> str:
-        """The port's own hash of the whole database (airline and retail)."""
-        return str(self.run(lambda: kit(self.toolbox.data.domain).db.get_hash()))
 
 
 DATABASES = {"airline": "FlightDB", "retail": "RetailDB"}

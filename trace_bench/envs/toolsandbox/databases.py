@@ -11,50 +11,40 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 Row = dict[str, Any]
 Snapshot = dict[str, tuple[Row, ...]]
 
 # Column names and their values in a start state that leaves them out.
-COLUMNS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {
-        "SETTING": {
-            "device_id": "device",
-            "cellular": True,
-            "wifi": True,
-            "location_service": True,
-            "low_battery_mode": False,
-            "latitude": 37.3349,
-            "longitude": -122.009,
-        },
-        "CONTACT": {
-            **dict.fromkeys(("person_id", "name", "phone_number", "relationship")),
-            "is_self": False,
-        },
-        "MESSAGING": dict.fromkeys(
-            (
-                "message_id", "sender_person_id", "sender_phone_number", "recipient_person_id",
-                "recipient_phone_number", "content", "creation_timestamp",
-            )
-        ),
-        "REMINDER": dict.fromkeys(
-            (
-                "reminder_id", "content", "creation_timestamp", "reminder_timestamp", "latitude",
-                "longitude",
-            )
-        ),
-    }
-)  # fmt: skip
+COLUMNS: Mapping[str, Mapping[str, Any]] = {
+    "SETTING": {
+        "device_id": "device",
+        "cellular": True,
+        "wifi": True,
+        "location_service": True,
+        "low_battery_mode": False,
+        "latitude": 37.3349,
+        "longitude": -122.009,
+    },
+    "CONTACT": {
+        **dict.fromkeys(("person_id", "name", "phone_number", "relationship")),
+        "is_self": False,
+    },
+    "MESSAGING": dict.fromkeys((
+        "message_id", "sender_person_id", "sender_phone_number", "recipient_person_id",
+        "recipient_phone_number", "content", "creation_timestamp",
+    )),
+    "REMINDER": dict.fromkeys((
+        "reminder_id", "content", "creation_timestamp", "reminder_timestamp", "latitude",
+        "longitude",
+    )),
+}  # fmt: skip
 
-KEYS: Mapping[str, str] = MappingProxyType({name: next(iter(row)) for name, row in COLUMNS.items()})
-
-
-_ZERO: Mapping[str, Any] = MappingProxyType(
-    dict.fromkeys(("latitude", "longitude", "creation_timestamp", "reminder_timestamp"), 0.0)
-    | dict.fromkeys(("cellular", "wifi", "location_service", "low_battery_mode", "is_self"), False)
-)
+KEYS: Mapping[str, str] = {name: next(iter(row)) for name, row in COLUMNS.items()}
+_ZERO: Mapping[str, Any] = dict.fromkeys(
+    ("latitude", "longitude", "creation_timestamp", "reminder_timestamp"), 0.0
+) | dict.fromkeys(("cellular", "wifi", "location_service", "low_battery_mode", "is_self"), False)
 
 
 def without_nulls(rows: Sequence[Mapping[str, Any]]) -> tuple[Row, ...]:
@@ -157,7 +147,6 @@ SYSTEM = "SYSTEM"
 USER = "USER"
 AGENT = "AGENT"
 ENVIRONMENT = "EXECUTION_ENVIRONMENT"
-ROLES = (SYSTEM, USER, AGENT, ENVIRONMENT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from trace_bench.checklists.talk import opening_of
 from trace_bench.core.errors import EpisodeError
-from trace_bench.core.protocols import Env
 from trace_bench.core.types import Boundary, Message, Score, Step, StopReason, Task
+from trace_bench.envs import LiveEnv
 from trace_bench.envs.toolsandbox.databases import (
     AGENT,
     ENVIRONMENT,
@@ -69,7 +70,7 @@ _MAX_MESSAGES = 30
 _MAX_CALLS = 16  # of one assistant message; no request needs as many
 
 
-class ToolSandboxEnv(Env):
+class ToolSandboxEnv(LiveEnv):
     """One object runs one episode after the other.
 
     The log has the same messages in the same order as the conversation that the agent sees, so an
@@ -79,7 +80,6 @@ class ToolSandboxEnv(Env):
     """
 
     def __init__(self) -> None:
-        self._live = False
         self.log: list[LogEntry] = []
 
     def reset(self, task: Task) -> Step:
@@ -94,68 +94,46 @@ class ToolSandboxEnv(Env):
                 Boundary.ENVIRONMENT, f"task {task.id!r} cannot be run: {reason}"
             ) from error
         self._live = True
-        opening = (
-            {"role": "system", "content": self._system},
-            {"role": "user", "content": self._user.opening},
-        )
-        return Step(messages=opening, tools=self._tools)
+        return Step(tuple(opening_of(self._system, self._user.opening)), self._tools)
 
     def _load(self, task: Task) -> None:
         data = task.data
         if task.env != "toolsandbox":
             raise ValueError(f"it is a task of {task.env!r}, not of 'toolsandbox'")
         self.world = Phone(data["start"], data["now"], task.seed)
-        self._tools, self._names = offer(
-            data["tools"],
-            data.get("augmentation", "none"),
-            task.seed,
-            data.get("withheld", ()),
-        )
+        augmentation, withheld = data.get("augmentation", "none"), data.get("withheld", ())
+        self._tools, self._names = offer(data["tools"], augmentation, task.seed, withheld)
         self._user = ScriptedUser(data["user"])
         self._system: str = data["system"]
         self._limit: int = data.get("max_messages", _MAX_MESSAGES)
-        self._milestones = goal_of(
-            task.id, data["milestones"], data.get("edges"), data.get("weights")
-        )
-        self._minefields = goal_of(task.id, data.get("minefields", ()), data.get("minefield_edges"))
+        self._milestones = goal_of(data["milestones"], data.get("edges"), data.get("weights"))
+        self._minefields = goal_of(data.get("minefields", ()), data.get("minefield_edges"))
         self.log = []
         self._note(SYSTEM, AGENT, self._system)
         self._note(USER, AGENT, self._user.opening)
 
-    def step(self, action: Message) -> Step:
-        """Execute the tool calls of an assistant message in order, or pass its text to the user.
-        An empty message is an empty text. EpisodeError when no episode is running."""
-        if not self._live:
-            raise EpisodeError(Boundary.ENVIRONMENT, "step without a running episode; reset first")
-        calls = action.get("tool_calls")
+    def act(self, action: Message, calls: list[Any], text: str) -> Step:
+        """Execute the tool calls in order, or pass the text to the user."""
         if calls:
-            return self._close_if_long(self._execute(calls))
-        text = action.get("content")
-        text = text if isinstance(text, str) else ""
+            return self._close_if_long(self._execute(calls[:_MAX_CALLS]))
         self._note(AGENT, USER, text)
         reply = self._user.reply(text)
         if reply is None:
             # The user has this one tool, which ends the conversation.
             ended = {"name": "end_conversation", "arguments": {}}
             self._note(USER, ENVIRONMENT, "end_conversation()", ended)
-            return self._end((), StopReason.DONE)
+            return self.end(StopReason.DONE)
         self._note(USER, AGENT, reply)
         return self._close_if_long(({"role": "user", "content": reply},))
-
-    def close(self) -> None:
-        """End the episode, if one is running. May be called again."""
-        self._live = False
 
     def shown_name(self, tool: str) -> str:
         """The name under which the agent knows a tool; the tool's own where it has no other."""
         return next((shown for shown, name in self._names.items() if name == tool), tool)
 
     def score(self) -> Score:
-        """The score of the conversation as it stands."""
         return score_episode(self._milestones, self._minefields, self.log, self.world.snapshots)
 
-    def _execute(self, calls: Any) -> tuple[Message, ...]:
-        calls = list(calls)[:_MAX_CALLS] if isinstance(calls, list | tuple) else [calls]
+    def _execute(self, calls: list[Any]) -> tuple[Message, ...]:
         functions = [_function(call) for call in calls]
         sent = ", ".join(f"{name}({arguments})" for name, arguments in functions)
         self._note(AGENT, ENVIRONMENT, sent)
@@ -163,15 +141,9 @@ class ToolSandboxEnv(Env):
         for i, (call, (shown, arguments)) in enumerate(zip(calls, functions, strict=True)):
             content, trace = self._run(shown, arguments)
             self._note(ENVIRONMENT, AGENT, content, trace)
-            identity = call.get("id") if isinstance(call, Mapping) else None
-            answers.append(
-                {
-                    "role": "tool",
-                    "tool_call_id": identity or f"call_{i}",
-                    "name": shown,
-                    "content": content,
-                }
-            )
+            identity = (call.get("id") if isinstance(call, Mapping) else None) or f"call_{i}"
+            answer = {"role": "tool", "tool_call_id": identity, "name": shown, "content": content}
+            answers.append(answer)
         return tuple(answers)
 
     def _run(self, shown: str, text: str) -> tuple[str, Mapping[str, Any] | None]:
@@ -195,12 +167,8 @@ class ToolSandboxEnv(Env):
     def _close_if_long(self, messages: tuple[Message, ...]) -> Step:
         # The system prompt is no message of the conversation.
         if len(self.log) - 1 >= self._limit:
-            return self._end(messages, StopReason.TURN_LIMIT)
+            return self.end(StopReason.TURN_LIMIT, messages)
         return Step(messages=messages)
-
-    def _end(self, messages: tuple[Message, ...], stop: StopReason) -> Step:
-        self._live = False
-        return Step(messages=messages, done=True, score=self.score(), stop=stop)
 
 
 def _function(call: Any) -> tuple[str, str]:
@@ -209,10 +177,8 @@ def _function(call: Any) -> tuple[str, str]:
     if not isinstance(function, Mapping):
         return "", ""
     name, arguments = function.get("name"), function.get("arguments")
-    return (
-        name if isinstance(name, str) else "",
-        arguments if isinstance(arguments, str) else json.dumps(arguments, default=str),
-    )
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, default=str)
+    return name if isinstance(name, str) else "", text
 
 
 def _arguments(text: str) -> dict[str, Any]:

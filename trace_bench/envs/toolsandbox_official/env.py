@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from trace_bench.core.chat import answer_call, read_call
-from trace_bench.core.errors import EpisodeError
-from trace_bench.core.protocols import Ask, Env
-from trace_bench.core.types import Boundary, Message, Milestone, Score, Step, StopReason, Task, Tool
+from trace_bench.core.protocols import Ask
+from trace_bench.core.types import Message, Milestone, Score, Step, StopReason, Task, Tool
+from trace_bench.envs import LiveEnv
 from trace_bench.envs.toolsandbox_official.stage import Scenarios
 from trace_bench.envs.user_faults import CarefulAsk
 
@@ -21,7 +21,7 @@ _ADDRESS = re.compile(r"at 0x[0-9A-Fa-f]+")
 _END = re.compile(r"end_conversation")
 
 
-class OfficialEnv(Env):
+class OfficialEnv(LiveEnv):
     """`ask`: asks the role `user` with the scenario's instructions; None: the conversation ends at
     the agent's first text (for lower bounds and tests).
 
@@ -32,7 +32,6 @@ class OfficialEnv(Env):
     def __init__(self, stage: Scenarios, ask: Ask | None) -> None:
         self._stage = stage
         self._ask = CarefulAsk(ask, ()) if ask is not None else None
-        self._live = False
 
     def reset(self, task: Task) -> Step:
         name = task.data["scenario"]
@@ -52,20 +51,16 @@ class OfficialEnv(Env):
         self._live = True
         return Step(tuple(opening), tools)
 
-    def step(self, action: Message) -> Step:
-        if not self._live:
-            raise EpisodeError(Boundary.ENVIRONMENT, "step without a running episode; reset first")
-        calls = action.get("tool_calls")
+    def act(self, action: Message, calls: list[Any], text: str) -> Step:
         if calls:
-            return self._after(self._execute(calls if isinstance(calls, list | tuple) else [calls]))
-        text = action.get("content")
-        self._say("AGENT", "USER", text if isinstance(text, str) else "")
+            return self._after(self._execute(calls))
+        self._say("AGENT", "USER", text)
         if len(self._seen()) > self._limit:
-            return self._end((), StopReason.TURN_LIMIT)
+            return self.end(StopReason.TURN_LIMIT)
         reply = self._reply()
         if reply is None:
             self._end_conversation()
-            return self._end((), StopReason.DONE)
+            return self.end(StopReason.DONE)
         self._say("USER", "AGENT", reply)
         return self._after(({"role": "user", "content": reply},))
 
@@ -89,9 +84,6 @@ class OfficialEnv(Env):
                 evaluation.minefield_matcher, found.minefield_mapping, self._places, True
             ),
         )
-
-    def close(self) -> None:
-        self._live = False
 
     # -- inside the package's global state ---------------------------------------------------------
 
@@ -132,25 +124,23 @@ class OfficialEnv(Env):
         return tuple(tools)
 
     def _say(self, sender: str, recipient: str, content: str) -> None:
-        from tool_sandbox.common.message_conversion import Message as Said
-
         with self._stage.playing(self, self._ids):
-            self._add([Said(sender=sender, recipient=recipient, content=content)])
+            self._add({"sender": sender, "recipient": recipient, "content": content})
         self._places.append(self._messages)
         self._messages += 1
 
-    def _add(self, messages: Sequence[Any]) -> None:
-        from tool_sandbox.roles.execution_environment import ExecutionEnvironment
-
-        ExecutionEnvironment.add_messages(list(messages))
-
-    def _execute(self, calls: Sequence[Any]) -> tuple[Message, ...]:
-        """Executes tool calls; returns the answers in the order of the calls."""
+    def _add(self, *messages: Mapping[str, Any]) -> None:
         from tool_sandbox.common.message_conversion import Message as Said
         from tool_sandbox.roles.execution_environment import ExecutionEnvironment
 
+        ExecutionEnvironment.add_messages([Said(**message) for message in messages])
+
+    def _execute(self, calls: Sequence[Any]) -> tuple[Message, ...]:
+        """Executes tool calls; returns the answers in the order of the calls."""
+        from tool_sandbox.roles.execution_environment import ExecutionEnvironment
+
         answers: list[Message] = [answer_call(call, "") for call in calls]
-        said: list[Any] = []
+        said: list[dict[str, Any]] = []
         places: dict[str, int] = {}
         with self._stage.playing(self, self._ids):
             for place, call in enumerate(calls):
@@ -158,23 +148,19 @@ class OfficialEnv(Env):
                 mark = f"call_{self._calls}"
                 code, fault = self._code(call, mark)
                 if fault or len(said) >= MOST_CALLS:
-                    answers[place] = answer_call(
-                        call, fault or f"Error: more than {MOST_CALLS} calls"
-                    )
+                    fault = fault or f"Error: more than {MOST_CALLS} calls"
+                    answers[place] = answer_call(call, fault)
                     continue
                 places[mark] = place
-                said.append(
-                    Said(
-                        sender="AGENT",
-                        recipient="EXECUTION_ENVIRONMENT",
-                        content=code,
-                        openai_tool_call_id=mark,
-                        openai_function_name=call["function"]["name"],
-                    )
-                )
+                own = {
+                    "openai_tool_call_id": mark,
+                    "openai_function_name": call["function"]["name"],
+                }
+                way = {"sender": "AGENT", "recipient": "EXECUTION_ENVIRONMENT"}
+                said.append({**way, "content": code, **own})
             if said:
                 before = len(self._rows())
-                self._add(said)
+                self._add(*said)
                 ExecutionEnvironment().respond()
                 for row in self._rows()[before:]:
                     result = 0  # after the message with the calls
@@ -215,25 +201,20 @@ class OfficialEnv(Env):
         return None if _END.search(text) else text
 
     def _end_conversation(self) -> None:
-        from tool_sandbox.common.message_conversion import Message as Said
         from tool_sandbox.roles.execution_environment import ExecutionEnvironment
 
         code = "end_parameters = {}\nend_response = end_conversation(**end_parameters)\n"
         code += "print(repr(end_response))"
         with self._stage.playing(self, self._ids):
-            self._add([Said(sender="USER", recipient="EXECUTION_ENVIRONMENT", content=code)])
+            self._add({"sender": "USER", "recipient": "EXECUTION_ENVIRONMENT", "content": code})
             ExecutionEnvironment().respond()
 
     # -- ends --------------------------------------------------------------------------------------
 
     def _after(self, messages: tuple[Message, ...]) -> Step:
         if len(self._seen()) > self._limit:
-            return self._end(messages, StopReason.TURN_LIMIT)
+            return self.end(StopReason.TURN_LIMIT, messages)
         return Step(messages)
-
-    def _end(self, messages: tuple[Message, ...], stop: StopReason) -> Step:
-        self._live = False
-        return Step(messages, done=True, score=self.score(), stop=stop)
 
 
 def user_view(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:

@@ -40,11 +40,9 @@ class OfficialSuite(Suite):
         self._left_out = [] if keyed else [b for b in self._stage.bases if self._stage.needs_key(b)]
 
     def asks_user(self) -> bool:
-        """Whether a model plays the user, so that episodes wait for its answers."""
         return self._user == "llm"
 
     def about(self) -> dict[str, Any]:
-        """Facts that every run reports."""
         return {
             "data": f"apple/ToolSandbox {COMMIT}",
             "user": self._user,
@@ -64,11 +62,8 @@ class OfficialSuite(Suite):
             if base not in self._left_out:
                 name = base + SUFFIXES[self._augmentation]
                 data = {"scenario": name, "categories": self._stage.categories(name)}
-                out.append(
-                    Task(
-                        f"toolsandbox/official/{split}/{number:04d}", "toolsandbox", split, 0, data
-                    )
-                )
+                task_id = f"toolsandbox/official/{split}/{number:04d}"
+                out.append(Task(task_id, "toolsandbox", split, 0, data))
         return out
 
     def task(self, task_id: str) -> Task:

@@ -58,11 +58,8 @@ class Rollout:
 
         self._task, self._shared = task, shared
         about = vf.TraceTask(type=type(task).__name__, data=task.data, key=task.key, hash=task.hash)
-        self._trace = vf.Trace(
-            task=about,
-            state=state_cls(type(task))(),
-            agent=vf.AgentInfo(config=vf.AgentConfig()),
-        )
+        state, agent = state_cls(type(task))(), vf.AgentInfo(config=vf.AgentConfig())
+        self._trace = vf.Trace(task=about, state=state, agent=agent)
         self._tools: Tools = {}
         self._stacks: list[Any] = []
         self._reward: float | None = None
@@ -168,13 +165,11 @@ def _typed(message: Message) -> Any:
         )
     calls = []
     for call in message.get("tool_calls") or ():
-        function = call.get("function") if isinstance(call, Mapping) else None
+        call = call if isinstance(call, Mapping) else {}
+        function = call.get("function")
         own = function if isinstance(function, Mapping) else {}
-        identity, name, given = (
-            str(call.get("id") or "call_0") if isinstance(call, Mapping) else "call_0",
-            str(own.get("name") or ""),
-            own.get("arguments"),
-        )
+        identity, name = str(call.get("id") or "call_0"), str(own.get("name") or "")
+        given = own.get("arguments")
         arguments = given if isinstance(given, str) else "{}"
         calls.append(vf.ToolCall(id=identity, name=name, arguments=arguments))
     return vf.AssistantMessage(content=text or None, tool_calls=calls or None)

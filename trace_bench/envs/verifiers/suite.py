@@ -9,6 +9,7 @@ refused when the suite is made, in words.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -23,12 +24,12 @@ from trace_bench.envs import package_folder
 from trace_bench.envs.outside import Outside, OutsideEnv, OutsideSuite
 from trace_bench.envs.outside.loop import Loop
 from trace_bench.envs.outside.values import Answer, digest, plain_name, refuse, reward_of
-from trace_bench.envs.verifiers import needs
 from trace_bench.envs.verifiers.rollout import Rollout, Shared
 
 VERSION = "0.4.0"
 EIGHTHS = {"test": (0, 1), "dev": (2,), "train": (3, 4, 5, 6, 7)}
 """Each split's share of the tasks, by the hash of a task's key: the standard has no splits."""
+_BOX = ("image", "agent_user", "skills", "artifacts")  # of a task's data
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +108,7 @@ class VerifiersSuite(OutsideSuite):
         from verifiers.v1.utils import loaders
 
         name, given = self.own.taskset, self.own.splits
-        self._refuse(needs.of_package(name))
+        self._refuse(_package_needs(name))
         kind = loaders.taskset_config_type(name)
         self._tasks: dict[str, list[Any]] = {split: [] for split in given or sorted(EIGHTHS)}
         seen: dict[str, str] = {}
@@ -115,7 +116,7 @@ class VerifiersSuite(OutsideSuite):
             config = kind.model_validate({**self.own.args, **own, "id": name})
             self._taskset = loaders.load_taskset(config)
             for task in islice(self._taskset, self.own.most):
-                self._refuse(needs.of_data(task) or (None if seen else needs.of_class(task)))
+                self._refuse(_data_needs(task) or (None if seen else _class_needs(task)))
                 known = _known(task)
                 split = chosen or _bucket(known)
                 if seen.setdefault(known, split) != split:
@@ -127,7 +128,7 @@ class VerifiersSuite(OutsideSuite):
         if not seen:
             raise UserError(f"env.taskset={name} has no tasks. Change `env.args`.")
         for toolset in self._taskset.toolsets(config):
-            self._refuse(needs.of_tools(toolset))
+            self._refuse(_tools_need(toolset))
         self._specs = {split: [task.hash for task in tasks] for split, tasks in self._tasks.items()}
 
     def _refuse(self, need: str | None) -> None:
@@ -174,3 +175,71 @@ def _known(task: Any) -> str:
 def _bucket(known: str) -> str:
     eighth = int(digest(known), 16) % 8
     return next(split for split, own in EIGHTHS.items() if eighth in own)
+
+
+# -- what a taskset needs that is not here ---------------------------------------------------------
+
+
+def _package_needs(taskset: str) -> str | None:
+    """What the package of that id brings to play it with. Raises as verifiers does for an unknown
+    one."""
+    from verifiers.v1.envs.single_agent import SingleAgentEnv
+    from verifiers.v1.utils import loaders
+
+    if (env := loaders.environment_class(taskset)) is not SingleAgentEnv:
+        return f"a loop of its own ({env.__name__}.run)"
+    if loaders.default_harness_id(taskset) == taskset:
+        return "a harness of its own"
+    return None
+
+
+def _tools_need(toolset: Any) -> str | None:
+    """What a toolset needs beyond this process."""
+    config = toolset.config
+    if getattr(config, "url", None):
+        return f"a tool server elsewhere ({config.url})"
+    if getattr(config, "colocated", False) or config.runtime.type != "subprocess":
+        return f"a box for the tools of {type(toolset).__name__}"
+    return None
+
+
+def _class_needs(task: Any) -> str | None:
+    """What the tasks of that one's class and settings need."""
+    from verifiers.v1.session import hook_boundary
+    from verifiers.v1.trace import Trace
+    from verifiers.v1.utils.decorators import discover_decorated
+
+    if task.NEEDS_CONTAINER:
+        return "a container"
+    steps = [getattr(task, name) for name in ("setup", "finalize") if _own(task, name)]
+    for found in (*steps, *task.hooks("reward")):
+        if _takes_runtime(found):
+            return f"a box, in which {found.__name__} acts"
+    if task.plugged_judges():
+        return "a model that judges"
+    stops = [f for f in task.hooks("stop") if hook_boundary(f, allow_trace=True) is not Trace]
+    if stops or discover_decorated(task, "intercept"):
+        return "the model's endpoint, whose requests it reads"
+    return next(filter(None, map(_tools_need, task.toolsets(task.config))), None)
+
+
+def _data_needs(task: Any) -> str | None:
+    """What one task needs besides."""
+    data = task.data
+    if boxes := [name for name in _BOX if getattr(data, name)]:
+        return f"a box with its {boxes[0]}"
+    if data.prompt is None:
+        return "a user who opens the conversation"
+    return None
+
+
+def _own(task: Any, name: str) -> bool:
+    from verifiers.v1.task import Task
+
+    return getattr(type(task), name) is not getattr(Task, name)
+
+
+def _takes_runtime(function: Any) -> bool:
+    """Whether it cannot be called without a runtime."""
+    found = inspect.signature(function).parameters.get("runtime")
+    return found is not None and found.default is inspect.Parameter.empty

@@ -24,6 +24,7 @@ from trace_bench.envs.toolsandbox.scenarios.solver import (
     Request,
     Solver,
     Turns,
+    constraint_on,
     play,
 )
 from trace_bench.envs.toolsandbox.tools.search import data as search_data
@@ -116,7 +117,6 @@ def _draw(
 
 
 def _start(shape: Shape, requests: Sequence[Request], now: int, choices: Choices) -> dict[str, Any]:
-    """The databases at the start."""
     rng = choices.rng
     city = rng.choice(search_data("cities"))
     setting: dict[str, Any] = {
@@ -185,10 +185,7 @@ def _read_milestones(data: dict[str, Any], record: Playback, shape: Shape, turns
         ]
         data["edges"] = _edges(record)
     for tool in _invented_calls(requests, record):
-        constraint = {
-            "database": "SANDBOX", "kind": "tool_trace",
-            "rows": [{"name": tool, "arguments": {}}], "since": None,
-        }  # fmt: skip
+        constraint = constraint_on("SANDBOX", "tool_trace", {"name": tool, "arguments": {}})
         data["minefields"].append({"constraints": [constraint], "guards": []})
     # The graph needs all of them; in a chain any of them can be hit, whichever are called.
     data["minefield_edges"] = [[i, i + 1] for i in range(len(data["minefields"]) - 1)]

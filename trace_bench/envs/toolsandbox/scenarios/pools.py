@@ -14,16 +14,19 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 from trace_bench.envs.toolsandbox.tools.search import data
 
 POOLS = ("demo", "train", "dev", "test", "synthetic")
 # Shares of every list, in tenths: demonstrations need variety, the small splits do not.
-_TENTHS: Mapping[str, tuple[int, ...]] = MappingProxyType(
-    {"demo": (0, 1, 2, 3), "train": (4,), "dev": (5,), "test": (6, 7), "synthetic": (8, 9)}
-)
+_TENTHS: Mapping[str, tuple[int, ...]] = {
+    "demo": (0, 1, 2, 3),
+    "train": (4,),
+    "dev": (5,),
+    "test": (6, 7),
+    "synthetic": (8, 9),
+}
 
 RELATIONSHIPS = ("boss", "brother", "sister", "friend", "doctor", "neighbor", "coach", "cousin")
 CURRENCIES = ("EUR", "GBP", "JPY", "CAD", "AUD", "CHF")
@@ -44,7 +47,6 @@ def share(items: Sequence[str], pool: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=32)
 def _words(kind: str, pool: str) -> tuple[str, ...]:
-    """A pool's share of the words of a kind."""
     return share(data("words")[kind], pool)
 
 

@@ -14,12 +14,8 @@ from functools import lru_cache, partial
 from trace_bench.envs.toolsandbox.scenarios.requests import lookups, people, reminders
 from trace_bench.envs.toolsandbox.scenarios.solver import Choices, Kind, Turns
 
-SINGLE, MULTIPLE, TURNS, INSUFFICIENT = (
-    "single_tool_call",
-    "multiple_tool_calls",
-    "multiple_user_turns",
-    "insufficient_information",
-)
+SINGLE, MULTIPLE = "single_tool_call", "multiple_tool_calls"
+TURNS, INSUFFICIENT = "multiple_user_turns", "insufficient_information"
 
 
 @dataclass(frozen=True)

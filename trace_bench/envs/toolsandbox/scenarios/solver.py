@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Any
 
 from trace_bench.core.chat import call_message, text_message
@@ -82,14 +81,12 @@ class GiveUp(Exception):
 
 
 # What an error's text asks for: a tool and its argument `on`. The texts are those of the tools.
-_REMEDIES: Mapping[str, tuple[str, bool]] = MappingProxyType(
-    {
-        "Cellular service is off": ("set_cellular_service_status", True),
-        "Wifi is off": ("set_wifi_status", True),
-        "Location service is off": ("set_location_service_status", True),
-        "Low battery mode is on": ("set_low_battery_mode_status", False),
-    }
-)
+_REMEDIES: Mapping[str, tuple[str, bool]] = {
+    "Cellular service is off": ("set_cellular_service_status", True),
+    "Wifi is off": ("set_wifi_status", True),
+    "Location service is off": ("set_location_service_status", True),
+    "Low battery mode is on": ("set_low_battery_mode_status", False),
+}
 
 Solution = Generator[ToolUse | Say | Begin, Any, str]
 """Solves one request or a whole conversation; returns the report to the user."""
@@ -190,13 +187,11 @@ def solve(turns: Turns, solver: Solver) -> Solution:
 
 
 # The columns of a changed row that the task is about; ids and clocks of new rows are not.
-_COLUMNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "CONTACT": ("name", "phone_number"),
-        "MESSAGING": ("recipient_phone_number", "content"),
-        "REMINDER": ("content", "reminder_timestamp"),
-    }
-)
+_COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "CONTACT": ("name", "phone_number"),
+    "MESSAGING": ("recipient_phone_number", "content"),
+    "REMINDER": ("content", "reminder_timestamp"),
+}
 
 
 @dataclass(frozen=True)
@@ -268,16 +263,13 @@ def play(env: ToolSandboxEnv, task: Task, turns: Turns, solver: Solver) -> Playb
         answer = _result(answer)
         if intent.milestone:
             row = {"name": intent.name, "arguments": intent.arguments}
-            events.append(
-                {"database": "SANDBOX", "kind": "tool_trace", "rows": [row], "since": None}
-            )
+            events.append(constraint_on("SANDBOX", "tool_trace", row))
         chained = record.note(events, chained)
     record.last = step
     return record
 
 
 def _act(env: ToolSandboxEnv, record: Playback, intent: ToolUse | Say) -> Step:
-    """One turn of the agent, recorded."""
     action: dict[str, Any]
     if isinstance(intent, ToolUse):
         action = {"call": intent.name, "arguments": intent.arguments}
@@ -294,7 +286,12 @@ def _act(env: ToolSandboxEnv, record: Playback, intent: ToolUse | Say) -> Step:
 def message_constraint(text: str) -> dict[str, Any]:
     """That the agent tells the user a text."""
     row = {"sender": "AGENT", "recipient": "USER", "content": text}
-    return {"database": "SANDBOX", "kind": "snapshot", "rows": [row], "since": None}
+    return constraint_on("SANDBOX", "snapshot", row)
+
+
+def constraint_on(database: str, kind: str, row: dict[str, Any]) -> dict[str, Any]:
+    """A constraint as a task has it, see `scoring.goals.Constraint`."""
+    return {"database": database, "kind": kind, "rows": [row], "since": None}
 
 
 def _result(content: str) -> Any:
@@ -315,18 +312,17 @@ def _changes(before: Snapshot, after: Snapshot) -> list[dict[str, Any]]:
             continue
         if database == "SETTING":
             changed = {c: v for c, v in rows[0].items() if old[0][c] != v}
-            found.append({"database": database, "kind": "snapshot", "rows": [changed]})
+            found.append(constraint_on(database, "snapshot", changed))
             continue
         key, columns = KEYS[database], _COLUMNS[database]
         was, now = {r[key]: r for r in old}, {r[key]: r for r in rows}
         for identity, row in now.items():
             target = {c: row[c] for c in columns}
             if identity not in was:
-                found.append({"database": database, "kind": "added", "rows": [target]})
+                found.append(constraint_on(database, "added", target))
             elif row != was[identity]:
-                target = {key: identity, **target}
-                found.append({"database": database, "kind": "updated", "rows": [target]})
+                found.append(constraint_on(database, "updated", {key: identity, **target}))
         for identity in was:
             if identity not in now:
-                found.append({"database": database, "kind": "removed", "rows": [{key: identity}]})
-    return [{**constraint, "since": None} for constraint in found]
+                found.append(constraint_on(database, "removed", {key: identity}))
+    return found

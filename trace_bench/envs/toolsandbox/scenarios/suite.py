@@ -115,7 +115,6 @@ class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains)
         return tuple(SPLITS)
 
     def tasks(self, split: str) -> list[Task]:
-        """All tasks of a split, in their fixed order."""
         if split not in SPLITS:
             raise unknown("split", split, SPLITS, "env.train_split or evaluation.split")
         return [_task(split, i, self.augmentation) for i in range(SPLITS[split][0])]
@@ -157,7 +156,6 @@ class EmbeddedSuite(HasReference, HasChecklist, Synthesizes, SynthesizesDomains)
         return [[item_to_json(item) for item in items] for items in made.turns]
 
     def capabilities(self) -> tuple[str, ...]:
-        """The capabilities that synthetic tasks exist for."""
         return CAPABILITIES
 
     def synthetic(self, capability: str, seed: int) -> Task:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 from trace_bench.envs.toolsandbox.databases import COLUMNS, without_nulls
@@ -50,15 +50,13 @@ SANDBOX = "SANDBOX"
 _SANDBOX_COLUMNS = ("sender", "recipient", "content")
 _DIFFERENCES = ("added", "removed", "updated")
 # Texts that people word differently; all other columns are compared exactly.
-_ROUGE: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "SANDBOX": ("content",),
-        "MESSAGING": ("content",),
-        "REMINDER": ("content",),
-        "CONTACT": ("relationship",),
-        "SETTING": (),
-    }
-)
+_ROUGE: Mapping[str, tuple[str, ...]] = {
+    "SANDBOX": ("content",),
+    "MESSAGING": ("content",),
+    "REMINDER": ("content",),
+    "CONTACT": ("relationship",),
+    "SETTING": (),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,36 +104,14 @@ class Goal:
     weights: tuple[float, ...]
 
 
-class _Given:
-    """A task's specification of a goal as a key: equal where id and content are. A dict has no
-    hash, so the id stands in for it."""
-
-    __slots__ = ("content", "task")
-
-    def __init__(self, task: str, *content: Any) -> None:
-        self.task, self.content = task, content
-
-    def __hash__(self) -> int:
-        return hash(self.task)
-
-    def __eq__(self, other: object) -> bool:
-        same = isinstance(other, _Given) and self.task == other.task
-        return same and self.content == other.content  # type: ignore[attr-defined]
-
-
-def goal_of(
-    task: str,
-    milestones: Sequence[Mapping[str, Any]],
-    edges: Sequence[Sequence[int]] | None,
-    weights: Sequence[float] | None = None,
-) -> Goal:
-    """`read_goal`, read once a task: its episodes share the goal."""
-    return _goal(_Given(task, milestones, edges, weights))
+def goal_of(*content: Any) -> Goal:
+    """`read_goal` of plain JSON, read once: a task's episodes share the goal."""
+    return _goal(json.dumps(content))
 
 
 @lru_cache(maxsize=4096)
-def _goal(given: _Given) -> Goal:
-    return read_goal(*given.content)
+def _goal(content: str) -> Goal:
+    return read_goal(*json.loads(content))
 
 
 def read_goal(

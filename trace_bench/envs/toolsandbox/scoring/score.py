@@ -23,6 +23,7 @@ from functools import lru_cache
 from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 from itertools import permutations
+from operator import getitem
 from typing import Any
 
 from trace_bench.core.types import Milestone as Outcome
@@ -111,14 +112,10 @@ def rows_similarity(targets: Sequence[Columns], rows: Sequence[Mapping[str, Any]
     if count == 1:
         return table[0][0]
     if count <= 3:
-        best = max(math.prod(map(_at, table, order)) for order in permutations(range(count)))
+        best = max(math.prod(map(getitem, table, order)) for order in permutations(range(count)))
     else:
-        best = math.prod(map(_at, table, _hungarian(table)))
+        best = math.prod(map(getitem, table, _hungarian(table)))
     return best if best in (0.0, 1.0) else best ** (1 / count)
-
-
-def _at(line: Sequence[float], position: int) -> float:
-    return line[position]
 
 
 def _hungarian(table: Sequence[Sequence[float]]) -> list[int]:
@@ -212,8 +209,8 @@ def _arguments_similarity(columns: Columns, arguments: Mapping[str, Any]) -> flo
 _PERFECT = 1 - 1e-6
 _TIE = 1e-12  # sums that differ by less are equal
 
-# A state: the placed milestones as a bit set, and the snapshots of those referred to, in order.
-State = tuple[int, tuple[int, ...]]
+# A state: the placed milestones as a bit set, and of those referred to (milestone, snapshot).
+State = tuple[int, frozenset[tuple[int, int]]]
 # How it was reached: weighted sum, and the chain of (milestone, message, score) placements.
 Chain = tuple[int, int, float, Any]
 Placed = tuple[float, int | None]  # similarity, and the message at which it is reached
@@ -249,7 +246,6 @@ def score_episode(
 def _outcomes(
     goal: Goal, found: Sequence[Placed], hit: Callable[[float], bool]
 ) -> tuple[Outcome, ...]:
-    """What became of each milestone."""
     return tuple(
         Outcome(wanted.name, similarity, hit(similarity), place, wanted.tells)
         for wanted, (similarity, place) in zip(goal.milestones, found, strict=True)
@@ -274,10 +270,15 @@ def _best(goal: Goal, similarities: Similarities, first: int) -> tuple[float, Ch
     milestones are matched as early as they can be."""
     count = len(goal.milestones)
     messages = range(first, len(similarities.log))
-    referred = _referred(goal)
-    score = _Lookup(goal, similarities, messages, referred)
-    states: dict[State, tuple[float, Chain | None]] = {(0, (0,) * len(referred)): (0.0, None)}
+    referred = {since for m in goal.milestones for since in _references(m)}
+    # Milestones that refer to no other have one score a message.
+    known: list[dict[int, float] | None] = [
+        None if _references(m) else {j: similarities.milestone(m, j, {}) for j in messages}
+        for m in goal.milestones
+    ]
+    states: dict[State, tuple[float, Chain | None]] = {(0, frozenset()): (0.0, None)}
     for message in messages:
+        snapshot = similarities.log[message].snapshot
         # A state made at this message may grow at the same message: the messages need not rise.
         fresh = list(states)
         while fresh:
@@ -289,8 +290,13 @@ def _best(goal: Goal, similarities: Similarities, first: int) -> tuple[float, Ch
                 for i in range(count):
                     if not left >> i & 1 or goal.before[i] & ~placed:
                         continue
-                    value = score(i, message, moments)
-                    target = (placed | 1 << i, score.moments(i, message, moments))
+                    if (table := known[i]) is not None:
+                        value = table[message]
+                    else:
+                        wanted = goal.milestones[i]
+                        value = similarities.milestone(wanted, message, dict(moments))
+                    after = moments | {(i, snapshot)} if i in referred else moments
+                    target = (placed | 1 << i, after)
                     reached = total + goal.weights[i] * value
                     if target not in states or reached > states[target][0] + _TIE:
                         states[target] = (reached, (i, message, value, chain))
@@ -300,41 +306,7 @@ def _best(goal: Goal, similarities: Similarities, first: int) -> tuple[float, Ch
     return max(complete, key=lambda entry: entry[0])
 
 
-def _referred(goal: Goal) -> list[int]:
-    return sorted({since for m in goal.milestones for since in _references(m)})
-
-
 def _references(milestone: GoalMilestone) -> list[int]:
     """The earlier milestones that one refers to."""
     found = [c.since for c in milestone.constraints] + [g.since for g in milestone.guards]
     return [since for since in found if since is not None]
-
-
-class _Lookup:
-    """Scores of milestones at messages; those that refer to no other come from a table."""
-
-    def __init__(
-        self, goal: Goal, similarities: Similarities, messages: range, referred: list[int]
-    ) -> None:
-        self._goal = goal
-        self._similarities = similarities
-        self._slots = {milestone: i for i, milestone in enumerate(referred)}
-        self._table: list[dict[int, float] | None] = [
-            None if _references(m) else {j: similarities.milestone(m, j, {}) for j in messages}
-            for m in goal.milestones
-        ]
-
-    def __call__(self, i: int, message: int, moments: tuple[int, ...]) -> float:
-        table = self._table[i]
-        if table is not None:
-            return table[message]
-        at = {milestone: moments[slot] for milestone, slot in self._slots.items()}
-        return self._similarities.milestone(self._goal.milestones[i], message, at)
-
-    def moments(self, i: int, message: int, moments: tuple[int, ...]) -> tuple[int, ...]:
-        """The snapshots of the milestones referred to, once `i` is placed at `message`."""
-        slot = self._slots.get(i)
-        if slot is None:
-            return moments
-        snapshot = self._similarities.log[message].snapshot
-        return (*moments[:slot], snapshot, *moments[slot + 1 :])

@@ -27,9 +27,11 @@ Augmentation = Literal[
 ]
 AUGMENTATIONS: tuple[Augmentation, ...] = get_args(Augmentation)
 # Number of distractors, None for all tools; 3 beside every scrambling.
-_DISTRACTORS: Mapping[str, int | None] = MappingProxyType(
-    dict.fromkeys(AUGMENTATIONS, 3) | {"none": 0, "distractors_10": 10, "all_tools": None}
-)
+_DISTRACTORS: Mapping[str, int | None] = dict.fromkeys(AUGMENTATIONS, 3) | {
+    "none": 0,
+    "distractors_10": 10,
+    "all_tools": None,
+}
 
 
 def offer(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 from trace_bench.envs.toolsandbox.databases import Databases, Row, ToolFault
@@ -43,14 +42,12 @@ class Switch:
         return f"{self.title} is {'on' if on else 'off'}"
 
 
-SWITCHES: Mapping[str, Switch] = MappingProxyType(
-    {
-        "wifi": Switch("wifi", "Wifi", "wifi"),
-        "cellular": Switch("cellular_service", "Cellular service", "cellular"),
-        "location": Switch("location_service", "Location service", "location_service"),
-        "low_battery": Switch("low_battery_mode", "Low battery mode", "low_battery_mode"),
-    }
-)
+SWITCHES: Mapping[str, Switch] = {
+    "wifi": Switch("wifi", "Wifi", "wifi"),
+    "cellular": Switch("cellular_service", "Cellular service", "cellular"),
+    "location": Switch("location_service", "Location service", "location_service"),
+    "low_battery": Switch("low_battery_mode", "Low battery mode", "low_battery_mode"),
+}
 _LOW = SWITCHES["low_battery"].column
 _DEPENDENT = ("cellular", "wifi", "location_service")
 

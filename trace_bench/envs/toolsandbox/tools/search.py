@@ -50,24 +50,22 @@ def _mix(*parts: object) -> int:
 @lru_cache(maxsize=1024)
 def nearest_city(latitude: float, longitude: float) -> tuple[dict[str, Any], float]:
     """The nearest city of the data set and its distance in km."""
-    distances = (
-        (distance_km(latitude, longitude, city["latitude"], city["longitude"]), i)
-        for i, city in enumerate(data("cities"))
-    )
-    distance, i = min(distances)
-    return data("cities")[i], distance
+
+    def distance(city: dict[str, Any]) -> float:
+        return distance_km(latitude, longitude, city["latitude"], city["longitude"])
+
+    nearest = min(data("cities"), key=distance)
+    return nearest, distance(nearest)
 
 
-def _address(latitude: float, longitude: float) -> str | None:
-    city, distance = nearest_city(latitude, longitude)
-    if distance > _REACH_KM:
-        return None
+def _address(number: int, city: str) -> str:
     streets = data("places")["streets"]
-    number = _mix(round(latitude, 3), round(longitude, 3))
-    return f"{1 + number % 98} {streets[number // 98 % len(streets)]}, {city['name']}"
+    return f"{1 + number % 98} {streets[number // 98 % len(streets)]}, {city}"
 
 
-def _point(world: Databases, latitude: float | None, longitude: float | None) -> tuple[Any, Any]:
+def _point(
+    world: Databases, latitude: float | None = None, longitude: float | None = None
+) -> tuple[float, float]:
     if latitude is None or longitude is None:
         return current_location(world)
     return latitude, longitude
@@ -80,7 +78,10 @@ def _point(world: Databases, latitude: float | None, longitude: float | None) ->
 )
 def search_lat_lon(world: Databases, latitude: float, longitude: float) -> str | None:
     require_wifi(world)
-    return _address(latitude, longitude)
+    city, distance = nearest_city(latitude, longitude)
+    if distance > _REACH_KM:
+        return None
+    return _address(_mix(round(latitude, 3), round(longitude, 3)), city["name"])
 
 
 @_tool(
@@ -89,14 +90,10 @@ def search_lat_lon(world: Databases, latitude: float, longitude: float) -> str |
     *_HERE,
 )
 def search_location_around_lat_lon(
-    world: Databases,
-    location: str,
-    latitude: float | None = None,
-    longitude: float | None = None,
+    world: Databases, location: str, **point: float | None
 ) -> list[dict[str, Any]]:
     require_wifi(world)
-    here = _point(world, latitude, longitude)
-    return [dict(place) for place in _find_places(location, *here)]
+    return [dict(place) for place in _find_places(location, *_point(world, **point))]
 
 
 @lru_cache(maxsize=1024)
@@ -104,23 +101,20 @@ def _find_places(location: str, latitude: float, longitude: float) -> tuple[dict
     for city in data("cities"):
         if city["name"].lower() == location.strip().lower():
             return ({key: city[key] for key in ("name", "latitude", "longitude")},)
-    names = [
-        (max(similarity(location, kind), similarity(location, name)), -i, name)
-        for i, (kind, name) in enumerate(
-            (kind, name) for kind, names in data("places")["kinds"].items() for name in names
-        )
-    ]
-    best = sorted((entry for entry in names if entry[0] >= 80), reverse=True)[:2]
+    found = []
+    for kind, names in data("places")["kinds"].items():
+        for name in names:
+            likeness = max(similarity(location, kind), similarity(location, name))
+            if likeness >= 80:
+                found.append((likeness, name))
+    best = sorted(found, key=lambda entry: entry[0], reverse=True)[:2]
     city, distance = nearest_city(latitude, longitude)
     if distance > _REACH_KM:
         return ()
-    streets = data("places")["streets"]
-    found = []
-    for _, _, name in best:
-        number = _mix(name, city["name"])
-        street = streets[number // 98 % len(streets)]
-        found.append({"name": name, "address": f"{1 + number % 98} {street}, {city['name']}"})
-    return tuple(found)
+    return tuple(
+        {"name": name, "address": _address(_mix(name, city["name"]), city["name"])}
+        for _, name in best
+    )
 
 
 @_tool(
@@ -129,13 +123,10 @@ def _find_places(location: str, latitude: float, longitude: float) -> tuple[dict
     *_HERE,
 )
 def search_weather_around_lat_lon(
-    world: Databases,
-    days: int = 0,
-    latitude: float | None = None,
-    longitude: float | None = None,
+    world: Databases, days: int = 0, **point: float | None
 ) -> dict[str, Any]:
     require_wifi(world)
-    city, _ = nearest_city(*_point(world, latitude, longitude))
+    city, _ = nearest_city(*_point(world, **point))
     day = datetime.fromtimestamp(world.now, UTC) + timedelta(days=days)
     ordinal, year_day = day.toordinal(), day.timetuple().tm_yday
     number = _mix("weather", city["name"], ordinal)
@@ -165,8 +156,8 @@ def _find_stock(query: str) -> dict[str, Any] | None:
     for stock in stocks:
         if stock["symbol"] == query.strip().upper():
             return dict(stock)
-    score, i = max((similarity(query, stock["name"]), -i) for i, stock in enumerate(stocks))
-    return dict(stocks[-i]) if score >= 80 else None
+    best = max(stocks, key=lambda stock: similarity(query, stock["name"]))
+    return dict(best) if similarity(query, best["name"]) >= 80 else None
 
 
 @_tool(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from trace_bench.core.chat import tool_json
@@ -34,9 +34,12 @@ class ToolParameter:
     name: str
     kind: str
     description: str
-    required: bool = True
-    nullable: bool = False
     bounds: tuple[float, float] | None = None
+    nullable: bool = False
+    required: bool = True
+
+
+required, optional = ToolParameter, partial(ToolParameter, required=False)
 
 
 @dataclass(frozen=True)
@@ -45,28 +48,9 @@ class ToolSpec:
 
     name: str
     module: str
-    description: str
     function: Callable[..., Any]
     parameters: tuple[ToolParameter, ...]
     schema: Tool
-
-
-def required(
-    name: str, kind: str, description: str, bounds: tuple[float, float] | None = None
-) -> ToolParameter:
-    """A required argument."""
-    return ToolParameter(name, kind, description, bounds=bounds)
-
-
-def optional(
-    name: str,
-    kind: str,
-    description: str,
-    bounds: tuple[float, float] | None = None,
-    nullable: bool = False,
-) -> ToolParameter:
-    """An argument that can be left out."""
-    return ToolParameter(name, kind, description, False, nullable, bounds)
 
 
 def tool(
@@ -80,7 +64,7 @@ def tool(
         needed = [p.name for p in parameters if p.required]
         given = {"type": "object", "properties": properties, "required": needed}
         schema = tool_json(own, description, given)
-        return ToolSpec(own, module, description, function, parameters, schema)
+        return ToolSpec(own, module, function, parameters, schema)
 
     return declare
 
@@ -88,18 +72,15 @@ def tool(
 def check_arguments(spec: ToolSpec, arguments: Mapping[str, Any]) -> None:
     """ToolFault TypeError for a missing, unknown or wrongly typed argument, ValueError for one
     out of range. As in Python an integer passes for a number; a boolean passes for neither."""
-    known = 0
     for parameter in spec.parameters:
-        if parameter.name not in arguments:
-            if parameter.required:
-                raise ToolFault("TypeError", f"Missing argument {parameter.name}")
-            continue
-        known += 1
-        _check_value(parameter, arguments[parameter.name])
-    if known < len(arguments):
-        names = {p.name for p in spec.parameters}
-        extra = next(name for name in arguments if name not in names)
-        raise ToolFault("TypeError", f"Unknown argument {extra[:40]}")
+        if parameter.name in arguments:
+            _check_value(parameter, arguments[parameter.name])
+        elif parameter.required:
+            raise ToolFault("TypeError", f"Missing argument {parameter.name}")
+    names = {p.name for p in spec.parameters}
+    for extra in arguments:
+        if extra not in names:
+            raise ToolFault("TypeError", f"Unknown argument {extra[:40]}")
 
 
 def _check_value(parameter: ToolParameter, value: Any) -> None:

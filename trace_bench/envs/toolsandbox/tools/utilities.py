@@ -23,6 +23,7 @@ from trace_bench.envs.toolsandbox.tools.spec import (
 _tool = partial(tool, "utilities")
 _EARTH_RADIUS_KM = 6371.0088  # mean radius (IUGG)
 _YEARS = (1980, 2049)
+_SECONDS = {"weeks": 604800, "days": 86400, "hours": 3600, "minutes": 60, "seconds": 1}
 
 
 @_tool("The time now as unix time.")
@@ -49,11 +50,9 @@ def timestamp_to_datetime_info(world: Databases, timestamp: float) -> dict[str, 
     required("minute", "integer", "minute, 0 to 59", (0, 59)),
     required("second", "integer", "second, 0 to 59", (0, 59)),
 )
-def datetime_info_to_timestamp(
-    world: Databases, year: int, month: int, day: int, hour: int, minute: int, second: int
-) -> float:
+def datetime_info_to_timestamp(world: Databases, **parts: int) -> float:
     try:
-        moment = datetime(year, month, day, hour, minute, second, tzinfo=UTC)
+        moment = datetime(**parts, tzinfo=UTC)
     except ValueError:
         raise ToolFault("ValueError", "Not a valid date") from None
     return tidy(moment.timestamp())
@@ -64,19 +63,11 @@ def datetime_info_to_timestamp(
     required("timestamp", "number", "unix time", TIMES),
     *(
         optional(name, "integer", f"{name} to add, negative to subtract", (-1e9, 1e9))
-        for name in ("weeks", "days", "hours", "minutes", "seconds")
+        for name in _SECONDS
     ),
 )
-def shift_timestamp(
-    world: Databases,
-    timestamp: float,
-    weeks: int = 0,
-    days: int = 0,
-    hours: int = 0,
-    minutes: int = 0,
-    seconds: int = 0,
-) -> float:
-    shifted = timestamp + ((((weeks * 7 + days) * 24 + hours) * 60 + minutes) * 60 + seconds)
+def shift_timestamp(world: Databases, timestamp: float, **spans: int) -> float:
+    shifted = timestamp + sum(_SECONDS[unit] * amount for unit, amount in spans.items())
     if not TIMES[0] <= shifted <= TIMES[1]:
         raise ToolFault("ValueError", "Result is out of range")
     return tidy(shifted)

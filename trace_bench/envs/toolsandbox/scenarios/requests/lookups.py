@@ -116,11 +116,8 @@ def stock(choices: Choices, currency: bool = False, off: bool = False) -> Reques
 
 
 def _converted(solver: Solver, amount: float, source: str, target: str) -> Steps:
-    return (
-        yield from solver.call(
-            "convert_currency", amount=amount, from_currency_code=source, to_currency_code=target
-        )
-    )
+    codes = {"from_currency_code": source, "to_currency_code": target}
+    return (yield from solver.call("convert_currency", amount=amount, **codes))
 
 
 def currency(choices: Choices, off: bool = False) -> Request:
