@@ -65,52 +65,37 @@ class FailureLoop(Method):
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
         """The base agent with one adapter, used for every task; the base agent itself when no round
         found anything that it lacks."""
-        agent, budget = base, lab.budget_left()
+        agent, budget, settings = base, lab.budget_left(), self.settings
         report: list[dict[str, Any]] = []
-        looks = self.settings.looks(budget)
-        for number, count in enumerate(looks):
+        looks = settings.looks(budget)
+        for number, episodes in enumerate(looks):
             report.append({})
 
             def write(**parts: Any) -> None:
                 report[-1].update(parts)
                 lab.write("rounds.json", report)
 
-            analysis = Analysis(lab, self.settings, write, f"analysis/{number}")
-            analysis.play(agent, tasks, count)
+            analysis = Analysis(lab, settings, write, f"analysis/{number}")
+            analysis.play(agent, tasks, episodes)
             able = generator(lab.suite).capabilities()
             names = [v.name for v in analysis.choose(able) if v.selected and v.name in able]
-            names = names[: self.settings.max_capabilities]
+            names = names[: settings.max_capabilities]
             write(trained=names)
             rollouts = (lab.budget_left() - sum(looks[number + 1 :])) // (len(looks) - number)
             if names:
-                agent = self._train(agent, names, rollouts, number, lab)
+                seed, count = (
+                    stable_seed(lab.seed, "failure_loop", number),
+                    settings.synthetic_tasks,
+                )
+                drawn = [draw(lab.suite, name, count, Mix(), seed, "train") for name in names]
+                made, round_name = interleave(drawn), f"round{number + 1}"
+                job = TrainingJob(round_name, agent, made, rollouts, seed, settings.reward)
+                agent = lab.trainer.train(job, lab)  # it goes on from the agent's adapter
             else:
                 lab.log(f"round {number + 1}: no capability above the thresholds, no training")
         if left := lab.budget_left():
             lab.log(f"{left} of {budget} rollouts unspent")
         return agent
-
-    def _train(
-        self,
-        agent: AgentSpec,
-        names: Sequence[str],
-        rollouts: int,
-        number: int,
-        lab: Lab,
-    ) -> AgentSpec:
-        """The agent after a round's training on the environments of `names`."""
-        settings, seed = self.settings, stable_seed(lab.seed, "failure_loop", number)
-        mix, count = Mix(), settings.synthetic_tasks
-        drawn = [draw(lab.suite, name, count, mix, seed, "train") for name in names]
-        job = TrainingJob(
-            name=f"round{number + 1}",
-            agent=agent,
-            tasks=interleave(drawn),
-            rollouts=rollouts,
-            seed=seed,
-            reward=settings.reward,
-        )
-        return lab.trainer.train(job, lab)  # it goes on from the agent's adapter
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         """UserError when a round is too small for its analysis and an iteration of training, and

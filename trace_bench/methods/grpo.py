@@ -49,7 +49,6 @@ class Rl(Method):
         self.settings = settings
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
-        """The base agent with the adapter, used for every task."""
         return train_once(self.adapter, base, tasks, lab, reward=self.settings.reward)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
@@ -73,15 +72,8 @@ def train_once(
     assignment: Mapping[str, Any] | None = None,
 ) -> AgentSpec:
     """The base agent with the adapter `name`, from one training job with all that is left."""
-    job = TrainingJob(
-        name=name,
-        agent=base,
-        tasks=tasks,
-        rollouts=lab.budget_left(),
-        seed=stable_seed(lab.seed, name, "train"),
-        reward=reward,
-        assignment=assignment,
-    )
+    rollouts, seed = lab.budget_left(), stable_seed(lab.seed, name, "train")
+    job = TrainingJob(name, base, tasks, rollouts, seed, reward, assignment)
     return lab.trainer.train(job, lab)
 
 
@@ -119,7 +111,6 @@ class Cm2(Method):
         self.settings = settings
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
-        """The base agent with the adapter `cm2`, used for every task."""
         return train_once("cm2", base, tasks, lab, assignment=dataclasses.asdict(self.settings))
 
     def plan(self, run: PlannedRun) -> MethodPlan:

@@ -294,7 +294,7 @@ def edited(memory: Memory, answer: Mapping[str, Any], most: int) -> Memory:
 
 def about(line: str) -> frozenset[str]:
     """The symptoms that speak for a line of the pool."""
-    return next((a.symptoms - {ANY} for a in POOL if a.line == line), frozenset())
+    return frozenset(POOL.get(line, ())) - {ANY}
 
 
 def drawn(memory: Memory, noticed: Sequence[frozenset[str]], rng: random.Random) -> list[str]:
@@ -302,8 +302,6 @@ def drawn(memory: Memory, noticed: Sequence[frozenset[str]], rng: random.Random)
     they never were."""
     there = {line.text for line in memory}
     weights = {
-        a.line: sum(len(about(a.line) & seen) for seen in noticed)
-        for a in POOL
-        if a.line not in there
+        line: sum(len(about(line) & seen) for seen in noticed) for line in POOL if line not in there
     }
     return rng.choices([*weights], [*weights.values()]) if any(weights.values()) else []

@@ -53,14 +53,8 @@ class TraceFinish(Method):
         start = self.start(base, found)
         if start != base:
             lab.checkpoint(start)
-        job = TrainingJob(
-            name=NAME,
-            agent=start,
-            tasks=tasks,
-            rollouts=lab.budget_left(),
-            seed=stable_seed(lab.seed, "trace_finish", "train"),
-            reward=self.settings.reward,
-        )
+        rollouts, seed = lab.budget_left(), stable_seed(lab.seed, "trace_finish", "train")
+        job = TrainingJob(NAME, start, tasks, rollouts, seed, self.settings.reward)
         return lab.trainer.train(job, lab)
 
     def last(self, budget: int) -> int:

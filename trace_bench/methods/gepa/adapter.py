@@ -101,14 +101,11 @@ class GepaAdapter:
 
         prompt = candidate[COMPONENT]
         whole = {task.id for task in batch} == self.validation
+        purpose = Purpose.VALIDATION if whole else Purpose.PROMPT
         self.calls += 1
+        call = f"gepa/{self.calls:04d}"
         try:
-            played = self.lab.rollouts(
-                f"gepa/{self.calls:04d}",
-                self.agent(prompt),
-                batch,
-                purpose=Purpose.VALIDATION if whole else Purpose.PROMPT,
-            )
+            played = self.lab.rollouts(call, self.agent(prompt), batch, purpose=purpose)
         except UserError as error:  # too many episodes were lost
             self.fatal = error
             raise
@@ -116,11 +113,8 @@ class GepaAdapter:
         self.lost += sum(t.score is None or t.failure is not None for t in played)
         if whole:
             self._validated(prompt, sum(scores) / len(scores))
-        return EvaluationBatch(
-            outputs=list(played),
-            scores=scores,
-            trajectories=list(played) if capture_traces else None,
-        )
+        traces = list(played) if capture_traces else None
+        return EvaluationBatch(outputs=list(played), scores=scores, trajectories=traces)
 
     def _score(self, trajectory: Trajectory) -> float:
         if trajectory.score is None or trajectory.failure is not None:

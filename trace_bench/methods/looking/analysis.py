@@ -140,7 +140,7 @@ class Analysis:
         for task, t in zip(tasks, played, strict=True):
             seen = task.id in known and _scored(t)
             self.episodes.append(Analysed(task, t, label(known[task.id], t) if seen else None))
-        rows = self._rows()
+        rows = [Labelled(e.passed, e.labels) for e in self.episodes if e.labels is not None]
         self.candidates = [
             c for c in VOCABULARY if any(r.labels[c.name] is not Label.NA for r in rows)
         ]
@@ -173,10 +173,10 @@ class Analysis:
         names = ", ".join(c.name for c in self.candidates)
         self.lab.log(f"it proposes {names}, and labels them in {self.settings.runs} runs")
         runs = analyst.label(self.lab, seen, self.candidates, self.settings)
-        self.keep = runs.keep
+        self.keep = math.ceil(self.settings.keep_runs * len(runs) / self.settings.runs)
         self.runs = [
             [Labelled(s.passed, labels) for s, labels in zip(seen, run, strict=True)]
-            for run in runs.labels
+            for run in runs
         ]
         found = iter([analyst.majority(runs, n) for n in range(len(seen))])
         self.episodes = [Analysed(task, t, next(found) if _scored(t) else None) for task, t in both]
@@ -212,9 +212,6 @@ class Analysis:
         rng = random.Random(stable_seed(self.lab.seed, "trace", self.call))
         extra = sorted(rng.sample(range(len(tasks)), rest))
         return [*list(tasks) * rounds, *(tasks[i] for i in extra)]
-
-    def _rows(self) -> list[Labelled]:
-        return [Labelled(e.passed, e.labels) for e in self.episodes if e.labels is not None]
 
     def choose(self, trainable: Collection[str] | None) -> list[Verdict]:
         """Verdicts on every candidate. `trainable`: those that environments can be made for, which
@@ -260,10 +257,6 @@ class Analysis:
         """Failed episodes that lack a capability."""
         failed = [e for e in self.episodes if not e.passed and e.labels]
         return [e for e in failed if e.labels and e.labels[name] is Label.LACKING]
-
-    def episodes_of(self, task: Task) -> list[Trajectory]:
-        """All analysis episodes of a task."""
-        return [e.trajectory for e in self.episodes if e.task.id == task.id]
 
     def known(self, names: Sequence[str]) -> list[Known]:
         """What the analysis found about every training task: solved in most of its rollouts, or

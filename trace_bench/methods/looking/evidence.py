@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trace_bench.core.errors import UserError
@@ -79,7 +79,7 @@ class Heard:
 
 @dataclass
 class _Reader:
-    """Collects events; `open` are calls that wait for their result, by id."""
+    """Collects events. `waiting`: calls without a result so far, by id."""
 
     calls: list[Call] = field(default_factory=list)
     said: list[Text] = field(default_factory=list)
@@ -90,10 +90,11 @@ class _Reader:
 
     def assistant(self, message: Message) -> None:
         text, calls = message.get("content"), message.get("tool_calls")
-        if isinstance(text, str) and text.strip():
+        text = text if isinstance(text, str) and text.strip() else ""
+        if text:
             self.said.append(Text(text, self.tick()))
         calls = calls if isinstance(calls, list | tuple) else []
-        self.ends_with_text = not calls and isinstance(text, str) and bool(text.strip())
+        self.ends_with_text = bool(text) and not calls
         self.waiting = []
         for call in calls:
             name, arguments, readable = _call(call)
@@ -111,10 +112,8 @@ class _Reader:
         result = _parse(text)
         # Also {"error": "..."}, as many tools report one.
         failed = bool(_ERROR.match(text)) or (isinstance(result, dict) and [*result] == ["error"])
-        self.calls[index] = Call(
-            call.name, call.arguments, call.at, call.readable,
-            None if failed else result, text if failed else None, True,
-        )  # fmt: skip
+        came = {"error": text} if failed else {"result": result}
+        self.calls[index] = replace(call, answered=True, **came)
 
     def tick(self) -> int:
         self.at += 1
@@ -132,9 +131,8 @@ def read(messages: Sequence[Message]) -> Heard:
             reader.tool(message)
         elif role == "user":
             reader.heard.append(Text(str(message.get("content") or ""), reader.tick()))
-    return Heard(
-        tuple(reader.calls), tuple(reader.said), tuple(reader.heard), reader.ends_with_text
-    )
+    spoken = (tuple(reader.said), tuple(reader.heard))
+    return Heard(tuple(reader.calls), *spoken, reader.ends_with_text)
 
 
 def _get(value: Any, key: str) -> Any:
@@ -147,12 +145,10 @@ def _call(call: Any) -> tuple[str, dict[str, Any], bool]:
     name, arguments = _get(function, "name"), _get(function, "arguments")
     if isinstance(arguments, str):
         arguments = _parse(arguments)
-    readable = isinstance(name, str) and bool(name) and isinstance(arguments, dict)
-    return (
-        name if isinstance(name, str) else "",
-        {str(k): v for k, v in arguments.items()} if isinstance(arguments, dict) else {},
-        readable,
-    )
+    name = name if isinstance(name, str) else ""
+    if not isinstance(arguments, dict):
+        return name, {}, False
+    return name, {str(k): v for k, v in arguments.items()}, bool(name)
 
 
 def _parse(text: str) -> Any:
@@ -168,14 +164,10 @@ def atoms(value: Any, depth: int = 0) -> Iterator[str | float]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        number = as_number(value)
-        if number is not None:
+        if (number := as_number(value)) is not None:
             yield number
-    elif depth < _DEPTH and isinstance(value, dict):
-        for inner in value.values():
-            yield from atoms(inner, depth + 1)
-    elif depth < _DEPTH and isinstance(value, list | tuple):
-        for inner in value:
+    elif depth < _DEPTH and isinstance(value, dict | list | tuple):
+        for inner in value.values() if isinstance(value, dict) else value:
             yield from atoms(inner, depth + 1)
 
 
@@ -203,8 +195,7 @@ def same(a: Any, b: Any) -> bool:
 def in_texts(value: Any, texts: Sequence[Text]) -> bool:
     """Whether the value stands in one of the texts: a number as a number ("05" is 5), a string
     word for word."""
-    number = as_number(value)
-    if number is not None:
+    if (number := as_number(value)) is not None:
         return any(same(float(m), number) for t in texts for m in _NUMBER.findall(t.text)[:200])
     return isinstance(value, str) and any(value.casefold() in t.text.casefold() for t in texts)
 
@@ -216,23 +207,20 @@ def in_results(value: Any, calls: Sequence[Call]) -> bool:
 
 def precise(value: Any) -> bool:
     """Values that have to be taken over exactly: numbers but 0 and 1, and words with digits."""
-    number = as_number(value)
-    if number is not None:
+    if (number := as_number(value)) is not None:
         return number not in (0.0, 1.0)
     return isinstance(value, str) and len(value.split()) == 1 and any(c.isdigit() for c in value)
 
 
 def records(call: Call) -> list[dict[str, Any]]:
     """The records of a search result: a list of objects, else none."""
-    if isinstance(call.result, list):
-        return [row for row in call.result if isinstance(row, dict)]
-    return []
+    rows = call.result if isinstance(call.result, list) else []
+    return [row for row in rows if isinstance(row, dict)]
 
 
 @dataclass(frozen=True)
 class Scored:
-    """One trajectory to be labelled, with the milestones and minefields of its score, if it has
-    any."""
+    """One trajectory to be labelled, with the milestones and minefields of its score."""
 
     agent: Heard
     stop: StopReason

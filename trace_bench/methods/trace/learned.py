@@ -45,33 +45,27 @@ class Openings:
     def classifier(self, trained: Sequence[Trained], warm: bool = True) -> dict[str, Any]:
         """The part of a router's description that chooses: labels, weights, bias. Without `warm`
         they are zero, so that all labels are alike."""
-        names = [t.adapter.name for t in trained]
+        labels: list[str | None] = [*(t.adapter.name for t in trained), None]
         found = [self._of(t.job) for t in trained]
+        contrast = [state for _, others in found for state in others]
         states: list[State] = []
         classes: list[int] = []
-        for place, (own, _) in enumerate(found):
+        for place, own in enumerate([*(own for own, _ in found), contrast]):
             states += own
             classes += [place] * len(own)
-        contrast = [state for _, others in found for state in others]
-        states += contrast
-        classes += [len(trained)] * len(contrast)
         there = sorted(set(classes))
         check_examples(states)
-        labels: list[str | None] = [*names, None]
         if warm:
             key = tuple(t.job.name for t in trained)
             if key not in self._fitted:
-                self._fitted[key] = self._fit(states, [there.index(c) for c in classes])
+                fitted = fit(states, [there.index(c) for c in classes])
+                self._fitted[key] = fitted
+                self._lab.log(
+                    f"router: {fitted.right:.0%} of {len(states)} openings go where they came from"
+                )
             return {"labels": [labels[c] for c in there], **self._fitted[key].as_json()}
         zero = [[0.0] * len(states[0]) for _ in labels]
         return {"labels": labels, "weights": zero, "bias": [0.0] * len(labels)}
-
-    def _fit(self, states: Sequence[State], places: Sequence[int]) -> Fitted:
-        found = fit(states, places)
-        self._lab.log(
-            f"router: {found.right:.0%} of {len(states)} openings go where they came from"
-        )
-        return found
 
     def _of(self, job: Job) -> tuple[Sequence[State], Sequence[State]]:
         """States of the job's tasks: with its capability, and contrast cases."""
@@ -151,11 +145,8 @@ class Conversations:
             f"router: {len(examples)} turns of training rollouts, {fitted.right:.0%} of them go "
             "where they came from"
         )
-        return {
-            "words": words,
-            "labels": [labels[label] for label in there],
-            **fitted.as_json(),
-        }
+        named = [labels[label] for label in there]
+        return {"words": words, "labels": named, **fitted.as_json()}
 
     def _of(self, task: Task) -> set[Shown]:
         """What the task's rollouts have shown; its opening, if there were none."""
@@ -208,9 +199,7 @@ def fit(
 
     x = torch.from_numpy(np.array(features, dtype=np.float64))
     y = torch.tensor(classes)
-    each = torch.ones(len(y), dtype=torch.float64)
-    if weigh is not None:
-        each = torch.tensor(weigh, dtype=torch.float64)
+    each = torch.tensor([1.0] * len(y) if weigh is None else weigh, dtype=torch.float64)
     count = int(y.max()) + 1
     of_class = torch.zeros(count, dtype=torch.float64).index_add_(0, y, each)
     each = each / of_class[y] / count

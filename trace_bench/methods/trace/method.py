@@ -17,8 +17,9 @@ from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRu
 from trace_bench.core.types import AgentSpec, Purpose, Task
 from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, planned
 from trace_bench.methods.looking.capabilities import Verdict
-from trace_bench.methods.trace import gates, training
+from trace_bench.methods.trace import training
 from trace_bench.methods.trace.budget import Budget
+from trace_bench.methods.trace.gates import GateTraining
 from trace_bench.methods.trace.generate.questions import GENERATOR
 from trace_bench.methods.trace.routing import RouterData
 from trace_bench.methods.trace.settings import JOINT, TraceSettings
@@ -110,7 +111,7 @@ class _Fit:
             )
         agent = self.routed(done, seen)  # 6 route
         if self.budget.gate:
-            agent = gates.train(self.lab, agent, self.tasks, self.budget)  # 7 the gate
+            agent = GateTraining(self.lab, agent, self.tasks, self.budget).run()  # 7 the gate
         unspent = self.budget.unspent(self.lab)
         why = {"reason": UNSPENT} if unspent else {}
         self.write(outcome={"trained": [t.job.name for t in done], "unspent": unspent, **why})
@@ -118,12 +119,13 @@ class _Fit:
 
     def afford(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
         """The selected capabilities that can be trained and that the budget pays for."""
-        selected = [v for v in verdicts if v.selected]
-        for v in selected:
-            if not self.can_train(v):
+        able = []
+        for v in (v for v in verdicts if v.selected):
+            if not v.control if self.trainable is None else v.name in self.trainable:
+                able.append(v)
+            else:
                 kind = "a control" if v.control else "without a generator"
                 self.lab.log(f"{v.name} is selected but not trained: it is {kind}")
-        able = [v for v in selected if self.can_train(v)]
         most = self.budget.capabilities(self.budget.left(self.lab))
         for v in able[most:]:
             self.lab.log(
@@ -131,9 +133,6 @@ class _Fit:
                 f"budget and method.max_capabilities allow {most}"
             )
         return able[:most]
-
-    def can_train(self, verdict: Verdict) -> bool:
-        return not verdict.control if self.trainable is None else verdict.name in self.trainable
 
     def train(self, made: Made, seen: RouterData) -> list[Trained]:
         def after(done: Sequence[Trained]) -> None:

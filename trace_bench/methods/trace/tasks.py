@@ -20,7 +20,7 @@ from trace_bench.methods.trace import calibrate
 from trace_bench.methods.trace.budget import Budget
 from trace_bench.methods.trace.generate import questions
 from trace_bench.methods.trace.generate.checks import held_out
-from trace_bench.methods.trace.generate.generation import Commission, Generation
+from trace_bench.methods.trace.generate.generation import Generation
 from trace_bench.methods.trace.settings import TraceSettings
 
 Made = Mapping[str, tuple[Task, ...]]
@@ -158,8 +158,8 @@ class Written(TaskSource):
         made: dict[str, tuple[Task, ...]] = {}
         for n, v in enumerate(chosen, start=1):
             examples = [e.trajectory for e in self.analysis.lacking(v.name)]
-            wanted = Commission(v.capability, examples)
-            if (tasks := self.generation.make(wanted, len(chosen) - n)) is not None:
+            tasks = self.generation.make(v.capability, examples, len(chosen) - n)
+            if tasks is not None:
                 made[v.name] = tasks
         self._write_dropped()
         return made
@@ -209,10 +209,10 @@ class Selected(TaskSource):
 
     def _measured(self, name: str, tasks: Sequence[Task]) -> dict[str, Any]:
         """What the analysis measured on the tasks of a capability, JSON-safe."""
-        numbers = calibrate.of_groups(
-            [self.analysis.episodes_of(task) for task in tasks], self.settings
-        )
         listed = [task.id for task in tasks]
+        episodes = self.analysis.episodes
+        groups = [[e.trajectory for e in episodes if e.task.id == i] for i in listed]
+        numbers = calibrate.of_groups(groups, self.settings)
         return {"name": name, "outcome": SELECTED, "tasks": listed, **vars(numbers)}
 
 

@@ -96,15 +96,11 @@ def _train_one(
         adapter = replace(_new(base, agent, job.name), capability=job.name)
         return Trained(job, adapter, share, before - lab.budget_left())
 
-    wanted = TrainingJob(
-        name=job.name,
-        agent=base,
-        tasks=job.tasks,
-        rollouts=share,
-        seed=stable_seed(lab.seed, "trace", "train", job.name),
-        reward=settings.reward,
-        whole=lambda agent: whole(trained(agent)),
-    )
+    def acting(agent: AgentSpec) -> AgentSpec:
+        return whole(trained(agent))
+
+    seed = stable_seed(lab.seed, "trace", "train", job.name)
+    wanted = TrainingJob(job.name, base, job.tasks, share, seed, settings.reward, whole=acting)
     agent = lab.trainer.train(wanted, lab)
     return None if agent == base else trained(agent)
 

@@ -46,7 +46,9 @@ def difference(suite: Suite, episodes: Sequence[Episode]) -> str | None:
     """The first episode, from the last one back, that earns something else in `suite`, in words;
     None when all earn the same. EpisodeError when the environment fails."""
     for episode in reversed(episodes):
-        again, first = _earned(suite, episode), episode.score
+        with closing(make_env(suite)) as env:
+            again = perform(env, episode.task, episode.actions)[-1].score or env.score()
+        first = episode.score
         if (again.similarity, again.success) != (first.similarity, first.success):
             return (
                 f"{episode.task.id} is rewarded otherwise in another process: the same messages of "
@@ -54,11 +56,6 @@ def difference(suite: Suite, episodes: Sequence[Episode]) -> str | None:
                 "be kept from one episode to the next."
             )
     return None
-
-
-def _earned(suite: Suite, episode: Episode) -> Score:
-    with closing(make_env(suite)) as env:
-        return perform(env, episode.task, episode.actions)[-1].score or env.score()
 
 
 # -- floors -----------------------------------------------------------------------------------
@@ -97,8 +94,7 @@ def measure(suite: Suite, tasks: Sequence[Task]) -> list[Floor]:
     floors = []
     for agent, limit, turns in agents:
         played = [_played(suite, task, *turns(suite, task)) for task in tasks]
-        ended = tuple(e for e in played if e is not None)
-        floors.append(Floor(agent, limit, len(tasks), ended))
+        floors.append(Floor(agent, limit, len(tasks), tuple(filter(None, played))))
     return floors
 
 
@@ -171,10 +167,7 @@ def before_training(made: Accepted, fresh: Suite) -> list[str]:
 
 
 def after_training(
-    made: Accepted,
-    trained: Suite,
-    fresh: Suite,
-    heard: Sequence[Episode],
+    made: Accepted, trained: Suite, fresh: Suite, heard: Sequence[Episode]
 ) -> str | None:
     """Why what was trained cannot be used; None when all is well. `trained`: the module in the
     processes that training used; `heard`: training's episodes, in order."""

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from trace_bench.core.errors import EngineError, EpisodeError, UserError
@@ -24,28 +24,15 @@ from trace_bench.methods.making import opening, seeded
 from trace_bench.methods.trace.generate import audit
 from trace_bench.methods.trace.settings import SynthesisSettings
 
-MODULES = frozenset(
-    (
-        *("__future__", "collections", "copy", "dataclasses", "datetime", "enum", "functools"),
-        *(
-            "itertools",
-            "json",
-            "math",
-            "random",
-            "re",
-            "string",
-            "typing",
-            "trace_bench.core.types",
-        ),
-    )
-)
-NAMES = frozenset(
-    (
-        *("open", "exec", "eval", "compile", "__import__", "globals", "locals", "vars"),
-        *("input", "breakpoint", "memoryview"),
-    )
-)
-CLOCKS = frozenset(("now", "today", "utcnow", "SystemRandom"))
+MODULES = (
+    "__future__", "collections", "copy", "dataclasses", "datetime", "enum", "functools",
+    "itertools", "json", "math", "random", "re", "string", "trace_bench.core.types", "typing",
+)  # fmt: skip
+NAMES = (
+    "open", "exec", "eval", "compile", "__import__", "globals", "locals", "vars", "input",
+    "breakpoint", "memoryview",
+)  # fmt: skip
+CLOCKS = ("now", "today", "utcnow", "SystemRandom")
 DEFINED = ("make_task", "reference", "Env")
 LONGEST = 60_000  # characters
 
@@ -60,21 +47,18 @@ def violations(code: str) -> list[str]:
         return [f"the module is not Python: {error}."]
     out = list(dict.fromkeys(_faults(tree)))
     there = {getattr(node, "name", "") for node in tree.body}
-    there |= {t.id for n in tree.body if isinstance(n, ast.Assign) for t in _targets(n)}
+    assigned = [target for n in tree.body if isinstance(n, ast.Assign) for target in n.targets]
+    there |= {target.id for target in assigned if isinstance(target, ast.Name)}
     out += [f"`{name}` is not defined at the top of the module." for name in DEFINED
             if name not in there]  # fmt: skip
     return out
-
-
-def _targets(node: ast.Assign) -> list[ast.Name]:
-    return [t for t in node.targets if isinstance(t, ast.Name)]
 
 
 def _faults(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         for module in _imported(node):
             if module not in MODULES and module.partition(".")[0] not in MODULES:
-                allowed = ", ".join(sorted(MODULES))
+                allowed = ", ".join(MODULES)
                 yield f"line {node.lineno}: import of {module}; allowed: {allowed}."  # type: ignore[attr-defined]
         if isinstance(node, ast.Name) and node.id in NAMES:
             yield f"line {node.lineno}: {node.id} may not be used."
@@ -114,26 +98,14 @@ class Seeds:
     def of(cls, run: int, name: str, code: str, settings: SynthesisSettings) -> Seeds:
         """The seeds of a module in the run with the seed `run`. Its text is part of what they are
         drawn from: no module can know its own, nor those of its next version."""
-        drawn = _drawn(run, name, code)
-
-        def take(count: int) -> tuple[int, ...]:
-            return tuple(islice(drawn, count))
-
-        return cls(
-            take(CHECKED), take(settings.calibration_groups), take(2 * settings.synthetic_tasks)
-        )
-
-
-def _drawn(run: int, name: str, code: str) -> Iterator[int]:
-    """All different."""
-    seen: set[int] = set()
-    number = 0
-    while True:
-        seed = stable_seed(run, "trace", "written", name, code, number) % RANGE
-        number += 1
-        if seed not in seen:
-            seen.add(seed)
-            yield seed
+        calibration, training = settings.calibration_groups, 2 * settings.synthetic_tasks
+        drawn: dict[int, None] = {}  # all different
+        for number in count():
+            if len(drawn) == CHECKED + calibration + training:
+                break
+            drawn[stable_seed(run, "trace", "written", name, code, number) % RANGE] = None
+        seeds = iter(drawn)
+        return cls(*(tuple(islice(seeds, n)) for n in (CHECKED, calibration, training)))
 
 
 # -- by running it ----------------------------------------------------------------------------
@@ -146,11 +118,7 @@ TOO_CLOSE = (
 
 
 def examine(
-    suite: Suite,
-    twin: Suite,
-    seeds: Sequence[int],
-    tools: Mapping[str, Tool],
-    leaks: Leaks,
+    suite: Suite, twin: Suite, seeds: Sequence[int], tools: Mapping[str, Tool], leaks: Leaks
 ) -> list[str]:
     """What is wrong, in words for the author, of the first check that fails; [] when all is well.
 
@@ -162,7 +130,7 @@ def examine(
             _variety(suite, tasks)
             or _tools(suite, tasks, tools)
             or _leaks(suite, tasks, leaks)
-            or _conformance(suite, tasks[:CONFORMING])
+            or _listed(first_fault(suite, tasks[:CONFORMING]))
             or _twin(suite, twin, tasks[:CONFORMING])
             or _floors(suite, twin, tasks)
         )
@@ -198,8 +166,7 @@ def _leaks(suite: Suite, tasks: Sequence[Task], leaks: Leaks) -> list[str]:
     return []
 
 
-def _conformance(suite: Suite, tasks: Sequence[Task]) -> list[str]:
-    fault = first_fault(suite, tasks)
+def _listed(fault: str | None) -> list[str]:
     return [] if fault is None else [fault]
 
 
@@ -222,10 +189,8 @@ def _played(suite: Suite, task: Task) -> str:
 def _floors(suite: Suite, twin: Suite, tasks: Sequence[Task]) -> list[str]:
     """The floors, and the same episodes in another process, the last one first."""
     measured = audit.measure(suite, tasks)
-    if high := audit.too_high(measured):
-        return high
-    other = audit.difference(twin, [episode for floor in measured for episode in floor.episodes])
-    return [] if other is None else [other]
+    episodes = [episode for floor in measured for episode in floor.episodes]
+    return audit.too_high(measured) or _listed(audit.difference(twin, episodes))
 
 
 SHINGLE = 6  # words in a row that count as the same wording
@@ -288,11 +253,8 @@ def texts_of(task: Task) -> list[str]:
 def _texts(value: Any) -> Iterable[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from _texts(part)
-    elif isinstance(value, list):
-        for part in value:
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
             yield from _texts(part)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield str(value)

@@ -68,7 +68,7 @@ def request(
     settings: SynthesisSettings,
 ) -> list[Message]:
     """The first question. `limit`: characters that it may have."""
-    modules = ", ".join(sorted(MODULES))
+    modules = ", ".join(MODULES)
     rules = RULES.format(low=settings.band_low, high=settings.band_high, modules=modules)
     listed = "\n".join(json.dumps(tool["function"]) for _, tool in sorted(tools.items()))
     head = (
@@ -88,14 +88,9 @@ def request(
 def again(first: Sequence[Message], code: str, problems: Sequence[str]) -> list[Message]:
     """The next question: the last module and what was wrong with it."""
     listed = "\n".join(f"- {p}" for p in problems[:8])
-    return [
-        *first,
-        {"role": "assistant", "content": f"```python\n{code}```"},
-        {
-            "role": "user",
-            "content": f"This module was not accepted:\n{listed}\nWrite the whole module again.",
-        },
-    ]
+    why = f"This module was not accepted:\n{listed}\nWrite the whole module again."
+    answer = {"role": "assistant", "content": f"```python\n{code}```"}
+    return [*first, answer, {"role": "user", "content": why}]
 
 
 # -- the judge --------------------------------------------------------------------------------
@@ -119,10 +114,7 @@ def objection(lab: Lab, capability: Capability, name: str, code: str) -> str | N
     if limit is None:
         return None
     text = f"Capability: {capability.description}\n\n```python\n{code[: limit - len(JUDGED)]}```"
-    messages: list[Message] = [
-        {"role": "system", "content": JUDGED},
-        {"role": "user", "content": text},
-    ]
+    messages = [{"role": "system", "content": JUDGED}, {"role": "user", "content": text}]
     try:
         verdict = lab.ask(JUDGE, name, messages, lambda answer: read_json(answer, VERDICT), VERDICT)
     except LLMError as error:
