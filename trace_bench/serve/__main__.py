@@ -56,12 +56,6 @@ class Thinking:
     thoughts: Literal["own", "keep"] = "own"
 
 
-@command()
-def main(arguments: Sequence[str]) -> int:
-    given = _parser().parse_args(arguments)
-    return _serve(given)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("serve", __doc__)
     parser.add_argument("run")
@@ -93,7 +87,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _serve(given: argparse.Namespace) -> int:
+@command()
+def main(arguments: Sequence[str]) -> int:
+    given = _parser().parse_args(arguments)
     try:
         import uvicorn
 

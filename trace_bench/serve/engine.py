@@ -79,8 +79,8 @@ class LocalEngine:
     @property
     def load(self) -> dict[str, int]:
         """Requests that wait and that are answered, and conversations that are kept."""
-        counts = (len(self._waiting), len(self._running), len(self._idle))
-        return dict(zip(("waiting", "running", "kept"), counts, strict=True))
+        waiting, running, kept = map(len, (self._waiting, self._running, self._idle))
+        return {"waiting": waiting, "running": running, "kept": kept}
 
     def start(self, ticket: Ticket) -> None:
         """Queues a request; callable from any thread."""
@@ -133,9 +133,8 @@ class LocalEngine:
             if ticket is None:
                 return
             if what == "start":
-                ticket.deliver(
-                    ticket, Refused(503, "the engine has failed; start the server again")
-                )
+                why = "the engine has failed; start the server again"
+                ticket.deliver(ticket, Refused(503, why))
 
     def _drop(self, ticket: Ticket) -> None:
         if ticket in self._waiting:
@@ -190,20 +189,9 @@ class LocalEngine:
                 ticket.adapter = self._adapter(ask, ticket.model)
         seed = ask.seed if ask.seed is not None else stable_seed("serve", ticket.episode)
         seed = stable_seed("choice", seed, ticket.index) if ticket.index else seed
-        self.policy.submit(
-            [
-                TurnRequest(
-                    ticket.episode,
-                    messages,
-                    ask.tools,
-                    ticket.adapter,
-                    seed % 2**63,
-                    ask.temperature,
-                    ask.most or self._most,
-                )
-            ],
-            {} if ticket.hold is None else {ticket.episode: ticket.hold},
-        )
+        how = (ticket.adapter, seed % 2**63, ask.temperature, ask.most or self._most)
+        request = TurnRequest(ticket.episode, messages, ask.tools, *how)
+        self.policy.submit([request], {} if ticket.hold is None else {ticket.episode: ticket.hold})
         self._running[ticket.episode] = ticket
 
     def guided(self, ask: ChatRequest, model: Model) -> tuple[Message, ...]:
@@ -253,12 +241,8 @@ def _beyond(why: str) -> Refused:
 
 
 def full() -> Refused:
-    return Refused(
-        400,
-        "the conversation and an answer exceed the model's context length",
-        param="messages",
-        code="context_length_exceeded",
-    )
+    text = "the conversation and an answer exceed the model's context length"
+    return Refused(400, text, param="messages", code="context_length_exceeded")
 
 
 def _refusal(error: Exception) -> Refused:
