@@ -37,6 +37,7 @@ from trace_bench.sandbox.protocol import code_hash
 DEFAULT_BASE, OWN_BASE = "python:3.11-slim-bookworm", "trace-bench/python:3.11"
 COMPILER = ("gcc", "libc6-dev", "python3-dev")
 """Debian's packages that an image with a base of its own has besides Python."""
+PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 # The parts of this project that an environment may import (checked by tests/test_imports.py).
 PARTS = ("__init__.py", "core", "settings", "checklists", "envs", "sandbox")
 
@@ -83,8 +84,7 @@ def base_of(name: str) -> str:
 
 def resolve(name: str) -> None:
     """Raises UserError if an image's pins are unavailable, have other hashes, or conflict."""
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    command += ["--dry-run", "--ignore-installed", "-r"]
+    command = [*PIP, "--dry-run", "--ignore-installed", "-r"]
     pins = containers() / name / "requirements.txt"
     _run([*command, str(pins), "--no-deps"])
     with tempfile.TemporaryDirectory() as place:  # with hashes, pip resolves nothing beyond them
@@ -189,8 +189,9 @@ def assemble(place: Path, name: str) -> Path:
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copyfile(source, target)
+    pins = ("-r", str(folder / "requirements.txt"))
     print(f"gathering the packages of containers/{name}/requirements.txt", flush=True)
-    _pip(folder / "requirements.txt", context / "site")
+    _run([*PIP, "--no-deps", "--no-compile", "--target", str(context / "site"), *pins])
     extra = folder / "prepare.py"  # steps beyond pip
     if extra.exists():
         _run([sys.executable, str(extra), str(context)])
@@ -200,11 +201,6 @@ def assemble(place: Path, name: str) -> Path:
     with tarfile.open(archive, "w") as tar:
         tar.add(context, arcname=".", filter=_plain)
     return archive
-
-
-def _pip(requirements: Path, target: Path) -> None:
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    _run([*command, "--no-deps", "--no-compile", "--target", str(target), "-r", str(requirements)])
 
 
 def _run(command: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from trace_bench.core.errors import EngineError, SourceError, UserError
 from trace_bench.core.protocols import Ask, RunContext, Source, Suite
+from trace_bench.core.types import JSON
 from trace_bench.sandbox.bubblewrap import Bubblewrap
 from trace_bench.sandbox.docker import Docker
 from trace_bench.sandbox.engine import Engine, Log, Sandbox
@@ -26,6 +27,10 @@ ENGINES: Mapping[str, type[Engine]] = {
     "docker": Docker,
     "bubblewrap": Bubblewrap,
 }
+
+
+TOLD = ("seed", "budget", "max_turns", "max_tokens", "dev_split")
+"""Facts of the run that a worker is told."""
 
 
 def engine_of(sandbox: SandboxSettings) -> type[Engine]:
@@ -61,13 +66,7 @@ def suite_in(part: Part, run: RunContext, sandbox: Sandbox, where: Where, log: L
         "asks_user": run.ask is not None,
         "judged": run.judge is not None,
         "simulated": run.simulator is not None,
-        "run": {
-            "seed": run.seed,
-            "budget": run.budget,
-            "max_turns": run.max_turns,
-            "max_tokens": run.max_tokens,
-            "dev_split": run.dev_split,
-        },
+        "run": {name: getattr(run, name) for name in TOLD},
     }
     ask = run.ask or run.judge or run.simulator
     pool = make_pool(engine(sandbox, image, where.python), sandbox, worker, ask, log)
@@ -137,13 +136,7 @@ def generated_suite(source: Source, sandbox: Sandbox, log: Log) -> Suite:
         raise
 
 
-def _pool(
-    source: Mapping[str, Any],
-    worker: Mapping[str, Any],
-    sandbox: Sandbox,
-    log: Log,
-    image: str = "base",
-) -> Pool:
+def _pool(source: JSON, worker: JSON, sandbox: Sandbox, log: Log, image: str = "base") -> Pool:
     engine = engine_of(sandbox)
     if not engine.contains:
         if not sandbox.allow_untrusted:
@@ -152,9 +145,8 @@ def _pool(
                 f"user's rights. Set `sandbox` to {walled()}, or sandbox.allow_untrusted=true if "
                 "you have read the code."
             )
-        log(
-            f"sandbox={sandbox.name}: generated code runs with this user's rights (allow_untrusted)"
-        )
+        what = "generated code runs with this user's rights (allow_untrusted)"
+        log(f"sandbox={sandbox.name}: {what}")
     made = engine(sandbox, image_name(image, sandbox))
     return make_pool(made, sandbox, worker, None, log, source)
 

@@ -119,7 +119,11 @@ class Docker(Engine):
     def __init__(self, sandbox: Sandbox, image: str, python: str | None = None) -> None:
         self._sandbox, self._image = sandbox, image
         self._client = connect(sandbox.start)
-        check_image(self._client, image)
+        try:
+            with asked(self._client, f"look for the image {image}"):
+                self._client.images.get(image)
+        except EngineError as error:
+            raise _explained(error, image) from error
         reap(self._client)
         self._labels = labels(sandbox.run, sandbox.folder)
 
@@ -144,7 +148,6 @@ class DockerTransport:
         labels: Mapping[str, str],
         limits: SandboxSettings,
     ) -> None:
-
         self._tail, self._raw, self._socket = b"", b"", None
         self._client = client
         try:
@@ -229,7 +232,7 @@ def walls(limits: SandboxSettings) -> dict[str, Any]:
     """The container's isolation and limits, as arguments of the Docker SDK."""
     import docker
 
-    ulimit = docker.types.Ulimit
+    most = {"nofile": FILES, "core": 0}
     return {
         "stdin_open": True,
         "network_mode": "none",
@@ -246,22 +249,10 @@ def walls(limits: SandboxSettings) -> dict[str, Any]:
         "nano_cpus": int(limits.cpus * 1e9),
         "shm_size": "1m",
         "ipc_mode": "private",
-        "ulimits": [
-            ulimit(name="nofile", soft=FILES, hard=FILES),
-            ulimit(name="core", soft=0, hard=0),
-        ],
+        "ulimits": [docker.types.Ulimit(name=k, soft=n, hard=n) for k, n in most.items()],
         # The engine stores no container output: too much of it would fill the disk.
         "log_config": docker.types.LogConfig(type="none"),
     }
-
-
-def check_image(client: Any, image: str) -> None:
-    """Raises UserError if the engine does not have the image, EngineError if it does not say."""
-    try:
-        with asked(client, f"look for the image {image}"):
-            client.images.get(image)
-    except EngineError as error:
-        raise _explained(error, image) from error
 
 
 def _explained(error: EngineError, image: str) -> UserError:

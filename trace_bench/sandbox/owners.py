@@ -12,6 +12,8 @@ import os
 import socket
 from pathlib import Path
 
+from trace_bench.core.store import running
+
 LABEL, FOLDER, OWNER = "trace_bench", "trace_bench.folder", "trace_bench.host"
 _PROC = Path("/proc")
 
@@ -49,13 +51,7 @@ def _started(pid: int) -> str:
     """When the process began, in ticks since the boot; `gone` if it has ended. Without /proc only
     whether it is there."""
     if not _PROC.exists():
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return "gone"
-        except PermissionError:
-            pass
-        return "there"
+        return "there" if running(pid) else "gone"
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -42,14 +42,7 @@ from trace_bench.core.protocols.declared import members
 from trace_bench.core.text import described
 from trace_bench.core.types import Task, boundary_of
 from trace_bench.core.version import VERSION
-from trace_bench.sandbox.protocol import (
-    MAX_LINE,
-    PROTOCOL,
-    code_hash,
-    decode,
-    encode,
-    step_to_json,
-)
+from trace_bench.sandbox.protocol import MAX_LINE, PROTOCOL, code_hash, decode, encode, step_to_json
 from trace_bench.sandbox.suite import abilities_of
 
 SIDE_BY_SIDE = 64
@@ -167,9 +160,8 @@ class Serving:
         known = {"tasks", "task", *(m for a in abilities_of(self.suite) for m in members(a))}
         if member not in known:
             raise ValueError(f"unknown call {member!r}")
-        found = getattr(self.suite, member)(
-            *(Task(**value) if isinstance(value, dict) else value for value in given)
-        )
+        values = [Task(**value) if isinstance(value, dict) else value for value in given]
+        found = getattr(self.suite, member)(*values)
         return found if isinstance(found, Task) else list(found)
 
     def _about(self) -> dict[str, Any]:
@@ -237,10 +229,10 @@ def _from_source(channel: Channel, start: Mapping[str, Any]) -> Any:
     space: dict[str, Any] = {**message.get("given", {}), "__name__": "environment"}
     try:
         exec(compile(message["source"], "<environment>", "exec"), space)
-        generated = start["kind"] == "generated"
-        suite = (
-            GeneratedSuite(start["name"], space) if generated else adopted(space["suite"](), Suite)
-        )
+        if start["kind"] == "generated":
+            suite = GeneratedSuite(start["name"], space)
+        else:
+            suite = adopted(space["suite"](), Suite)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
