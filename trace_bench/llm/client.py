@@ -26,18 +26,18 @@ from trace_bench.core.decode import decode
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.limits import Limits, TooMuch, Unreadable, read
 from trace_bench.core.text import without_surrogates
+from trace_bench.core.types import JSON
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
-JSON = dict[str, Any]
 LONGEST_PAUSE = 30.0  # seconds
 CONNECT = 10.0  # seconds for a connection
 BODY = Limits(16 * 2**20)  # of a response, decompressed
 _DIGITS = bytes(0 if 48 <= byte <= 57 else 1 for byte in range(256))  # each becomes the zero byte
-OWN_FIELDS = frozenset(
-    ("model", "messages", "tools", "temperature", "max_tokens", "seed", "n", "stream", "logprobs")
-)
+OWN_FIELDS = {
+    "model", "messages", "tools", "temperature", "max_tokens", "seed", "n", "stream", "logprobs",
+}  # fmt: skip
 
 
 class LLMError(TraceBenchError):
@@ -329,7 +329,8 @@ class Secret:
     and in hexadecimal digits."""
 
     def __init__(self, key: str | None) -> None:
-        self._pattern = re.compile("|".join(map(_spelled, _forms(key)))) if key else None
+        spelled = ["".join(map(_spellings, form)) for form in _forms(key)] if key else []
+        self._pattern = re.compile("|".join(spelled)) if spelled else None
 
     def clean(self, text: str) -> str:
         return self._pattern.sub(HIDDEN, text) if self._pattern else text
@@ -375,12 +376,8 @@ def _forms(key: str) -> list[str]:
 _URL_SAFE = str.maketrans("+/", "-_")
 
 
-def _spelled(text: str) -> str:
-    """A pattern of the text with every character in any encoding."""
-    return "".join(map(_spellings, text))
-
-
 def _spellings(character: str) -> str:
+    """A pattern of the character in any encoding."""
     code = ord(character)
     octets = "".join(f"%(?:25)*{octet:02x}" for octet in character.encode())
     ways = (

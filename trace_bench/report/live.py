@@ -181,9 +181,7 @@ def _talks(folder: Path) -> Iterator[str]:
             played = stored.trajectory
             score = "lost" if played.score is None else f"similarity {played.score.similarity:.2f}"
             yield f"<h3>{escape(f'{played.task}: {stored.call}, {score}')}</h3><pre>"
-            for turn in played.turns:
-                yield from map(_message, (*turn.messages, turn.reply))
-            yield from map(_message, played.closing)
+            yield from map(_message, played.messages)
             yield "</pre>"
 
 
