@@ -20,14 +20,7 @@ from trace_bench.core.limits import Limits, Unreadable, fault_of
 from trace_bench.core.run_files import AGENT, BEGINNING, CONFIG, REPAIRS, SUMMARY
 from trace_bench.core.store import fingerprint, plain_file, read_json, read_object
 from trace_bench.core.text import file_name
-from trace_bench.core.types import (
-    AdapterRef,
-    AgentSpec,
-    Amount,
-    Name,
-    charged,
-    to_json,
-)
+from trace_bench.core.types import AdapterRef, AgentSpec, Amount, Name, charged, to_json
 from trace_bench.core.yaml_file import read_settings
 
 WEIGHTS = ("adapter_config.json", "adapter_model.safetensors")
@@ -211,9 +204,7 @@ def _runs(folder: Path) -> Runs:
     own = {
         "method": summary["method"],
         "env": "/".join(name for name in (summary["env"], summary["suite"]) if name),
-        "seed": summary["seed"],
-        "budget": summary["budget"],
-        "fingerprint": summary["fingerprint"],
+        **{name: summary[name] for name in ("seed", "budget", "fingerprint")},
         "rollouts": rollouts,
         "demonstrations": summary.get("demonstrations", 0),
         "marks": list(summary.get("marks", ())),
@@ -244,10 +235,8 @@ def read_agent(path: Path) -> AgentSpec:
 
 def placed(agent: AgentSpec, folder: Path) -> AgentSpec:
     """The agent with the adapters that lie in the folder, where they do."""
-    adapters = tuple(replace(a, path=_own_copy(a.path, folder)) for a in agent.adapters)
-    return replace(agent, adapters=adapters)
-
-
-def _own_copy(adapter: str, folder: Path) -> str:
-    own = folder.joinpath("adapters", *Path(adapter).parts[-2:])
-    return str(own) if own.is_dir() else adapter
+    adapters = []
+    for adapter in agent.adapters:
+        own = folder.joinpath("adapters", *Path(adapter.path).parts[-2:])
+        adapters.append(replace(adapter, path=str(own)) if own.is_dir() else adapter)
+    return replace(agent, adapters=tuple(adapters))

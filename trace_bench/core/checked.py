@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import sys
 import types as pytypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -175,8 +176,6 @@ def takes_any(target: Callable[..., Any]) -> bool:
 
 def _home(target: Any, name: str) -> Mapping[str, Any]:
     """The names that an annotation may use: those of the module that defines the target."""
-    import sys
-
     if inspect.isclass(target):
         for cls in target.__mro__:
             if name in vars(cls).get("__annotations__", {}) or "__init__" in vars(cls):

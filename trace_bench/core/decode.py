@@ -174,8 +174,7 @@ def _whole(value: T, plain: Callable[[], Any]) -> T:
 
 
 def _trajectory(played: Trajectory, plain: Callable[[], Any]) -> Trajectory:
-    said = [message for turn in played.turns for message in (*turn.messages, turn.reply)]
-    shaped([*said, *played.closing], _Message, "messages")
+    shaped(played.messages, _Message, "messages")
     shaped(played.tools, _Called, "tools")
     score = played.score
     if score is None or score.milestones or score.minefields:

@@ -50,12 +50,8 @@ class Factory:
     @property
     def finished(self) -> bool:
         """Whether the attribute is a finished object rather than a class or function."""
-        kinds = (partial,)
-        return not (
-            inspect.isclass(self.target)
-            or inspect.isroutine(self.target)
-            or isinstance(self.target, kinds)
-        )
+        target = self.target
+        return not (isinstance(target, type | partial) or inspect.isroutine(target))
 
     @property
     def declared(self) -> Any:

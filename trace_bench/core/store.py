@@ -116,11 +116,10 @@ def remove_leftovers(files: Iterable[Path]) -> None:
 def running(pid: int) -> bool:
     """Whether a process of this machine has the number."""
     try:
-        os.kill(pid, 0)
+        with suppress(PermissionError):  # that of another user
+            os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:
-        return True
     return True
 
 

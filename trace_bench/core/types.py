@@ -62,8 +62,7 @@ class Boundary(StrEnum):
 
 def boundary_of(role: str) -> Boundary:
     """Where an episode fails if the model in a role that it asks gives no usable answer."""
-    found = {"judge": Boundary.JUDGE, "simulator": Boundary.SIMULATOR}
-    return found.get(role, Boundary.USER)
+    return Boundary(role) if role in ("judge", "simulator") else Boundary.USER
 
 
 class Purpose(StrEnum):
@@ -226,12 +225,8 @@ class Trajectory:
     @property
     def messages(self) -> list[Message]:
         """The conversation in order, as the agent saw it."""
-        out: list[Message] = []
-        for turn in self.turns:
-            out.extend(turn.messages)
-            out.append(turn.reply)
-        out.extend(self.closing)
-        return out
+        said = [m for turn in self.turns for m in (*turn.messages, turn.reply)]
+        return [*said, *self.closing]
 
 
 @dataclass(frozen=True)
