@@ -107,9 +107,7 @@ class Tuning:
         name = f"{self.name}@{state.iteration:04d}"
         adapter = AdapterRef(name, str(self.folder / f"{state.iteration:04d}"))
         return dataclasses.replace(
-            self.base,
-            version=f"{self.base.version}+{name}",
-            adapters=(adapter,),
+            self.base, version=f"{self.base.version}+{name}", adapters=(adapter,)
         )
 
     def _batches(self, count: int) -> list[list[int]]:

@@ -34,8 +34,8 @@ Shown = frozenset[str]
 
 
 class Openings:
-    """The base model's final hidden states at the end of the openings of each job's tasks. They are
-    read once: training asks for a router after each of its iterations."""
+    """The base model's final hidden states at the end of the openings of each job's tasks, read
+    once: training asks for a router after each of its iterations."""
 
     def __init__(self, lab: Lab, base: AgentSpec) -> None:
         self._lab, self._base = lab, base
@@ -70,7 +70,7 @@ class Openings:
     def _of(self, job: Job) -> tuple[Sequence[State], Sequence[State]]:
         """States of the job's tasks: with its capability, and contrast cases."""
         if job.name not in self._states:
-            own = [t for t in job.tasks if not t.data.get("contrast", False)]
+            own = job.own
             contrast = [t for t in job.tasks if t.data.get("contrast", False)]
             self._states[job.name] = (self._read(own[:EXAMPLES]), self._read(contrast[:EXAMPLES]))
         return self._states[job.name]
@@ -107,9 +107,8 @@ def first_steps(lab: Lab, tasks: Sequence[Task]) -> Iterator[Step]:
 
 
 class Conversations:
-    """What the rollouts of a run's training have shown before each of the agent's turns, by task;
-    of other tasks, their openings. No word is named by hand: the words are those that occur in
-    enough tasks."""
+    """What a run's training rollouts have shown before each of the agent's turns, by task; of other
+    tasks, their openings. The words are those that occur in enough tasks, none is named by hand."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
@@ -190,10 +189,9 @@ def fit(
     standardize: bool = True,
 ) -> Fitted:
     """Minimizes the mean cross-entropy plus l2/2 times the squared weights, with LBFGS in float64
-    from zero, on standardized features (unless `standardize` is false); the standardization is
-    folded into what is returned. `weigh`: the examples' weights (None: equal). All classes count
-    the same, however many examples they have: an example weighs its part of its class. `classes`
-    are 0, 1, ... without gaps."""
+    from zero, on standardized features (folded back into what is returned) unless `standardize` is
+    false. `weigh`: the examples' weights (None: equal), within their class: all classes count the
+    same. `classes` are 0, 1, ... without gaps."""
     import numpy as np
     import torch
 

@@ -8,7 +8,6 @@ separate adapters and routing bring, and a run of its own, since its training is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import reduce
 
@@ -39,9 +38,8 @@ class Trace(Method):
         self._drawer = Drawer()
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab, later: int = 0) -> AgentSpec:
-        """The base agent with an adapter per missing capability and a router; the base agent itself
-        when no capability passes the thresholds. UserError when the budget is too small. `later`:
-        rollouts that are left for what comes after."""
+        """The base agent with an adapter per missing capability and a router, or itself when no
+        capability passes the thresholds. `later`: rollouts that are left for what comes after."""
         if not tasks:
             raise UserError(
                 "method=trace needs training tasks and was given none; change `env.suite`."
@@ -89,9 +87,8 @@ class _Fit:
         self.settings = settings = budget.settings
         self.write = CapabilityReport(lab)
         self.analysis = Analysis(lab, settings, self.write)
-        written = lab.prompt_limit(GENERATOR) is not None
-        make = source_of(settings, written)
-        self.source = make(lab, base, tasks, settings, budget, self.analysis, self.write, drawer)
+        source = source_of(settings, lab.prompt_limit(GENERATOR) is not None)
+        self.source = source(lab, base, tasks, budget, self.analysis, self.write, drawer)
         self.trainable = self.source.trainable  # refused now, before anything is run
 
     def run(self) -> AgentSpec:
@@ -127,20 +124,16 @@ class _Fit:
                 kind = "a control" if v.control else "without a generator"
                 self.lab.log(f"{v.name} is selected but not trained: it is {kind}")
         most = self.budget.capabilities(self.budget.left(self.lab))
+        why = f"budget and method.max_capabilities allow {most}"
         for v in able[most:]:
-            self.lab.log(
-                f"{v.name} is selected but not trained: "
-                f"budget and method.max_capabilities allow {most}"
-            )
+            self.lab.log(f"{v.name} is selected but not trained: {why}")
         return able[:most]
 
     def train(self, made: Made, seen: RouterData) -> list[Trained]:
         def after(done: Sequence[Trained]) -> None:
             self.write(training=[t.as_json() for t in done])
 
-        with ExitStack() as listening:
-            listening.enter_context(self.source.listening())
-            listening.enter_context(self.settings.route.listening(seen))
+        with self.source.listening(), self.settings.route.listening(seen):
             return training.train(
                 self.lab,
                 self.base,
@@ -153,9 +146,8 @@ class _Fit:
 
     def routed(self, done: Sequence[Trained], seen: RouterData) -> AgentSpec:
         """The agent with the adapters that are there, and a router that knows only them."""
-        if self.settings.joint:
-            return assemble(self.base, done, None)
-        return assemble(self.base, done, self.settings.route.router(done, seen))
+        route = self.settings.route
+        return assemble(self.base, done, None if self.settings.joint else route.router(done, seen))
 
     def give_up(self, why: str) -> AgentSpec:
         unspent = self.budget.unspent(self.lab)

@@ -56,7 +56,6 @@ class TaskSource:
     lab: Lab
     base: AgentSpec
     training: Sequence[Task]  # the target's
-    settings: TraceSettings
     budget: Budget
     analysis: Analysis
     write: CapabilityReport
@@ -64,6 +63,10 @@ class TaskSource:
 
     looks: ClassVar[str] = "analysis"
     nothing: ClassVar[str]
+
+    @property
+    def settings(self) -> TraceSettings:
+        return self.budget.settings
 
     @classmethod
     def planned(cls, run: PlannedRun, budget: Budget, left: int) -> MethodPlan:
@@ -103,11 +106,8 @@ class Generated(TaskSource):
 
     @classmethod
     def planned(cls, run: PlannedRun, budget: Budget, left: int) -> MethodPlan:
-        refuse_analyst(
-            run,
-            "Set llm.generator.by=endpoint too, llm.analyst.by=program, or "
-            "method.synthesis=select.",
-        )
+        ways = "llm.generator.by=endpoint too, llm.analyst.by=program, or method.synthesis=select"
+        refuse_analyst(run, f"Set {ways}.")
         return MethodPlan(phases=_calibration(budget, left), needs=(GENERATOR,))
 
     @property
@@ -180,11 +180,8 @@ class Written(TaskSource):
 
 class Selected(TaskSource):
     """The training tasks whose failures lack a capability, for suites that can make no tasks of
-    their own.
-
-    No calibration is run: the analysis has run these very tasks with the base agent, and its
-    numbers are what is written down of them. Nothing is dropped for them, since a task that is
-    taken here has failed at least once."""
+    their own. No calibration is run: the analysis has run these very tasks with the base agent, and
+    its numbers are written down. None is dropped for them: each task has failed at least once."""
 
     looks = "analysis, which calibrates too"
     nothing = "no failure lacks what is selected: the base agent is returned"
@@ -194,9 +191,8 @@ class Selected(TaskSource):
         return MethodPlan(marks=(SELECTED,))
 
     def make(self, chosen: Sequence[Verdict]) -> Made:
-        """In the order of the analysis. A task that lacks several capabilities belongs to each of
-        them. A capability that no failure lacks by the majority of the labelling runs is left
-        out."""
+        """In the order of the analysis; a task may belong to several capabilities. One that no
+        failure lacks by the majority of the labelling runs is left out."""
         made: dict[str, tuple[Task, ...]] = {}
         for v in chosen:
             lacking = {e.task.id: e.task for e in self.analysis.lacking(v.name)}

@@ -26,6 +26,11 @@ class Job:
     name: str
     tasks: tuple[Task, ...]
 
+    @property
+    def own(self) -> list[Task]:
+        """Its tasks without contrast cases."""
+        return [t for t in self.tasks if not t.data.get("contrast", False)]
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -35,13 +40,8 @@ class Trained:
     spent: int
 
     def as_json(self) -> dict[str, object]:
-        return {
-            "name": self.job.name,
-            "adapter": self.adapter.name,
-            "tasks": len(self.job.tasks),
-            "share": self.share,
-            "spent": self.spent,
-        }
+        made = {"name": self.job.name, "adapter": self.adapter.name, "tasks": len(self.job.tasks)}
+        return {**made, "share": self.share, "spent": self.spent}
 
 
 def planned(budget: Budget, left: int) -> MethodPlan:
@@ -93,7 +93,13 @@ def _train_one(
     before = lab.budget_left()
 
     def trained(agent: AgentSpec) -> Trained:
-        adapter = replace(_new(base, agent, job.name), capability=job.name)
+        new = [a for a in agent.adapters if a not in base.adapters]
+        if len(new) != 1:
+            raise UserError(
+                f"the trainer returned {len(new)} new adapters for {job.name!r}; one is expected. "
+                "Change `trainer`."
+            )
+        adapter = replace(new[0], capability=job.name)
         return Trained(job, adapter, share, before - lab.budget_left())
 
     def acting(agent: AgentSpec) -> AgentSpec:
@@ -105,26 +111,11 @@ def _train_one(
     return None if agent == base else trained(agent)
 
 
-def _new(base: AgentSpec, agent: AgentSpec, job: str) -> AdapterRef:
-    """The adapter that a trainer added."""
-    new = [a for a in agent.adapters if a not in base.adapters]
-    if len(new) != 1:
-        raise UserError(
-            f"the trainer returned {len(new)} new adapters for {job!r}; one is expected. Change "
-            "`trainer`."
-        )
-    return new[0]
-
-
 def assemble(base: AgentSpec, done: Sequence[Trained], router: Mapping | None) -> AgentSpec:
     """The base agent with all adapters; its version names what is in it. Without a router, the one
     new adapter takes the place of the base agent's own, from which it was trained on."""
     kept = () if router is None else base.adapters
     names = "\n".join(t.adapter.name for t in done)
-    digest = hashlib.sha256(names.encode()).hexdigest()[:8]
-    return replace(
-        base,
-        version=f"trace-{len(done)}-{digest}",
-        adapters=(*kept, *(t.adapter for t in done)),
-        router=router,
-    )
+    version = f"trace-{len(done)}-{hashlib.sha256(names.encode()).hexdigest()[:8]}"
+    adapters = (*kept, *(t.adapter for t in done))
+    return replace(base, version=version, adapters=adapters, router=router)

@@ -99,8 +99,8 @@ class Generation:
         return None
 
     def _ask(self, call: str, talk: Sequence[Message], attempt: Attempt) -> bool:
-        """The attempt's code; False when the model's answer cannot be used. Raises UserError when
-        the model is out of reach: no capability is given up for that."""
+        """Sets the attempt's code; False when the model's answer cannot be used. UserError when the
+        model is out of reach: no capability is given up for that."""
         try:
             attempt.code = self.lab.ask(GENERATOR, call, talk, read_block)
         except LLMError as error:
@@ -142,7 +142,7 @@ class Generation:
     def _go_on(
         self, capability: Capability, attempt: Attempt, name: str, seeds: Seeds
     ) -> Accepted | None:
-        """Judge, calibration and tasks of a module that has passed the checks; None, or problems,
+        """Judge, calibration and tasks of a module that has passed the checks; None or problems
         when it is not accepted. Calibration, its audit and training have fresh workers each."""
         if why := objection(self.lab, capability, name, attempt.code):
             attempt.problems = [f"a reader objects: {why}"]
@@ -227,13 +227,12 @@ class Generation:
     def fault(self, tasks: Sequence[Task]) -> str | None:
         """Why an adapter that was trained on these tasks cannot be used: the first fault of their
         environments, of which each is logged and kept in `dropped`. None when there is none."""
-        faults = [f for env in dict.fromkeys(t.env for t in tasks) if (f := self._fault(env))]
-        return faults[0] if faults else None
+        faults = [self._fault(env) for env in dict.fromkeys(t.env for t in tasks)]
+        return next(filter(None, faults), None)
 
     def _fault(self, env: str) -> str | None:
         made, heard = self.accepted[env], self.heard.get(env, [])
         used = self.lab.suite_of(made.tasks[0])
-        why: str | None
         try:
             with self._fresh(f"{made.name}'", made.code) as fresh:
                 why = audit.after_training(made, used, fresh, heard)
