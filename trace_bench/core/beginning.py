@@ -145,7 +145,6 @@ def renamed(router: Mapping[str, Any] | None, name: Callable[[Any], Any]) -> Any
 
 
 def _place(given: str) -> Path:
-    """The file with the agent. Raises UserError."""
     path = Path(given)
     path = path / AGENT if path.is_dir() else path
     if not path.is_file():
@@ -158,7 +157,6 @@ def _place(given: str) -> Path:
 
 
 def _kept(path: Path) -> Beginning:
-    """What an earlier run has begun with."""
     data = read_object(path)
     agent = placed(convert(data["agent"], AgentSpec), path.parent)
     return Beginning(_named(agent), tuple(data["runs"]), data["weights"])
@@ -214,7 +212,6 @@ def _runs(folder: Path) -> Runs:
 
 
 def _weights(folder: Path) -> str | None:
-    """The hash of the model's weights in a run's identity."""
     if not (folder / CONFIG).exists():
         return None
     found = read_settings(folder / CONFIG)["model"].get("sha256")

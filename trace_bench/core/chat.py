@@ -160,7 +160,6 @@ def make_tool(name: str, description: str, /, **arguments: str | Mapping[str, An
 
 
 def tool_json(name: str, description: str, parameters: Any) -> Tool:
-    """A tool's schema, from that of its arguments."""
     function = {"name": name, "description": description, "parameters": parameters}
     return {"type": "function", "function": function}
 
@@ -176,7 +175,6 @@ def call_message(name: str, arguments: Mapping[str, Any], identity: str = "call_
 
 
 def text_message(text: str, calls: Sequence[Mapping[str, Any]] = ()) -> Message:
-    """An assistant message."""
     message: Message = {"role": "assistant", "content": text}
     return {**message, "tool_calls": list(calls)} if calls else message
 

@@ -53,7 +53,6 @@ class Parameter:
 
     @property
     def required(self) -> bool:
-        """Whether it must be given."""
         return self.default is _MISSING
 
 
@@ -70,7 +69,6 @@ class Chosen:
 
     @classmethod
     def offered(cls) -> Mapping[str, type]:
-        """The classes by name."""
         raise NotImplementedError
 
 
@@ -207,7 +205,6 @@ def _join(path: str, key: str) -> str:
 
 
 def _convert(hint: Any, value: Any, path: str, metadata: Mapping[str, Any]) -> Any:
-    """`value` as the annotated type, or a UserError that says what is allowed."""
     origin = get_origin(hint)
     if origin in (Union, pytypes.UnionType):
         return _one_of(get_args(hint), value, path, metadata)

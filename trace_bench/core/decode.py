@@ -140,8 +140,6 @@ class _Message:
 
 @dataclass(frozen=True, kw_only=True)
 class _Said(_Message):
-    """A message of an environment."""
-
     content: str
 
 
@@ -250,7 +248,6 @@ def _refuse(error: Exception, kind: Any, data: Any, name: str = "") -> NoReturn:
 
 
 def _inner(kind: Any, name: str) -> Any:
-    """The annotation of a field, or of the elements of a list."""
     for one in _alternatives(kind):
         one = get_args(one)[0] if get_origin(one) is Annotated else one
         if name and is_dataclass(one):
@@ -261,7 +258,6 @@ def _inner(kind: Any, name: str) -> Any:
 
 
 def _names(kind: Any) -> Iterable[str]:
-    """The values of an enumeration."""
     for one in _alternatives(kind):
         if get_origin(one) is Literal:
             return map(str, get_args(one))

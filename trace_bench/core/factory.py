@@ -85,7 +85,6 @@ class Factory:
         return self._parameters()[0] or self.target
 
     def known(self) -> Mapping[str, Parameter]:
-        """Its settings by name."""
         if self.finished:
             return {}
         cls, known = self._parameters()

@@ -227,7 +227,6 @@ def plain_file(path: Path, fix: str = "") -> Iterator[IO[bytes]]:
 
 
 def read_bytes(path: Path, fix: str = "") -> bytes:
-    """The content of a `plain_file`."""
     with plain_file(path, fix) as file:
         return file.read()
 

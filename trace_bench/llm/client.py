@@ -81,8 +81,6 @@ class Endpoint:
 
 @dataclass
 class Usage:
-    """Number of requests, retries and tokens of a model."""
-
     requests: int = 0
     retries: int = 0
     failures: int = 0
@@ -132,7 +130,6 @@ class Client:
         return asyncio.run_coroutine_threadsafe(self._ask(server, path, body), self._loop)
 
     def ask(self, path: str, body: JSON | None, server: int = 0) -> JSON:
-        """Sends a request and waits for the response. Raises LLMError."""
         return self.start(path, body, server).result()
 
     def close(self) -> None:
@@ -361,7 +358,6 @@ class Secret:
 
 
 def _forms(key: str) -> list[str]:
-    """The key, and its base64 and hexadecimal forms."""
     data = key.encode()
     forms = {data.hex(), data.hex().upper()}
     for before in range(3):  # bytes of other text before the key in a group of three

@@ -23,7 +23,6 @@ _WORD = "it is as the script says"
 
 
 def answer(role: str, body: Mapping[str, Any]) -> str:
-    """The text of an answer to a request for a chat completion."""
     messages: Sequence[Message] = body["messages"]
     form = (body.get("response_format") or {}).get("json_schema") or {}
     question = str(messages[-1].get("content") or "")

@@ -114,7 +114,6 @@ class Cm2(Method):
         return train_once("cm2", base, tasks, lab, assignment=dataclasses.asdict(self.settings))
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        """UserError when the budget or the trainer's groups are too small to learn anything."""
         if isinstance(run.trainer, AssignsAdvantages):
             run.trainer.check_assignment(dataclasses.asdict(self.settings))
         return dataclasses.replace(one_training(run, "cm2"), needs=(CHECKLISTS, ADVANTAGES))

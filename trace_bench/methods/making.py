@@ -83,7 +83,6 @@ def play(suite: Suite, task: Task, replies: Sequence[Message], then: Message) ->
 
 
 def script(replies: Sequence[Message], then: Message) -> Iterator[Message]:
-    """The turns of such an agent."""
     return islice(chain(replies, repeat(then)), MAX_STEPS)
 
 

@@ -65,7 +65,6 @@ class MemorySettings:
 
     @property
     def round(self) -> int:
-        """Rollouts of a round."""
         return self.tasks * self.group_size
 
 
@@ -81,8 +80,6 @@ class TrainingFreeSettings(MemorySettings):
 
 @dataclass(frozen=True)
 class Lesson:
-    """A line of the memory, and how often it was seen to help and to do harm."""
-
     text: str
     helped: int = 0
     harmed: int = 0
@@ -121,7 +118,6 @@ class Remembering(Method):
         return 1
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
-        """The base agent with the last memory in its prompt."""
         memory: Memory = ()
         budget = lab.budget_left()
         order: list[Task] = []
@@ -156,7 +152,6 @@ class Remembering(Method):
         return under(base, memory)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        """UserError when the budget does not pay for a round."""
         size = self.settings.round
         if run.budget < size:
             raise UserError(
@@ -293,7 +288,6 @@ def edited(memory: Memory, answer: Mapping[str, Any], most: int) -> Memory:
 
 
 def about(line: str) -> frozenset[str]:
-    """The symptoms that speak for a line of the pool."""
     return frozenset(POOL.get(line, ())) - {ANY}
 
 

@@ -159,7 +159,6 @@ class DistillSettings(SuccessSettings, PromptOnlySettings):
     """Part of the budget that is analysis, at least `analysis_minimum`."""
 
     def analysis(self, budget: int) -> int:
-        """Rollouts of the analysis."""
         return max(self.analysis_minimum, int(self.analysis_share * budget))
 
 
@@ -197,7 +196,6 @@ class Distill(Method):
         return tune("distill", base, lab, self.settings, kept) if kept else base
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        """UserError when nothing is left after the analysis."""
         looks = self.settings.analysis(run.budget)
         if looks >= run.budget:
             raise UserError(

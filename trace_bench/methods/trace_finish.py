@@ -58,7 +58,6 @@ class TraceFinish(Method):
         return lab.trainer.train(job, lab)
 
     def last(self, budget: int) -> int:
-        """Rollouts of the budget for GRPO."""
         return int(SHARE * budget)
 
     def start(self, base: AgentSpec, found: AgentSpec) -> AgentSpec:
@@ -73,7 +72,6 @@ class TraceFinish(Method):
         return replace(base, version="merged", adapters=(merged,))
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        """TRACE's with a part of the budget, and one more training."""
         last = self.last(run.budget)
         run.trainer.plan_training(last, NAME, ())
         plan = self.trace.plan(replace(run, budget=run.budget - last))

@@ -39,7 +39,6 @@ class TuningSettings:
 
 
 def tuner(lab: Lab) -> FineTunes:
-    """The lab's trainer. Raises UserError if it cannot fine-tune."""
     if not isinstance(lab.trainer, FineTunes):
         raise UserError(HERE)
     return lab.trainer

@@ -101,7 +101,6 @@ class Untargeted(Method):
         self.settings = settings
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
-        """The base agent with the adapter `untargeted`, used for every task."""
         settings = self.settings
         if settings.environments:
             made = _from_files(lab, settings.environments, settings.scenarios)

@@ -40,8 +40,6 @@ class Run:
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs, and a message for every folder that is none."""
-
     runs: tuple[Run, ...]
     skipped: tuple[str, ...]
 

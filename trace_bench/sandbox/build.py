@@ -212,7 +212,6 @@ def _run(command: Sequence[str]) -> None:
 
 
 def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Makes a file owned by root and readable by all."""
     info.uid = info.gid = 0
     info.uname = info.gname = "root"
     info.mode |= 0o444 | (0o111 if info.isdir() else 0)

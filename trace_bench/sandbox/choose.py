@@ -34,7 +34,6 @@ TOLD = ("seed", "budget", "max_turns", "max_tokens", "dev_split")
 
 
 def engine_of(sandbox: SandboxSettings) -> type[Engine]:
-    """The class of the setting `sandbox`."""
     return ENGINES[sandbox.name]
 
 
@@ -88,7 +87,6 @@ def _image(part: Part, sandbox: Sandbox, where: Where) -> str:
 
 
 def image_name(image: str, sandbox: Sandbox) -> str:
-    """The full name of one of the project's images."""
     return f"trace-bench/{image}:{sandbox.tag}"
 
 

@@ -53,7 +53,6 @@ def connect(seconds: float = SECONDS) -> Any:
 
 
 def address() -> str:
-    """Where the engine is looked for."""
     return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 
 
@@ -112,8 +111,6 @@ def reap(client: Any) -> int:
 
 
 class Docker(Engine):
-    """Containers by a Docker engine."""
-
     contains = images = leaves = True
 
     def __init__(self, sandbox: Sandbox, image: str, python: str | None = None) -> None:
@@ -229,7 +226,6 @@ class DockerTransport:
 
 
 def walls(limits: SandboxSettings) -> dict[str, Any]:
-    """The container's isolation and limits, as arguments of the Docker SDK."""
     import docker
 
     most = {"nofile": FILES, "core": 0}

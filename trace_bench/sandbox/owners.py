@@ -19,7 +19,6 @@ _PROC = Path("/proc")
 
 
 def labels(run: str, folder: str) -> dict[str, str]:
-    """The labels of this process's containers."""
     return {LABEL: run, FOLDER: folder, OWNER: owner()}
 
 

@@ -72,7 +72,6 @@ class Pool:
         self.lost: list[str] = []  # why workers were replaced, for diagnosis
 
     def episode(self) -> PooledEpisode:
-        """A new episode."""
         self._count += 1
         return PooledEpisode(self._count)
 
@@ -183,7 +182,6 @@ class Pool:
         return done
 
     def _progress(self, batch: Calls, ready: bool) -> list[dict[str, Any]] | Lost | None:
-        """The results of a batch; None while it is running."""
         try:
             for message in batch.worker.lines() if ready else ():
                 if "ask" not in message:

@@ -42,7 +42,6 @@ def encode(value: Mapping[str, Any]) -> bytes:
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """A line as a message. Raises Unreadable."""
     try:
         value = read(line, LINE)
     except Unreadable as error:

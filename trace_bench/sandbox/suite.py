@@ -75,7 +75,6 @@ class SandboxedSuite(Forwards, ActsTogether):
         return SandboxedEnv(self._pool)
 
     def act(self, calls: Sequence[tuple[Env, Task | Message]]) -> list[Step | Exception]:
-        """Resets (given a task) or steps (given an action) many episodes at once."""
         made = []
         for env, what in calls:
             assert isinstance(env, SandboxedEnv)

@@ -84,7 +84,6 @@ class Serving:
         self._pool = ThreadPoolExecutor(SIDE_BY_SIDE)  # starts threads only when it is used
 
     def serve(self) -> None:
-        """Handles messages until the host closes stdin."""
         while (message := self.channel.receive()) is not None:
             if "answer" in message:
                 event, place = self._answers.pop(message["answer"])
@@ -183,7 +182,6 @@ class Serving:
 
 
 def _sendable(result: dict[str, Any]) -> dict[str, Any]:
-    """The result, or an error in place of what cannot be written as JSON."""
     if isinstance(error := attempt(lambda: encode(result)), BaseException):
         return {"error": f"the environment's answer is no JSON: {described(error)}"[:2000]}
     return result

@@ -219,7 +219,6 @@ def _states(
 
 
 def _check_states(given: argparse.Namespace) -> None:
-    """Raises UserError for options that do not go together."""
     if given.states and given.backend:
         raise UserError(
             "--states shows what the model in this process makes of prompts, and with --backend "

@@ -49,8 +49,6 @@ class Answerer(Protocol):
 
 
 class App:
-    """`asgi` is the application."""
-
     def __init__(
         self,
         backend: Answerer,
@@ -154,7 +152,6 @@ class App:
         return _Stream(first, events, over, self._settings.patience)
 
     async def _shown(self, states: States, request: Request, line: _Line) -> Response:
-        """Hidden states (`serve.states`)."""
         body = await self._body(request)
         if self._open >= self._settings.requests:
             raise Refused(429, f"{self._open} answers are in flight; wait")

@@ -148,7 +148,6 @@ class LocalEngine:
         self._tokens.pop(episode, None)
 
     def _admit(self) -> None:
-        """Starts waiting requests, in order, as long as there are places."""
         while self._waiting:
             ticket = self._waiting[0]
             key = key_before(ticket.ask)
@@ -199,13 +198,11 @@ class LocalEngine:
         return with_guidance(ask.messages, self._agent.prompt if model.prompted else "")
 
     def _adapter(self, ask: ChatRequest, model: Model) -> str | None:
-        """The adapter for a conversation's next turn."""
         if not model.routed:
             return model.adapter
         return self._sums.name_of(choose(self._router, ask, self._agent.prompt))
 
     def _tell(self) -> None:
-        """The growing texts of the answers that are streamed."""
         for episode, ticket in self._running.items():
             if ticket.ask.stream:
                 ticket.deliver(ticket, self.policy.partial(episode))

@@ -95,8 +95,6 @@ class _Call:
 
 @dataclass(frozen=True)
 class _RequestMessage:
-    """A message as clients send it."""
-
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[_Part] | None = None
     tool_calls: list[_Call] | None = None
@@ -116,8 +114,6 @@ class _RequestTool:
 
 @dataclass(frozen=True)
 class ResponseFormat:
-    """The form of an answer, as given."""
-
     type: Literal["text", "json_object", "json_schema"]
     json_schema: dict[str, Any] | None = None
 
@@ -268,7 +264,6 @@ def choose(router: Router, ask: ChatRequest, prompt: str) -> Any:
 
 
 def new_messages(ask: ChatRequest) -> tuple[Message, ...]:
-    """The messages since the agent's last turn."""
     return ask.messages[_answered(ask) :]
 
 

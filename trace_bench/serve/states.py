@@ -32,7 +32,6 @@ class States:
 
     @property
     def context(self) -> int:
-        """The most tokens of a prompt."""
         return self._policy.context
 
     def answer(self, body: bytes, most: int, models: Container[str]) -> dict[str, Any]:

@@ -76,7 +76,6 @@ def performed(suite: Suite, task: Task, actions: Iterable[Message] = ()) -> list
 
 
 def conversation(steps: Sequence[Step], actions: Iterable[Message]) -> list[Message]:
-    """All messages of what was performed."""
     answered = zip(actions, steps[1:], strict=False)
     return [*steps[0].messages, *(m for a, step in answered for m in (a, *step.messages))]
 

@@ -96,7 +96,6 @@ class GepaAdapter:
     def evaluate(
         self, batch: list[Task], candidate: dict[str, str], capture_traces: bool = False
     ) -> Any:
-        """Runs the batch once; gepa's EvaluationBatch."""
         from gepa.core.adapter import EvaluationBatch
 
         prompt = candidate[COMPONENT]
@@ -131,7 +130,6 @@ class GepaAdapter:
     def make_reflective_dataset(
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> dict[str, list[dict[str, Any]]]:
-        """What a reflector is shown: the conversations and their outcomes."""
         records = [
             {"Conversation": conversation(t), "Feedback": feedback(t), "Score": self._score(t)}
             for t in eval_batch.trajectories or ()

@@ -56,7 +56,6 @@ class Gepa(Method):
         return self._conclude(adapter, budget)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        """UserError when the budget is too small, or no task is left for proposals."""
         self.settings.check(run.budget, run.tasks)
         _, most = self.settings.proposals(run.budget)
         return MethodPlan(

@@ -250,11 +250,9 @@ class Analysis:
         return list(dict.fromkeys(seen))[:4]
 
     def tools(self) -> dict[str, Tool]:
-        """All tools that the training tasks offer, by name."""
         return {t["function"]["name"]: t for e in self.episodes for t in e.trajectory.tools}
 
     def lacking(self, name: str) -> list[Analysed]:
-        """Failed episodes that lack a capability."""
         failed = [e for e in self.episodes if not e.passed and e.labels]
         return [e for e in failed if e.labels and e.labels[name] is Label.LACKING]
 

@@ -57,7 +57,6 @@ Answer with one JSON object and nothing else, with every episode and every capab
 
 
 def _discovered(shown: Sequence[Seen]) -> JSON:
-    """The schema of a discovery from these episodes."""
     named: JSON = {"items": {"enum": [s.name for s in shown]}}
     one = _object(
         name={"type": "string", "pattern": "^[a-z][a-z0-9_]{2,50}$"},
@@ -173,7 +172,6 @@ def _run(
 
 
 def _labelled(batch: Sequence[Seen], candidates: Sequence[Capability]) -> JSON:
-    """The schema of the labels of these episodes."""
     one = _object(**{c.name: {"enum": [v.value for v in Label]} for c in candidates})
     return _object(labels=_object(**{s.name: one for s in batch}))
 

@@ -137,8 +137,6 @@ VOCABULARY: tuple[Capability, ...] = (
 
 @dataclass(frozen=True)
 class Labelled:
-    """One analysis trajectory: did it pass, and its label for every candidate."""
-
     passed: bool
     labels: Mapping[str, Label]
 
@@ -177,8 +175,6 @@ class Counts:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A candidate's runs and what follows from them."""
-
     capability: Capability
     runs: tuple[Counts, ...]
     votes: int
@@ -194,7 +190,6 @@ class Verdict:
         return self.capability.control
 
     def mean(self, quantity: str) -> float:
-        """Mean over runs of a property of `Counts`."""
         return sum(getattr(run, quantity) for run in self.runs) / len(self.runs)
 
 
@@ -211,7 +206,6 @@ def _rate(part: int, whole: int) -> float:
 
 
 def count(rows: Sequence[Labelled], name: str) -> Counts:
-    """Counts of one candidate over one run's trajectories."""
     seen = Counter((row.passed, row.labels.get(name, Label.NA)) for row in rows)
     return Counts(
         lacking_failed=seen[False, Label.LACKING],
@@ -267,7 +261,6 @@ def _verdict(
 
 
 def as_json(verdict: Verdict) -> dict[str, object]:
-    """Every number of a verdict, JSON-safe."""
     return {
         "name": verdict.name,
         "description": verdict.capability.description,

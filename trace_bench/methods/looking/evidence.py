@@ -37,8 +37,6 @@ class Call:
 
 @dataclass(frozen=True)
 class Text:
-    """Something said, by the agent or the user."""
-
     text: str
     at: int
 
@@ -53,7 +51,6 @@ class Heard:
     ends_with_text: bool = False  # the agent's last reply was a text without calls
 
     def before(self, at: int) -> Heard:
-        """Only what happened before place `at`."""
         return Heard(
             tuple(c for c in self.calls if c.at < at),
             tuple(t for t in self.said if t.at < at),
@@ -140,7 +137,6 @@ def _get(value: Any, key: str) -> Any:
 
 
 def _call(call: Any) -> tuple[str, dict[str, Any], bool]:
-    """Name, arguments and whether the call could be read."""
     function = _get(call, "function")
     name, arguments = _get(function, "name"), _get(function, "arguments")
     if isinstance(arguments, str):
@@ -235,7 +231,6 @@ class Scored:
 
     @property
     def forbidden(self) -> bool:
-        """Whether the task has minefields: something must not be done."""
         return bool(self.minefields)
 
 

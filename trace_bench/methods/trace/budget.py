@@ -66,7 +66,6 @@ class Budget:
         return wanted if self.free else min(wanted, self.adapters - self.each)
 
     def after_looking(self, tasks: int) -> int:
-        """What the analysis leaves."""
         return self.adapters - self._charged(self.looking(tasks))
 
     def capabilities(self, left: int) -> int:

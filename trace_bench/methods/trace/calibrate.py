@@ -140,7 +140,6 @@ def calibrate(
 def _play_round(
     lab: Lab, base: AgentSpec, due: Sequence[Calibration], settings: SynthesisSettings, number: int
 ) -> list[Numbers]:
-    """One round of all capabilities that are due, in one call."""
     size, label = settings.calibration_group_size, f"calibration/{number}"
     tasks: list[Task] = []
     for c in due:
@@ -160,7 +159,6 @@ def numbers(played: Sequence[Trajectory], settings: SynthesisSettings) -> Number
 
 
 def of_groups(groups: Sequence[Sequence[Trajectory]], settings: SynthesisSettings) -> Numbers:
-    """Numbers of episodes in groups, one for each task."""
     scored = []
     for group in groups:
         scores = [t.score for t in group if t.score is not None and t.failure is None]
@@ -184,7 +182,6 @@ def _conclude(calibration: Calibration) -> None:
 
 
 def as_json(calibration: Calibration) -> dict[str, object]:
-    """Every number of a calibration, JSON-safe."""
     return {
         "name": calibration.name,
         "outcome": calibration.outcome,

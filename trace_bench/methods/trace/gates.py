@@ -88,7 +88,6 @@ class GateTraining:
         self.strange = 0
 
     def run(self) -> AgentSpec:
-        """The agent with the trained gate."""
         import torch
 
         from trace_bench.trainers.gates import Gated
@@ -114,7 +113,6 @@ class GateTraining:
         return replace(self.base, version=version, router=self.gate.as_json())
 
     def rollouts(self, iteration: int, agent: AgentSpec, tasks: Sequence[Task]) -> list[Trajectory]:
-        """A group of each task, run with the gate itself."""
         each = [task for task in tasks for _ in range(self.recipe.group_size)]
         call = f"train/{NAME}/iter{iteration:04d}"
         played = self.lab.rollouts(call, agent, each, purpose=Purpose.TRAINING, temperature=1.0)
@@ -129,7 +127,6 @@ class GateTraining:
         model: Gated,
         optimizer: torch.optim.Optimizer,
     ) -> dict[str, Any]:
-        """Updates the gate from one iteration's rollouts; returns metrics."""
         import torch
 
         from trace_bench.trainers.grpo import group_advantages, standardized

@@ -84,7 +84,6 @@ class Openings:
 
 
 def check_examples(found: Sequence[object]) -> None:
-    """Raises UserError if there is nothing to learn from."""
     if not found:
         raise UserError(
             "no opening of the synthetic tasks could be read, so the router has no examples. Set "
@@ -115,7 +114,6 @@ class Conversations:
         self._seen: dict[str, set[Shown]] = {}
 
     def hear(self, tasks: Sequence[Task], trajectories: Sequence[Trajectory]) -> None:
-        """`protocols.Hear`."""
         for task, trajectory in zip(tasks, trajectories, strict=True):
             self._seen.setdefault(task.id, set()).update(prefixes(trajectory))
 
@@ -156,7 +154,6 @@ class Conversations:
 
 
 def prefixes(trajectory: Trajectory) -> Iterator[Shown]:
-    """What the conversation showed before each of the agent's turns."""
     messages: list[Message] = []
     for turn in trajectory.turns:
         messages += turn.messages

@@ -51,7 +51,6 @@ class Trace(Method):
         return _Fit(base, tasks, lab, budget, self._drawer).run()
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        """What the steps will do, need and ask. UserError when the budget is too small."""
         settings = self.settings
         budget = Budget(settings, run.budget, free=Purpose.ANALYSIS not in run.charged)
         budget.check(run.trainer)
@@ -78,8 +77,6 @@ class Trace(Method):
 
 
 class _Fit:
-    """One fit: what its steps share."""
-
     def __init__(
         self, base: AgentSpec, tasks: Sequence[Task], lab: Lab, budget: Budget, drawer: Drawer
     ) -> None:
@@ -92,7 +89,6 @@ class _Fit:
         self.trainable = self.source.trainable  # refused now, before anything is run
 
     def run(self) -> AgentSpec:
-        """The paper's figure, step by step."""
         self.analysis.play(self.base, self.tasks, self.budget.looking(len(self.tasks)))  # 1 look
         chosen = self.afford(self.analysis.choose(self.trainable))  # 2 choose, 3 share the budget
         if not chosen:

@@ -100,8 +100,6 @@ def source_of(settings: TraceSettings, written: bool) -> type[TaskSource]:
 
 
 class Generated(TaskSource):
-    """From the suite's generator."""
-
     nothing = "the base agent already has what was selected: it is returned"
 
     @classmethod
@@ -204,7 +202,6 @@ class Selected(TaskSource):
         return made
 
     def _measured(self, name: str, tasks: Sequence[Task]) -> dict[str, Any]:
-        """What the analysis measured on the tasks of a capability, JSON-safe."""
         listed = [task.id for task in tasks]
         episodes = self.analysis.episodes
         groups = [[e.trajectory for e in episodes if e.task.id == i] for i in listed]

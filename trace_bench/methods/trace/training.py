@@ -52,7 +52,6 @@ def planned(budget: Budget, left: int) -> MethodPlan:
 
 
 def jobs(made: Mapping[str, tuple[Task, ...]], settings: TraceSettings) -> list[Job]:
-    """The training jobs of each capability's tasks, in training order."""
     if settings.joint:
         return [Job(JOINT, interleave(list(made.values())))]
     return [Job(name, tasks) for name, tasks in made.items()]

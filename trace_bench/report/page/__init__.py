@@ -44,8 +44,6 @@ HELD_OUT, TRAINING = "evaluation_trajectories.jsonl", "trajectories.jsonl"
 
 @dataclass(frozen=True)
 class Made:
-    """The page, and what was left out of it in words."""
-
     html: str
     left_out: tuple[str, ...]
 
@@ -102,7 +100,6 @@ def _conversations(
 
 
 def _head(run: Run) -> dict[str, Any]:
-    """What the overview needs of a run."""
     keys = ("method", "env", "suite", "suite_name", "split", "model", "seed", "budget", "score",
             "base_score", "difference")  # fmt: skip
     own = {"name": run.name, "folder": str(run.folder), "code": environment_code(run.record)}

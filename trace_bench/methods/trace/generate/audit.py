@@ -79,7 +79,6 @@ class Floor:
 
     @property
     def earned(self) -> float:
-        """On average over the tasks."""
         return sum(e.score.similarity for e in self.episodes) / self.tasks
 
 
@@ -99,7 +98,6 @@ def measure(suite: Suite, tasks: Sequence[Task]) -> list[Floor]:
 
 
 def too_high(floors: Sequence[Floor]) -> list[str]:
-    """The floors above their limits, in words."""
     return [
         f"an agent that {f.agent} earns {f.earned:.2f} on average; allowed: {f.limit:g}."
         for f in floors
@@ -198,7 +196,6 @@ def jump(made: Accepted, heard: Sequence[Episode]) -> str | None:
 
 
 def acting(suite: Suite, tasks: Sequence[Task]) -> frozenset[str]:
-    """The ids of the tasks whose reference calls tools."""
     if not isinstance(suite, HasReference):
         return frozenset()
     return frozenset(

@@ -171,7 +171,6 @@ def _listed(fault: str | None) -> list[str]:
 
 
 def _twin(suite: Suite, twin: Suite, tasks: Sequence[Task]) -> list[str]:
-    """Another process gives the same tasks, messages and rewards."""
     for task in tasks:
         other = seeded(twin, task.seed)
         if to_json(other.data) != to_json(task.data):
@@ -212,7 +211,6 @@ class Leaks:
 
     @classmethod
     def of(cls, held_out: Iterable[Sequence[str]], training: Iterable[Sequence[str]]) -> Leaks:
-        """From the texts of held-out and of training tasks."""
         hidden, shown = _collect(held_out), _collect(training)
         return cls(hidden[0] - shown[0], hidden[1] - shown[1])
 
@@ -246,7 +244,6 @@ def quoted(code: str) -> list[str]:
 
 
 def texts_of(task: Task) -> list[str]:
-    """All texts in a task's data."""
     return list(_texts(json.loads(json.dumps(task.data, default=str))))
 
 

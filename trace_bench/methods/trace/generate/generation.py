@@ -219,7 +219,6 @@ class Generation:
     # -- after training -----------------------------------------------------------------------
 
     def hear(self, tasks: Sequence[Task], played: Sequence[Trajectory]) -> None:
-        """Takes note of rollouts in accepted environments."""
         for episode in of_rollouts(tasks, played):
             if episode.task.env in self.accepted:
                 self.heard.setdefault(episode.task.env, []).append(episode)

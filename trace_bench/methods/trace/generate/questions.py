@@ -86,7 +86,6 @@ def request(
 
 
 def again(first: Sequence[Message], code: str, problems: Sequence[str]) -> list[Message]:
-    """The next question: the last module and what was wrong with it."""
     listed = "\n".join(f"- {p}" for p in problems[:8])
     why = f"This module was not accepted:\n{listed}\nWrite the whole module again."
     answer = {"role": "assistant", "content": f"```python\n{code}```"}
