@@ -47,9 +47,8 @@ class EarlierRun:
 
 @dataclass(frozen=True)
 class Beginning:
-    """`agent`: as stored, with each adapter's name holding a hash of its files. `runs`: those that
-    made it, the first one first, each with the fields of `EarlierRun`. `weights`: the hash of the
-    base model's weights, None if unknown."""
+    """`agent`: each adapter's name holds a hash of its files. `runs`: those that made it, the
+    first one first, each with the fields of `EarlierRun`. `weights`: the base model's hash."""
 
     agent: AgentSpec
     runs: Runs

@@ -26,8 +26,7 @@ _SCALARS = {int: "a whole number", float: "a number", str: "a text", bool: "true
 
 
 PLACE = {"identity": False}
-"""Field metadata of a setting that affects no result, such as an address or a deadline. It is not
-part of a run's identity."""
+"""Field metadata of a setting that affects no result, so that it is not in a run's identity."""
 LATER = {"later": True}
 """Field metadata of a setting that older runs do not have. It is part of a run's identity where it
 is not the default, so that runs of before can be compared."""
@@ -108,8 +107,7 @@ def arguments(
 
 
 def parameters(target: Callable[..., Any]) -> Mapping[str, Parameter]:
-    """The parameters of a class or function by name. An annotation that cannot be resolved (it may
-    be for type checkers only) counts as Any."""
+    """Parameters by name. An annotation for type checkers only, not resolved here, counts as Any."""
     if not inspect.isclass(target):
         return _parameters(target)
     of_class: Callable[..., Mapping[str, Parameter]] = _of_class
@@ -117,9 +115,8 @@ def parameters(target: Callable[..., Any]) -> Mapping[str, Parameter]:
 
 
 def choices(hint: Any) -> Mapping[str, type]:
-    """What an annotation lets a name choose: of a `Chosen`, all that it offers; of one or several
-    dataclasses that each declare `name: Literal[...]`, the class by each of its names. Empty for
-    any other annotation."""
+    """What an annotation lets a name choose: of a `Chosen`, all that it offers; of dataclasses that
+    each declare `name: Literal[...]`, the class by each of its names; else nothing."""
     if isinstance(hint, type) and issubclass(hint, Chosen):
         return hint.offered()
     united = get_origin(hint) in (Union, pytypes.UnionType)

@@ -34,8 +34,7 @@ T = TypeVar("T")
 FILE = Limits(2**30, depth=100, items=50_000_000)
 """Of a line or a file in a run folder: more than an episode of a million tokens."""
 MESSAGES = Limits(2**20)
-"""Of the messages of one step, and of its tools: more than any context holds, and little enough for
-a tokenizer to read in seconds."""
+"""Of a step's messages, and of its tools: more than a context, read by a tokenizer in seconds."""
 SCORE = Limits(16 * 2**20)
 
 
@@ -55,8 +54,7 @@ def decode(text: bytes, kind: type[T], limits: Limits = FILE) -> T:
 
 
 def convert(data: Any, kind: type[T]) -> T:
-    """The value of plain data, such as JSON that was read. Raises Unreadable, also for a key that
-    the kind does not have."""
+    """The value of plain data. Raises Unreadable, also for a key that the kind does not have."""
     if isinstance(data, Mapping) and is_dataclass(kind):
         known = [f.name for f in fields(kind)]
         if others := [str(key) for key in data if key not in known]:
@@ -75,8 +73,7 @@ def _converted(data: Any, kind: type[T]) -> T:
 
 
 def step_of(given: Any) -> Step:
-    """What an environment's `reset` or `step` returned, which a stranger may have written. Raises
-    Unreadable."""
+    """What a stranger's `reset` or `step` returned. Raises Unreadable."""
     if not isinstance(given, Step):
         raise Unreadable(f"expected a trace_bench.Step, got {type(given).__name__}")
     messages, tools = given.messages, given.tools
@@ -144,8 +141,7 @@ class _Said(_Message):
 
 
 def shaped(data: Any, kind: Any, name: str) -> None:
-    """Raises Unreadable unless the data, called `name`, are a list of objects that have the kind's
-    fields, whatever else is in them."""
+    """Raises Unreadable unless the data are a list of objects with (at least) the kind's fields."""
     import msgspec
 
     try:

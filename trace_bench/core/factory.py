@@ -39,8 +39,7 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Factory:
     """A class, function or object to build a part from. `where`: the setting that names it
-    ("env.factory"). `text`: the setting's value ("desk:suite"). `importable`: whether another
-    process can import it by that text."""
+    ("env.factory"). `text`: its value ("desk:suite"). `importable`: so, by another process."""
 
     target: Any
     where: str
@@ -135,8 +134,7 @@ class Factory:
         ) from found
 
     def _parameters(self) -> tuple[type | None, Mapping[str, Parameter]]:
-        """The dataclass that holds all settings (None if there is none), and the parameters that
-        are settings."""
+        """The dataclass of all settings, if there is one, and the parameters that are settings."""
         known = {n: p for n, p in parameters(self.target).items() if p.hint is not RunContext}
         if len(known) == 1:
             (only,) = known.values()

@@ -49,8 +49,7 @@ class LLMError(TraceBenchError):
 
     @property
     def outage(self) -> bool:
-        """Whether the same request may succeed later: the server was unreachable or overloaded, or
-        did not know the key or the model."""
+        """Whether it may succeed later: no server, too much load, or an unknown key or model."""
         return self.status is None or self.status in (401, 403, 404)
 
 
@@ -125,8 +124,7 @@ class Client:
         )
 
     def start(self, path: str, body: JSON | None, server: int = 0) -> Future[JSON]:
-        """Starts a request (POST with a body, GET without). The future holds the response's JSON
-        object, or raises LLMError."""
+        """Starts a request (POST with a body, else GET) for a JSON object, or an LLMError."""
         return asyncio.run_coroutine_threadsafe(self._ask(server, path, body), self._loop)
 
     def ask(self, path: str, body: JSON | None, server: int = 0) -> JSON:
@@ -253,8 +251,7 @@ def _seconds(headers: Mapping[str, str]) -> float | None:
 
 
 def check_urls(urls: tuple[str, ...], setting: str) -> tuple[str, ...]:
-    """The checked addresses. Raises UserError for an invalid one; the message leaves out an address
-    that may contain a password."""
+    """The checked addresses. Raises UserError, without an address that may hold a password."""
     if not urls:
         raise UserError(f"`{setting}` names no server; such as http://127.0.0.1:8000/v1.")
     import httpx
@@ -333,8 +330,7 @@ class Secret:
         return self._pattern.sub(HIDDEN, text) if self._pattern else text
 
     def split(self, text: str) -> tuple[str, str]:
-        """A text that goes on, cleaned: what no later part can make a piece of the key, and the
-        end that may be the beginning of one."""
+        """A growing text, cleaned: what is no piece of the key, and the end that may begin one."""
         if self._pattern is None:
             return text, ""
         import regex  # of transformers: `re` finds no beginnings

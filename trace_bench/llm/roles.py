@@ -166,8 +166,7 @@ class Roles:
         messages: Sequence[Mapping[str, Any]],
         schema: Mapping[str, Any] | None = None,
     ) -> str:
-        """`protocols.Ask`: an answer that is part of an episode, such as the simulated user's next
-        message, a judge's verdict or a simulated tool's result. Raises EpisodeError at the role's
+        """`protocols.Ask`: an answer that is part of an episode. Raises EpisodeError at the role's
         boundary if the request fails."""
         boundary = boundary_of(role).value
         player = self._players.get(role)

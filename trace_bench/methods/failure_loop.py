@@ -49,8 +49,7 @@ class FailureLoopSettings(TaskSettings, AnalysisSettings):
     """Part of a round that is analysis (ours: with 1,280 rollouts about one for each task)."""
 
     def looks(self, budget: int) -> list[int]:
-        """Analysis rollouts of every round. The rest is training, of which each round gets the same
-        part of what is left."""
+        """Analysis rollouts of every round. The rest is training, shared equally."""
         each = int(self.analysis_share * (budget // self.rounds))
         return [max(self.analysis_minimum, each)] * self.rounds
 
@@ -63,8 +62,7 @@ class FailureLoop(Method):
         self.settings = settings
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
-        """The base agent with one adapter, used for every task; the base agent itself when no round
-        found anything that it lacks."""
+        """The base agent with one adapter, or itself when no round found anything that it lacks."""
         agent, budget, settings = base, lab.budget_left(), self.settings
         report: list[dict[str, Any]] = []
         looks = settings.looks(budget)
@@ -98,8 +96,7 @@ class FailureLoop(Method):
         return agent
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        """UserError when a round is too small for its analysis and an iteration of training, and
-        where a model is the analyst."""
+        """UserError when a round is too small, and where a model is the analyst."""
         refuse_analyst(run, "Set llm.analyst.by=program, or `method` to trace.")
         looks = sum(self.settings.looks(run.budget))
         least = (run.budget - looks) // self.settings.rounds

@@ -3,8 +3,7 @@ checklists: one adapter, the whole budget.
 
 CM2 (arXiv 2602.12268) trains on recorded dialogues with checklist rewards: the training tasks are
 those of env=recorded; the held-out tasks can be the real suite's, with its own score
-(`evaluation.split=real_test`). docs/checklists.md says where the settings differ from the paper's
-and why.
+(`evaluation.split=real_test`). docs/checklists.md says where the settings differ from the paper's.
 """
 
 from __future__ import annotations

@@ -268,8 +268,7 @@ def under(base: AgentSpec, memory: Memory) -> AgentSpec:
 
 
 def edited(memory: Memory, answer: Mapping[str, Any], most: int) -> Memory:
-    """The memory after an answer (`SCHEMA`). Beyond `most` lines those with the worst balance go,
-    of equal ones the oldest."""
+    """The memory after an answer (`SCHEMA`). Beyond `most` lines the (oldest) worst ones go."""
     kept = [
         replace(
             line,
@@ -292,8 +291,7 @@ def about(line: str) -> frozenset[str]:
 
 
 def drawn(memory: Memory, noticed: Sequence[frozenset[str]], rng: random.Random) -> list[str]:
-    """A line of the pool that is not there yet, by how often its symptoms were noticed; none if
-    they never were."""
+    """A new line of the pool, drawn by how often its symptoms were noticed; none if never."""
     there = {line.text for line in memory}
     weights = {
         line: sum(len(about(line) & seen) for seen in noticed) for line in POOL if line not in there

@@ -60,8 +60,7 @@ def compact(trajectory: Trajectory, most: int) -> str:
 
 
 def _cut(whole: Sequence[str], width: int | None) -> list[str]:
-    """Lines cut to `width` characters; the request, calls, errors and the end to four times as
-    many."""
+    """Lines cut to `width` characters; the request, calls, errors and the end to four times it."""
     if width is None:
         return list(whole)
     out = []

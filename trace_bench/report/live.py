@@ -142,8 +142,7 @@ def _latest(path: Path, kind: type[T], count: int) -> list[T]:
 
 
 def _by(lines: Iterable[Any], key: Any) -> list[tuple[str, int, float | None, float | None]]:
-    """(group, episodes, mean success, mean similarity) in the order in which groups appear; lost
-    episodes are in no mean."""
+    """(group, episodes, mean success, mean similarity) in order; lost episodes are in no mean."""
     groups: dict[str, list[tuple[float, float]]] = defaultdict(list)
     counts: dict[str, int] = defaultdict(int)
     for line in lines:

@@ -96,8 +96,7 @@ def resolve(name: str) -> None:
 
 
 def base_image(client: Any, wanted: str | None, usual: str) -> str:
-    """The base image with Python 3.11: local, pulled, or made by base.sh. `usual`: of this image,
-    where none is `wanted`."""
+    """The base image with Python 3.11: local, pulled, or made. `usual`: where none is `wanted`."""
     import docker
 
     more = () if usual == DEFAULT_BASE else COMPILER

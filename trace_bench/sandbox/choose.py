@@ -1,6 +1,5 @@
-"""Chooses where environments run, by the setting `sandbox` and what this machine offers. Generated
-or third-party source code runs only in a container, unless `sandbox.allow_untrusted` permits
-otherwise."""
+"""Chooses where environments run, by the setting `sandbox` and what this machine offers. Code of
+others runs only in a container, unless `sandbox.allow_untrusted` permits otherwise."""
 
 from __future__ import annotations
 
@@ -47,8 +46,7 @@ class Where:
 
 
 def suite_in(part: Part, run: RunContext, sandbox: Sandbox, where: Where, log: Log) -> Suite:
-    """The suite, with its episodes in the chosen sandbox. `auto` logs its choice. Raises
-    UserError."""
+    """The suite, with its episodes in the chosen sandbox, which `auto` logs. Raises UserError."""
     engine = engine_of(sandbox).chosen(sandbox, log)
     if engine.here:
         made: Suite = part.make(run)
@@ -98,8 +96,7 @@ def make_pool(
     log: Log,
     source: Mapping[str, Any] | None = None,
 ) -> Pool:
-    """A pool of workers for one suite; `worker`: their start arguments (see worker.py). Logs what
-    the engine cannot limit."""
+    """`worker`: the start arguments (see worker.py). Logs what the engine cannot limit."""
     if engine.unlimited:
         log(f"sandbox={sandbox.name} does not limit {'; '.join(engine.unlimited)}")
     return Pool(

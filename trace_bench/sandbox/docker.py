@@ -23,8 +23,7 @@ SECONDS = 60.0  # for one request to the engine; sandbox.start in a run
 
 
 def connect(seconds: float = SECONDS) -> Any:
-    """A client of a running engine. `seconds`: the limit of every request. Raises UserError that
-    says what is missing and what to do."""
+    """A client of a running engine. `seconds`: the limit of every request. Raises UserError."""
     try:
         import docker
     except ImportError as error:
@@ -58,8 +57,7 @@ def address() -> str:
 
 @contextlib.contextmanager
 def asked(client: Any, what: str) -> Iterator[None]:
-    """Turns all errors of the engine and of its client into an EngineError. `what`: what the engine
-    is asked to do."""
+    """Turns all errors of the engine, asked to do `what`, and of its client into an EngineError."""
     try:
         yield
     except faults() as error:
@@ -91,8 +89,7 @@ def _reason(error: BaseException, seconds: float) -> str:
 
 
 def reap(client: Any) -> int:
-    """Removes containers of programs that have ended; never one of a program that may be running.
-    Returns how many were removed."""
+    """Removes containers of programs that have surely ended. Returns how many were removed."""
     import docker
 
     with asked(client, "list the containers of earlier runs"):
@@ -211,9 +208,8 @@ class DockerTransport:
         return ended(how, self._tail)
 
     def kill(self) -> None:
-        """Removes the container, even if it is running. Closes the channel first: the engine does
-        not remove a container whose output is not read. One that it does not remove now is removed
-        by the next program."""
+        """Removes the container, after closing the channel: the engine does not remove one whose
+        output is not read. What it does not remove now, the next program does."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)

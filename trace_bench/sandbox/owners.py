@@ -33,8 +33,7 @@ def left_behind(whose: str, state: str) -> bool:
 
 
 def owner() -> str:
-    """Identifies this process, so that others can check whether it still runs: boot, process
-    namespace, pid, start time."""
+    """This process, so that others can check it: boot, process namespace, pid, start time."""
     return " ".join([*_here(), str(os.getpid()), _started(os.getpid())])
 
 
@@ -47,8 +46,7 @@ def _here() -> list[str]:
 
 
 def _started(pid: int) -> str:
-    """When the process began, in ticks since the boot; `gone` if it has ended. Without /proc only
-    whether it is there."""
+    """When the process began, in ticks since the boot (`there` without /proc); `gone` if ended."""
     if not _PROC.exists():
         return "there" if running(pid) else "gone"
     try:

@@ -47,8 +47,7 @@ Wanted = Sequence[tuple[PooledEpisode, dict[str, Any]]]
 
 class Pool:
     """`spawn` makes a worker's transport. `size`: number of workers. `deadline`: seconds for one
-    batch, without the time that the host takes to answer questions. `start`: seconds for a worker's
-    greeting."""
+    batch, without the host's for questions. `start`: seconds for a worker's greeting."""
 
     def __init__(
         self,

@@ -31,8 +31,7 @@ T = TypeVar("T")
 
 
 class SandboxedEnv(Env):
-    """One episode. Failures of its environment and of the sandbox raise an EpisodeError with the
-    boundary."""
+    """One episode. Failures, also of the sandbox, raise an EpisodeError with the boundary."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool

@@ -149,8 +149,7 @@ def sums_of(agent: AgentSpec, run: Path) -> Iterator[Path | None]:
 
 
 def models_of(agent: AgentSpec, name: str) -> dict[str, Model]:
-    """What clients may ask for: the agent, the base model and every adapter by name. Raises
-    UserError for an agent's name that is taken."""
+    """What clients may ask for: the agent (UserError for a taken name), the base, each adapter."""
     others = {BASE: Model(prompted=False)} | {a.name: Model(adapter=a.name) for a in agent.adapters}
     if not name or name in others:
         raise UserError(f"--name {name!r} is empty or taken: {', '.join(others)}. Change --name.")

@@ -161,8 +161,7 @@ class App:
         return JSONResponse(await asyncio.to_thread(states.answer, body, most, self._models))
 
     def _check_key(self, request: Request) -> None:
-        """Raises Refused without the key, if there is one, and without one for a request that was
-        meant for another host."""
+        """Raises Refused for a wrong key; where none is set, for a request to another host."""
         if self._key is None:
             if request.url.hostname not in HERE:
                 raise Refused(403, "the header Host does not name this machine; serve with a key")
@@ -287,8 +286,7 @@ async def _fault(request: Request, error: Exception) -> Response:
 
 
 class _Timely(H11Protocol):
-    """Closes a connection that has no whole head of a request `patience` seconds after it was
-    opened, or after the last answer."""
+    """Closes a connection that sends no whole head within `patience` seconds."""
 
     patience: float
 

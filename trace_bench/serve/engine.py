@@ -55,13 +55,12 @@ class Ticket:
 
 
 class LocalEngine:
-    """Starts its thread when made. `broken`: the engine has failed and answers nothing any more."""
+    """`broken`: the engine has failed and answers nothing any more. `most`: the tokens of an answer
+    whose request names no number; `sums`: where sums of adapters are written (see `merge`)."""
 
     def __init__(
         self, policy: LocalPolicy, agent: AgentSpec, most: int, sums: Path | None = None
     ) -> None:
-        """`most`: the tokens of an answer whose request names no number; `sums`: where sums of
-        adapters are written (see `merge`)."""
         policy.load(agent)
         self.broken = False
         self.policy, self._agent, self._most = policy, agent, most
@@ -113,8 +112,7 @@ class LocalEngine:
             self._refuse_the_rest()
 
     def _take(self) -> bool:
-        """Takes what was asked since the last step; waits if there is nothing else to do. Returns
-        False once the engine is closed."""
+        """Takes what was asked, and waits if there is nothing to do; False once it is closed."""
         idle = not self._running and not self._waiting
         while idle or not self._asked.empty():
             what, ticket = self._asked.get()
@@ -163,8 +161,7 @@ class LocalEngine:
                 ticket.deliver(ticket, _refusal(error))
 
     def _place(self) -> bool:
-        """Whether there is a place for another conversation; the one that was idle for longest
-        makes way."""
+        """Whether there is a place for another conversation; the longest idle one makes way."""
         if len(self._running) + len(self._idle) < self.policy.capacity:
             return True
         if not self._idle:

@@ -143,8 +143,7 @@ class Forward:
         return body
 
     async def _said(self, answer: httpx.Response) -> dict[str, Any]:
-        """The object in an answer. Raises Refused, with the server's own words for a refusal, but
-        never with the key for it."""
+        """The object in an answer. Raises Refused with the server's words, never with the key."""
         try:
             data = await decompressed(answer.headers, answer.aiter_raw())
             given = without_surrogates(read(data, BODY))
@@ -166,8 +165,7 @@ class Forward:
         raise Refused(own, f"the server behind this one: {str(message)[:500]}", code=code)
 
     def _events(self, data: bytes, texts: _Texts) -> list[Any]:
-        """The events to pass on for one of a stream, without the key. Raises Refused for one that
-        is no JSON."""
+        """The events to pass on for one of a stream, without the key. Refused if it is no JSON."""
         try:
             said = without_surrogates(read(data, BODY))
         except Unreadable as error:

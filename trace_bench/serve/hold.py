@@ -71,8 +71,7 @@ def before(text: str, stops: Sequence[str]) -> str:
 
 
 def answer_of(turn: Turn, prompt: int, ask: ChatRequest, chat: Chat) -> Completion:
-    """The answer in a turn. `prompt`: tokens of the conversation before it. Calls get ids of their
-    own: a conversation may hold others already."""
+    """`prompt`: tokens before the turn. Calls get new ids: the conversation may hold the others."""
     text = turn.reply["content"].strip()
     message: Message = {**turn.reply, "content": before(text, ask.stops)}
     cut = message["content"] != text

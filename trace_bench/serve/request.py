@@ -228,8 +228,7 @@ def _check(ask: ChatRequest, most: int) -> None:
 
 
 def _plain(given: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
-    """The messages as an episode has them: with a text, calls with all fields, and the tools' names
-    beside their results."""
+    """The messages as an episode has them: with a text, whole calls, and the names of tools."""
     names: dict[str, str] = {}  # id of a call -> the name of the tool
     out = []
     for one in given:

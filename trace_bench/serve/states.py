@@ -35,8 +35,7 @@ class States:
         return self._policy.context
 
     def answer(self, body: bytes, most: int, models: Container[str]) -> dict[str, Any]:
-        """The response to a body of at most `most` bytes that names one of `models`. Raises
-        Refused."""
+        """The response to a body of at most `most` bytes for one of `models`. Raises Refused."""
         try:
             ask = convert(read(body, Limits(most)), _Asked)
         except Unreadable as error:

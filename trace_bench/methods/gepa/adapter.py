@@ -1,5 +1,4 @@
-"""GEPA's settings, each with where it comes from, and its adapter over `lab.rollouts`: every metric
-call is an episode in the ledger."""
+"""GEPA's settings, and its adapter over `lab.rollouts`: every metric call is in the ledger."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ class GepaSettings:
 
     @property
     def iteration(self) -> int:
-        """Most rollouts that one iteration costs: parent and child on the minibatch, the child on
-        the validation tasks."""
+        """Most rollouts of an iteration: two minibatches, and the child on the validation tasks."""
         return 2 * self.minibatch + self.validation
 
     def proposals(self, budget: int) -> tuple[int, int]:
@@ -66,11 +64,8 @@ class GepaSettings:
 
 @dataclass
 class GepaAdapter:
-    """Implements gepa's `GEPAAdapter`. A candidate is {"guidance": the prompt's lines}.
-
-    An episode that the infrastructure lost scores 0 with its error in the feedback, since GEPA
-    knows no missing value; `lost` counts them.
-    """
+    """Implements gepa's `GEPAAdapter`. A candidate is {"guidance": the prompt's lines}. `lost`: how
+    many episodes the infrastructure lost; they score 0, since GEPA knows no missing value."""
 
     lab: Lab
     base: AgentSpec

@@ -1,8 +1,5 @@
-"""Analysis: run the training tasks, label what happened, find the capabilities that are missing.
-
-The labels come from the role `analyst`: the program of this project (labels.py), or a language
-model (analyst.py).
-"""
+"""Analysis: run the training tasks, label what happened, find which capabilities are missing. The
+labels come from the role `analyst`: a program (rules.py), or a language model (analyst.py)."""
 
 from __future__ import annotations
 
@@ -50,8 +47,7 @@ LABELS = Need(
 def planned(
     settings: AnalysisSettings, run: PlannedRun, episodes: int, phase: str = CALL
 ) -> MethodPlan:
-    """An analysis of so many episodes: its phase, what it needs of the suite, and the most
-    questions to the analyst."""
+    """The plan of an analysis of so many episodes."""
     phases = (Phase(phase, episodes),)
     if analyst.ROLE not in run.models:
         return MethodPlan(phases=phases, needs=(LABELS,))
@@ -81,8 +77,7 @@ class CapabilityReport:
 
 @dataclass(frozen=True)
 class Analysed:
-    """One analysis rollout; `labels` is None when the infrastructure lost the episode, or the
-    replay of its task's reference."""
+    """One analysis rollout; `labels` is None when it, or the replay of its reference, was lost."""
 
     task: Task
     trajectory: Trajectory
@@ -95,9 +90,8 @@ class Analysed:
 
 @dataclass(frozen=True)
 class Known:
-    """A training task of the analysis: its first message and tools, whether the base agent solved
-    it in most of its rollouts, and which capability its failures lacked (the first in training
-    order), if any."""
+    """A training task of the analysis: its first message and tools, whether most of its rollouts
+    solved it, and which capability its failures lacked (the first in training order), if any."""
 
     text: str
     tools: tuple[str, ...]
@@ -148,8 +142,7 @@ class Analysis:
         self.keep = self.settings.keep_runs
 
     def _of_tasks(self, tasks: Sequence[Task]) -> dict[str, Facts]:
-        """What is known of every task. One at which the environment fails is left out, so that its
-        episodes get no labels."""
+        """Without tasks at which the environment fails: their episodes get no labels."""
         known: dict[str, Facts] = {}
         for task_id, task in {task.id: task for task in tasks}.items():
             try:
@@ -257,8 +250,7 @@ class Analysis:
         return [e for e in failed if e.labels and e.labels[name] is Label.LACKING]
 
     def known(self, names: Sequence[str]) -> list[Known]:
-        """What the analysis found about every training task: solved in most of its rollouts, or
-        which of the capabilities `names` its failures lacked, the first in that order."""
+        """What the analysis found about every training task, with the capabilities `names`."""
         by_task: dict[str, list[Analysed]] = {}
         for e in self.episodes:
             if e.labels is not None:

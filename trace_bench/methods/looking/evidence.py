@@ -189,8 +189,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def in_texts(value: Any, texts: Sequence[Text]) -> bool:
-    """Whether the value stands in one of the texts: a number as a number ("05" is 5), a string
-    word for word."""
+    """Whether one of the texts has the value: a number as such ("05" is 5), a string verbatim."""
     if (number := as_number(value)) is not None:
         return any(same(float(m), number) for t in texts for m in _NUMBER.findall(t.text)[:200])
     return isinstance(value, str) and any(value.casefold() in t.text.casefold() for t in texts)
@@ -261,8 +260,7 @@ Facts = Heard | tuple[Milestone, ...]
 
 
 def facts_of(suite: Suite, task: Task) -> Facts:
-    """Replays the reference in the environment, if there is one. The agent does not act: no rollout
-    is spent."""
+    """Replays the reference, if there is one; no agent acts, so no rollout is spent."""
     if not isinstance(suite, HasReference):
         assert isinstance(suite, HasMilestones)
         return tuple(suite.milestones(task))
@@ -309,8 +307,8 @@ def chosen_record(search: Call, calls: Sequence[Call]) -> tuple[str, str, Any] |
 
 
 def parts(reference: Heard) -> list[list[Call]]:
-    """The reference's calls in groups that do not feed one another. Calls that only mend an error
-    (between a failed call and its repetition) belong to no part of the request."""
+    """The reference's calls in groups that do not feed one another, without those that only mend an
+    error (between a failed call and its repetition)."""
     groups: list[list[Call]] = []
     for call in reference.good:
         if mends(call, reference):

@@ -106,8 +106,7 @@ def outside_bands(numbers: Numbers, settings: SynthesisSettings) -> tuple[str, .
 
 
 def next_mix(mix: Mix, numbers: Numbers, settings: SynthesisSettings) -> Mix:
-    """Longer tasks after a round that was too easy, shorter ones after one that was too hard, else
-    the same mix with new seeds."""
+    """Longer tasks after a round that was too easy, shorter ones after one that was too hard."""
     middle = (settings.band_low + settings.band_high) / 2
     step = 0
     if numbers.success > settings.band_high or numbers.all_success > settings.band_all_success:

@@ -65,8 +65,7 @@ class _Piece:
 
 
 class GateTraining:
-    """Trains `agent`'s gate (its router, a soft classifier) on `tasks` with all that is left of the
-    budget."""
+    """Trains `agent`'s gate (its router, a soft classifier) with all that is left of the budget."""
 
     def __init__(self, lab: Lab, agent: AgentSpec, tasks: Sequence[Task], budget: Budget) -> None:
         assert isinstance(budget.settings.route, GateRoute)

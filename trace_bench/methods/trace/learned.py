@@ -43,8 +43,7 @@ class Openings:
         self._fitted: dict[tuple[str, ...], Fitted] = {}
 
     def classifier(self, trained: Sequence[Trained], warm: bool = True) -> dict[str, Any]:
-        """The part of a router's description that chooses: labels, weights, bias. Without `warm`
-        they are zero, so that all labels are alike."""
+        """What of a router's description chooses; all zero without `warm`."""
         labels: list[str | None] = [*(t.adapter.name for t in trained), None]
         found = [self._of(t.job) for t in trained]
         contrast = [state for _, others in found for state in others]
@@ -92,8 +91,7 @@ def check_examples(found: Sequence[object]) -> None:
 
 
 def first_steps(lab: Lab, tasks: Sequence[Task]) -> Iterator[Step]:
-    """The first steps of tasks. A task whose environment no longer opens is left out and logged:
-    generated code may fail at any time."""
+    """Those of the tasks that open: generated code may fail at any time, which is logged."""
     for task in tasks:
         try:
             first = usable(performed(lab.suite_of(task), task)[0])

@@ -1,7 +1,5 @@
-"""Step 4: training tasks for the chosen capabilities, from one of three sources: the suite's
-generator, with a calibration on the base agent; a language model, which writes environments; or the
-training tasks themselves.
-"""
+"""Step 4: training tasks for the chosen capabilities: from the suite's generator, calibrated on the
+base agent; from environments that a language model writes; or the target's training tasks."""
 
 from __future__ import annotations
 
@@ -70,8 +68,7 @@ class TaskSource:
 
     @classmethod
     def planned(cls, run: PlannedRun, budget: Budget, left: int) -> MethodPlan:
-        """What it does with `left` rollouts after the analysis, needs and asks. UserError for
-        settings and roles that do not fit together."""
+        """With `left` rollouts. UserError for settings and roles that do not fit together."""
         raise NotImplementedError
 
     @property

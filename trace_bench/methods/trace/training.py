@@ -1,8 +1,5 @@
-"""Step 5: one adapter per capability, or one for all. The maths is the trainer's.
-
-What is left of the budget is handed out job by job: what one job leaves unspent (a group that does
-not fit any more, early stopping) goes to those after it.
-"""
+"""Step 5: one adapter per capability, or one for all. The maths is the trainer's. What one job
+leaves unspent (a group that does not fit any more, early stopping) goes to those after it."""
 
 from __future__ import annotations
 

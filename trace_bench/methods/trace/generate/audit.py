@@ -204,8 +204,7 @@ def acting(suite: Suite, tasks: Sequence[Task]) -> frozenset[str]:
 
 
 def by_talk(made: Accepted, episodes: Sequence[Episode]) -> float:
-    """The part of the mean reward that was earned without a call of a tool, over the tasks that
-    need one."""
+    """The mean reward earned without a call of a tool, over the tasks that need one."""
     needing = [e for e in episodes if e.task.id in made.acting]
     talk = [e for e in needing if not any(a.get("tool_calls") for a in e.actions)]
     return sum(e.score.similarity for e in talk) / max(len(needing), 1)

@@ -120,10 +120,8 @@ TOO_CLOSE = (
 def examine(
     suite: Suite, twin: Suite, seeds: Sequence[int], tools: Mapping[str, Tool], leaks: Leaks
 ) -> list[str]:
-    """What is wrong, in words for the author, of the first check that fails; [] when all is well.
-
-    `twin`: the same module in another process, which must give the same. `seeds`: of the tasks that
-    are looked at."""
+    """What the first check that fails finds wrong, in words for the author; [] when all is well.
+    `twin`: the same module in another process, which must give the same."""
     try:
         tasks = [seeded(suite, seed) for seed in seeds]
         return (

@@ -50,8 +50,7 @@ class Attempt:
 
 
 class Generation:
-    """Makes environments for one run. `tools`: the target's, by name; `pool`: rollouts that
-    calibration may use in all."""
+    """Makes a run's environments. `pool`: rollouts that calibration may use in all."""
 
     def __init__(
         self,
@@ -190,8 +189,7 @@ class Generation:
         return problems, of_rollouts(tasks, played)
 
     def _tasks(self, suite: Suite, seeds: Seeds) -> tuple[tuple[Task, ...], frozenset[str]]:
-        """Training tasks, each tested like any other synthetic task; and the ids of those (and of
-        calibration's) whose reference calls tools."""
+        """Tested training tasks, and the ids of all tasks whose reference calls tools."""
         count = self.settings.synthetic_tasks
         kept: list[Task] = []
         why = ""
