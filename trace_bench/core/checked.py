@@ -107,7 +107,7 @@ def arguments(
 
 
 def parameters(target: Callable[..., Any]) -> Mapping[str, Parameter]:
-    """Parameters by name. An annotation for type checkers only, not resolved here, counts as Any."""
+    """Parameters by name. An annotation for type checkers only, unresolved here, counts as Any."""
     if not inspect.isclass(target):
         return _parameters(target)
     of_class: Callable[..., Mapping[str, Parameter]] = _of_class

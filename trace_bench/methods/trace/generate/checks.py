@@ -24,10 +24,10 @@ from trace_bench.methods.making import opening, seeded
 from trace_bench.methods.trace.generate import audit
 from trace_bench.methods.trace.settings import SynthesisSettings
 
-MODULES = (
+MODULES = frozenset((
     "__future__", "collections", "copy", "dataclasses", "datetime", "enum", "functools",
-    "itertools", "json", "math", "random", "re", "string", "trace_bench.core.types", "typing",
-)  # fmt: skip
+    "itertools", "json", "math", "random", "re", "string", "typing", "trace_bench.core.types",
+))  # fmt: skip
 NAMES = (
     "open", "exec", "eval", "compile", "__import__", "globals", "locals", "vars", "input",
     "breakpoint", "memoryview",
@@ -58,7 +58,7 @@ def _faults(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         for module in _imported(node):
             if module not in MODULES and module.partition(".")[0] not in MODULES:
-                allowed = ", ".join(MODULES)
+                allowed = ", ".join(sorted(MODULES))
                 yield f"line {node.lineno}: import of {module}; allowed: {allowed}."  # type: ignore[attr-defined]
         if isinstance(node, ast.Name) and node.id in NAMES:
             yield f"line {node.lineno}: {node.id} may not be used."

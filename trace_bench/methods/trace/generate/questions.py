@@ -68,7 +68,7 @@ def request(
     settings: SynthesisSettings,
 ) -> list[Message]:
     """The first question. `limit`: characters that it may have."""
-    modules = ", ".join(MODULES)
+    modules = ", ".join(sorted(MODULES))
     rules = RULES.format(low=settings.band_low, high=settings.band_high, modules=modules)
     listed = "\n".join(json.dumps(tool["function"]) for _, tool in sorted(tools.items()))
     head = (
