@@ -225,16 +225,15 @@ def _from_source(channel: Channel, start: Mapping[str, Any]) -> Any:
 
     message = channel.receive() or {}
     space: dict[str, Any] = {**message.get("given", {}), "__name__": "environment"}
-    try:
+
+    def made() -> Any:
         exec(compile(message["source"], "<environment>", "exec"), space)
         if start["kind"] == "generated":
-            suite = GeneratedSuite(start["name"], space)
-        else:
-            suite = adopted(space["suite"](), Suite)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        channel.send({"id": message.get("id"), "error": described(error)})
+            return GeneratedSuite(start["name"], space)
+        return adopted(space["suite"](), Suite)
+
+    if isinstance(suite := attempt(made), BaseException):
+        channel.send({"id": message.get("id"), "error": described(suite)})
         return None
     channel.send({"id": message["id"], "results": []})
     return suite

@@ -95,9 +95,8 @@ def main(arguments: Sequence[str]) -> int:
 
         from trace_bench.serve.app import App, config
     except ImportError as error:
-        raise UserError(
-            f"serving needs the package {error.name}: pip install '.[serve]'"
-        ) from error
+        why = f"serving needs the package {error.name}: pip install '.[serve]'"
+        raise UserError(why) from error
     from trace_bench.llm.client import read_key
 
     own = {f.name: vars(given)[f.name] for f in fields(ServeSettings)}
