@@ -185,10 +185,7 @@ class Remembering(Method):
                 lab.log(f"the memory stays as it is: {error}")
                 return {"add": []}
             lab.retract(ROLE, f"{call}/")  # asked again by the same command
-            raise UserError(
-                f"the writer of the memory does not answer: {error}. The same command goes on from "
-                "here; or change `llm.reflector`."
-            ) from error
+            raise error.ending(ROLE, "writer of the memory") from error
 
 
 class TrainingFreeGrpo(Remembering):

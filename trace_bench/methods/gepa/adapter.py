@@ -143,13 +143,7 @@ class GepaAdapter:
         except LLMError as error:
             if not error.outage:
                 return self._unchanged(candidate, error)
-            self._stop(
-                UserError(
-                    f"the reflector does not answer: {error}. The same command goes on from here; "
-                    "or change `llm.reflector`."
-                ),
-                error,
-            )
+            self._stop(error.ending("reflector"), error)
         except Exception as error:
             return self._unchanged(candidate, error)
         self.failed = 0

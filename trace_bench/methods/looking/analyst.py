@@ -116,10 +116,7 @@ def label(
     with ThreadPoolExecutor(settings.runs) as threads:
         outcomes = list(threads.map(lambda n: _run(lab, seen, candidates, n), range(settings.runs)))
     if silent := next((o for o in outcomes if isinstance(o, LLMError) and o.outage), None):
-        raise UserError(
-            f"the analyst does not answer: {silent}. The same command goes on from here; or change "
-            "`llm.analyst`."
-        )
+        raise silent.ending(ROLE)
     good: list[LabellingRun] = []
     for n, outcome in enumerate(outcomes):
         if isinstance(outcome, LLMError):

@@ -105,10 +105,7 @@ class Generation:
         except LLMError as error:
             if error.outage:
                 self.lab.retract(GENERATOR, f"{call}/")
-                raise UserError(
-                    f"the generator does not answer: {error}. The same command goes on from here; "
-                    "or change `llm.generator`."
-                ) from error
+                raise error.ending(GENERATOR) from error
             attempt.problems = [f"the generator gave no module: {error}"]
         return not attempt.problems
 

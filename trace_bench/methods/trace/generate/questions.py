@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab
 from trace_bench.core.types import Message, Tool, Trajectory
 from trace_bench.llm.client import LLMError
@@ -119,10 +118,7 @@ def objection(lab: Lab, capability: Capability, name: str, code: str) -> str | N
     except LLMError as error:
         if error.outage:
             lab.retract(JUDGE, f"{name}/")
-            raise UserError(
-                f"the judge does not answer: {error}. The same command goes on from here; or "
-                "change `llm.judge`."
-            ) from error
+            raise error.ending(JUDGE) from error
         lab.log(f"{name} is not judged: {error}")
         return None
     return None if verdict["fits"] else str(verdict["why"])
