@@ -35,7 +35,7 @@ class AnsweringLab(MemoryLab):
         self.retracted += 1
 
 
-def label(lab: AnsweringLab) -> analyst.LabellingRuns:
+def label(lab: AnsweringLab) -> list[analyst.LabellingRun]:
     tasks = lab.suite.tasks("train")[:16]
     played = lab.rollouts("look", BASE, tasks, purpose=Purpose.ANALYSIS)
     seen = analyst.number([(t, p, False) for t, p in zip(tasks, played, strict=True)])
@@ -46,7 +46,7 @@ def label(lab: AnsweringLab) -> analyst.LabellingRuns:
 
 def test_one_refused_labelling_run_is_dropped() -> None:
     lab = AnsweringLab(LLMError("too long", 400))
-    assert len(label(lab).labels) == 3
+    assert len(label(lab)) == 3
     assert lab.logged == ["labelling run 2 is dropped: too long"]
 
 

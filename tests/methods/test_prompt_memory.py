@@ -125,7 +125,7 @@ def test_edits() -> None:
 def test_lines_are_drawn_for_what_was_noticed() -> None:
     rng = random.Random(0)
     found = {line for _ in range(50) for line in drawn((), [frozenset({PARTS})], rng)}
-    assert found == {a.line for a in POOL if PARTS in a.symptoms}
+    assert found == {line for line, signs in POOL.items() if PARTS in signs}
     assert drawn((), [frozenset({"unknown"})], rng) == [] == drawn((), [], rng)
     assert about("Be polite.") == frozenset() and ERROR in about("Try every tool twice.")
     assert CONDITION not in about("My own line.")

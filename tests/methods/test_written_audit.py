@@ -40,7 +40,7 @@ from trace_bench.methods.trace.budget import Budget
 from trace_bench.methods.trace.generate import audit
 from trace_bench.methods.trace.generate.audit import Accepted, Episode, of_rollouts
 from trace_bench.methods.trace.generate.checks import Leaks
-from trace_bench.methods.trace.generate.generation import Commission, Generation
+from trace_bench.methods.trace.generate.generation import Generation
 from trace_bench.methods.trace.settings import SynthesisSettings, TraceSettings
 from trace_bench.methods.trace.training import Job, Trained, assemble, train
 from trace_bench.play.rollouts import Player
@@ -229,7 +229,7 @@ def test_a_counter_beyond_the_checks_is_dropped_after_training(tmp_path: Path) -
             ),
         )
         generation = Generation(lab, BASE, SMALL, tools(), NOTHING, 8)
-        tasks = generation.make(Commission(Capability("sends_messages", "Sends."), ()))
+        tasks = generation.make(Capability("sends_messages", "Sends."), ())
         assert tasks is not None and generation.dropped == {}
         with lab.listening(generation.hear):
             lab.rollouts("train", BASE, tasks * 100, purpose=Purpose.TRAINING)

@@ -1,4 +1,4 @@
-"""Which agents of a run are the same one under two names, as the final agent is the base agent when
+"""Which agents of a run are the same under two names, as the final agent is the base agent when
 nothing was trained. Their outcomes are copied, their conversations are kept once."""
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from trace_bench.core.store import read_lines
 
 
 def same_agents(folder: Path) -> dict[str, str]:
-    """{agent: the agent before it in evaluation.jsonl that has the same version}; empty for a
-    folder without that file."""
+    """{agent: the one before it in evaluation.jsonl that has the same version}; {} without one."""
     path = folder / "evaluation.jsonl"
     if not path.exists():
         return {}

@@ -20,14 +20,7 @@ from trace_bench.core.limits import Limits, Unreadable, fault_of
 from trace_bench.core.run_files import AGENT, BEGINNING, CONFIG, REPAIRS, SUMMARY
 from trace_bench.core.store import fingerprint, plain_file, read_json, read_object
 from trace_bench.core.text import file_name
-from trace_bench.core.types import (
-    AdapterRef,
-    AgentSpec,
-    Amount,
-    Name,
-    charged,
-    to_json,
-)
+from trace_bench.core.types import AdapterRef, AgentSpec, Amount, Name, charged, to_json
 from trace_bench.core.yaml_file import read_settings
 
 WEIGHTS = ("adapter_config.json", "adapter_model.safetensors")
@@ -54,9 +47,8 @@ class EarlierRun:
 
 @dataclass(frozen=True)
 class Beginning:
-    """`agent`: as stored, with each adapter's name holding a hash of its files. `runs`: those that
-    made it, the first one first, each with the fields of `EarlierRun`. `weights`: the hash of the
-    base model's weights, None if unknown."""
+    """`agent`: each adapter's name holds a hash of its files. `runs`: those that made it, the
+    first one first, each with the fields of `EarlierRun`. `weights`: the base model's hash."""
 
     agent: AgentSpec
     runs: Runs
@@ -152,7 +144,6 @@ def renamed(router: Mapping[str, Any] | None, name: Callable[[Any], Any]) -> Any
 
 
 def _place(given: str) -> Path:
-    """The file with the agent. Raises UserError."""
     path = Path(given)
     path = path / AGENT if path.is_dir() else path
     if not path.is_file():
@@ -165,7 +156,6 @@ def _place(given: str) -> Path:
 
 
 def _kept(path: Path) -> Beginning:
-    """What an earlier run has begun with."""
     data = read_object(path)
     agent = placed(convert(data["agent"], AgentSpec), path.parent)
     return Beginning(_named(agent), tuple(data["runs"]), data["weights"])
@@ -211,9 +201,7 @@ def _runs(folder: Path) -> Runs:
     own = {
         "method": summary["method"],
         "env": "/".join(name for name in (summary["env"], summary["suite"]) if name),
-        "seed": summary["seed"],
-        "budget": summary["budget"],
-        "fingerprint": summary["fingerprint"],
+        **{name: summary[name] for name in ("seed", "budget", "fingerprint")},
         "rollouts": rollouts,
         "demonstrations": summary.get("demonstrations", 0),
         "marks": list(summary.get("marks", ())),
@@ -223,7 +211,6 @@ def _runs(folder: Path) -> Runs:
 
 
 def _weights(folder: Path) -> str | None:
-    """The hash of the model's weights in a run's identity."""
     if not (folder / CONFIG).exists():
         return None
     found = read_settings(folder / CONFIG)["model"].get("sha256")
@@ -244,10 +231,8 @@ def read_agent(path: Path) -> AgentSpec:
 
 def placed(agent: AgentSpec, folder: Path) -> AgentSpec:
     """The agent with the adapters that lie in the folder, where they do."""
-    adapters = tuple(replace(a, path=_own_copy(a.path, folder)) for a in agent.adapters)
-    return replace(agent, adapters=adapters)
-
-
-def _own_copy(adapter: str, folder: Path) -> str:
-    own = folder.joinpath("adapters", *Path(adapter).parts[-2:])
-    return str(own) if own.is_dir() else adapter
+    adapters = []
+    for adapter in agent.adapters:
+        own = folder.joinpath("adapters", *Path(adapter.path).parts[-2:])
+        adapters.append(replace(adapter, path=str(own)) if own.is_dir() else adapter)
+    return replace(agent, adapters=tuple(adapters))

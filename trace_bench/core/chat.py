@@ -15,8 +15,8 @@ from __future__ import annotations
 import inspect
 import json
 import re
-import reprlib
 from collections.abc import Callable, Mapping, Sequence
+from reprlib import repr as shorter
 from types import MethodType, NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -94,7 +94,7 @@ class Toolbox:
         try:
             name, arguments = read_call(call)
             if name not in self._tools:
-                raise ValueError(f"unknown tool {_short(name)}; allowed: {', '.join(self._tools)}")
+                raise ValueError(f"unknown tool {shorter(name)}; allowed: {', '.join(self._tools)}")
             schema, called = self._tools[name]
             _check(schema["function"]["parameters"], arguments)
             result = called(**arguments)
@@ -123,12 +123,15 @@ def _check(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
     allowed = f"allowed: {', '.join(properties) or 'none'}"
     for name in arguments:
         if name not in properties:
-            raise ValueError(f"unknown argument {_short(name)}; {allowed}")
+            raise ValueError(f"unknown argument {shorter(name)}; {allowed}")
     for name, kind in properties.items():
         if name in schema["required"] and name not in arguments:
             raise ValueError(f"the argument {name} is missing; {allowed}")
         if name in arguments and not _fits(arguments[name], kind):
-            given, plain = _short(arguments[name]), {k: kind[k] for k in kind if k != "description"}
+            given, plain = (
+                shorter(arguments[name]),
+                {k: kind[k] for k in kind if k != "description"},
+            )
             raise ValueError(f"{name}={given} is not allowed; allowed: {json.dumps(plain)}")
 
 
@@ -143,26 +146,20 @@ def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
     return kind == schema["type"] and value in schema.get("enum", [value])
 
 
-def _short(value: Any) -> str:
-    return reprlib.repr(value)
-
-
 def make_tool(name: str, description: str, /, **arguments: str | Mapping[str, Any]) -> Tool:
     """A tool's schema. Each argument is the name of its JSON type ("string", "number", "integer",
     "boolean", followed by "?" if the argument is optional) or its whole JSON schema."""
     properties: dict[str, Any] = {}
     required: list[str] = []
     for argument, kind in arguments.items():
-        optional = isinstance(kind, str) and kind.endswith("?")
-        schema = {"type": kind.rstrip("?")} if isinstance(kind, str) else dict(kind)
-        properties[argument] = schema
-        required += [] if optional else [argument]
+        properties[argument] = {"type": kind.rstrip("?")} if isinstance(kind, str) else dict(kind)
+        if not (isinstance(kind, str) and kind.endswith("?")):
+            required.append(argument)
     parameters = {"type": "object", "properties": properties, "required": required}
     return tool_json(name, description, parameters)
 
 
 def tool_json(name: str, description: str, parameters: Any) -> Tool:
-    """A tool's schema, from that of its arguments."""
     function = {"name": name, "description": description, "parameters": parameters}
     return {"type": "function", "function": function}
 
@@ -178,7 +175,6 @@ def call_message(name: str, arguments: Mapping[str, Any], identity: str = "call_
 
 
 def text_message(text: str, calls: Sequence[Mapping[str, Any]] = ()) -> Message:
-    """An assistant message."""
     message: Message = {"role": "assistant", "content": text}
     return {**message, "tool_calls": list(calls)} if calls else message
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import sys
 import types as pytypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,8 +26,7 @@ _SCALARS = {int: "a whole number", float: "a number", str: "a text", bool: "true
 
 
 PLACE = {"identity": False}
-"""Field metadata of a setting that affects no result, such as an address or a deadline. It is not
-part of a run's identity."""
+"""Field metadata of a setting that affects no result, so that it is not in a run's identity."""
 LATER = {"later": True}
 """Field metadata of a setting that older runs do not have. It is part of a run's identity where it
 is not the default, so that runs of before can be compared."""
@@ -52,7 +52,6 @@ class Parameter:
 
     @property
     def required(self) -> bool:
-        """Whether it must be given."""
         return self.default is _MISSING
 
 
@@ -69,7 +68,6 @@ class Chosen:
 
     @classmethod
     def offered(cls) -> Mapping[str, type]:
-        """The classes by name."""
         raise NotImplementedError
 
 
@@ -109,8 +107,7 @@ def arguments(
 
 
 def parameters(target: Callable[..., Any]) -> Mapping[str, Parameter]:
-    """The parameters of a class or function by name. An annotation that cannot be resolved (it may
-    be for type checkers only) counts as Any."""
+    """Parameters by name. An annotation for type checkers only, unresolved here, counts as Any."""
     if not inspect.isclass(target):
         return _parameters(target)
     of_class: Callable[..., Mapping[str, Parameter]] = _of_class
@@ -118,9 +115,8 @@ def parameters(target: Callable[..., Any]) -> Mapping[str, Parameter]:
 
 
 def choices(hint: Any) -> Mapping[str, type]:
-    """What an annotation lets a name choose: of a `Chosen`, all that it offers; of one or several
-    dataclasses that each declare `name: Literal[...]`, the class by each of its names. Empty for
-    any other annotation."""
+    """What an annotation lets a name choose: of a `Chosen`, all that it offers; of dataclasses that
+    each declare `name: Literal[...]`, the class by each of its names; else nothing."""
     if isinstance(hint, type) and issubclass(hint, Chosen):
         return hint.offered()
     united = get_origin(hint) in (Union, pytypes.UnionType)
@@ -175,8 +171,6 @@ def takes_any(target: Callable[..., Any]) -> bool:
 
 def _home(target: Any, name: str) -> Mapping[str, Any]:
     """The names that an annotation may use: those of the module that defines the target."""
-    import sys
-
     if inspect.isclass(target):
         for cls in target.__mro__:
             if name in vars(cls).get("__annotations__", {}) or "__init__" in vars(cls):
@@ -208,7 +202,6 @@ def _join(path: str, key: str) -> str:
 
 
 def _convert(hint: Any, value: Any, path: str, metadata: Mapping[str, Any]) -> Any:
-    """`value` as the annotated type, or a UserError that says what is allowed."""
     origin = get_origin(hint)
     if origin in (Union, pytypes.UnionType):
         return _one_of(get_args(hint), value, path, metadata)

@@ -71,8 +71,7 @@ def parser(name: str, about: str | None) -> argparse.ArgumentParser:
 
 
 def told(arguments: Sequence[str], about: str | None) -> bool:
-    """Prints the help or the version if a command whose words are settings is asked for it;
-    returns whether it was."""
+    """Whether a command whose words are settings was asked for help or version, which it shows."""
     if {"-h", "--help"} & set(arguments):
         print(about)
     elif "--version" in arguments:

@@ -34,8 +34,7 @@ T = TypeVar("T")
 FILE = Limits(2**30, depth=100, items=50_000_000)
 """Of a line or a file in a run folder: more than an episode of a million tokens."""
 MESSAGES = Limits(2**20)
-"""Of the messages of one step, and of its tools: more than any context holds, and little enough for
-a tokenizer to read in seconds."""
+"""Of a step's messages, and of its tools: more than a context, read by a tokenizer in seconds."""
 SCORE = Limits(16 * 2**20)
 
 
@@ -55,8 +54,7 @@ def decode(text: bytes, kind: type[T], limits: Limits = FILE) -> T:
 
 
 def convert(data: Any, kind: type[T]) -> T:
-    """The value of plain data, such as JSON that was read. Raises Unreadable, also for a key that
-    the kind does not have."""
+    """The value of plain data. Raises Unreadable, also for a key that the kind does not have."""
     if isinstance(data, Mapping) and is_dataclass(kind):
         known = [f.name for f in fields(kind)]
         if others := [str(key) for key in data if key not in known]:
@@ -75,8 +73,7 @@ def _converted(data: Any, kind: type[T]) -> T:
 
 
 def step_of(given: Any) -> Step:
-    """What an environment's `reset` or `step` returned, which a stranger may have written. Raises
-    Unreadable."""
+    """What a stranger's `reset` or `step` returned. Raises Unreadable."""
     if not isinstance(given, Step):
         raise Unreadable(f"expected a trace_bench.Step, got {type(given).__name__}")
     messages, tools = given.messages, given.tools
@@ -140,14 +137,11 @@ class _Message:
 
 @dataclass(frozen=True, kw_only=True)
 class _Said(_Message):
-    """A message of an environment."""
-
     content: str
 
 
 def shaped(data: Any, kind: Any, name: str) -> None:
-    """Raises Unreadable unless the data, called `name`, are a list of objects that have the kind's
-    fields, whatever else is in them."""
+    """Raises Unreadable unless the data are a list of objects with (at least) the kind's fields."""
     import msgspec
 
     try:
@@ -174,8 +168,7 @@ def _whole(value: T, plain: Callable[[], Any]) -> T:
 
 
 def _trajectory(played: Trajectory, plain: Callable[[], Any]) -> Trajectory:
-    said = [message for turn in played.turns for message in (*turn.messages, turn.reply)]
-    shaped([*said, *played.closing], _Message, "messages")
+    shaped(played.messages, _Message, "messages")
     shaped(played.tools, _Called, "tools")
     score = played.score
     if score is None or score.milestones or score.minefields:
@@ -251,7 +244,6 @@ def _refuse(error: Exception, kind: Any, data: Any, name: str = "") -> NoReturn:
 
 
 def _inner(kind: Any, name: str) -> Any:
-    """The annotation of a field, or of the elements of a list."""
     for one in _alternatives(kind):
         one = get_args(one)[0] if get_origin(one) is Annotated else one
         if name and is_dataclass(one):
@@ -262,7 +254,6 @@ def _inner(kind: Any, name: str) -> Any:
 
 
 def _names(kind: Any) -> Iterable[str]:
-    """The values of an enumeration."""
     for one in _alternatives(kind):
         if get_origin(one) is Literal:
             return map(str, get_args(one))

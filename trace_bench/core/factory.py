@@ -39,8 +39,7 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Factory:
     """A class, function or object to build a part from. `where`: the setting that names it
-    ("env.factory"). `text`: the setting's value ("desk:suite"). `importable`: whether another
-    process can import it by that text."""
+    ("env.factory"). `text`: its value ("desk:suite"). `importable`: so, by another process."""
 
     target: Any
     where: str
@@ -50,12 +49,8 @@ class Factory:
     @property
     def finished(self) -> bool:
         """Whether the attribute is a finished object rather than a class or function."""
-        kinds = (partial,)
-        return not (
-            inspect.isclass(self.target)
-            or inspect.isroutine(self.target)
-            or isinstance(self.target, kinds)
-        )
+        target = self.target
+        return not (isinstance(target, type | partial) or inspect.isroutine(target))
 
     @property
     def declared(self) -> Any:
@@ -89,7 +84,6 @@ class Factory:
         return self._parameters()[0] or self.target
 
     def known(self) -> Mapping[str, Parameter]:
-        """Its settings by name."""
         if self.finished:
             return {}
         cls, known = self._parameters()
@@ -140,8 +134,7 @@ class Factory:
         ) from found
 
     def _parameters(self) -> tuple[type | None, Mapping[str, Parameter]]:
-        """The dataclass that holds all settings (None if there is none), and the parameters that
-        are settings."""
+        """The dataclass of all settings, if there is one, and the parameters that are settings."""
         known = {n: p for n, p in parameters(self.target).items() if p.hint is not RunContext}
         if len(known) == 1:
             (only,) = known.values()

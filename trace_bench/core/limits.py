@@ -34,8 +34,7 @@ class Limits:
 
 
 def read(text: str | bytes, limits: Limits) -> Any:
-    """The value of a JSON text (bytes: UTF-8). Raises Unreadable, also for NaN and for a number
-    that no float can hold."""
+    """The value of a JSON text (UTF-8). Unreadable, also for NaN and what no float can hold."""
     measure(text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass"), limits)
     try:
         if isinstance(text, bytes):
@@ -50,8 +49,7 @@ def read(text: str | bytes, limits: Limits) -> Any:
 
 
 def fault_of(value: Any, limits: Limits) -> str | None:
-    """Describes the first thing in a value that is no JSON or exceeds a limit; None if it is fine.
-    Tuples count as lists."""
+    """The first thing in a value that is no JSON (tuples are) or exceeds a limit, in words."""
     size = items = 0
     left: list[tuple[Any, int]] = [(value, 0)]
     while left:

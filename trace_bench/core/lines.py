@@ -19,8 +19,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Entry:
-    """A line of ledger.jsonl: one episode. `similarity` and `success` are None when the
-    infrastructure failed."""
+    """A line of ledger.jsonl. `similarity`, `success`: None when the infrastructure failed."""
 
     call: str
     index: Count

@@ -32,10 +32,8 @@ T = TypeVar("T")
 
 
 def stable_seed(*parts: object) -> int:
-    """A 63-bit seed from strings and numbers: the same on every machine and in every process.
-
-    Parts are joined as JSON, so that ("a", "b") and ("ab",) differ.
-    """
+    """A 63-bit seed from strings and numbers: the same on every machine and in every process."""
+    # Joined as JSON, so that ("a", "b") and ("ab",) differ.
     text = json.dumps([str(p) for p in parts], ensure_ascii=True)
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -54,8 +52,7 @@ def fingerprint(config: Mapping[str, Any], length: int = 12) -> str:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Turns what a disk refuses (it is full, read-only, not permitted, gone) into a UserError that
-    names the path and the reason."""
+    """Turns what a disk refuses into a UserError that names the path and the reason."""
     try:
         yield
     except OSError as error:
@@ -104,8 +101,7 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def remove_leftovers(files: Iterable[Path]) -> None:
-    """Removes those of the files that a killed program of this machine has left half written, where
-    that is allowed: nothing reads them."""
+    """Removes, where allowed, those that a killed program of this machine has left half written."""
     for path in files:
         name = re.fullmatch(r"\..+\.(\d{1,10})\.tmp", path.name)
         if name is not None and not running(int(name[1])):
@@ -116,11 +112,10 @@ def remove_leftovers(files: Iterable[Path]) -> None:
 def running(pid: int) -> bool:
     """Whether a process of this machine has the number."""
     try:
-        os.kill(pid, 0)
+        with suppress(PermissionError):  # that of another user
+            os.kill(pid, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError:
-        return True
     return True
 
 
@@ -176,8 +171,7 @@ def _not_finite(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
 
 
 def _plain(value: Any) -> Any:
-    """One level of a value that the encoder does not know; it encodes the rest itself, which is
-    much faster than `to_json`."""
+    """One level of a value unknown to the encoder, which does the rest: faster than `to_json`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return written(value)
     if isinstance(value, Mapping):
@@ -228,7 +222,6 @@ def plain_file(path: Path, fix: str = "") -> Iterator[IO[bytes]]:
 
 
 def read_bytes(path: Path, fix: str = "") -> bytes:
-    """The content of a `plain_file`."""
     with plain_file(path, fix) as file:
         return file.read()
 
@@ -251,9 +244,7 @@ class Lines(Generic[T]):
 
     Opening reads the existing lines: a last line that was cut off by a kill is removed; a broken
     line before it, or one that is no such value, raises UserError, since this program never
-    writes one. `append` flushes every line, so a killed process loses at most the line it was
-    writing.
-    """
+    writes one. A killed process loses at most the line that it was writing."""
 
     def __init__(self, path: Path, kind: type[T]) -> None:
         self.path = path

@@ -25,8 +25,7 @@ def is_name(value: Any) -> bool:
 
 def described(error: BaseException) -> str:
     """`ValueError: what it says`, without control characters (a terminal obeys them), lone
-    surrogates and passwords; an exception of code from outside may hold anything, or raise when
-    converted."""
+    surrogates and passwords; an exception from outside may hold anything, or raise as a text."""
     try:
         said = str(error)
     except KeyboardInterrupt:

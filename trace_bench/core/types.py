@@ -62,8 +62,7 @@ class Boundary(StrEnum):
 
 def boundary_of(role: str) -> Boundary:
     """Where an episode fails if the model in a role that it asks gives no usable answer."""
-    found = {"judge": Boundary.JUDGE, "simulator": Boundary.SIMULATOR}
-    return found.get(role, Boundary.USER)
+    return Boundary(role) if role in ("judge", "simulator") else Boundary.USER
 
 
 class Purpose(StrEnum):
@@ -92,11 +91,8 @@ def charged(rollouts: Mapping[str, int], accounting: str) -> int:
 
 @dataclass(frozen=True)
 class Task:
-    """One task as plain data; an environment can be reset from it alone.
-
-    `id` is unique over all splits ("toolsandbox/embedded/train/0007"); `data` is what its
-    environment needs to reset.
-    """
+    """One task as plain data; an environment can be reset from it alone, by `data`. `id` is unique
+    over all splits ("toolsandbox/embedded/train/0007")."""
 
     id: str
     env: str
@@ -146,8 +142,7 @@ class Score:
 
     `milestones` and `minefields` are the parts of the score, for an environment that has them;
     methods may read them. `checks`: of an environment that scores by a checklist; from them come
-    advantages of turns and steps. `details` is for human readers only. JSON-safe.
-    """
+    advantages of turns and steps. `details` is for human readers only. JSON-safe."""
 
     similarity: Share
     success: bool
@@ -226,12 +221,8 @@ class Trajectory:
     @property
     def messages(self) -> list[Message]:
         """The conversation in order, as the agent saw it."""
-        out: list[Message] = []
-        for turn in self.turns:
-            out.extend(turn.messages)
-            out.append(turn.reply)
-        out.extend(self.closing)
-        return out
+        said = [m for turn in self.turns for m in (*turn.messages, turn.reply)]
+        return [*said, *self.closing]
 
 
 @dataclass(frozen=True)
@@ -257,8 +248,7 @@ class AgentSpec:
 
 
 def written(value: Any) -> dict[str, Any]:
-    """The fields of one of the values above that its JSON has: one that is marked `sparse` is left
-    out where it is None."""
+    """The fields that a value's JSON has: not those marked `sparse` that are None."""
     known = [(f, getattr(value, f.name)) for f in dataclasses.fields(value)]
     return {f.name: v for f, v in known if v is not None or "sparse" not in f.metadata}
 

@@ -48,7 +48,6 @@ def _check_depth(events: Iterable[Any]) -> None:
 
 
 def _count(value: Any, before: int = 0, depth: int = 0) -> int:
-    """The number of values up to and including this one's. Raises ValueError."""
     count = before + 1
     if count > MOST_VALUES or depth > DEEPEST:
         raise ValueError(f"more than {MOST_VALUES} values, or deeper than {DEEPEST}")

@@ -26,18 +26,18 @@ from trace_bench.core.decode import decode
 from trace_bench.core.errors import TraceBenchError, UserError
 from trace_bench.core.limits import Limits, TooMuch, Unreadable, read
 from trace_bench.core.text import without_surrogates
+from trace_bench.core.types import JSON
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
 
-JSON = dict[str, Any]
 LONGEST_PAUSE = 30.0  # seconds
 CONNECT = 10.0  # seconds for a connection
 BODY = Limits(16 * 2**20)  # of a response, decompressed
 _DIGITS = bytes(0 if 48 <= byte <= 57 else 1 for byte in range(256))  # each becomes the zero byte
-OWN_FIELDS = frozenset(
-    ("model", "messages", "tools", "temperature", "max_tokens", "seed", "n", "stream", "logprobs")
-)
+OWN_FIELDS = {
+    "model", "messages", "tools", "temperature", "max_tokens", "seed", "n", "stream", "logprobs",
+}  # fmt: skip
 
 
 class LLMError(TraceBenchError):
@@ -49,9 +49,15 @@ class LLMError(TraceBenchError):
 
     @property
     def outage(self) -> bool:
-        """Whether the same request may succeed later: the server was unreachable or overloaded, or
-        did not know the key or the model."""
+        """Whether it may succeed later: no server, too much load, or an unknown key or model."""
         return self.status is None or self.status in (401, 403, 404)
+
+    def ending(self, role: str, who: str = "") -> UserError:
+        """For a run that ends since the model in a role does not answer. `who`: the role's name."""
+        return UserError(
+            f"the {who or role} does not answer: {self}. The same command goes on from here; or "
+            f"change `llm.{role}`."
+        )
 
 
 class NoUsableAnswer(LLMError):
@@ -81,8 +87,6 @@ class Endpoint:
 
 @dataclass
 class Usage:
-    """Number of requests, retries and tokens of a model."""
-
     requests: int = 0
     retries: int = 0
     failures: int = 0
@@ -127,12 +131,10 @@ class Client:
         )
 
     def start(self, path: str, body: JSON | None, server: int = 0) -> Future[JSON]:
-        """Starts a request (POST with a body, GET without). The future holds the response's JSON
-        object, or raises LLMError."""
+        """Starts a request (POST with a body, else GET) for a JSON object, or an LLMError."""
         return asyncio.run_coroutine_threadsafe(self._ask(server, path, body), self._loop)
 
     def ask(self, path: str, body: JSON | None, server: int = 0) -> JSON:
-        """Sends a request and waits for the response. Raises LLMError."""
         return self.start(path, body, server).result()
 
     def close(self) -> None:
@@ -256,8 +258,7 @@ def _seconds(headers: Mapping[str, str]) -> float | None:
 
 
 def check_urls(urls: tuple[str, ...], setting: str) -> tuple[str, ...]:
-    """The checked addresses. Raises UserError for an invalid one; the message leaves out an address
-    that may contain a password."""
+    """The checked addresses. Raises UserError, without an address that may hold a password."""
     if not urls:
         raise UserError(f"`{setting}` names no server; such as http://127.0.0.1:8000/v1.")
     import httpx
@@ -329,14 +330,14 @@ class Secret:
     and in hexadecimal digits."""
 
     def __init__(self, key: str | None) -> None:
-        self._pattern = re.compile("|".join(map(_spelled, _forms(key)))) if key else None
+        spelled = ["".join(map(_spellings, form)) for form in _forms(key)] if key else []
+        self._pattern = re.compile("|".join(spelled)) if spelled else None
 
     def clean(self, text: str) -> str:
         return self._pattern.sub(HIDDEN, text) if self._pattern else text
 
     def split(self, text: str) -> tuple[str, str]:
-        """A text that goes on, cleaned: what no later part can make a piece of the key, and the
-        end that may be the beginning of one."""
+        """A growing text, cleaned: what is no piece of the key, and the end that may begin one."""
         if self._pattern is None:
             return text, ""
         import regex  # of transformers: `re` finds no beginnings
@@ -360,7 +361,6 @@ class Secret:
 
 
 def _forms(key: str) -> list[str]:
-    """The key, and its base64 and hexadecimal forms."""
     data = key.encode()
     forms = {data.hex(), data.hex().upper()}
     for before in range(3):  # bytes of other text before the key in a group of three
@@ -375,12 +375,8 @@ def _forms(key: str) -> list[str]:
 _URL_SAFE = str.maketrans("+/", "-_")
 
 
-def _spelled(text: str) -> str:
-    """A pattern of the text with every character in any encoding."""
-    return "".join(map(_spellings, text))
-
-
 def _spellings(character: str) -> str:
+    """A pattern of the character in any encoding."""
     code = ord(character)
     octets = "".join(f"%(?:25)*{octet:02x}" for octet in character.encode())
     ways = (

@@ -105,25 +105,21 @@ class Role:
         body = {**self._fields, "messages": list(messages), "seed": seed}
         if schema is None or self._schema == "never":
             return self._said(body, server)
+        held = {**body, "response_format": response_format("answer", schema)}
         try:
-            return self._said(
-                {**body, "response_format": response_format("answer", schema)}, server
-            )
+            return self._said(held, server)
         except LLMError as error:
             if self._schema == "always" or error.status not in REFUSED:
                 raise
             said = self._said(body, server)  # raises if it was not the field
-            self._without_schema(error)
+            with self._lock:
+                known, self._schema = self._schema == "never", "never"
+            if not known:
+                self._log(
+                    f"{self._fields['model']} is asked without the schema of its answers from here "
+                    f"on, since its server refuses response_format: {error}"
+                )
             return said
-
-    def _without_schema(self, why: LLMError) -> None:
-        with self._lock:
-            known, self._schema = self._schema == "never", "never"
-        if not known:
-            self._log(
-                f"{self._fields['model']} is asked without the schema of its answers from here on, "
-                f"since its server refuses response_format: {why}"
-            )
 
     def _said(self, body: JSON, server: int) -> tuple[str, JSON]:
         reply = self.client.ask("/chat/completions", body, server)
@@ -170,8 +166,7 @@ class Roles:
         messages: Sequence[Mapping[str, Any]],
         schema: Mapping[str, Any] | None = None,
     ) -> str:
-        """`protocols.Ask`: an answer that is part of an episode, such as the simulated user's next
-        message, a judge's verdict or a simulated tool's result. Raises EpisodeError at the role's
+        """`protocols.Ask`: an answer that is part of an episode. Raises EpisodeError at the role's
         boundary if the request fails."""
         boundary = boundary_of(role).value
         player = self._players.get(role)
@@ -180,25 +175,13 @@ class Roles:
         try:
             if role in KEPT:
                 return self._answer(role, IN_EPISODE, [dict(m) for m in messages], schema).text
-            if role in RESUMED:
-                return self._resumed(role, player, messages, schema).text
-            return self._ask(role, player, messages, None, schema).text
+            name = (IN_EPISODE, _digest(messages)) if role in RESUMED else None
+            with self._lock:
+                if name and (left := self._left.get((role, name[1]))):
+                    return left.pop(0).text  # an earlier start's answer to this question
+            return self._ask(role, player, messages, name, schema).text
         except LLMError as error:
             raise EpisodeError(boundary, f"the {role}: {error}") from error
-
-    def _resumed(
-        self,
-        role: str,
-        player: Role,
-        messages: Sequence[Mapping[str, Any]],
-        schema: Mapping[str, Any] | None,
-    ) -> Asked:
-        """The next answer of an earlier start to this question, or a new one. Raises LLMError."""
-        digest = _digest(messages)
-        with self._lock:
-            if left := self._left.get((role, digest)):
-                return left.pop(0)
-        return self._ask(role, player, messages, (IN_EPISODE, digest), schema)
 
     def _answer(
         self, role: str, call: str, messages: Sequence[Message], schema: Mapping[str, Any] | None
@@ -268,6 +251,7 @@ class Roles:
         name: tuple[str, str] | None,
         schema: Mapping[str, Any] | None,
     ) -> Asked:
+        """`name`: the question's name and digest; None for an answer that is in the episode."""
         line: JSON = {"role": role}
         if name is not None:
             line |= {"call": name[0], "digest": name[1]}
@@ -278,14 +262,13 @@ class Roles:
         except LLMError as error:
             self._write({**line, "error": str(error), "status": error.status})
             raise
-        cost = Usage()
+        choice, cost = reply["choices"][0], Usage()
+        cut = isinstance(choice, dict) and choice.get("finish_reason") == "length"
         cost.add(reply)
         tokens = {"prompt_tokens": cost.prompt_tokens, "completion_tokens": cost.completion_tokens}
-        own: JSON = {} if name is None else {"text": text}
-        if name is not None and _was_cut(reply):
-            own["cut"] = True
+        own: JSON = {} if name is None else {"text": text, **({"cut": True} if cut else {})}
         self._write({**line, **own, **tokens})
-        return Asked(role, text=text, cut=_was_cut(reply))
+        return Asked(role, text=text, cut=cut)
 
     def _write(self, line: JSON) -> None:
         with self._lock:
@@ -294,9 +277,9 @@ class Roles:
 
     def _remember(self, line: Asked) -> None:
         if line.retract is not None:
-            gone = [k for k in self._known if k[0] == line.role and k[1].startswith(line.retract)]
-            for key in gone:
-                del self._known[key]
+            for key in [*self._known]:
+                if key[0] == line.role and key[1].startswith(line.retract):
+                    del self._known[key]
             return
         _count(self._usage.setdefault(line.role, Usage()), line)
         if line.call is not None and line.digest is not None and not line.for_later:
@@ -311,11 +294,6 @@ def _shortened(text: str) -> str:
     """An answer to send back, shortened to its start and end so that the question still fits."""
     half = REPEATED // 2 - 20
     return text if len(text) <= REPEATED else f"{text[:half]}\n[... cut ...]\n{text[-half:]}"
-
-
-def _was_cut(reply: Mapping[str, Any]) -> bool:
-    choice = reply["choices"][0]
-    return isinstance(choice, dict) and choice.get("finish_reason") == "length"
 
 
 def _count(usage: Usage, line: Asked) -> None:

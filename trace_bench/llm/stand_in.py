@@ -23,7 +23,6 @@ _WORD = "it is as the script says"
 
 
 def answer(role: str, body: Mapping[str, Any]) -> str:
-    """The text of an answer to a request for a chat completion."""
     messages: Sequence[Message] = body["messages"]
     form = (body.get("response_format") or {}).get("json_schema") or {}
     question = str(messages[-1].get("content") or "")
@@ -31,21 +30,12 @@ def answer(role: str, body: Mapping[str, Any]) -> str:
         said = sum(m["role"] == "assistant" for m in messages)
         return _REPLIES[said] if said < len(_REPLIES) else f"Thank you. {STOP}"
     if (schema := form.get("schema")) is not None:
-        return json.dumps(
-            _filled(
-                schema,
-                random.Random(_digest(messages)),
-                "\n".join(str(m.get("content") or "") for m in messages),
-            )
-        )
-    listed = re.findall(r'^\{"name": .*\}$', question, re.MULTILINE)
-    if listed:
+        digest = hashlib.sha256(json.dumps(messages, sort_keys=True).encode()).hexdigest()
+        shown = "\n".join(str(m.get("content") or "") for m in messages)
+        return json.dumps(_filled(schema, random.Random(digest), shown))
+    if listed := re.findall(r'^\{"name": .*\}$', question, re.MULTILINE):
         return f"```python\n{_module([json.loads(line) for line in listed])}```"
     return f"```\n{_REPLIES[1]}\n```"
-
-
-def _digest(messages: Sequence[Message]) -> str:
-    return hashlib.sha256(json.dumps(messages, sort_keys=True).encode()).hexdigest()
 
 
 # -- answers that follow a schema -------------------------------------------------------------
@@ -92,9 +82,8 @@ def _value(schema: Mapping[str, Any], rng: random.Random, count: list[int]) -> A
         case "object":
             return {k: _value(v, rng, count) for k, v in schema.get("properties", {}).items()}
         case "array":
-            each = schema.get("prefixItems") or [schema.get("items", {})] * max(
-                1, schema.get("minItems", 1)
-            )
+            count_of = max(1, schema.get("minItems", 1))
+            each = schema.get("prefixItems") or [schema.get("items", {})] * count_of
             return [_value(one, rng, count) for one in each]
         case "boolean":
             return True

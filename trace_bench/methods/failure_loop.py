@@ -49,8 +49,7 @@ class FailureLoopSettings(TaskSettings, AnalysisSettings):
     """Part of a round that is analysis (ours: with 1,280 rollouts about one for each task)."""
 
     def looks(self, budget: int) -> list[int]:
-        """Analysis rollouts of every round. The rest is training, of which each round gets the same
-        part of what is left."""
+        """Analysis rollouts of every round. The rest is training, shared equally."""
         each = int(self.analysis_share * (budget // self.rounds))
         return [max(self.analysis_minimum, each)] * self.rounds
 
@@ -63,58 +62,41 @@ class FailureLoop(Method):
         self.settings = settings
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
-        """The base agent with one adapter, used for every task; the base agent itself when no round
-        found anything that it lacks."""
-        agent, budget = base, lab.budget_left()
+        """The base agent with one adapter, or itself when no round found anything that it lacks."""
+        agent, budget, settings = base, lab.budget_left(), self.settings
         report: list[dict[str, Any]] = []
-        looks = self.settings.looks(budget)
-        for number, count in enumerate(looks):
+        looks = settings.looks(budget)
+        for number, episodes in enumerate(looks):
             report.append({})
 
             def write(**parts: Any) -> None:
                 report[-1].update(parts)
                 lab.write("rounds.json", report)
 
-            analysis = Analysis(lab, self.settings, write, f"analysis/{number}")
-            analysis.play(agent, tasks, count)
+            analysis = Analysis(lab, settings, write, f"analysis/{number}")
+            analysis.play(agent, tasks, episodes)
             able = generator(lab.suite).capabilities()
             names = [v.name for v in analysis.choose(able) if v.selected and v.name in able]
-            names = names[: self.settings.max_capabilities]
+            names = names[: settings.max_capabilities]
             write(trained=names)
             rollouts = (lab.budget_left() - sum(looks[number + 1 :])) // (len(looks) - number)
             if names:
-                agent = self._train(agent, names, rollouts, number, lab)
+                seed, count = (
+                    stable_seed(lab.seed, "failure_loop", number),
+                    settings.synthetic_tasks,
+                )
+                drawn = [draw(lab.suite, name, count, Mix(), seed, "train") for name in names]
+                made, round_name = interleave(drawn), f"round{number + 1}"
+                job = TrainingJob(round_name, agent, made, rollouts, seed, settings.reward)
+                agent = lab.trainer.train(job, lab)  # it goes on from the agent's adapter
             else:
                 lab.log(f"round {number + 1}: no capability above the thresholds, no training")
         if left := lab.budget_left():
             lab.log(f"{left} of {budget} rollouts unspent")
         return agent
 
-    def _train(
-        self,
-        agent: AgentSpec,
-        names: Sequence[str],
-        rollouts: int,
-        number: int,
-        lab: Lab,
-    ) -> AgentSpec:
-        """The agent after a round's training on the environments of `names`."""
-        settings, seed = self.settings, stable_seed(lab.seed, "failure_loop", number)
-        mix, count = Mix(), settings.synthetic_tasks
-        drawn = [draw(lab.suite, name, count, mix, seed, "train") for name in names]
-        job = TrainingJob(
-            name=f"round{number + 1}",
-            agent=agent,
-            tasks=interleave(drawn),
-            rollouts=rollouts,
-            seed=seed,
-            reward=settings.reward,
-        )
-        return lab.trainer.train(job, lab)  # it goes on from the agent's adapter
-
     def plan(self, run: PlannedRun) -> MethodPlan:
-        """UserError when a round is too small for its analysis and an iteration of training, and
-        where a model is the analyst."""
+        """UserError when a round is too small, and where a model is the analyst."""
         refuse_analyst(run, "Set llm.analyst.by=program, or `method` to trace.")
         looks = sum(self.settings.looks(run.budget))
         least = (run.budget - looks) // self.settings.rounds

@@ -3,8 +3,7 @@ checklists: one adapter, the whole budget.
 
 CM2 (arXiv 2602.12268) trains on recorded dialogues with checklist rewards: the training tasks are
 those of env=recorded; the held-out tasks can be the real suite's, with its own score
-(`evaluation.split=real_test`). docs/checklists.md says where the settings differ from the paper's
-and why.
+(`evaluation.split=real_test`). docs/checklists.md says where the settings differ from the paper's.
 """
 
 from __future__ import annotations
@@ -49,7 +48,6 @@ class Rl(Method):
         self.settings = settings
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
-        """The base agent with the adapter, used for every task."""
         return train_once(self.adapter, base, tasks, lab, reward=self.settings.reward)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
@@ -73,15 +71,8 @@ def train_once(
     assignment: Mapping[str, Any] | None = None,
 ) -> AgentSpec:
     """The base agent with the adapter `name`, from one training job with all that is left."""
-    job = TrainingJob(
-        name=name,
-        agent=base,
-        tasks=tasks,
-        rollouts=lab.budget_left(),
-        seed=stable_seed(lab.seed, name, "train"),
-        reward=reward,
-        assignment=assignment,
-    )
+    rollouts, seed = lab.budget_left(), stable_seed(lab.seed, name, "train")
+    job = TrainingJob(name, base, tasks, rollouts, seed, reward, assignment)
     return lab.trainer.train(job, lab)
 
 
@@ -119,11 +110,9 @@ class Cm2(Method):
         self.settings = settings
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
-        """The base agent with the adapter `cm2`, used for every task."""
         return train_once("cm2", base, tasks, lab, assignment=dataclasses.asdict(self.settings))
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        """UserError when the budget or the trainer's groups are too small to learn anything."""
         if isinstance(run.trainer, AssignsAdvantages):
             run.trainer.check_assignment(dataclasses.asdict(self.settings))
         return dataclasses.replace(one_training(run, "cm2"), needs=(CHECKLISTS, ADVANTAGES))

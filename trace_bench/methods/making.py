@@ -77,19 +77,16 @@ def seeded(suite: Suite, seed: int) -> Task:
 
 
 def play(suite: Suite, task: Task, replies: Sequence[Message], then: Message) -> Score | None:
-    """Score of an episode in which the agent's turns are `replies`, and then `then` until the end;
-    None if the episode never ends."""
+    """Score of an episode of `replies`, and `then` until its end; None if it never ends."""
     return performed(suite, task, script(replies, then))[-1].score
 
 
 def script(replies: Sequence[Message], then: Message) -> Iterator[Message]:
-    """The turns of such an agent."""
     return islice(chain(replies, repeat(then)), MAX_STEPS)
 
 
 def self_test(suite: Suite, task: Task) -> str | None:
-    """None when the task is fit for use, else what is wrong with it. The reference is looked at
-    where the suite has one."""
+    """What is wrong with the task or with its reference, if it has one; None: it is fit for use."""
     if isinstance(suite, HasReference):
         reference = play(suite, task, suite.reference(task), IDLE)
         if reference is None or reference.similarity < FULL or not reference.success:
@@ -112,10 +109,7 @@ def draw(
     """`count` accepted tasks in a seeded order. `label` names the stream of seeds ("train",
     "calibration/1"): different labels give different tasks, the same label the same ones. A
     generator that makes no contrast cases gives none. `make`: gives the task of a seed; without it
-    they are of the capability `name`.
-
-    Raises UserError naming the last defect when more seeds are refused than accepted.
-    """
+    they are of the capability `name`. UserError when more seeds are refused than accepted."""
     if make is None:
         make = partial(generator(suite).synthetic, name)
     want = {True: round(count * mix.contrast), False: count - round(count * mix.contrast)}
@@ -156,8 +150,7 @@ def draw(
 
 
 def _by_length(suite: Suite, pool: Sequence[Task], level: int) -> Task:
-    """The task with the longest (level > 0) or shortest reference; the first one on ties, and
-    where the suite has no references."""
+    """The task with the longest (level > 0) or shortest reference; the first one without any."""
     if len(pool) == 1 or not isinstance(suite, HasReference):
         return pool[0]
     lengths = [len(suite.reference(task)) for task in pool]
@@ -170,8 +163,7 @@ def opening(suite: Suite, task: Task) -> str:
 
 
 def read_opening(first: Step | Trajectory) -> tuple[str, tuple[str, ...]]:
-    """What is known before the first turn: the user's first message ("" if there is none) and the
-    names of the tools at hand."""
+    """What is known before the first turn: the user's first message or "", and the tools' names."""
     heard = (m for m in first.messages if m.get("role") == "user")
     text = str(next(heard, {}).get("content") or "")
     return text, tuple(tool["function"]["name"] for tool in first.tools)

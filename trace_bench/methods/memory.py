@@ -65,7 +65,6 @@ class MemorySettings:
 
     @property
     def round(self) -> int:
-        """Rollouts of a round."""
         return self.tasks * self.group_size
 
 
@@ -81,8 +80,6 @@ class TrainingFreeSettings(MemorySettings):
 
 @dataclass(frozen=True)
 class Lesson:
-    """A line of the memory, and how often it was seen to help and to do harm."""
-
     text: str
     helped: int = 0
     harmed: int = 0
@@ -121,7 +118,6 @@ class Remembering(Method):
         return 1
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
-        """The base agent with the last memory in its prompt."""
         memory: Memory = ()
         budget = lab.budget_left()
         order: list[Task] = []
@@ -156,7 +152,6 @@ class Remembering(Method):
         return under(base, memory)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        """UserError when the budget does not pay for a round."""
         size = self.settings.round
         if run.budget < size:
             raise UserError(
@@ -190,10 +185,7 @@ class Remembering(Method):
                 lab.log(f"the memory stays as it is: {error}")
                 return {"add": []}
             lab.retract(ROLE, f"{call}/")  # asked again by the same command
-            raise UserError(
-                f"the writer of the memory does not answer: {error}. The same command goes on from "
-                "here; or change `llm.reflector`."
-            ) from error
+            raise error.ending(ROLE, "writer of the memory") from error
 
 
 class TrainingFreeGrpo(Remembering):
@@ -273,8 +265,7 @@ def under(base: AgentSpec, memory: Memory) -> AgentSpec:
 
 
 def edited(memory: Memory, answer: Mapping[str, Any], most: int) -> Memory:
-    """The memory after an answer (`SCHEMA`). Beyond `most` lines those with the worst balance go,
-    of equal ones the oldest."""
+    """The memory after an answer (`SCHEMA`). Beyond `most` lines the (oldest) worst ones go."""
     kept = [
         replace(
             line,
@@ -293,17 +284,13 @@ def edited(memory: Memory, answer: Mapping[str, Any], most: int) -> Memory:
 
 
 def about(line: str) -> frozenset[str]:
-    """The symptoms that speak for a line of the pool."""
-    return next((a.symptoms - {ANY} for a in POOL if a.line == line), frozenset())
+    return frozenset(POOL.get(line, ())) - {ANY}
 
 
 def drawn(memory: Memory, noticed: Sequence[frozenset[str]], rng: random.Random) -> list[str]:
-    """A line of the pool that is not there yet, by how often its symptoms were noticed; none if
-    they never were."""
+    """A new line of the pool, drawn by how often its symptoms were noticed; none if never."""
     there = {line.text for line in memory}
     weights = {
-        a.line: sum(len(about(a.line) & seen) for seen in noticed)
-        for a in POOL
-        if a.line not in there
+        line: sum(len(about(line) & seen) for seen in noticed) for line in POOL if line not in there
     }
     return rng.choices([*weights], [*weights.values()]) if any(weights.values()) else []

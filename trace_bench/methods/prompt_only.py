@@ -48,7 +48,6 @@ class PromptOnly(Method):
         return replace(base, version=f"prompt-{len(lines)}", prompt=prompt)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        """The whole budget is analysis. UserError when it is too small."""
         least = self.settings.analysis_minimum
         if run.budget < least:
             raise UserError(

@@ -74,8 +74,7 @@ class Rft(Method):
         self.settings = settings
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
-        """The base agent with one adapter, used for every task; the base agent itself when nothing
-        succeeded. UserError when the policy gives no tokens."""
+        """The base agent with one adapter; itself when nothing succeeded."""
         tuner(lab)
         agent, kept = base, list[Trajectory]()
         budget, rounds = lab.budget_left(), self.settings.rounds
@@ -120,8 +119,7 @@ def in_turn(tasks: Sequence[Task], count: int, seed: int) -> list[Task]:
 
 
 def successes(played: Sequence[Trajectory]) -> list[Trajectory]:
-    """The episodes that succeeded, without repetitions, at most `PER_TASK` of a task. UserError
-    when none has tokens."""
+    """Successes without repetitions, at most `PER_TASK` of a task. UserError if none has tokens."""
     if played and not any(map(exact, played)):
         raise UserError(
             "the policy gives no token ids, so nothing can be fine-tuned on its rollouts. Change "
@@ -159,7 +157,6 @@ class DistillSettings(SuccessSettings, PromptOnlySettings):
     """Part of the budget that is analysis, at least `analysis_minimum`."""
 
     def analysis(self, budget: int) -> int:
-        """Rollouts of the analysis."""
         return max(self.analysis_minimum, int(self.analysis_share * budget))
 
 
@@ -171,8 +168,7 @@ class Distill(Method):
         self.settings, self.thinking = settings, run.thinking
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
-        """The base agent with one adapter and the prompt that it came with; the base agent itself
-        when nothing passes the thresholds, or nothing succeeded."""
+        """The base agent with one adapter; itself when nothing is lacking, or nothing succeeded."""
         tuner(lab)
         budget, write = lab.budget_left(), CapabilityReport(lab)
         analysis = Analysis(lab, self.settings, write)
@@ -197,7 +193,6 @@ class Distill(Method):
         return tune("distill", base, lab, self.settings, kept) if kept else base
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        """UserError when nothing is left after the analysis."""
         looks = self.settings.analysis(run.budget)
         if looks >= run.budget:
             raise UserError(

@@ -53,18 +53,11 @@ class TraceFinish(Method):
         start = self.start(base, found)
         if start != base:
             lab.checkpoint(start)
-        job = TrainingJob(
-            name=NAME,
-            agent=start,
-            tasks=tasks,
-            rollouts=lab.budget_left(),
-            seed=stable_seed(lab.seed, "trace_finish", "train"),
-            reward=self.settings.reward,
-        )
+        rollouts, seed = lab.budget_left(), stable_seed(lab.seed, "trace_finish", "train")
+        job = TrainingJob(NAME, start, tasks, rollouts, seed, self.settings.reward)
         return lab.trainer.train(job, lab)
 
     def last(self, budget: int) -> int:
-        """Rollouts of the budget for GRPO."""
         return int(SHARE * budget)
 
     def start(self, base: AgentSpec, found: AgentSpec) -> AgentSpec:
@@ -79,7 +72,6 @@ class TraceFinish(Method):
         return replace(base, version="merged", adapters=(merged,))
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        """TRACE's with a part of the budget, and one more training."""
         last = self.last(run.budget)
         run.trainer.plan_training(last, NAME, ())
         plan = self.trace.plan(replace(run, budget=run.budget - last))

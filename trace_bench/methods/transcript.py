@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import groupby
 
 from trace_bench.core.types import Trajectory
 
@@ -59,8 +60,7 @@ def compact(trajectory: Trajectory, most: int) -> str:
 
 
 def _cut(whole: Sequence[str], width: int | None) -> list[str]:
-    """Lines cut to `width` characters; the request, calls, errors and the end to four times as
-    many."""
+    """Lines cut to `width` characters; the request, calls, errors and the end to four times it."""
     if width is None:
         return list(whole)
     out = []
@@ -85,11 +85,8 @@ def _leave_out(short: Sequence[str], keep: frozenset[int], most: int) -> str:
         (n for n in range(len(short)) if n not in fixed),
         key=lambda n: (n in telling, abs(n - middle)),
     )
-    gone: set[int] = set()
-    text = ""
     for count in range(len(loose) + 1):
-        gone = set(loose[:count])
-        text = _with_gaps(short, gone)
+        text = _with_gaps(short, set(loose[:count]))
         if len(text) <= most:
             break
     return text
@@ -97,12 +94,7 @@ def _leave_out(short: Sequence[str], keep: frozenset[int], most: int) -> str:
 
 def _with_gaps(short: Sequence[str], gone: set[int]) -> str:
     out: list[str] = []
-    run = 0
-    for n, line in enumerate(short):
-        if n in gone:
-            run += 1
-            continue
-        out += [_GAP.format(run)] if run else []
-        run = 0
-        out.append(line)
-    return "\n".join([*out, *([_GAP.format(run)] if run else [])])
+    for left_out, run in groupby(range(len(short)), gone.__contains__):
+        places = list(run)
+        out += [_GAP.format(len(places))] if left_out else [short[n] for n in places]
+    return "\n".join(out)

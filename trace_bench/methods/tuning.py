@@ -39,7 +39,6 @@ class TuningSettings:
 
 
 def tuner(lab: Lab) -> FineTunes:
-    """The lab's trainer. Raises UserError if it cannot fine-tune."""
     if not isinstance(lab.trainer, FineTunes):
         raise UserError(HERE)
     return lab.trainer
@@ -107,9 +106,7 @@ class Tuning:
         name = f"{self.name}@{state.iteration:04d}"
         adapter = AdapterRef(name, str(self.folder / f"{state.iteration:04d}"))
         return dataclasses.replace(
-            self.base,
-            version=f"{self.base.version}+{name}",
-            adapters=(adapter,),
+            self.base, version=f"{self.base.version}+{name}", adapters=(adapter,)
         )
 
     def _batches(self, count: int) -> list[list[int]]:

@@ -28,7 +28,6 @@ from trace_bench.core.protocols import (
     MethodPlan,
     Need,
     PlannedRun,
-    Suite,
     Synthesizes,
     SynthesizesDomains,
 )
@@ -102,14 +101,16 @@ class Untargeted(Method):
         self.settings = settings
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab) -> AgentSpec:
-        """The base agent with the adapter `untargeted`, used for every task."""
-        folder = self.settings.environments
-        made = (
-            _from_files(lab, folder, self.settings.scenarios)
-            if folder
-            else _from_suite(lab, self.settings)
-        )
-        return train_once("untargeted", base, made, lab, reward=self.settings.reward)
+        settings = self.settings
+        if settings.environments:
+            made = _from_files(lab, settings.environments, settings.scenarios)
+        else:
+            count = settings.synthetic_tasks
+            kinds = _kinds(lab, settings).items()
+            made = interleave(
+                [draw(lab.suite, n, count, Mix(), lab.seed, "train", make) for n, make in kinds]
+            )
+        return train_once("untargeted", base, made, lab, reward=settings.reward)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
         broad = (DOMAINS,) if self.settings.pool == "broad" else ()
@@ -117,24 +118,19 @@ class Untargeted(Method):
         return replace(one_training(run, "untargeted"), needs=needs)
 
 
-def _from_suite(lab: Lab, settings: UntargetedSettings) -> tuple[Task, ...]:
-    """All kinds of the pool, or `breadth` of them, in equal parts."""
-    mix, count = Mix(), settings.synthetic_tasks
-    drawn = [
-        draw(lab.suite, name, count, mix, lab.seed, "train", make)
-        for name, make in _kinds(lab, settings).items()
-    ]
-    return interleave(drawn)
-
-
 def _kinds(lab: Lab, settings: UntargetedSettings) -> dict[str, Callable[[int], Task]]:
-    """What makes the tasks of each kind, by the kind's name."""
+    """What makes the tasks of each kind of the pool (or of `breadth` of them), by its name."""
     suite = generator(lab.suite)
     kinds: dict[str, Callable[[int], Task]] = {
         name: partial(suite.synthetic, name) for name in suite.capabilities()
     }
     if settings.pool == "broad":
-        others = _with_domains(lab.suite)
+        others = lab.suite
+        if not isinstance(others, SynthesizesDomains):
+            raise UserError(
+                f"{others.name}/{others.variant} has no environments of other domains. Set "
+                "`method.pool` to suite, or change `env`."
+            )
         kinds |= {name: partial(others.synthetic_in, name) for name in others.domains()}
     if settings.breadth is None:
         return kinds
@@ -148,15 +144,6 @@ def _kinds(lab: Lab, settings: UntargetedSettings) -> dict[str, Callable[[int], 
     chosen = names[: settings.breadth]
     lab.log(f"{len(chosen)} of {len(kinds)} kinds of environments: {', '.join(chosen)}")
     return {name: kinds[name] for name in chosen}
-
-
-def _with_domains(suite: Suite) -> SynthesizesDomains:
-    if not isinstance(suite, SynthesizesDomains):
-        raise UserError(
-            f"{suite.name}/{suite.variant} has no environments of other domains. Set `method.pool` "
-            "to suite, or change `env`."
-        )
-    return suite
 
 
 def _from_files(lab: Lab, folder: str, count: int) -> tuple[Task, ...]:

@@ -37,17 +37,10 @@ def main(arguments: Sequence[str]) -> int:
         help=f"leave out conversations of training, the last runs' first, beyond this size "
         f"({LIMIT_MB})",
     )
-    parser.add_argument(
-        "--plotly",
-        type=Path,
-        metavar="FILE",
-        help="another build of plotly.js, such as plotly-basic.min.js (that of the Python package)",
-    )
-    parser.add_argument(
-        "--follow",
-        action="store_true",
-        help="show a run that goes on, on a page that loads itself again, until it is finished",
-    )
+    text = "another build of plotly.js, such as plotly-basic.min.js (that of the Python package)"
+    parser.add_argument("--plotly", type=Path, metavar="FILE", help=text)
+    text = "show a run that goes on, on a page that loads itself again, until it is finished"
+    parser.add_argument("--follow", action="store_true", help=text)
     parser.add_argument(
         "--every", type=float, default=5.0, metavar="SECONDS", help="how often, with --follow (5)"
     )

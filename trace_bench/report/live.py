@@ -142,8 +142,7 @@ def _latest(path: Path, kind: type[T], count: int) -> list[T]:
 
 
 def _by(lines: Iterable[Any], key: Any) -> list[tuple[str, int, float | None, float | None]]:
-    """(group, episodes, mean success, mean similarity) in the order in which groups appear; lost
-    episodes are in no mean."""
+    """(group, episodes, mean success, mean similarity) in order; lost episodes are in no mean."""
     groups: dict[str, list[tuple[float, float]]] = defaultdict(list)
     counts: dict[str, int] = defaultdict(int)
     for line in lines:
@@ -181,9 +180,7 @@ def _talks(folder: Path) -> Iterator[str]:
             played = stored.trajectory
             score = "lost" if played.score is None else f"similarity {played.score.similarity:.2f}"
             yield f"<h3>{escape(f'{played.task}: {stored.call}, {score}')}</h3><pre>"
-            for turn in played.turns:
-                yield from map(_message, (*turn.messages, turn.reply))
-            yield from map(_message, played.closing)
+            yield from map(_message, played.messages)
             yield "</pre>"
 
 

@@ -40,8 +40,6 @@ class Run:
 
 @dataclass(frozen=True)
 class Runs:
-    """The runs, and a message for every folder that is none."""
-
     runs: tuple[Run, ...]
     skipped: tuple[str, ...]
 
@@ -112,12 +110,11 @@ def capabilities(run: Run) -> dict[str, Any] | None:
     if not (path := run.folder / "capabilities.json").exists():
         return None
     found = read_object(path)
-    labels: dict[str, dict[str, int]] = {}
+    labels: dict[str, Counter[str]] = {}
     for row in found.get("labels", ()):
         kind = "passed" if row["passed"] else "failed"
         for name, label in row["labels"].items():
-            counts = labels.setdefault(name, {})
-            counts[f"{label} {kind}"] = counts.get(f"{label} {kind}", 0) + 1
+            labels.setdefault(name, Counter())[f"{label} {kind}"] += 1
     shown = ("analysis", "thresholds", "calibration", "training", "outcome", "dropped")
     return {
         **{key: found[key] for key in shown if key in found},

@@ -63,13 +63,8 @@ def walls(root: str, sandbox: Sandbox) -> Sequence[str]:
     small = ("--size", str(2**20), "--perms", "1777", "--tmpfs", "/dev/shm")
     return [
         *("--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"),
-        *(
-            "--unshare-cgroup-try",
-            "--disable-userns",
-            "--die-with-parent",
-            "--new-session",
-            "--as-pid-1",
-        ),
+        *("--unshare-cgroup-try", "--disable-userns", "--die-with-parent"),
+        *("--new-session", "--as-pid-1"),
         *("--uid", "65534", "--gid", "65534", "--hostname", "sandbox", "--cap-drop", "ALL"),
         *("--clearenv", *(word for pair in variables for word in pair)),
         *("--ro-bind", root, "/", "--proc", "/proc", "--dev", "/dev", *small),

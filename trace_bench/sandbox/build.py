@@ -37,6 +37,7 @@ from trace_bench.sandbox.protocol import code_hash
 DEFAULT_BASE, OWN_BASE = "python:3.11-slim-bookworm", "trace-bench/python:3.11"
 COMPILER = ("gcc", "libc6-dev", "python3-dev")
 """Debian's packages that an image with a base of its own has besides Python."""
+PIP = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 # The parts of this project that an environment may import (checked by tests/test_imports.py).
 PARTS = ("__init__.py", "core", "settings", "checklists", "envs", "sandbox")
 
@@ -83,8 +84,7 @@ def base_of(name: str) -> str:
 
 def resolve(name: str) -> None:
     """Raises UserError if an image's pins are unavailable, have other hashes, or conflict."""
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    command += ["--dry-run", "--ignore-installed", "-r"]
+    command = [*PIP, "--dry-run", "--ignore-installed", "-r"]
     pins = containers() / name / "requirements.txt"
     _run([*command, str(pins), "--no-deps"])
     with tempfile.TemporaryDirectory() as place:  # with hashes, pip resolves nothing beyond them
@@ -96,8 +96,7 @@ def resolve(name: str) -> None:
 
 
 def base_image(client: Any, wanted: str | None, usual: str) -> str:
-    """The base image with Python 3.11: local, pulled, or made by base.sh. `usual`: of this image,
-    where none is `wanted`."""
+    """The base image with Python 3.11: local, pulled, or made. `usual`: where none is `wanted`."""
     import docker
 
     more = () if usual == DEFAULT_BASE else COMPILER
@@ -189,8 +188,9 @@ def assemble(place: Path, name: str) -> Path:
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
         else:
             shutil.copyfile(source, target)
+    pins = ("-r", str(folder / "requirements.txt"))
     print(f"gathering the packages of containers/{name}/requirements.txt", flush=True)
-    _pip(folder / "requirements.txt", context / "site")
+    _run([*PIP, "--no-deps", "--no-compile", "--target", str(context / "site"), *pins])
     extra = folder / "prepare.py"  # steps beyond pip
     if extra.exists():
         _run([sys.executable, str(extra), str(context)])
@@ -202,11 +202,6 @@ def assemble(place: Path, name: str) -> Path:
     return archive
 
 
-def _pip(requirements: Path, target: Path) -> None:
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    _run([*command, "--no-deps", "--no-compile", "--target", str(target), "-r", str(requirements)])
-
-
 def _run(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
@@ -216,7 +211,6 @@ def _run(command: Sequence[str]) -> None:
 
 
 def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Makes a file owned by root and readable by all."""
     info.uid = info.gid = 0
     info.uname = info.gname = "root"
     info.mode |= 0o444 | (0o111 if info.isdir() else 0)

@@ -21,8 +21,7 @@ MOST_ASKS = 100  # questions for each call; a replay may ask those of earlier ca
 @dataclass
 class Calls:
     """Calls that are sent and not answered. `answers`: to the questions so far, by episode, for a
-    replay; `open`: the numbers of questions that are not answered yet, during which the worker's
-    clock stands still."""
+    replay; `open`: unanswered questions by number, during which the worker's clock stands still."""
 
     worker: Worker
     places: list[int]
@@ -61,8 +60,7 @@ class Calls:
         self.open.append((number, known[question]))
 
     def answer(self) -> None:
-        """Sends the answers that are ready. With the last one the clock goes on; it does not start
-        anew."""
+        """Sends the answers that are ready. With the last one the clock goes on."""
         for question in [q for q in self.open if q[1].done()]:
             self.open.remove(question)
             if not self.open:

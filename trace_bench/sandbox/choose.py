@@ -1,6 +1,5 @@
-"""Chooses where environments run, by the setting `sandbox` and what this machine offers. Generated
-or third-party source code runs only in a container, unless `sandbox.allow_untrusted` permits
-otherwise."""
+"""Chooses where environments run, by the setting `sandbox` and what this machine offers. Code of
+others runs only in a container, unless `sandbox.allow_untrusted` permits otherwise."""
 
 from __future__ import annotations
 
@@ -10,6 +9,7 @@ from typing import Any
 
 from trace_bench.core.errors import EngineError, SourceError, UserError
 from trace_bench.core.protocols import Ask, RunContext, Source, Suite
+from trace_bench.core.types import JSON
 from trace_bench.sandbox.apptainer import Apptainer
 from trace_bench.sandbox.bubblewrap import Bubblewrap
 from trace_bench.sandbox.docker import Docker
@@ -32,8 +32,11 @@ ENGINES: Mapping[str, type[Engine]] = {
 }
 
 
+TOLD = ("seed", "budget", "max_turns", "max_tokens", "dev_split")
+"""Facts of the run that a worker is told."""
+
+
 def engine_of(sandbox: SandboxSettings) -> type[Engine]:
-    """The class of the setting `sandbox`."""
     return ENGINES[sandbox.name]
 
 
@@ -47,8 +50,7 @@ class Where:
 
 
 def suite_in(part: Part, run: RunContext, sandbox: Sandbox, where: Where, log: Log) -> Suite:
-    """The suite, with its episodes in the chosen sandbox. `auto` logs its choice. Raises
-    UserError."""
+    """The suite, with its episodes in the chosen sandbox, which `auto` logs. Raises UserError."""
     engine = engine_of(sandbox).chosen(sandbox, log)
     if engine.here:
         made: Suite = part.make(run)
@@ -65,13 +67,7 @@ def suite_in(part: Part, run: RunContext, sandbox: Sandbox, where: Where, log: L
         "asks_user": run.ask is not None,
         "judged": run.judge is not None,
         "simulated": run.simulator is not None,
-        "run": {
-            "seed": run.seed,
-            "budget": run.budget,
-            "max_turns": run.max_turns,
-            "max_tokens": run.max_tokens,
-            "dev_split": run.dev_split,
-        },
+        "run": {name: getattr(run, name) for name in TOLD},
     }
     ask = run.ask or run.judge or run.simulator
     pool = make_pool(engine(sandbox, image, where.python), sandbox, worker, ask, log)
@@ -93,7 +89,6 @@ def _image(part: Part, sandbox: Sandbox, where: Where) -> str:
 
 
 def image_name(image: str, sandbox: Sandbox) -> str:
-    """The full name of one of the project's images."""
     return f"trace-bench/{image}:{sandbox.tag}"
 
 
@@ -105,8 +100,7 @@ def make_pool(
     log: Log,
     source: Mapping[str, Any] | None = None,
 ) -> Pool:
-    """A pool of workers for one suite; `worker`: their start arguments (see worker.py). Logs what
-    the engine cannot limit."""
+    """`worker`: the start arguments (see worker.py). Logs what the engine cannot limit."""
     if engine.unlimited:
         log(f"sandbox={sandbox.name} does not limit {'; '.join(engine.unlimited)}")
     return Pool(
@@ -141,13 +135,7 @@ def generated_suite(source: Source, sandbox: Sandbox, log: Log) -> Suite:
         raise
 
 
-def _pool(
-    source: Mapping[str, Any],
-    worker: Mapping[str, Any],
-    sandbox: Sandbox,
-    log: Log,
-    image: str = "base",
-) -> Pool:
+def _pool(source: JSON, worker: JSON, sandbox: Sandbox, log: Log, image: str = "base") -> Pool:
     engine = engine_of(sandbox)
     if not engine.contains:
         if not sandbox.allow_untrusted:
@@ -156,9 +144,8 @@ def _pool(
                 f"user's rights. Set `sandbox` to {walled()}, or sandbox.allow_untrusted=true if "
                 "you have read the code."
             )
-        log(
-            f"sandbox={sandbox.name}: generated code runs with this user's rights (allow_untrusted)"
-        )
+        what = "generated code runs with this user's rights (allow_untrusted)"
+        log(f"sandbox={sandbox.name}: {what}")
     made = engine(sandbox, image_name(image, sandbox))
     return make_pool(made, sandbox, worker, None, log, source)
 

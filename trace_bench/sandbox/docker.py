@@ -23,8 +23,7 @@ SECONDS = 60.0  # for one request to the engine; sandbox.start in a run
 
 
 def connect(seconds: float = SECONDS) -> Any:
-    """A client of a running engine. `seconds`: the limit of every request. Raises UserError that
-    says what is missing and what to do."""
+    """A client of a running engine. `seconds`: the limit of every request. Raises UserError."""
     try:
         import docker
     except ImportError as error:
@@ -53,14 +52,12 @@ def connect(seconds: float = SECONDS) -> Any:
 
 
 def address() -> str:
-    """Where the engine is looked for."""
     return os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
 
 
 @contextlib.contextmanager
 def asked(client: Any, what: str) -> Iterator[None]:
-    """Turns all errors of the engine and of its client into an EngineError. `what`: what the engine
-    is asked to do."""
+    """Turns all errors of the engine, asked to do `what`, and of its client into an EngineError."""
     try:
         yield
     except faults() as error:
@@ -92,8 +89,7 @@ def _reason(error: BaseException, seconds: float) -> str:
 
 
 def reap(client: Any) -> int:
-    """Removes containers of programs that have ended; never one of a program that may be running.
-    Returns how many were removed."""
+    """Removes containers of programs that have surely ended. Returns how many were removed."""
     import docker
 
     with asked(client, "list the containers of earlier runs"):
@@ -112,14 +108,16 @@ def reap(client: Any) -> int:
 
 
 class Docker(Engine):
-    """Containers by a Docker engine."""
-
     contains = images = leaves = True
 
     def __init__(self, sandbox: Sandbox, image: str, python: str | None = None) -> None:
         self._sandbox, self._image = sandbox, image
         self._client = connect(sandbox.start)
-        check_image(self._client, image)
+        try:
+            with asked(self._client, f"look for the image {image}"):
+                self._client.images.get(image)
+        except EngineError as error:
+            raise _explained(error, image) from error
         reap(self._client)
         self._labels = labels(sandbox.run, sandbox.folder)
 
@@ -144,7 +142,6 @@ class DockerTransport:
         labels: Mapping[str, str],
         limits: SandboxSettings,
     ) -> None:
-
         self._tail, self._raw, self._socket = b"", b"", None
         self._client = client
         try:
@@ -211,9 +208,8 @@ class DockerTransport:
         return ended(how, self._tail)
 
     def kill(self) -> None:
-        """Removes the container, even if it is running. Closes the channel first: the engine does
-        not remove a container whose output is not read. One that it does not remove now is removed
-        by the next program."""
+        """Removes the container, after closing the channel: the engine does not remove one whose
+        output is not read. What it does not remove now, the next program does."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
@@ -226,10 +222,9 @@ class DockerTransport:
 
 
 def walls(limits: SandboxSettings) -> dict[str, Any]:
-    """The container's isolation and limits, as arguments of the Docker SDK."""
     import docker
 
-    ulimit = docker.types.Ulimit
+    most = {"nofile": FILES, "core": 0}
     return {
         "stdin_open": True,
         "network_mode": "none",
@@ -246,22 +241,10 @@ def walls(limits: SandboxSettings) -> dict[str, Any]:
         "nano_cpus": int(limits.cpus * 1e9),
         "shm_size": "1m",
         "ipc_mode": "private",
-        "ulimits": [
-            ulimit(name="nofile", soft=FILES, hard=FILES),
-            ulimit(name="core", soft=0, hard=0),
-        ],
+        "ulimits": [docker.types.Ulimit(name=k, soft=n, hard=n) for k, n in most.items()],
         # The engine stores no container output: too much of it would fill the disk.
         "log_config": docker.types.LogConfig(type="none"),
     }
-
-
-def check_image(client: Any, image: str) -> None:
-    """Raises UserError if the engine does not have the image, EngineError if it does not say."""
-    try:
-        with asked(client, f"look for the image {image}"):
-            client.images.get(image)
-    except EngineError as error:
-        raise _explained(error, image) from error
 
 
 def _explained(error: EngineError, image: str) -> UserError:

@@ -108,8 +108,7 @@ def program(name: str, package: str, sandbox: SandboxSettings) -> str:
 
 
 def answer(command: Sequence[str], sandbox: SandboxSettings, **how: Any) -> str:
-    """What a program says. Raises EngineError with its last words if it fails or takes longer than
-    `sandbox.start`."""
+    """What a program says. EngineError if it fails or takes longer than `sandbox.start`."""
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=sandbox.start, check=True, **how

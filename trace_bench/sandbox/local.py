@@ -10,7 +10,7 @@ from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.sandbox.docker import Docker, connect
-from trace_bench.sandbox.engine import Engine, Log, Sandbox
+from trace_bench.sandbox.engine import COMMAND, Engine, Log, Sandbox
 from trace_bench.sandbox.protocol import encode
 from trace_bench.sandbox.transport import ProcessTransport, Transport
 
@@ -30,10 +30,8 @@ class Processes(Engine):
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
         }
-        worker = [self._python, "-m", "trace_bench.sandbox.worker"]
-        return ProcessTransport(
-            [*worker, encode(arguments).decode().strip()], env, hint="change `env.python`"
-        )
+        command = [self._python, *COMMAND[1:], encode(arguments).decode().strip()]
+        return ProcessTransport(command, env, hint="change `env.python`")
 
 
 class Inline(Processes):

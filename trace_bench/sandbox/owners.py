@@ -12,12 +12,13 @@ import os
 import socket
 from pathlib import Path
 
+from trace_bench.core.store import running
+
 LABEL, FOLDER, OWNER = "trace_bench", "trace_bench.folder", "trace_bench.host"
 _PROC = Path("/proc")
 
 
 def labels(run: str, folder: str) -> dict[str, str]:
-    """The labels of this process's containers."""
     return {LABEL: run, FOLDER: folder, OWNER: owner()}
 
 
@@ -32,8 +33,7 @@ def left_behind(whose: str, state: str) -> bool:
 
 
 def owner() -> str:
-    """Identifies this process, so that others can check whether it still runs: boot, process
-    namespace, pid, start time."""
+    """This process, so that others can check it: boot, process namespace, pid, start time."""
     return " ".join([*_here(), str(os.getpid()), _started(os.getpid())])
 
 
@@ -46,16 +46,9 @@ def _here() -> list[str]:
 
 
 def _started(pid: int) -> str:
-    """When the process began, in ticks since the boot; `gone` if it has ended. Without /proc only
-    whether it is there."""
+    """When the process began, in ticks since the boot (`there` without /proc); `gone` if ended."""
     if not _PROC.exists():
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return "gone"
-        except PermissionError:
-            pass
-        return "there"
+        return "there" if running(pid) else "gone"
     try:
         fields = (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:

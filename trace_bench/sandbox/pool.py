@@ -41,12 +41,13 @@ class PooledEpisode:
 
 
 Result = dict[str, Any] | EpisodeError
+Wanted = Sequence[tuple[PooledEpisode, dict[str, Any]]]
+"""Calls, each with its episode. A round's `places` are some of them."""
 
 
 class Pool:
     """`spawn` makes a worker's transport. `size`: number of workers. `deadline`: seconds for one
-    batch, without the time that the host takes to answer questions. `start`: seconds for a worker's
-    greeting."""
+    batch, without the host's for questions. `start`: seconds for a worker's greeting."""
 
     def __init__(
         self,
@@ -70,7 +71,6 @@ class Pool:
         self.lost: list[str] = []  # why workers were replaced, for diagnosis
 
     def episode(self) -> PooledEpisode:
-        """A new episode."""
         self._count += 1
         return PooledEpisode(self._count)
 
@@ -79,15 +79,14 @@ class Pool:
         episode.leave()
         episode.history, episode.answers = [], {}
 
-    def act(self, calls: Sequence[tuple[PooledEpisode, dict[str, Any]]]) -> list[Result]:
+    def act(self, calls: Wanted) -> list[Result]:
         """One result per call, in order. Failures of a worker are results; raises UserError only if
         no worker can be started, and SourceError if one cannot load its program text."""
         results: dict[int, Result] = {}
         alone = self._round(calls, range(len(calls)), results)
         while alone:
             now, rest = alone[: self._size], alone[self._size :]
-            again = self._round(calls, now, results, apart=True)
-            alone = rest + again
+            alone = rest + self._round(calls, now, results, apart=True)
         return [results[i] for i in range(len(calls))]
 
     def query(self, call: dict[str, Any]) -> Any:
@@ -111,11 +110,7 @@ class Pool:
     # -- one round: a batch for every worker that has calls ---------------------------------------
 
     def _round(
-        self,
-        calls: Sequence[tuple[PooledEpisode, dict[str, Any]]],
-        places: Sequence[int],
-        results: dict[int, Result],
-        apart: bool = False,
+        self, calls: Wanted, places: Sequence[int], results: dict[int, Result], apart: bool = False
     ) -> list[int]:
         """Fills `results`; returns the calls to retry alone. `apart`: one worker per call."""
         batches = []
@@ -135,10 +130,7 @@ class Pool:
         return sorted(alone)
 
     def _assign(
-        self,
-        calls: Sequence[tuple[PooledEpisode, dict[str, Any]]],
-        places: Sequence[int],
-        apart: bool,
+        self, calls: Wanted, places: Sequence[int], apart: bool
     ) -> list[tuple[Worker, list[int]]]:
         """Assigns calls to workers. Episodes stay on their worker, new ones go to the worker with
         the fewest; `apart` moves them so that no two share a worker."""
@@ -159,12 +151,7 @@ class Pool:
             work.setdefault(self._workers.index(chosen), []).append(place)
         return [(self._workers[n], own) for n, own in work.items()]
 
-    def _send(
-        self,
-        worker: Worker,
-        places: list[int],
-        calls: Sequence[tuple[PooledEpisode, dict[str, Any]]],
-    ) -> Calls:
+    def _send(self, worker: Worker, places: list[int], calls: Wanted) -> Calls:
         worker.calls += 1
         deadline = time.monotonic() + self._deadline
         message = {
@@ -194,7 +181,6 @@ class Pool:
         return done
 
     def _progress(self, batch: Calls, ready: bool) -> list[dict[str, Any]] | Lost | None:
-        """The results of a batch; None while it is running."""
         try:
             for message in batch.worker.lines() if ready else ():
                 if "ask" not in message:
@@ -232,9 +218,8 @@ class Pool:
                     self._greet(worker)
                 except Lost as error:  # where others have started: as one that ends at work
                     if not (left and self.greeted):
-                        raise UserError(
-                            f"the environment's worker does not start: {error}"
-                        ) from error
+                        why = f"the environment's worker does not start: {error}"
+                        raise UserError(why) from error
                     self.lost.append(f"it ended at its start: {error}")
 
     def _greet(self, worker: Worker) -> None:
@@ -287,7 +272,7 @@ class Pool:
         self,
         worker: Worker,
         places: Sequence[int],
-        calls: Sequence[tuple[PooledEpisode, dict[str, Any]]],
+        calls: Wanted,
         results: dict[int, Result],
         reason: str,
     ) -> list[int]:

@@ -42,7 +42,6 @@ def encode(value: Mapping[str, Any]) -> bytes:
 
 
 def decode(line: bytes) -> dict[str, Any]:
-    """A line as a message. Raises Unreadable."""
     try:
         value = read(line, LINE)
     except Unreadable as error:
@@ -69,8 +68,7 @@ def step_to_json(step: Step, known: MutableMapping[str, bool]) -> dict[str, Any]
 
 
 def learn_tools(result: Mapping[str, Any], known: MutableMapping[str, tuple[Tool, ...]]) -> None:
-    """Stores the tools that a result includes. Call it for results in the order in which the worker
-    sent them. Raises Unreadable."""
+    """Stores the tools of a result. Call it in the order of the results. Raises Unreadable."""
     step = result.get("step")
     if isinstance(step, dict) and "new_tools" in step:
         tools = convert({"tools": step["new_tools"]}, Step).tools
@@ -121,8 +119,7 @@ IN_WORKER = ("protocol.py", "worker.py", "suite.py")
 
 
 def code_hash() -> str:
-    """Hash of the code that host and worker must share: what a worker imports, and the data of the
-    environments."""
+    """Hash of what host and worker must share: a worker's imports, the environments' data."""
     package = Path(__file__).resolve().parents[1]
     files = [*package.glob("core/**/*.py"), *package.glob("checklists/*.py")]
     files += package.glob("envs/**/*.py")

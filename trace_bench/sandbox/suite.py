@@ -31,18 +31,17 @@ T = TypeVar("T")
 
 
 class SandboxedEnv(Env):
-    """One episode. Failures of its environment and of the sandbox raise an EpisodeError with the
-    boundary."""
+    """One episode. Failures, also of the sandbox, raise an EpisodeError with the boundary."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self.episode: PooledEpisode = pool.episode()
 
     def reset(self, task: Task) -> Step:
-        return _step(self, self._one(reset_call(task)))
+        return _step(self, self._one(_call(task)))
 
     def step(self, action: Message) -> Step:
-        return _step(self, self._one(step_call(action)))
+        return _step(self, self._one(_call(action)))
 
     def score(self) -> Score:
         """The score of the current state; 0 if the environment cannot compute it."""
@@ -75,12 +74,10 @@ class SandboxedSuite(Forwards, ActsTogether):
         return SandboxedEnv(self._pool)
 
     def act(self, calls: Sequence[tuple[Env, Task | Message]]) -> list[Step | Exception]:
-        """Resets (given a task) or steps (given an action) many episodes at once."""
         made = []
         for env, what in calls:
             assert isinstance(env, SandboxedEnv)
-            call = reset_call(what) if isinstance(what, Task) else step_call(what)
-            made.append((env.episode, call))
+            made.append((env.episode, _call(what)))
         out: list[Step | Exception] = []
         for (env, _), result in zip(calls, self._pool.act(made), strict=True):
             try:
@@ -108,9 +105,8 @@ def remote(pool: Pool, generated: str | None = None) -> SandboxedSuite:
     `generated`: its name if it comes from generated code; it can then take no other. Raises
     UserError for facts or tasks that are not its own or break a limit."""
     inside = _Remote(pool, generated)
-    return _class_with(tuple(a for a in abilities_of(inside) if a.__name__ in inside.abilities))(
-        inside, pool
-    )
+    inherited = tuple(a for a in abilities_of(inside) if a.__name__ in inside.abilities)
+    return _class_with(inherited)(inside, pool)
 
 
 @functools.lru_cache(maxsize=32)
@@ -214,12 +210,10 @@ def _name(value: Any) -> str:
     return str(value)
 
 
-def reset_call(task: Task) -> dict[str, Any]:
-    return {"do": "reset", "task": task}
-
-
-def step_call(action: Message) -> dict[str, Any]:
-    return {"do": "step", "action": action}
+def _call(what: Task | Message) -> dict[str, Any]:
+    if isinstance(what, Task):
+        return {"do": "reset", "task": what}
+    return {"do": "step", "action": what}
 
 
 def _step(env: SandboxedEnv, result: Result) -> Step:

@@ -42,14 +42,7 @@ from trace_bench.core.protocols.declared import members
 from trace_bench.core.text import described
 from trace_bench.core.types import Task, boundary_of
 from trace_bench.core.version import VERSION
-from trace_bench.sandbox.protocol import (
-    MAX_LINE,
-    PROTOCOL,
-    code_hash,
-    decode,
-    encode,
-    step_to_json,
-)
+from trace_bench.sandbox.protocol import MAX_LINE, PROTOCOL, code_hash, decode, encode, step_to_json
 from trace_bench.sandbox.suite import abilities_of
 
 SIDE_BY_SIDE = 64
@@ -91,7 +84,6 @@ class Serving:
         self._pool = ThreadPoolExecutor(SIDE_BY_SIDE)  # starts threads only when it is used
 
     def serve(self) -> None:
-        """Handles messages until the host closes stdin."""
         while (message := self.channel.receive()) is not None:
             if "answer" in message:
                 event, place = self._answers.pop(message["answer"])
@@ -167,9 +159,8 @@ class Serving:
         known = {"tasks", "task", *(m for a in abilities_of(self.suite) for m in members(a))}
         if member not in known:
             raise ValueError(f"unknown call {member!r}")
-        found = getattr(self.suite, member)(
-            *(Task(**value) if isinstance(value, dict) else value for value in given)
-        )
+        values = [Task(**value) if isinstance(value, dict) else value for value in given]
+        found = getattr(self.suite, member)(*values)
         return found if isinstance(found, Task) else list(found)
 
     def _about(self) -> dict[str, Any]:
@@ -191,7 +182,6 @@ class Serving:
 
 
 def _sendable(result: dict[str, Any]) -> dict[str, Any]:
-    """The result, or an error in place of what cannot be written as JSON."""
     if isinstance(error := attempt(lambda: encode(result)), BaseException):
         return {"error": f"the environment's answer is no JSON: {described(error)}"[:2000]}
     return result
@@ -235,16 +225,15 @@ def _from_source(channel: Channel, start: Mapping[str, Any]) -> Any:
 
     message = channel.receive() or {}
     space: dict[str, Any] = {**message.get("given", {}), "__name__": "environment"}
-    try:
+
+    def made() -> Any:
         exec(compile(message["source"], "<environment>", "exec"), space)
-        generated = start["kind"] == "generated"
-        suite = (
-            GeneratedSuite(start["name"], space) if generated else adopted(space["suite"](), Suite)
-        )
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:
-        channel.send({"id": message.get("id"), "error": described(error)})
+        if start["kind"] == "generated":
+            return GeneratedSuite(start["name"], space)
+        return adopted(space["suite"](), Suite)
+
+    if isinstance(suite := attempt(made), BaseException):
+        channel.send({"id": message.get("id"), "error": described(suite)})
         return None
     channel.send({"id": message["id"], "results": []})
     return suite

@@ -56,12 +56,6 @@ class Thinking:
     thoughts: Literal["own", "keep"] = "own"
 
 
-@command()
-def main(arguments: Sequence[str]) -> int:
-    given = _parser().parse_args(arguments)
-    return _serve(given)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = parser_of("serve", __doc__)
     parser.add_argument("run")
@@ -93,15 +87,16 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _serve(given: argparse.Namespace) -> int:
+@command()
+def main(arguments: Sequence[str]) -> int:
+    given = _parser().parse_args(arguments)
     try:
         import uvicorn
 
         from trace_bench.serve.app import App, config
     except ImportError as error:
-        raise UserError(
-            f"serving needs the package {error.name}: pip install '.[serve]'"
-        ) from error
+        why = f"serving needs the package {error.name}: pip install '.[serve]'"
+        raise UserError(why) from error
     from trace_bench.llm.client import read_key
 
     own = {f.name: vars(given)[f.name] for f in fields(ServeSettings)}
@@ -153,8 +148,7 @@ def sums_of(agent: AgentSpec, run: Path) -> Iterator[Path | None]:
 
 
 def models_of(agent: AgentSpec, name: str) -> dict[str, Model]:
-    """What clients may ask for: the agent, the base model and every adapter by name. Raises
-    UserError for an agent's name that is taken."""
+    """What clients may ask for: the agent (UserError for a taken name), the base, each adapter."""
     others = {BASE: Model(prompted=False)} | {a.name: Model(adapter=a.name) for a in agent.adapters}
     if not name or name in others:
         raise UserError(f"--name {name!r} is empty or taken: {', '.join(others)}. Change --name.")
@@ -223,7 +217,6 @@ def _states(
 
 
 def _check_states(given: argparse.Namespace) -> None:
-    """Raises UserError for options that do not go together."""
     if given.states and given.backend:
         raise UserError(
             "--states shows what the model in this process makes of prompts, and with --backend "

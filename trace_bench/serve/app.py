@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import hmac
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Protocol
 
 import uvicorn
@@ -48,8 +49,6 @@ class Answerer(Protocol):
 
 
 class App:
-    """`asgi` is the application."""
-
     def __init__(
         self,
         backend: Answerer,
@@ -66,10 +65,13 @@ class App:
         routes = [
             Route("/health", self._health),
             Route("/v1/models", self._listed),
-            Route("/v1/chat/completions", self._chat, methods=["POST"]),
+            Route(
+                "/v1/chat/completions", partial(self._logged, "chat", self._chat), methods=["POST"]
+            ),
         ]
         if states is not None:
-            routes.append(Route("/v1/embeddings", self._shown, methods=["POST"]))
+            shown = partial(self._logged, "states", partial(self._shown, states))
+            routes.append(Route("/v1/embeddings", shown, methods=["POST"]))
         self.asgi = Starlette(
             routes=routes,
             lifespan=self._lifespan,
@@ -95,28 +97,17 @@ class App:
         named = [{"id": name, **head} for name in self._models]
         return JSONResponse({"object": "list", "data": named})
 
-    async def _chat(self, request: Request) -> Response:
-        line, places = _Line(self._log), 0
+    async def _logged(
+        self, what: str, answer: Callable[[Request, _Line], Awaitable[Response]], request: Request
+    ) -> Response:
+        """The answer, or the error in its place, with its line in the log."""
+        line = _Line(self._log, what)
         status: int | None = 500
         try:
             self._check_key(request)
-            body = await self._body(request)
-            line.ask = ask = parse(body, Limits(self._settings.body), self._settings.tokens)
-            if self._open + ask.n > (most := self._settings.requests):
-                raise Refused(429, f"{self._open} of at most {most} answers are in flight; wait")
-            places = ask.n
-            self._open += places
-            if (model := self._models.get(ask.model)) is None:
-                names = ", ".join(self._models)
-                text = f"the model {ask.model[:80]!r} does not exist; there are: {names}"
-                raise Refused(404, text, param="model", code="model_not_found")
-            if ask.stream:
-                stream = await self._streamed(request, ask, model, line)
-                status = None
-                return stream
-            answer = await _unless_gone(request, self._backend.whole(ask, model, line.note))
-            status = 200
-            return JSONResponse(answer)
+            response = await answer(request, line)
+            status = None if isinstance(response, _Stream) else 200
+            return response
         except Refused as error:
             status = error.status
             return _refusal(error)
@@ -125,8 +116,23 @@ class App:
             return Response(status_code=GONE)
         finally:
             if status is not None:  # else the stream ends it
-                self._open -= places
+                self._open -= line.places
                 line.ended(status)
+
+    async def _chat(self, request: Request, line: _Line) -> Response:
+        body = await self._body(request)
+        line.ask = ask = parse(body, Limits(self._settings.body), self._settings.tokens)
+        if self._open + ask.n > (most := self._settings.requests):
+            raise Refused(429, f"{self._open} of at most {most} answers are in flight; wait")
+        line.places = ask.n
+        self._open += ask.n
+        if (model := self._models.get(ask.model)) is None:
+            names = ", ".join(self._models)
+            text = f"the model {ask.model[:80]!r} does not exist; there are: {names}"
+            raise Refused(404, text, param="model", code="model_not_found")
+        if ask.stream:
+            return await self._streamed(request, ask, model, line)
+        return JSONResponse(await _unless_gone(request, self._backend.whole(ask, model, line.note)))
 
     async def _streamed(
         self, request: Request, ask: ChatRequest, model: Model, line: _Line
@@ -145,34 +151,17 @@ class App:
 
         return _Stream(first, events, over, self._settings.patience)
 
-    async def _shown(self, request: Request) -> Response:
-        """Hidden states (`serve.states`)."""
-        assert self._states is not None
-        line, status, place = _Line(self._log, "states"), 500, 0
-        try:
-            self._check_key(request)
-            body = await self._body(request)
-            if self._open >= self._settings.requests:
-                raise Refused(429, f"{self._open} answers are in flight; wait")
-            place = 1
-            self._open += place
-            most = self._settings.body
-            found = await asyncio.to_thread(self._states.answer, body, most, self._models)
-            status = 200
-            return JSONResponse(found)
-        except Refused as error:
-            status = error.status
-            return _refusal(error)
-        except ClientDisconnect:
-            status = GONE
-            return Response(status_code=GONE)
-        finally:
-            self._open -= place
-            line.ended(status)
+    async def _shown(self, states: States, request: Request, line: _Line) -> Response:
+        body = await self._body(request)
+        if self._open >= self._settings.requests:
+            raise Refused(429, f"{self._open} answers are in flight; wait")
+        line.places = 1
+        self._open += 1
+        most = self._settings.body
+        return JSONResponse(await asyncio.to_thread(states.answer, body, most, self._models))
 
     def _check_key(self, request: Request) -> None:
-        """Raises Refused without the key, if there is one, and without one for a request that was
-        meant for another host."""
+        """Raises Refused for a wrong key; where none is set, for a request to another host."""
         if self._key is None:
             if request.url.hostname not in HERE:
                 raise Refused(403, "the header Host does not name this machine; serve with a key")
@@ -244,8 +233,9 @@ class _Stream(StreamingResponse):
 class _Line:
     """The log line of one request: status, duration, model, adapter, tokens; none of its text."""
 
-    def __init__(self, log: Log, what: str = "chat") -> None:
+    def __init__(self, log: Log, what: str) -> None:
         self._log, self._what, self._start = log, what, time.monotonic()
+        self.places = 0  # that the request has taken
         self.ask: ChatRequest | None = None
         self.note: dict[str, Any] = {}
 
@@ -296,8 +286,7 @@ async def _fault(request: Request, error: Exception) -> Response:
 
 
 class _Timely(H11Protocol):
-    """Closes a connection that has no whole head of a request `patience` seconds after it was
-    opened, or after the last answer."""
+    """Closes a connection that sends no whole head within `patience` seconds."""
 
     patience: float
 

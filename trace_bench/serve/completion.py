@@ -51,7 +51,6 @@ class AnswerShape:
         return [*called, self._event(end)]
 
     def end(self, answers: Sequence[Completion], with_usage: bool) -> list[bytes]:
-        """The usage if asked for, and the mark of the end."""
         head = {**self._head("chat.completion.chunk"), "choices": []}
         used = [event({**head, "usage": usage(answers)})] if with_usage else []
         return [*used, DONE]
@@ -75,5 +74,4 @@ def usage(answers: Sequence[Completion]) -> dict[str, int]:
 
 
 def event(value: Any) -> bytes:
-    """A server-sent event."""
     return f"data: {json.dumps(value)}\n\n".encode()

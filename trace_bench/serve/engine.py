@@ -55,13 +55,12 @@ class Ticket:
 
 
 class LocalEngine:
-    """Starts its thread when made. `broken`: the engine has failed and answers nothing any more."""
+    """`broken`: the engine has failed and answers nothing any more. `most`: the tokens of an answer
+    whose request names no number; `sums`: where sums of adapters are written (see `merge`)."""
 
     def __init__(
         self, policy: LocalPolicy, agent: AgentSpec, most: int, sums: Path | None = None
     ) -> None:
-        """`most`: the tokens of an answer whose request names no number; `sums`: where sums of
-        adapters are written (see `merge`)."""
         policy.load(agent)
         self.broken = False
         self.policy, self._agent, self._most = policy, agent, most
@@ -79,8 +78,8 @@ class LocalEngine:
     @property
     def load(self) -> dict[str, int]:
         """Requests that wait and that are answered, and conversations that are kept."""
-        counts = (len(self._waiting), len(self._running), len(self._idle))
-        return dict(zip(("waiting", "running", "kept"), counts, strict=True))
+        waiting, running, kept = map(len, (self._waiting, self._running, self._idle))
+        return {"waiting": waiting, "running": running, "kept": kept}
 
     def start(self, ticket: Ticket) -> None:
         """Queues a request; callable from any thread."""
@@ -113,8 +112,7 @@ class LocalEngine:
             self._refuse_the_rest()
 
     def _take(self) -> bool:
-        """Takes what was asked since the last step; waits if there is nothing else to do. Returns
-        False once the engine is closed."""
+        """Takes what was asked, and waits if there is nothing to do; False once it is closed."""
         idle = not self._running and not self._waiting
         while idle or not self._asked.empty():
             what, ticket = self._asked.get()
@@ -133,9 +131,8 @@ class LocalEngine:
             if ticket is None:
                 return
             if what == "start":
-                ticket.deliver(
-                    ticket, Refused(503, "the engine has failed; start the server again")
-                )
+                why = "the engine has failed; start the server again"
+                ticket.deliver(ticket, Refused(503, why))
 
     def _drop(self, ticket: Ticket) -> None:
         if ticket in self._waiting:
@@ -149,7 +146,6 @@ class LocalEngine:
         self._tokens.pop(episode, None)
 
     def _admit(self) -> None:
-        """Starts waiting requests, in order, as long as there are places."""
         while self._waiting:
             ticket = self._waiting[0]
             key = key_before(ticket.ask)
@@ -165,8 +161,7 @@ class LocalEngine:
                 ticket.deliver(ticket, _refusal(error))
 
     def _place(self) -> bool:
-        """Whether there is a place for another conversation; the one that was idle for longest
-        makes way."""
+        """Whether there is a place for another conversation; the longest idle one makes way."""
         if len(self._running) + len(self._idle) < self.policy.capacity:
             return True
         if not self._idle:
@@ -190,20 +185,9 @@ class LocalEngine:
                 ticket.adapter = self._adapter(ask, ticket.model)
         seed = ask.seed if ask.seed is not None else stable_seed("serve", ticket.episode)
         seed = stable_seed("choice", seed, ticket.index) if ticket.index else seed
-        self.policy.submit(
-            [
-                TurnRequest(
-                    ticket.episode,
-                    messages,
-                    ask.tools,
-                    ticket.adapter,
-                    seed % 2**63,
-                    ask.temperature,
-                    ask.most or self._most,
-                )
-            ],
-            {} if ticket.hold is None else {ticket.episode: ticket.hold},
-        )
+        how = (ticket.adapter, seed % 2**63, ask.temperature, ask.most or self._most)
+        request = TurnRequest(ticket.episode, messages, ask.tools, *how)
+        self.policy.submit([request], {} if ticket.hold is None else {ticket.episode: ticket.hold})
         self._running[ticket.episode] = ticket
 
     def guided(self, ask: ChatRequest, model: Model) -> tuple[Message, ...]:
@@ -211,13 +195,11 @@ class LocalEngine:
         return with_guidance(ask.messages, self._agent.prompt if model.prompted else "")
 
     def _adapter(self, ask: ChatRequest, model: Model) -> str | None:
-        """The adapter for a conversation's next turn."""
         if not model.routed:
             return model.adapter
         return self._sums.name_of(choose(self._router, ask, self._agent.prompt))
 
     def _tell(self) -> None:
-        """The growing texts of the answers that are streamed."""
         for episode, ticket in self._running.items():
             if ticket.ask.stream:
                 ticket.deliver(ticket, self.policy.partial(episode))
@@ -253,12 +235,8 @@ def _beyond(why: str) -> Refused:
 
 
 def full() -> Refused:
-    return Refused(
-        400,
-        "the conversation and an answer exceed the model's context length",
-        param="messages",
-        code="context_length_exceeded",
-    )
+    text = "the conversation and an answer exceed the model's context length"
+    return Refused(400, text, param="messages", code="context_length_exceeded")
 
 
 def _refusal(error: Exception) -> Refused:

@@ -6,7 +6,7 @@ from the messages alone, so that nothing is remembered here."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -84,12 +84,9 @@ class Forward:
                     said = await self._said(answer)
         except (httpx.HTTPError, TimeoutError) as error:
             raise _unreachable(error) from error
-        usage = said.get("usage")
-        if isinstance(usage, dict):
-            note |= {
-                "prompt": usage.get("prompt_tokens"),
-                "completion": usage.get("completion_tokens"),
-            }
+        if isinstance(usage := said.get("usage"), dict):
+            note["prompt"] = usage.get("prompt_tokens")
+            note["completion"] = usage.get("completion_tokens")
         return {**said, NAME: ask.model}
 
     async def events(
@@ -146,39 +143,34 @@ class Forward:
         return body
 
     async def _said(self, answer: httpx.Response) -> dict[str, Any]:
-        """The object in an answer. Raises Refused, with the server's own words for a refusal, but
-        never with the key for it."""
+        """The object in an answer. Raises Refused with the server's words, never with the key."""
         try:
-            said = self._clean(await decompressed(answer.headers, answer.aiter_raw()))
+            data = await decompressed(answer.headers, answer.aiter_raw())
+            given = without_surrogates(read(data, BODY))
         except Unreadable as error:
             raise _unusable(error) from error
+        said = self._secret.clean_value(given)
+        for before, after in zip(_choices(given), _choices(said), strict=True):
+            if before.get("message") != after.get("message"):
+                after["logprobs"] = None  # they hold its text in pieces
         status = answer.status_code
         if status == 200 and isinstance(said, dict):
             return said
-        found = said.get("error", said) if isinstance(said, Mapping) else said
-        message = found.get("message") if isinstance(found, Mapping) else found
-        code = found.get("code") if isinstance(found, Mapping) else None
+        found = said.get("error", said) if isinstance(said, dict) else said
+        message, code = found, None
+        if isinstance(found, dict):
+            message, code = found.get("message"), found.get("code")
         own = status if status in (400, 413, 422, 429, 503) else 502
         code = code if isinstance(code, str) else None
         raise Refused(own, f"the server behind this one: {str(message)[:500]}", code=code)
 
     def _events(self, data: bytes, texts: _Texts) -> list[Any]:
-        """The events to pass on for one of a stream, without the key. Raises Refused for one that
-        is no JSON."""
+        """The events to pass on for one of a stream, without the key. Refused if it is no JSON."""
         try:
             said = without_surrogates(read(data, BODY))
         except Unreadable as error:
             raise _unusable(error) from error
         return [self._secret.clean_value(one) for one in texts.events(said)]
-
-    def _clean(self, data: bytes) -> Any:
-        """The value of a JSON text, without the key. Raises Unreadable."""
-        said = without_surrogates(read(data, BODY))
-        clean = self._secret.clean_value(said)
-        for before, after in zip(_choices(said), _choices(clean), strict=True):
-            if before.get("message") != after.get("message"):
-                after["logprobs"] = None  # they hold its text in pieces
-        return clean
 
     async def _adapter(self, ask: ChatRequest, model: Model) -> str | None:
         if not model.routed:

@@ -46,7 +46,6 @@ class Hold:
         return mask & likely
 
     def take(self, token: int) -> None:
-        """Goes on by a token that was allowed."""
         if self._grammar is not None:
             self._grammar.take(token)
         if self._ask.stops:
@@ -72,8 +71,7 @@ def before(text: str, stops: Sequence[str]) -> str:
 
 
 def answer_of(turn: Turn, prompt: int, ask: ChatRequest, chat: Chat) -> Completion:
-    """The answer in a turn. `prompt`: tokens of the conversation before it. Calls get ids of their
-    own: a conversation may hold others already."""
+    """`prompt`: tokens before the turn. Calls get new ids: the conversation may hold the others."""
     text = turn.reply["content"].strip()
     message: Message = {**turn.reply, "content": before(text, ask.stops)}
     cut = message["content"] != text
@@ -86,7 +84,6 @@ def answer_of(turn: Turn, prompt: int, ask: ChatRequest, chat: Chat) -> Completi
 
 
 def _logprobs(turn: Turn, ask: ChatRequest, chat: Chat) -> list[Mapping[str, Any]]:
-    """Of the tokens of the text, in OpenAI's shape."""
     said = ""
     found: list[Mapping[str, Any]] = []
     for token, logprob in zip(turn.token_ids, turn.logprobs, strict=True):

@@ -61,8 +61,7 @@ class Local:
     async def _ask(
         self, ask: ChatRequest, model: Model, note: dict[str, Any]
     ) -> AsyncGenerator[tuple[int, str | Completion], None]:
-        """The engine's events for a request, each with the number of its choice; a choice's last
-        event is its answer."""
+        """Events, each with the number of its choice, whose last event is its answer."""
         loop = asyncio.get_running_loop()
         events: asyncio.Queue[tuple[Ticket, Event]] = asyncio.Queue()
 

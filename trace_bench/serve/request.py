@@ -95,8 +95,6 @@ class _Call:
 
 @dataclass(frozen=True)
 class _RequestMessage:
-    """A message as clients send it."""
-
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[_Part] | None = None
     tool_calls: list[_Call] | None = None
@@ -116,8 +114,6 @@ class _RequestTool:
 
 @dataclass(frozen=True)
 class ResponseFormat:
-    """The form of an answer, as given."""
-
     type: Literal["text", "json_object", "json_schema"]
     json_schema: dict[str, Any] | None = None
 
@@ -232,8 +228,7 @@ def _check(ask: ChatRequest, most: int) -> None:
 
 
 def _plain(given: Sequence[Mapping[str, Any]]) -> tuple[Message, ...]:
-    """The messages as an episode has them: with a text, calls with all fields, and the tools' names
-    beside their results."""
+    """The messages as an episode has them: with a text, whole calls, and the names of tools."""
     names: dict[str, str] = {}  # id of a call -> the name of the tool
     out = []
     for one in given:
@@ -268,7 +263,6 @@ def choose(router: Router, ask: ChatRequest, prompt: str) -> Any:
 
 
 def new_messages(ask: ChatRequest) -> tuple[Message, ...]:
-    """The messages since the agent's last turn."""
     return ask.messages[_answered(ask) :]
 
 

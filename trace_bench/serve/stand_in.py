@@ -154,16 +154,10 @@ class Loading:
         def work(done: Future[Any]) -> None:
             self._number += 1
             self._asked[self._number] = done
-            request = TurnRequest(
-                self._number,
-                tuple(body["messages"]),
-                tuple(body.get("tools", ())),
-                None if body["model"] == self._name else body["model"],
-                body.get("seed", 0),
-                body["temperature"],
-                body.get("max_tokens", 64),
-            )
-            self._policy.submit([request])
+            said = (tuple(body["messages"]), tuple(body.get("tools", ())))
+            adapter = None if body["model"] == self._name else body["model"]
+            how = (body.get("seed", 0), body["temperature"], body.get("max_tokens", 64))
+            self._policy.submit([TurnRequest(self._number, *said, adapter, *how)])
 
         with self._places:
             found: Turn = self._done(work)
@@ -234,11 +228,8 @@ def vllm(
         *how,
     ]
     own = {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "True", "VLLM_NO_USAGE_STATS": "1"}
-    own |= {
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "HF_HUB_OFFLINE": "1",
-        "PYTHONPATH": str(PLUGIN) if cpu else "",
-    }
+    own |= {"VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "1"}
+    own |= {"PYTHONPATH": str(PLUGIN) if cpu else ""}
     with log.open("wb") as out:
         process = subprocess.Popen(
             command, stdout=out, stderr=out, env={**os.environ, **own}, cwd=log.parent,

@@ -32,12 +32,10 @@ class States:
 
     @property
     def context(self) -> int:
-        """The most tokens of a prompt."""
         return self._policy.context
 
     def answer(self, body: bytes, most: int, models: Container[str]) -> dict[str, Any]:
-        """The response to a body of at most `most` bytes that names one of `models`. Raises
-        Refused."""
+        """The response to a body of at most `most` bytes for one of `models`. Raises Refused."""
         try:
             ask = convert(read(body, Limits(most)), _Asked)
         except Unreadable as error:
@@ -50,7 +48,13 @@ class States:
             prompts = [[i for i in ask.input if isinstance(i, int)]]
         elif len(prompts) < len(ask.input):
             raise Refused(400, "input mixes token ids and prompts", param="input")
-        self._check(prompts)
+        for ids in prompts:
+            if not 0 < len(ids) <= self.context:
+                text = f"a prompt has {len(ids)} tokens; allowed: 1 to {self.context}"
+                raise Refused(400, text, param="input", code="context_length_exceeded")
+            if min(ids) < 0 or max(ids) >= self._policy.vocab:
+                text = f"a token id is not in 0 to {self._policy.vocab - 1}"
+                raise Refused(400, text, param="input")
         states = self._policy.states_of([tuple(p) for p in prompts])
         data = [
             {"object": "embedding", "index": i, "embedding": list(state)}
@@ -59,13 +63,3 @@ class States:
         count = sum(map(len, prompts))
         usage = {"prompt_tokens": count, "completion_tokens": 0, "total_tokens": count}
         return {"object": "list", "model": ask.model, "data": data, "usage": usage}
-
-    def _check(self, prompts: list[list[int]]) -> None:
-        """Raises Refused."""
-        for ids in prompts:
-            if not 0 < len(ids) <= self.context:
-                text = f"a prompt has {len(ids)} tokens; allowed: 1 to {self.context}"
-                raise Refused(400, text, param="input", code="context_length_exceeded")
-            if min(ids) < 0 or max(ids) >= self._policy.vocab:
-                text = f"a token id is not in 0 to {self._policy.vocab - 1}"
-                raise Refused(400, text, param="input")

@@ -26,16 +26,14 @@ def members(protocol: type) -> list[str]:
 
 
 def required(kind: type) -> list[str]:
-    """The names of the members that the protocols which `kind` is or inherits have no default
-    for."""
+    """The names of the members for which `kind` and what it inherits have no default."""
     found = [(p, n) for p in reversed(kind.__mro__) if p.__module__.startswith(_HERE)
              for n in members(p)]  # fmt: skip
     return [n for p, n in found if n not in vars(p) or _is_abstract(vars(p)[n])]
 
 
 def missing(part: object, kind: type) -> list[str]:
-    """The names of the members that `part` needs to be a `kind`, or to have the abilities that its
-    class inherits, and lacks."""
+    """The names of the members that a `kind`, or an ability of the part, needs and it lacks."""
     needed = required(type(part) if isinstance(part, kind) else kind)
     return [n for n in needed if not hasattr(part, n) or _is_abstract(getattr(part, n))]
 
@@ -76,7 +74,6 @@ def performed(suite: Suite, task: Task, actions: Iterable[Message] = ()) -> list
 
 
 def conversation(steps: Sequence[Step], actions: Iterable[Message]) -> list[Message]:
-    """All messages of what was performed."""
     answered = zip(actions, steps[1:], strict=False)
     return [*steps[0].messages, *(m for a, step in answered for m in (a, *step.messages))]
 

@@ -26,8 +26,7 @@ class Env:
     def step(self, action: Message) -> Step: ...
 
     def score(self) -> Score:
-        """The score as things stand, of an episode that was cut off at the turn or context limit;
-        0 for an environment that cannot tell."""
+        """The score of an episode that was cut off at a limit; 0 where it cannot be told."""
         return Score(0.0, False)
 
     def close(self) -> None:
@@ -192,9 +191,7 @@ class TurnRequest:
     `messages` are only those that arrived since the episode's last turn; the policy remembers the
     rest. The first request carries `tools` and the opening messages. `seed` is the seed of the
     episode's own random stream, the same in every request of the episode. `adapter` may change
-    between requests: the whole conversation is then read with the new one, as if it had acted in
-    all of it.
-    """
+    between requests: the whole conversation is then read with the new one."""
 
     episode: int
     messages: tuple[Message, ...]
@@ -319,8 +316,7 @@ class Router:
 
 
 class RoutesTurns(Router):
-    """A router that chooses anew before every turn of the agent, from the whole conversation so
-    far."""
+    """A router that chooses anew before every turn, from the whole conversation so far."""
 
     @abstractmethod
     def next(self, messages: Sequence[Message], tools: Sequence[Tool]) -> Any: ...

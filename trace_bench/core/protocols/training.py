@@ -26,9 +26,8 @@ T = TypeVar("T")
 
 
 class Ask(Protocol):
-    """Asks the model that plays a role, such as the simulated user. `schema`: the JSON schema of
-    the answer, to which a server holds it where it can; so the answer is read with care all the
-    same."""
+    """Asks the model that plays a role, such as the simulated user. `schema`: of the answer's JSON,
+    to which a server holds it where it can; so the answer is read with care all the same."""
 
     def __call__(
         self,
@@ -76,8 +75,7 @@ class Trainer:
         return None
 
     def preflight(self, new: bool) -> None:
-        """Checks its installation and settings before the first rollout; slow checks only for a
-        `new` run. Raises UserError."""
+        """Checks installation and settings first, slowly only for a `new` run. Raises UserError."""
 
     def machines(self, billions: float | None) -> tuple[list[str], list[str]]:
         """Its hardware needs for a model of so many `billions` of parameters (None: unknown), as
@@ -85,8 +83,7 @@ class Trainer:
         return [], []
 
     def hours(self, work: Workload) -> list[str]:
-        """How long a run with so much work takes on its hardware, as lines with what they assume;
-        none where that is not known beforehand."""
+        """How long so much work takes on its hardware, in lines, if that is known beforehand."""
         return []
 
     def timed(self, model: str, played: Sequence[Trajectory]) -> float | None:
@@ -154,8 +151,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Phase:
-    """The rollouts of one phase. `most`: the number is an upper bound; `trains`: they are the
-    trainer's own."""
+    """The rollouts of one phase. `most`: at most so many; `trains`: they are the trainer's own."""
 
     name: str
     rollouts: int

@@ -1,5 +1,4 @@
-"""GEPA's settings, each with where it comes from, and its adapter over `lab.rollouts`: every metric
-call is an episode in the ledger."""
+"""GEPA's settings, and its adapter over `lab.rollouts`: every metric call is in the ledger."""
 
 from __future__ import annotations
 
@@ -37,8 +36,7 @@ class GepaSettings:
 
     @property
     def iteration(self) -> int:
-        """Most rollouts that one iteration costs: parent and child on the minibatch, the child on
-        the validation tasks."""
+        """Most rollouts of an iteration: two minibatches, and the child on the validation tasks."""
         return 2 * self.minibatch + self.validation
 
     def proposals(self, budget: int) -> tuple[int, int]:
@@ -66,11 +64,8 @@ class GepaSettings:
 
 @dataclass
 class GepaAdapter:
-    """Implements gepa's `GEPAAdapter`. A candidate is {"guidance": the prompt's lines}.
-
-    An episode that the infrastructure lost scores 0 with its error in the feedback, since GEPA
-    knows no missing value; `lost` counts them.
-    """
+    """Implements gepa's `GEPAAdapter`. A candidate is {"guidance": the prompt's lines}. `lost`: how
+    many episodes the infrastructure lost; they score 0, since GEPA knows no missing value."""
 
     lab: Lab
     base: AgentSpec
@@ -96,19 +91,15 @@ class GepaAdapter:
     def evaluate(
         self, batch: list[Task], candidate: dict[str, str], capture_traces: bool = False
     ) -> Any:
-        """Runs the batch once; gepa's EvaluationBatch."""
         from gepa.core.adapter import EvaluationBatch
 
         prompt = candidate[COMPONENT]
         whole = {task.id for task in batch} == self.validation
+        purpose = Purpose.VALIDATION if whole else Purpose.PROMPT
         self.calls += 1
+        call = f"gepa/{self.calls:04d}"
         try:
-            played = self.lab.rollouts(
-                f"gepa/{self.calls:04d}",
-                self.agent(prompt),
-                batch,
-                purpose=Purpose.VALIDATION if whole else Purpose.PROMPT,
-            )
+            played = self.lab.rollouts(call, self.agent(prompt), batch, purpose=purpose)
         except UserError as error:  # too many episodes were lost
             self.fatal = error
             raise
@@ -116,11 +107,8 @@ class GepaAdapter:
         self.lost += sum(t.score is None or t.failure is not None for t in played)
         if whole:
             self._validated(prompt, sum(scores) / len(scores))
-        return EvaluationBatch(
-            outputs=list(played),
-            scores=scores,
-            trajectories=list(played) if capture_traces else None,
-        )
+        traces = list(played) if capture_traces else None
+        return EvaluationBatch(outputs=list(played), scores=scores, trajectories=traces)
 
     def _score(self, trajectory: Trajectory) -> float:
         if trajectory.score is None or trajectory.failure is not None:
@@ -137,7 +125,6 @@ class GepaAdapter:
     def make_reflective_dataset(
         self, candidate: dict[str, str], eval_batch: Any, components_to_update: list[str]
     ) -> dict[str, list[dict[str, Any]]]:
-        """What a reflector is shown: the conversations and their outcomes."""
         records = [
             {"Conversation": conversation(t), "Feedback": feedback(t), "Score": self._score(t)}
             for t in eval_batch.trajectories or ()
@@ -156,13 +143,7 @@ class GepaAdapter:
         except LLMError as error:
             if not error.outage:
                 return self._unchanged(candidate, error)
-            self._stop(
-                UserError(
-                    f"the reflector does not answer: {error}. The same command goes on from here; "
-                    "or change `llm.reflector`."
-                ),
-                error,
-            )
+            self._stop(error.ending("reflector"), error)
         except Exception as error:
             return self._unchanged(candidate, error)
         self.failed = 0

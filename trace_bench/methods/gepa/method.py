@@ -1,6 +1,5 @@
-"""GEPA, evolution of the prompt by reflection (Agrawal et al. 2025, arXiv 2507.19457).
-
-Done by the package of that name.
+"""GEPA, evolution of the prompt by reflection (Agrawal et al. 2025, arXiv 2507.19457), done by the
+package of that name.
 
 Counted and bounded by our ledger: the package checks its budget only between iterations, so it is
 stopped as soon as a whole iteration might not fit any more; what is left stays unspent, and is
@@ -41,7 +40,12 @@ class Gepa(Method):
         order = list(tasks)
         random.Random(stable_seed(lab.seed, "gepa", "split")).shuffle(order)
         validation, training = order[: settings.validation], order[settings.validation :]
-        reflector = make_reflector(lab, settings)
+        reflector: Reflector
+        if lab.prompt_limit(ROLE) is not None:
+            reflector = ModelReflector(lab, settings.lines)
+        else:
+            seed = stable_seed(lab.seed, "gepa", "reflector")
+            reflector = ProgramReflector(settings.lines, seed)
         ids = frozenset(task.id for task in validation)
         adapter = GepaAdapter(lab, base, settings, reflector, ids)
         least, most = settings.proposals(budget)
@@ -52,7 +56,6 @@ class Gepa(Method):
         return self._conclude(adapter, budget)
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        """UserError when the budget is too small, or no task is left for proposals."""
         self.settings.check(run.budget, run.tasks)
         _, most = self.settings.proposals(run.budget)
         return MethodPlan(
@@ -103,13 +106,6 @@ class Gepa(Method):
             f"{adapter.settings.iteration}"
         )
         return adapter.agent(prompt)
-
-
-def make_reflector(lab: Lab, settings: GepaSettings) -> Reflector:
-    """What writes the prompts: the model in the role `reflector`, or the program."""
-    if lab.prompt_limit(ROLE) is not None:
-        return ModelReflector(lab, settings.lines)
-    return ProgramReflector(settings.lines, stable_seed(lab.seed, "gepa", "reflector"))
 
 
 class _Plain:

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 from trace_bench.core.protocols import Lab
@@ -26,17 +25,17 @@ Record = Mapping[str, Any]  # {"Conversation": str, "Feedback": str, "Score": fl
 
 def symptoms(conversation: str) -> frozenset[str]:
     """What a reader would notice in one conversation, as `methods.transcript` writes it."""
-    lines = conversation.splitlines()
-    heard = [text for kind, text in map(_split, lines) if kind == "user"]
-    said = [text for kind, text in map(_split, lines) if kind == "agent"]
-    called = any(kind == "call" for kind, _ in map(_split, lines))
-    results = [text for kind, text in map(_split, lines) if kind == "result"]
+    lines = [line.partition(": ")[::2] for line in conversation.splitlines()]
+    heard, said, calls, results = (
+        [text for kind, text in lines if kind == wanted]
+        for wanted in ("user", "agent", "call", "result")
+    )
     request = " ".join(heard).lower()
     failed = [i for i, r in enumerate(results) if re.match(r"\w*Error: ", r)]
     found = {
         ERROR: bool(failed),
         GAVE_UP: bool(failed) and failed[-1] == len(results) - 1,
-        NO_CALL: not called,
+        NO_CALL: not calls,
         NO_QUESTION: not any("?" in text for text in said),
         SEVERAL: any(r.count("}, {") for r in results),
         PARTS: len(heard) > 1 or bool(re.search(r"\b(and|then|also)\b", request)),
@@ -48,30 +47,23 @@ def symptoms(conversation: str) -> frozenset[str]:
     return frozenset(name for name, there in found.items() if there)
 
 
-def _split(line: str) -> tuple[str, str]:
-    kind, _, text = line.partition(": ")
-    return kind, text
-
-
 class ProgramReflector:
-    """Proposes the next prompt: one line more, one line less, or one line exchanged.
-
-    Deterministic: the draw follows from the seed, the prompt and the conversations shown."""
+    """Proposes the next prompt: one line more, one line less, or one line exchanged, drawn by the
+    seed, the prompt and the conversations shown."""
 
     def __init__(self, lines: int, seed: int) -> None:
         self.lines, self.seed = lines, seed
 
     def __call__(self, prompt: str, records: Sequence[Record]) -> str:
-        """A prompt other than `prompt`. `records` are the minibatch's conversations."""
         shown = [str(r["Conversation"]) for r in records]
         rng = random.Random(stable_seed(self.seed, "reflect", prompt, *shown))
         now = prompt.splitlines()
         failed = [r for r in records if float(r["Score"]) < 1.0] or list(records)
         noticed = [symptoms(str(r["Conversation"])) for r in failed]
         weights = {
-            a.line: 1 + 3 * sum(len(a.symptoms & seen - {ANY}) for seen in noticed)
-            for a in POOL
-            if a.line not in now
+            line: 1 + 3 * sum(len(signs & seen - {ANY}) for seen in noticed)
+            for line, signs in POOL.items()
+            if line not in now
         }
         new = rng.choices(list(weights), list(weights.values()))[0]
         move = rng.random()
@@ -98,48 +90,37 @@ UNTOLD = "the last message says little"
 ANY = "anything"
 
 
-@dataclass(frozen=True)
-class Advice:
-    """A line of guidance and the symptoms that speak for it."""
-
-    line: str
-    symptoms: frozenset[str]
-
-
-def _advice(line: str, *symptoms: str) -> Advice:
-    return Advice(line, frozenset(symptoms))
-
-
-POOL = (
-    _advice("When a tool fails, fix the cause and retry.", ERROR, GAVE_UP),
-    _advice("Try every tool twice.", ERROR),
-    _advice("Report errors to the user at once.", ERROR),
-    _advice("Check every condition before you act.", CONDITION),
-    _advice("Look at the settings before anything else.", CONDITION, ERROR),
-    _advice("Ask when something is missing.", NO_QUESTION, VALUES),
-    _advice("Ask which one is meant when several match.", NO_QUESTION, SEVERAL),
-    _advice("Confirm with the user before you change anything.", NO_QUESTION),
-    _advice("Never ask the user anything.", ANY),
-    _advice("Do every part of the request.", PARTS),
-    _advice("Make a plan before you start.", PARTS, CONDITION),
-    _advice("Work through the request one sentence at a time.", PARTS),
-    _advice("Convert values to what the tool needs.", VALUES),
-    _advice("Copy numbers exactly as the user wrote them.", VALUES),
-    _advice("Use the full name of a unit.", VALUES),
-    _advice("Decline when a tool is missing.", NO_CALL, ERROR, NO_QUESTION),
-    _advice("Always call at least one tool.", NO_CALL),
-    _advice("Use as few tools as possible.", ANY),
-    _advice("Use the ids that a search gives you.", SEVERAL, ERROR),
-    _advice("Take the first match of a search.", SEVERAL),
-    _advice("Tell the user what came out.", UNTOLD),
-    _advice("Repeat the request in your answer.", UNTOLD),
-    _advice("Be polite.", ANY),
-    _advice("Be brief.", ANY),
-    _advice("Answer in English.", ANY),
-    _advice("Think step by step.", ANY),
-    _advice("Double-check your work.", ANY),
-    _advice("Use simple words.", ANY),
-)
+POOL: Mapping[str, Set[str]] = {
+    "When a tool fails, fix the cause and retry.": {ERROR, GAVE_UP},
+    "Try every tool twice.": {ERROR},
+    "Report errors to the user at once.": {ERROR},
+    "Check every condition before you act.": {CONDITION},
+    "Look at the settings before anything else.": {CONDITION, ERROR},
+    "Ask when something is missing.": {NO_QUESTION, VALUES},
+    "Ask which one is meant when several match.": {NO_QUESTION, SEVERAL},
+    "Confirm with the user before you change anything.": {NO_QUESTION},
+    "Never ask the user anything.": {ANY},
+    "Do every part of the request.": {PARTS},
+    "Make a plan before you start.": {PARTS, CONDITION},
+    "Work through the request one sentence at a time.": {PARTS},
+    "Convert values to what the tool needs.": {VALUES},
+    "Copy numbers exactly as the user wrote them.": {VALUES},
+    "Use the full name of a unit.": {VALUES},
+    "Decline when a tool is missing.": {NO_CALL, ERROR, NO_QUESTION},
+    "Always call at least one tool.": {NO_CALL},
+    "Use as few tools as possible.": {ANY},
+    "Use the ids that a search gives you.": {SEVERAL, ERROR},
+    "Take the first match of a search.": {SEVERAL},
+    "Tell the user what came out.": {UNTOLD},
+    "Repeat the request in your answer.": {UNTOLD},
+    "Be polite.": {ANY},
+    "Be brief.": {ANY},
+    "Answer in English.": {ANY},
+    "Think step by step.": {ANY},
+    "Double-check your work.": {ANY},
+    "Use simple words.": {ANY},
+}
+"""Lines of guidance, each with the symptoms that speak for it."""
 
 
 # -- a language model -------------------------------------------------------------------------
@@ -155,14 +136,13 @@ Answer with all the new instructions in one block between ``` lines."""
 
 
 class ModelReflector:
-    """Implements `gepa.adapter.Reflector`. Questions are named by their order, so that a resumed
-    run is given the same answers."""
+    """Names its questions by their order, so that a resumed run is given the same answers."""
 
     def __init__(self, lab: Lab, lines: int) -> None:
         self._lab, self._lines = lab, lines
         self._asked = 0
 
-    def __call__(self, prompt: str, records: Sequence[Mapping[str, Any]]) -> str:
+    def __call__(self, prompt: str, records: Sequence[Record]) -> str:
         """The next prompt, one instruction a line. Raises LLMError when none can be used."""
         self._asked += 1
         return self._lab.ask(
@@ -173,7 +153,7 @@ class ModelReflector:
         """Forgets the last answer, so that the same command asks again."""
         self._lab.retract(ROLE, f"proposal/{self._asked:04d}/")
 
-    def _question(self, prompt: str, records: Sequence[Mapping[str, Any]]) -> list[Message]:
+    def _question(self, prompt: str, records: Sequence[Record]) -> list[Message]:
         limit = self._lab.prompt_limit(ROLE)
         assert limit is not None, "no model plays the reflector"
         rules = RULES.format(lines=self._lines)

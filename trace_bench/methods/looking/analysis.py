@@ -1,8 +1,5 @@
-"""Analysis: run the training tasks, label what happened, find the capabilities that are missing.
-
-The labels come from the role `analyst`: the program of this project (labels.py), or a language
-model (analyst.py).
-"""
+"""Analysis: run the training tasks, label what happened, find which capabilities are missing. The
+labels come from the role `analyst`: a program (rules.py), or a language model (analyst.py)."""
 
 from __future__ import annotations
 
@@ -50,8 +47,7 @@ LABELS = Need(
 def planned(
     settings: AnalysisSettings, run: PlannedRun, episodes: int, phase: str = CALL
 ) -> MethodPlan:
-    """An analysis of so many episodes: its phase, what it needs of the suite, and the most
-    questions to the analyst."""
+    """The plan of an analysis of so many episodes."""
     phases = (Phase(phase, episodes),)
     if analyst.ROLE not in run.models:
         return MethodPlan(phases=phases, needs=(LABELS,))
@@ -81,8 +77,7 @@ class CapabilityReport:
 
 @dataclass(frozen=True)
 class Analysed:
-    """One analysis rollout; `labels` is None when the infrastructure lost the episode, or the
-    replay of its task's reference."""
+    """One analysis rollout; `labels` is None when it, or the replay of its reference, was lost."""
 
     task: Task
     trajectory: Trajectory
@@ -95,9 +90,8 @@ class Analysed:
 
 @dataclass(frozen=True)
 class Known:
-    """A training task of the analysis: its first message and tools, whether the base agent solved
-    it in most of its rollouts, and which capability its failures lacked (the first in training
-    order), if any."""
+    """A training task of the analysis: its first message and tools, whether most of its rollouts
+    solved it, and which capability its failures lacked (the first in training order), if any."""
 
     text: str
     tools: tuple[str, ...]
@@ -140,7 +134,7 @@ class Analysis:
         for task, t in zip(tasks, played, strict=True):
             seen = task.id in known and _scored(t)
             self.episodes.append(Analysed(task, t, label(known[task.id], t) if seen else None))
-        rows = self._rows()
+        rows = [Labelled(e.passed, e.labels) for e in self.episodes if e.labels is not None]
         self.candidates = [
             c for c in VOCABULARY if any(r.labels[c.name] is not Label.NA for r in rows)
         ]
@@ -148,8 +142,7 @@ class Analysis:
         self.keep = self.settings.keep_runs
 
     def _of_tasks(self, tasks: Sequence[Task]) -> dict[str, Facts]:
-        """What is known of every task. One at which the environment fails is left out, so that its
-        episodes get no labels."""
+        """Without tasks at which the environment fails: their episodes get no labels."""
         known: dict[str, Facts] = {}
         for task_id, task in {task.id: task for task in tasks}.items():
             try:
@@ -173,10 +166,10 @@ class Analysis:
         names = ", ".join(c.name for c in self.candidates)
         self.lab.log(f"it proposes {names}, and labels them in {self.settings.runs} runs")
         runs = analyst.label(self.lab, seen, self.candidates, self.settings)
-        self.keep = runs.keep
+        self.keep = math.ceil(self.settings.keep_runs * len(runs) / self.settings.runs)
         self.runs = [
             [Labelled(s.passed, labels) for s, labels in zip(seen, run, strict=True)]
-            for run in runs.labels
+            for run in runs
         ]
         found = iter([analyst.majority(runs, n) for n in range(len(seen))])
         self.episodes = [Analysed(task, t, next(found) if _scored(t) else None) for task, t in both]
@@ -212,9 +205,6 @@ class Analysis:
         rng = random.Random(stable_seed(self.lab.seed, "trace", self.call))
         extra = sorted(rng.sample(range(len(tasks)), rest))
         return [*list(tasks) * rounds, *(tasks[i] for i in extra)]
-
-    def _rows(self) -> list[Labelled]:
-        return [Labelled(e.passed, e.labels) for e in self.episodes if e.labels is not None]
 
     def choose(self, trainable: Collection[str] | None) -> list[Verdict]:
         """Verdicts on every candidate. `trainable`: those that environments can be made for, which
@@ -253,21 +243,14 @@ class Analysis:
         return list(dict.fromkeys(seen))[:4]
 
     def tools(self) -> dict[str, Tool]:
-        """All tools that the training tasks offer, by name."""
         return {t["function"]["name"]: t for e in self.episodes for t in e.trajectory.tools}
 
     def lacking(self, name: str) -> list[Analysed]:
-        """Failed episodes that lack a capability."""
         failed = [e for e in self.episodes if not e.passed and e.labels]
         return [e for e in failed if e.labels and e.labels[name] is Label.LACKING]
 
-    def episodes_of(self, task: Task) -> list[Trajectory]:
-        """All analysis episodes of a task."""
-        return [e.trajectory for e in self.episodes if e.task.id == task.id]
-
     def known(self, names: Sequence[str]) -> list[Known]:
-        """What the analysis found about every training task: solved in most of its rollouts, or
-        which of the capabilities `names` its failures lacked, the first in that order."""
+        """What the analysis found about every training task, with the capabilities `names`."""
         by_task: dict[str, list[Analysed]] = {}
         for e in self.episodes:
             if e.labels is not None:

@@ -7,17 +7,17 @@ logged. K of N scales with the runs that are left, and below a minimum there is 
 
 from __future__ import annotations
 
-import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab
 from trace_bench.core.store import stable_seed
-from trace_bench.core.types import Message, Task, Trajectory
+from trace_bench.core.types import JSON, Message, Task, Trajectory
 from trace_bench.llm.client import LLMError
 from trace_bench.llm.structured import Unusable, read_json
 from trace_bench.methods.looking.capabilities import AnalysisSettings, Capability, Label
@@ -56,29 +56,15 @@ Answer with one JSON object and nothing else, with every episode and every capab
 {{"labels": {{"T001": {{"capability_name": "NA"}}}}}}"""
 
 
-def _discovered(shown: Sequence[Seen]) -> dict[str, Any]:
-    """The schema of a discovery from these episodes."""
-    names = [s.name for s in shown]
-    one = {
-        "type": "object",
-        "required": ["name", "description", "episodes"],
-        "properties": {
-            "name": {"type": "string", "pattern": "^[a-z][a-z0-9_]{2,50}$"},
-            "description": {"type": "string", "minLength": 10, "maxLength": 500},
-            "episodes": {
-                "type": "array",
-                "minItems": 1,
-                "maxItems": len(names),
-                "items": {"enum": names},
-            },
-        },
-    }
+def _discovered(shown: Sequence[Seen]) -> JSON:
+    named: JSON = {"items": {"enum": [s.name for s in shown]}}
+    one = _object(
+        name={"type": "string", "pattern": "^[a-z][a-z0-9_]{2,50}$"},
+        description={"type": "string", "minLength": 10, "maxLength": 500},
+        episodes={"type": "array", "minItems": 1, "maxItems": len(shown), **named},
+    )
     several = {"type": "array", "minItems": FEWEST, "maxItems": MOST, "items": one}
-    return {
-        "type": "object",
-        "required": ["capabilities"],
-        "properties": {"capabilities": several},
-    }
+    return _object(capabilities=several)
 
 
 @dataclass(frozen=True)
@@ -91,12 +77,8 @@ class Seen:
     passed: bool
 
 
-@dataclass(frozen=True)
-class LabellingRuns:
-    """The labelling runs that can be used: for each, labels of every episode in order."""
-
-    labels: tuple[tuple[Mapping[str, Label], ...], ...]
-    keep: int  # runs that must select a capability
+LabellingRun = tuple[Mapping[str, Label], ...]
+"""Labels of every episode, in order."""
 
 
 def number(episodes: Sequence[tuple[Task, Trajectory, bool]]) -> list[Seen]:
@@ -129,40 +111,34 @@ def discover(lab: Lab, seen: Sequence[Seen]) -> list[Capability]:
 
 def label(
     lab: Lab, seen: Sequence[Seen], candidates: Sequence[Capability], settings: AnalysisSettings
-) -> LabellingRuns:
-    """N labelling runs side by side. Raises UserError when too few can be used."""
+) -> list[LabellingRun]:
+    """N labelling runs side by side, as far as they can be used. UserError when too few can."""
     with ThreadPoolExecutor(settings.runs) as threads:
         outcomes = list(threads.map(lambda n: _run(lab, seen, candidates, n), range(settings.runs)))
     if silent := next((o for o in outcomes if isinstance(o, LLMError) and o.outage), None):
-        raise UserError(
-            f"the analyst does not answer: {silent}. The same command goes on from here; or change "
-            "`llm.analyst`."
-        )
-    good = tuple(o for o in outcomes if not isinstance(o, LLMError))
-    dropped = tuple(
-        f"labelling run {n} is dropped: {o}"
-        for n, o in enumerate(outcomes)
-        if isinstance(o, LLMError)
-    )
-    for why in dropped:
-        lab.log(why)
+        raise silent.ending(ROLE)
+    good: list[LabellingRun] = []
+    for n, outcome in enumerate(outcomes):
+        if isinstance(outcome, LLMError):
+            lab.log(why := f"labelling run {n} is dropped: {outcome}")
+        else:
+            good.append(outcome)
     least = min(settings.minimum_runs, settings.runs)
     if len(good) < least:
         lab.retract(ROLE, "label")
         raise UserError(
             f"only {len(good)} of {settings.runs} labelling runs can be used, and "
             f"{least} are needed (method.minimum_runs); the last trouble: "
-            f"{dropped[-1]}. The same command asks again; or change `llm.analyst`."
+            f"{why}. The same command asks again; or change `llm.analyst`."
         )
-    keep = math.ceil(settings.keep_runs * len(good) / settings.runs)
-    return LabellingRuns(good, keep)
+    return good
 
 
-def majority(runs: LabellingRuns, episode: int) -> dict[str, Label]:
+def majority(runs: Sequence[LabellingRun], episode: int) -> dict[str, Label]:
     """The label of most runs for one episode; PRESENT where none has the most."""
     out = {}
-    for name in runs.labels[0][episode]:
-        votes = [run[episode][name] for run in runs.labels]
+    for name in runs[0][episode]:
+        votes = [run[episode][name] for run in runs]
         best = max(Label, key=votes.count)
         tied = sum(votes.count(other) == votes.count(best) for other in Label) > 1
         out[name] = Label.PRESENT if tied else best
@@ -171,7 +147,7 @@ def majority(runs: LabellingRuns, episode: int) -> dict[str, Label]:
 
 def _run(
     lab: Lab, seen: Sequence[Seen], candidates: Sequence[Capability], run: int
-) -> tuple[Mapping[str, Label], ...] | LLMError:
+) -> LabellingRun | LLMError:
     order = list(seen)
     random.Random(stable_seed(lab.seed, "trace", "labelling", run)).shuffle(order)
     found: dict[str, Mapping[str, Label]] = {}
@@ -184,7 +160,7 @@ def _run(
                 ROLE,
                 f"label/{run}/{n // BATCH}",
                 _messages(rules, batch, _prompt_limit(lab)),
-                _reader(batch, candidates, schema),
+                partial(_read_labels, batch, candidates, schema),
                 schema,
             )
     except LLMError as error:
@@ -192,37 +168,21 @@ def _run(
     return tuple(found[s.name] for s in seen)
 
 
-def _labelled(batch: Sequence[Seen], candidates: Sequence[Capability]) -> dict[str, Any]:
-    """The schema of the labels of these episodes."""
-    names = [c.name for c in candidates]
-    one = {
-        "type": "object",
-        "required": names,
-        "properties": {name: {"enum": [v.value for v in Label]} for name in names},
-    }
-    return {
-        "type": "object",
-        "required": ["labels"],
-        "properties": {
-            "labels": {
-                "type": "object",
-                "required": [s.name for s in batch],
-                "properties": {s.name: one for s in batch},
-            }
-        },
-    }
+def _labelled(batch: Sequence[Seen], candidates: Sequence[Capability]) -> JSON:
+    one = _object(**{c.name: {"enum": [v.value for v in Label]} for c in candidates})
+    return _object(labels=_object(**{s.name: one for s in batch}))
 
 
-def _reader(
-    batch: Sequence[Seen], candidates: Sequence[Capability], schema: Mapping[str, Any]
-) -> Callable[[str], dict[str, dict[str, Label]]]:
-    names = [c.name for c in candidates]
+def _object(**properties: JSON) -> JSON:
+    """The schema of an object that has all these properties."""
+    return {"type": "object", "required": list(properties), "properties": properties}
 
-    def read(text: str) -> dict[str, dict[str, Label]]:
-        labels = read_json(text, schema)["labels"]
-        return {s.name: {name: Label(labels[s.name][name]) for name in names} for s in batch}
 
-    return read
+def _read_labels(
+    batch: Sequence[Seen], candidates: Sequence[Capability], schema: Mapping[str, Any], text: str
+) -> dict[str, dict[str, Label]]:
+    labels = read_json(text, schema)["labels"]
+    return {s.name: {c.name: Label(labels[s.name][c.name]) for c in candidates} for s in batch}
 
 
 def _messages(rules: str, shown: Sequence[Seen], limit: int) -> list[Message]:
@@ -231,10 +191,8 @@ def _messages(rules: str, shown: Sequence[Seen], limit: int) -> list[Message]:
         f"== {s.name}: {'solved' if s.passed else 'failed'}\n{compact(s.trajectory, each)}"
         for s in shown
     ]
-    return [
-        {"role": "system", "content": rules},
-        {"role": "user", "content": "\n\n".join(texts)},
-    ]
+    question = "\n\n".join(texts)
+    return [{"role": "system", "content": rules}, {"role": "user", "content": question}]
 
 
 def _fitting(seen: Sequence[Seen], limit: int) -> list[Seen]:
@@ -242,8 +200,7 @@ def _fitting(seen: Sequence[Seen], limit: int) -> list[Seen]:
     most = max(2, limit // LEAST_TEXT)
     failed = [s for s in seen if not s.passed]
     solved = [s for s in seen if s.passed]
-    half = most // 2
-    chosen = failed[: max(half, most - len(solved))]
+    chosen = failed[: max(most // 2, most - len(solved))]
     chosen += solved[: most - len(chosen)]
     return sorted(chosen, key=lambda s: s.name)
 

@@ -137,8 +137,6 @@ VOCABULARY: tuple[Capability, ...] = (
 
 @dataclass(frozen=True)
 class Labelled:
-    """One analysis trajectory: did it pass, and its label for every candidate."""
-
     passed: bool
     labels: Mapping[str, Label]
 
@@ -177,8 +175,6 @@ class Counts:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A candidate's runs and what follows from them."""
-
     capability: Capability
     runs: tuple[Counts, ...]
     votes: int
@@ -194,8 +190,14 @@ class Verdict:
         return self.capability.control
 
     def mean(self, quantity: str) -> float:
-        """Mean over runs of a property of `Counts`."""
         return sum(getattr(run, quantity) for run in self.runs) / len(self.runs)
+
+
+NUMBERS = {
+    "coverage": "coverage", "error_failed": "error_failed", "error_passed": "error_passed",
+    "delta": "gap",
+}  # fmt: skip
+"""The names of properties of `Counts` in a report."""
 
 
 def _rate(part: int, whole: int) -> float:
@@ -204,7 +206,6 @@ def _rate(part: int, whole: int) -> float:
 
 
 def count(rows: Sequence[Labelled], name: str) -> Counts:
-    """Counts of one candidate over one run's trajectories."""
     seen = Counter((row.passed, row.labels.get(name, Label.NA)) for row in rows)
     return Counts(
         lacking_failed=seen[False, Label.LACKING],
@@ -227,11 +228,8 @@ def missed(counts: Counts, settings: AnalysisSettings) -> list[str]:
 
 def resamples(rows: Sequence[Labelled], runs: int, seed: int) -> list[list[Labelled]]:
     """`runs` bootstrap resamples (same size, drawn with replacement), the same for each seed."""
-    out: list[list[Labelled]] = []
-    for run in range(runs):
-        rng = random.Random(stable_seed(seed, "trace", "resample", run))
-        out.append([rows[rng.randrange(len(rows))] for _ in rows])
-    return out
+    drawn = [random.Random(stable_seed(seed, "trace", "resample", run)) for run in range(runs)]
+    return [[rows[rng.randrange(len(rows))] for _ in rows] for rng in drawn]
 
 
 def select(
@@ -252,22 +250,17 @@ def select(
 def _verdict(
     capability: Capability, runs: Sequence[Counts], settings: AnalysisSettings, keep: int
 ) -> Verdict:
+    """`reason`: the thresholds that too many runs missed, the most often missed one first."""
     misses = [missed(counts, settings) for counts in runs]
     votes = misses.count([])
-    selected = votes >= keep
-    why = "" if selected else _why_not(misses)
-    return Verdict(capability, tuple(runs), votes, selected, why)
-
-
-def _why_not(misses: Sequence[Sequence[str]]) -> str:
-    """The thresholds that too many runs missed, the most often missed one first."""
     counted = Counter(why for run in misses for why in run)
     named = sorted(counted.items(), key=lambda p: (-p[1], p[0]))
-    return ", ".join(f"{why} in {n} of {len(misses)} runs" for why, n in named)
+    why = ", ".join(f"{why} in {n} of {len(misses)} runs" for why, n in named)
+    selected = votes >= keep
+    return Verdict(capability, tuple(runs), votes, selected, "" if selected else why)
 
 
 def as_json(verdict: Verdict) -> dict[str, object]:
-    """Every number of a verdict, JSON-safe."""
     return {
         "name": verdict.name,
         "description": verdict.capability.description,
@@ -276,18 +269,9 @@ def as_json(verdict: Verdict) -> dict[str, object]:
         "votes": verdict.votes,
         "reason": verdict.reason,
         "support": verdict.mean("support"),
-        "coverage": verdict.mean("coverage"),
-        "error_failed": verdict.mean("error_failed"),
-        "error_passed": verdict.mean("error_passed"),
-        "delta": verdict.mean("gap"),
+        **{name: verdict.mean(quantity) for name, quantity in NUMBERS.items()},
         "runs": [
-            {
-                **vars(c),
-                "coverage": c.coverage,
-                "error_failed": c.error_failed,
-                "error_passed": c.error_passed,
-                "delta": c.gap,
-            }
+            {**vars(c), **{name: getattr(c, q) for name, q in NUMBERS.items()}}
             for c in verdict.runs
         ],
     }
@@ -298,9 +282,7 @@ def table(verdicts: Sequence[Verdict], settings: AnalysisSettings, keep: int, ru
     head = f"{'capability':<36}{'supp':>6}{'Cov':>7}{'ER_f':>7}{'ER_p':>7}{'gap':>7}{'votes':>7}"
     lines = [head + "  verdict"]
     for v in verdicts:
-        numbers = "".join(
-            f"{v.mean(q):7.2f}" for q in ("coverage", "error_failed", "error_passed", "gap")
-        )
+        numbers = "".join(f"{v.mean(quantity):7.2f}" for quantity in NUMBERS.values())
         verdict = "selected" if v.selected else v.reason
         kind = " (control)" if v.control else ""
         lines.append(

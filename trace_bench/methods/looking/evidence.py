@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterator, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trace_bench.core.errors import UserError
@@ -37,8 +37,6 @@ class Call:
 
 @dataclass(frozen=True)
 class Text:
-    """Something said, by the agent or the user."""
-
     text: str
     at: int
 
@@ -53,7 +51,6 @@ class Heard:
     ends_with_text: bool = False  # the agent's last reply was a text without calls
 
     def before(self, at: int) -> Heard:
-        """Only what happened before place `at`."""
         return Heard(
             tuple(c for c in self.calls if c.at < at),
             tuple(t for t in self.said if t.at < at),
@@ -79,7 +76,7 @@ class Heard:
 
 @dataclass
 class _Reader:
-    """Collects events; `open` are calls that wait for their result, by id."""
+    """Collects events. `waiting`: calls without a result so far, by id."""
 
     calls: list[Call] = field(default_factory=list)
     said: list[Text] = field(default_factory=list)
@@ -90,10 +87,11 @@ class _Reader:
 
     def assistant(self, message: Message) -> None:
         text, calls = message.get("content"), message.get("tool_calls")
-        if isinstance(text, str) and text.strip():
+        text = text if isinstance(text, str) and text.strip() else ""
+        if text:
             self.said.append(Text(text, self.tick()))
         calls = calls if isinstance(calls, list | tuple) else []
-        self.ends_with_text = not calls and isinstance(text, str) and bool(text.strip())
+        self.ends_with_text = bool(text) and not calls
         self.waiting = []
         for call in calls:
             name, arguments, readable = _call(call)
@@ -111,10 +109,8 @@ class _Reader:
         result = _parse(text)
         # Also {"error": "..."}, as many tools report one.
         failed = bool(_ERROR.match(text)) or (isinstance(result, dict) and [*result] == ["error"])
-        self.calls[index] = Call(
-            call.name, call.arguments, call.at, call.readable,
-            None if failed else result, text if failed else None, True,
-        )  # fmt: skip
+        came = {"error": text} if failed else {"result": result}
+        self.calls[index] = replace(call, answered=True, **came)
 
     def tick(self) -> int:
         self.at += 1
@@ -132,9 +128,8 @@ def read(messages: Sequence[Message]) -> Heard:
             reader.tool(message)
         elif role == "user":
             reader.heard.append(Text(str(message.get("content") or ""), reader.tick()))
-    return Heard(
-        tuple(reader.calls), tuple(reader.said), tuple(reader.heard), reader.ends_with_text
-    )
+    spoken = (tuple(reader.said), tuple(reader.heard))
+    return Heard(tuple(reader.calls), *spoken, reader.ends_with_text)
 
 
 def _get(value: Any, key: str) -> Any:
@@ -142,17 +137,14 @@ def _get(value: Any, key: str) -> Any:
 
 
 def _call(call: Any) -> tuple[str, dict[str, Any], bool]:
-    """Name, arguments and whether the call could be read."""
     function = _get(call, "function")
     name, arguments = _get(function, "name"), _get(function, "arguments")
     if isinstance(arguments, str):
         arguments = _parse(arguments)
-    readable = isinstance(name, str) and bool(name) and isinstance(arguments, dict)
-    return (
-        name if isinstance(name, str) else "",
-        {str(k): v for k, v in arguments.items()} if isinstance(arguments, dict) else {},
-        readable,
-    )
+    name = name if isinstance(name, str) else ""
+    if not isinstance(arguments, dict):
+        return name, {}, False
+    return name, {str(k): v for k, v in arguments.items()}, bool(name)
 
 
 def _parse(text: str) -> Any:
@@ -168,14 +160,10 @@ def atoms(value: Any, depth: int = 0) -> Iterator[str | float]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, int | float) and not isinstance(value, bool):
-        number = as_number(value)
-        if number is not None:
+        if (number := as_number(value)) is not None:
             yield number
-    elif depth < _DEPTH and isinstance(value, dict):
-        for inner in value.values():
-            yield from atoms(inner, depth + 1)
-    elif depth < _DEPTH and isinstance(value, list | tuple):
-        for inner in value:
+    elif depth < _DEPTH and isinstance(value, dict | list | tuple):
+        for inner in value.values() if isinstance(value, dict) else value:
             yield from atoms(inner, depth + 1)
 
 
@@ -201,10 +189,8 @@ def same(a: Any, b: Any) -> bool:
 
 
 def in_texts(value: Any, texts: Sequence[Text]) -> bool:
-    """Whether the value stands in one of the texts: a number as a number ("05" is 5), a string
-    word for word."""
-    number = as_number(value)
-    if number is not None:
+    """Whether one of the texts has the value: a number as such ("05" is 5), a string verbatim."""
+    if (number := as_number(value)) is not None:
         return any(same(float(m), number) for t in texts for m in _NUMBER.findall(t.text)[:200])
     return isinstance(value, str) and any(value.casefold() in t.text.casefold() for t in texts)
 
@@ -216,23 +202,20 @@ def in_results(value: Any, calls: Sequence[Call]) -> bool:
 
 def precise(value: Any) -> bool:
     """Values that have to be taken over exactly: numbers but 0 and 1, and words with digits."""
-    number = as_number(value)
-    if number is not None:
+    if (number := as_number(value)) is not None:
         return number not in (0.0, 1.0)
     return isinstance(value, str) and len(value.split()) == 1 and any(c.isdigit() for c in value)
 
 
 def records(call: Call) -> list[dict[str, Any]]:
     """The records of a search result: a list of objects, else none."""
-    if isinstance(call.result, list):
-        return [row for row in call.result if isinstance(row, dict)]
-    return []
+    rows = call.result if isinstance(call.result, list) else []
+    return [row for row in rows if isinstance(row, dict)]
 
 
 @dataclass(frozen=True)
 class Scored:
-    """One trajectory to be labelled, with the milestones and minefields of its score, if it has
-    any."""
+    """One trajectory to be labelled, with the milestones and minefields of its score."""
 
     agent: Heard
     stop: StopReason
@@ -247,7 +230,6 @@ class Scored:
 
     @property
     def forbidden(self) -> bool:
-        """Whether the task has minefields: something must not be done."""
         return bool(self.minefields)
 
 
@@ -278,8 +260,7 @@ Facts = Heard | tuple[Milestone, ...]
 
 
 def facts_of(suite: Suite, task: Task) -> Facts:
-    """Replays the reference in the environment, if there is one. The agent does not act: no rollout
-    is spent."""
+    """Replays the reference, if there is one; no agent acts, so no rollout is spent."""
     if not isinstance(suite, HasReference):
         assert isinstance(suite, HasMilestones)
         return tuple(suite.milestones(task))
@@ -326,8 +307,8 @@ def chosen_record(search: Call, calls: Sequence[Call]) -> tuple[str, str, Any] |
 
 
 def parts(reference: Heard) -> list[list[Call]]:
-    """The reference's calls in groups that do not feed one another. Calls that only mend an error
-    (between a failed call and its repetition) belong to no part of the request."""
+    """The reference's calls in groups that do not feed one another, without those that only mend an
+    error (between a failed call and its repetition)."""
     groups: list[list[Call]] = []
     for call in reference.good:
         if mends(call, reference):

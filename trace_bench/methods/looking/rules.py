@@ -260,8 +260,7 @@ def _completes(case: Case) -> Label:
 
 
 def _exact(case: Case) -> Label:
-    """Where the reference takes a value over from a result: does the agent's value come from
-    anywhere, or is it made up or garbled?"""
+    """Where the reference takes a value over from a result: is the agent's made up or garbled?"""
     verdict = NA
     reference, agent = case.reference, case.agent
     for call in reference.good:
@@ -299,8 +298,8 @@ def _converts(case: Case) -> Label:
 
 
 def _skipped_step(case: Case) -> Label:
-    """A call in between that turns one result into another value, which the agent leaves out
-    although it has what goes in and goes on with what should have come out."""
+    """A call that turns one result into another value, which the agent leaves out although it has
+    what goes in and goes on with what should have come out."""
     reference, agent = case.reference, case.agent
     if agent.stuck():
         return NA

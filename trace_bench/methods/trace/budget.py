@@ -1,9 +1,8 @@
 """Step 3: who gets how many rollouts.
 
-Rollouts are counted in whole episodes. Everything is charged: analysis, calibration and training;
-but for `accounting=paper`, where the first two are free, and all of the budget is training. Because
-the phases are shares of the whole budget, a checkpoint of a large run is not what a run with the
-smaller budget would give: TRACE's curve is made of separate runs.
+Rollouts are counted in whole episodes. Analysis, calibration and training are all charged; with
+`accounting=paper` the first two are free, and all of the budget is training. TRACE's curve is made
+of separate runs, since the phases are shares of the whole budget.
 """
 
 from __future__ import annotations
@@ -67,7 +66,6 @@ class Budget:
         return wanted if self.free else min(wanted, self.adapters - self.each)
 
     def after_looking(self, tasks: int) -> int:
-        """What the analysis leaves."""
         return self.adapters - self._charged(self.looking(tasks))
 
     def capabilities(self, left: int) -> int:
@@ -96,10 +94,18 @@ class Budget:
     def check(self, trainer: Trainer) -> None:
         """Raises UserError if the gate's part pays for no iteration or leaves too little, and with
         every phase's need when the budget is too small for one capability."""
-        self._check_gate(trainer)
+        settings = self.settings
+        if self.gate and isinstance(trainer, FineTunes):
+            least = min(2, trainer.settings.groups) * trainer.settings.group_size
+            if self.gate < least or self.adapters < self.least:
+                raise UserError(
+                    f"method.route.share={settings.route.trained} of budget={self.total} is "
+                    f"{self.gate} rollouts for the gate, which needs at least {least}, and leaves "
+                    f"{self.adapters} for the adapters, which need at least {self.least}. Raise "
+                    "`budget` or change `method.route.share`; with 0 the gate stays as it starts."
+                )
         if self.adapters >= self.least:
             return
-        settings = self.settings
         if self.free:
             raise UserError(
                 f"budget={self.adapters} is too small for method=trace, which needs at least "
@@ -117,15 +123,3 @@ class Budget:
             f"training {settings.minimum_training} (method.minimum_training). Raise `budget` or "
             "lower one of these."
         )
-
-    def _check_gate(self, trainer: Trainer) -> None:
-        if not self.gate or not isinstance(trainer, FineTunes):
-            return
-        least = min(2, trainer.settings.groups) * trainer.settings.group_size
-        if self.gate < least or self.adapters < self.least:
-            raise UserError(
-                f"method.route.share={self.settings.route.trained} of budget={self.total} is "
-                f"{self.gate} rollouts for the gate, which needs at least {least}, and leaves "
-                f"{self.adapters} for the adapters, which need at least {self.least}. Raise "
-                "`budget` or change `method.route.share`; with 0 the gate stays as it starts."
-            )

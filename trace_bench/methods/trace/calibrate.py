@@ -106,8 +106,7 @@ def outside_bands(numbers: Numbers, settings: SynthesisSettings) -> tuple[str, .
 
 
 def next_mix(mix: Mix, numbers: Numbers, settings: SynthesisSettings) -> Mix:
-    """Longer tasks after a round that was too easy, shorter ones after one that was too hard, else
-    the same mix with new seeds."""
+    """Longer tasks after a round that was too easy, shorter ones after one that was too hard."""
     middle = (settings.band_low + settings.band_high) / 2
     step = 0
     if numbers.success > settings.band_high or numbers.all_success > settings.band_all_success:
@@ -140,21 +139,14 @@ def calibrate(
 def _play_round(
     lab: Lab, base: AgentSpec, due: Sequence[Calibration], settings: SynthesisSettings, number: int
 ) -> list[Numbers]:
-    """One round of all capabilities that are due, in one call."""
-    size = settings.calibration_group_size
+    size, label = settings.calibration_group_size, f"calibration/{number}"
     tasks: list[Task] = []
     for c in due:
         mix = replace(c.mix, contrast=0.0)
-        label = f"calibration/{number}"
         drawn = draw(lab.suite, c.name, settings.calibration_groups, mix, lab.seed, label)
         tasks.extend(task for task in drawn for _ in range(size))
-    played = lab.rollouts(
-        f"calibration/{number}",
-        base,
-        tasks,
-        purpose=Purpose.CALIBRATION,
-        temperature=settings.calibration_temperature,
-    )
+    temperature = settings.calibration_temperature
+    played = lab.rollouts(label, base, tasks, purpose=Purpose.CALIBRATION, temperature=temperature)
     per = settings.calibration_round
     return [numbers(played[i * per : (i + 1) * per], settings) for i in range(len(due))]
 
@@ -166,18 +158,10 @@ def numbers(played: Sequence[Trajectory], settings: SynthesisSettings) -> Number
 
 
 def of_groups(groups: Sequence[Sequence[Trajectory]], settings: SynthesisSettings) -> Numbers:
-    """Numbers of episodes in groups, one for each task."""
-    scored = [
-        [
-            (
-                t.score.similarity if settings.reward == "similarity" else float(t.score.success),
-                t.score.success,
-            )
-            for t in group
-            if t.score is not None and t.failure is None
-        ]
-        for group in groups
-    ]
+    scored = []
+    for group in groups:
+        scores = [t.score for t in group if t.score is not None and t.failure is None]
+        scored.append([(float(getattr(s, settings.reward)), s.success) for s in scores])
     return measure(scored, failures=sum(map(len, groups)) - sum(map(len, scored)))
 
 
@@ -197,7 +181,6 @@ def _conclude(calibration: Calibration) -> None:
 
 
 def as_json(calibration: Calibration) -> dict[str, object]:
-    """Every number of a calibration, JSON-safe."""
     return {
         "name": calibration.name,
         "outcome": calibration.outcome,

@@ -36,19 +36,11 @@ from trace_bench.trainers.record import (
 if TYPE_CHECKING:
     import torch
 
-    from trace_bench.trainers.gates import Gate, Gated
+    from trace_bench.trainers.gates import Gated
     from trace_bench.trainers.grpo import Advantages, Mismatch
     from trace_bench.trainers.tree import Tokens
 
 NAME = "gate"
-
-
-def train(lab: Lab, agent: AgentSpec, tasks: Sequence[Task], budget: Budget) -> AgentSpec:
-    """The agent with its gate trained, with all that is left of the budget."""
-    route = budget.settings.route
-    assert isinstance(route, GateRoute)
-    rollouts = budget.unspent(lab)
-    return GateTraining(lab, agent, tasks, rollouts, route, budget.settings.reward).run()
 
 
 @dataclass
@@ -73,61 +65,53 @@ class _Piece:
 
 
 class GateTraining:
-    """Trains `agent`'s gate (its router, a soft classifier) on `tasks` with `rollouts` rollouts."""
+    """Trains `agent`'s gate (its router, a soft classifier) with all that is left of the budget."""
 
-    def __init__(
-        self,
-        lab: Lab,
-        agent: AgentSpec,
-        tasks: Sequence[Task],
-        rollouts: int,
-        route: GateRoute,
-        reward: str,
-    ) -> None:
+    def __init__(self, lab: Lab, agent: AgentSpec, tasks: Sequence[Task], budget: Budget) -> None:
+        assert isinstance(budget.settings.route, GateRoute)
         if not isinstance(lab.trainer, FineTunes):
             raise UserError(
                 "method.route=gate trains its gate in this process, which this trainer cannot. "
                 "Change `trainer` to local, or set method.route.share=0."
             )
+        from trace_bench.trainers.gates import Gate
+
+        assert agent.router is not None
         self.lab, self.base, self.tasks = lab, agent, tasks
-        self.route, self.reward = route, reward
-        self.trainer = lab.trainer
-        self.recipe = lab.trainer.settings
-        self.schedule = make_schedule(rollouts, self.recipe, NAME)
+        self.route, self.reward = budget.settings.route, budget.settings.reward
+        self.trainer, self.recipe = lab.trainer, lab.trainer.settings
+        self.schedule = make_schedule(budget.unspent(lab), self.recipe, NAME)
+        self.gate = Gate(agent.router, self.route.others)
         self.seed = stable_seed(lab.seed, "trace", NAME)
         self.states: dict[str, State] = {}
         self.strange = 0
 
     def run(self) -> AgentSpec:
-        """The agent with the trained gate."""
         import torch
 
-        from trace_bench.trainers.gates import Gate, Gated
+        from trace_bench.trainers.gates import Gated
 
-        assert self.base.router is not None
-        gate = Gate(self.base.router, self.route.others)
-        adapters = [next(a for a in self.base.adapters if a.name == n) for n in gate.adapters]
+        adapters = [next(a for a in self.base.adapters if a.name == n) for n in self.gate.adapters]
         like = self.trainer.learner(self.base.model)
         model = Gated(self.base.model, adapters, str(like.device), like.dtype, like.memory)
-        optimizer = torch.optim.AdamW(gate.parameters, lr=self.route.rate, weight_decay=0.0)
-        agent = self.agent(gate, 0)
+        optimizer = torch.optim.AdamW(self.gate.parameters, lr=self.route.rate, weight_decay=0.0)
+        agent = self.agent(0)
         first = 0
         for iteration, groups in enumerate(self.schedule.groups):
             tasks = [task_of_group(first + g, self.tasks, self.seed) for g in range(groups)]
             first += groups
             played = self.rollouts(iteration, agent, tasks)
-            record = self.learn(iteration, played, gate, model, optimizer)
-            agent = self.agent(gate, iteration + 1)
+            record = self.learn(iteration, played, model, optimizer)
+            agent = self.agent(iteration + 1)
             self.lab.metric(**record)
             self.lab.checkpoint(agent)
         return agent
 
-    def agent(self, gate: Gate, iteration: int) -> AgentSpec:
+    def agent(self, iteration: int) -> AgentSpec:
         version = f"{self.base.version}+{NAME}@{iteration:04d}"
-        return replace(self.base, version=version, router=gate.as_json())
+        return replace(self.base, version=version, router=self.gate.as_json())
 
     def rollouts(self, iteration: int, agent: AgentSpec, tasks: Sequence[Task]) -> list[Trajectory]:
-        """A group of each task, run with the gate itself."""
         each = [task for task in tasks for _ in range(self.recipe.group_size)]
         call = f"train/{NAME}/iter{iteration:04d}"
         played = self.lab.rollouts(call, agent, each, purpose=Purpose.TRAINING, temperature=1.0)
@@ -139,11 +123,9 @@ class GateTraining:
         self,
         iteration: int,
         played: Sequence[Trajectory],
-        gate: Gate,
         model: Gated,
         optimizer: torch.optim.Optimizer,
     ) -> dict[str, Any]:
-        """Updates the gate from one iteration's rollouts; returns metrics."""
         import torch
 
         from trace_bench.trainers.grpo import group_advantages, standardized
@@ -158,7 +140,7 @@ class GateTraining:
         self.states, self.strange = {}, 0
         for epoch in range(self.recipe.epochs):
             self.lab.step(where, epoch, self.recipe.epochs)
-            self.step(played, found, gate, model, optimizer, update)
+            self.step(played, found, model, optimizer, update)
             check_finite(where, update.grad_norm)
         if self.strange:
             self.lab.log(
@@ -182,7 +164,6 @@ class GateTraining:
         self,
         played: Sequence[Trajectory],
         found: Advantages,
-        gate: Gate,
         model: Gated,
         optimizer: torch.optim.Optimizer,
         update: _Update,
@@ -209,11 +190,11 @@ class GateTraining:
         for members in groups.values():
             group = [played[i] for i in members]
             lengths = torch.tensor([sum(len(t.token_ids) for t in one.turns) for one in group])
-            weights = token_weights(lengths, self.recipe.aggregate) * len(members) / count
+            weights = token_weights(lengths, r.aggregate) * len(members) / count
             spread = found.values[members].repeat_interleave(lengths)
-            for piece in self.pieces(group, gate, update.steps == 0):
+            for piece in self.pieces(group, update.steps == 0):
                 sampled = torch.cat([torch.from_numpy(s.logprobs) for s in piece.sequences])
-                new = model.logprobs(build(piece.sequences), gate.mix(piece.state)).cpu()
+                new = model.logprobs(build(piece.sequences), self.gate.mix(piece.state)).cpu()
                 if update.steps == 0:
                     update.own.append(new.detach())
                 old = update.own[len(before)] if model.learner.rounded else sampled
@@ -223,7 +204,7 @@ class GateTraining:
                 torch.autograd.backward(loss)
                 total += float(loss.detach())
                 before.append((sampled, new.detach()))
-        norm = float(torch.nn.utils.clip_grad_norm_(gate.parameters, self.recipe.max_grad_norm))
+        norm = float(torch.nn.utils.clip_grad_norm_(self.gate.parameters, r.max_grad_norm))
         if update.steps == 0:
             old, new = (torch.cat(side) for side in zip(*before, strict=True))
             update.mismatch = mismatch(old, new)
@@ -232,7 +213,7 @@ class GateTraining:
         if math.isfinite(norm) and math.isfinite(total):
             optimizer.step()
 
-    def pieces(self, group: Sequence[Trajectory], gate: Gate, first: bool) -> list[_Piece]:
+    def pieces(self, group: Sequence[Trajectory], first: bool) -> list[_Piece]:
         """The group by its first prompts, which set the weights. `first`: nothing was learned since
         the group was run, so the gate should give what was used; `strange` counts where it does
         not."""
@@ -246,7 +227,7 @@ class GateTraining:
             if key not in self.states:
                 self.states[key] = self.lab.prompt_states([(messages, trajectory.tools)])[0]
             piece = found.setdefault(key, _Piece(self.states[key]))
-            if first and gate.plays(piece.state) != trajectory.adapter:
+            if first and self.gate.plays(piece.state) != trajectory.adapter:
                 self.strange += 1
             piece.sequences += sequences
             tokens = sum(len(s.sampled) for s in sequences)

@@ -34,8 +34,8 @@ Shown = frozenset[str]
 
 
 class Openings:
-    """The base model's final hidden states at the end of the openings of each job's tasks. They are
-    read once: training asks for a router after each of its iterations."""
+    """The base model's final hidden states at the end of the openings of each job's tasks, read
+    once: training asks for a router after each of its iterations."""
 
     def __init__(self, lab: Lab, base: AgentSpec) -> None:
         self._lab, self._base = lab, base
@@ -43,40 +43,33 @@ class Openings:
         self._fitted: dict[tuple[str, ...], Fitted] = {}
 
     def classifier(self, trained: Sequence[Trained], warm: bool = True) -> dict[str, Any]:
-        """The part of a router's description that chooses: labels, weights, bias. Without `warm`
-        they are zero, so that all labels are alike."""
-        names = [t.adapter.name for t in trained]
+        """What of a router's description chooses; all zero without `warm`."""
+        labels: list[str | None] = [*(t.adapter.name for t in trained), None]
         found = [self._of(t.job) for t in trained]
+        contrast = [state for _, others in found for state in others]
         states: list[State] = []
         classes: list[int] = []
-        for place, (own, _) in enumerate(found):
+        for place, own in enumerate([*(own for own, _ in found), contrast]):
             states += own
             classes += [place] * len(own)
-        contrast = [state for _, others in found for state in others]
-        states += contrast
-        classes += [len(trained)] * len(contrast)
         there = sorted(set(classes))
         check_examples(states)
-        labels: list[str | None] = [*names, None]
         if warm:
             key = tuple(t.job.name for t in trained)
             if key not in self._fitted:
-                self._fitted[key] = self._fit(states, [there.index(c) for c in classes])
+                fitted = fit(states, [there.index(c) for c in classes])
+                self._fitted[key] = fitted
+                self._lab.log(
+                    f"router: {fitted.right:.0%} of {len(states)} openings go where they came from"
+                )
             return {"labels": [labels[c] for c in there], **self._fitted[key].as_json()}
         zero = [[0.0] * len(states[0]) for _ in labels]
         return {"labels": labels, "weights": zero, "bias": [0.0] * len(labels)}
 
-    def _fit(self, states: Sequence[State], places: Sequence[int]) -> Fitted:
-        found = fit(states, places)
-        self._lab.log(
-            f"router: {found.right:.0%} of {len(states)} openings go where they came from"
-        )
-        return found
-
     def _of(self, job: Job) -> tuple[Sequence[State], Sequence[State]]:
         """States of the job's tasks: with its capability, and contrast cases."""
         if job.name not in self._states:
-            own = [t for t in job.tasks if not t.data.get("contrast", False)]
+            own = job.own
             contrast = [t for t in job.tasks if t.data.get("contrast", False)]
             self._states[job.name] = (self._read(own[:EXAMPLES]), self._read(contrast[:EXAMPLES]))
         return self._states[job.name]
@@ -90,7 +83,6 @@ class Openings:
 
 
 def check_examples(found: Sequence[object]) -> None:
-    """Raises UserError if there is nothing to learn from."""
     if not found:
         raise UserError(
             "no opening of the synthetic tasks could be read, so the router has no examples. Set "
@@ -99,8 +91,7 @@ def check_examples(found: Sequence[object]) -> None:
 
 
 def first_steps(lab: Lab, tasks: Sequence[Task]) -> Iterator[Step]:
-    """The first steps of tasks. A task whose environment no longer opens is left out and logged:
-    generated code may fail at any time."""
+    """Those of the tasks that open: generated code may fail at any time, which is logged."""
     for task in tasks:
         try:
             first = usable(performed(lab.suite_of(task), task)[0])
@@ -113,16 +104,14 @@ def first_steps(lab: Lab, tasks: Sequence[Task]) -> Iterator[Step]:
 
 
 class Conversations:
-    """What the rollouts of a run's training have shown before each of the agent's turns, by task;
-    of other tasks, their openings. No word is named by hand: the words are those that occur in
-    enough tasks."""
+    """What a run's training rollouts have shown before each of the agent's turns, by task; of other
+    tasks, their openings. The words are those that occur in enough tasks, none is named by hand."""
 
     def __init__(self, lab: Lab) -> None:
         self._lab = lab
         self._seen: dict[str, set[Shown]] = {}
 
     def hear(self, tasks: Sequence[Task], trajectories: Sequence[Trajectory]) -> None:
-        """`protocols.Hear`."""
         for task, trajectory in zip(tasks, trajectories, strict=True):
             self._seen.setdefault(task.id, set()).update(prefixes(trajectory))
 
@@ -151,11 +140,8 @@ class Conversations:
             f"router: {len(examples)} turns of training rollouts, {fitted.right:.0%} of them go "
             "where they came from"
         )
-        return {
-            "words": words,
-            "labels": [labels[label] for label in there],
-            **fitted.as_json(),
-        }
+        named = [labels[label] for label in there]
+        return {"words": words, "labels": named, **fitted.as_json()}
 
     def _of(self, task: Task) -> set[Shown]:
         """What the task's rollouts have shown; its opening, if there were none."""
@@ -166,7 +152,6 @@ class Conversations:
 
 
 def prefixes(trajectory: Trajectory) -> Iterator[Shown]:
-    """What the conversation showed before each of the agent's turns."""
     messages: list[Message] = []
     for turn in trajectory.turns:
         messages += turn.messages
@@ -199,18 +184,15 @@ def fit(
     standardize: bool = True,
 ) -> Fitted:
     """Minimizes the mean cross-entropy plus l2/2 times the squared weights, with LBFGS in float64
-    from zero, on standardized features (unless `standardize` is false); the standardization is
-    folded into what is returned. `weigh`: the examples' weights (None: equal). All classes count
-    the same, however many examples they have: an example weighs its part of its class. `classes`
-    are 0, 1, ... without gaps."""
+    from zero, on standardized features (folded back into what is returned) unless `standardize` is
+    false. `weigh`: the examples' weights (None: equal), within their class: all classes count the
+    same. `classes` are 0, 1, ... without gaps."""
     import numpy as np
     import torch
 
     x = torch.from_numpy(np.array(features, dtype=np.float64))
     y = torch.tensor(classes)
-    each = torch.ones(len(y), dtype=torch.float64)
-    if weigh is not None:
-        each = torch.tensor(weigh, dtype=torch.float64)
+    each = torch.tensor([1.0] * len(y) if weigh is None else weigh, dtype=torch.float64)
     count = int(y.max()) + 1
     of_class = torch.zeros(count, dtype=torch.float64).index_add_(0, y, each)
     each = each / of_class[y] / count

@@ -8,7 +8,6 @@ separate adapters and routing bring, and a run of its own, since its training is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from functools import reduce
 
@@ -17,8 +16,9 @@ from trace_bench.core.protocols import Lab, Method, MethodPlan, Phase, PlannedRu
 from trace_bench.core.types import AgentSpec, Purpose, Task
 from trace_bench.methods.looking.analysis import Analysis, CapabilityReport, planned
 from trace_bench.methods.looking.capabilities import Verdict
-from trace_bench.methods.trace import gates, training
+from trace_bench.methods.trace import training
 from trace_bench.methods.trace.budget import Budget
+from trace_bench.methods.trace.gates import GateTraining
 from trace_bench.methods.trace.generate.questions import GENERATOR
 from trace_bench.methods.trace.routing import RouterData
 from trace_bench.methods.trace.settings import JOINT, TraceSettings
@@ -38,9 +38,8 @@ class Trace(Method):
         self._drawer = Drawer()
 
     def fit(self, base: AgentSpec, tasks: Sequence[Task], lab: Lab, later: int = 0) -> AgentSpec:
-        """The base agent with an adapter per missing capability and a router; the base agent itself
-        when no capability passes the thresholds. UserError when the budget is too small. `later`:
-        rollouts that are left for what comes after."""
+        """The base agent with an adapter per missing capability and a router, or itself when no
+        capability passes the thresholds. `later`: rollouts that are left for what comes after."""
         if not tasks:
             raise UserError(
                 "method=trace needs training tasks and was given none; change `env.suite`."
@@ -52,7 +51,6 @@ class Trace(Method):
         return _Fit(base, tasks, lab, budget, self._drawer).run()
 
     def plan(self, run: PlannedRun) -> MethodPlan:
-        """What the steps will do, need and ask. UserError when the budget is too small."""
         settings = self.settings
         budget = Budget(settings, run.budget, free=Purpose.ANALYSIS not in run.charged)
         budget.check(run.trainer)
@@ -79,8 +77,6 @@ class Trace(Method):
 
 
 class _Fit:
-    """One fit: what its steps share."""
-
     def __init__(
         self, base: AgentSpec, tasks: Sequence[Task], lab: Lab, budget: Budget, drawer: Drawer
     ) -> None:
@@ -88,13 +84,11 @@ class _Fit:
         self.settings = settings = budget.settings
         self.write = CapabilityReport(lab)
         self.analysis = Analysis(lab, settings, self.write)
-        written = lab.prompt_limit(GENERATOR) is not None
-        make = source_of(settings, written)
-        self.source = make(lab, base, tasks, settings, budget, self.analysis, self.write, drawer)
+        source = source_of(settings, lab.prompt_limit(GENERATOR) is not None)
+        self.source = source(lab, base, tasks, budget, self.analysis, self.write, drawer)
         self.trainable = self.source.trainable  # refused now, before anything is run
 
     def run(self) -> AgentSpec:
-        """The paper's figure, step by step."""
         self.analysis.play(self.base, self.tasks, self.budget.looking(len(self.tasks)))  # 1 look
         chosen = self.afford(self.analysis.choose(self.trainable))  # 2 choose, 3 share the budget
         if not chosen:
@@ -110,7 +104,7 @@ class _Fit:
             )
         agent = self.routed(done, seen)  # 6 route
         if self.budget.gate:
-            agent = gates.train(self.lab, agent, self.tasks, self.budget)  # 7 the gate
+            agent = GateTraining(self.lab, agent, self.tasks, self.budget).run()  # 7 the gate
         unspent = self.budget.unspent(self.lab)
         why = {"reason": UNSPENT} if unspent else {}
         self.write(outcome={"trained": [t.job.name for t in done], "unspent": unspent, **why})
@@ -118,30 +112,24 @@ class _Fit:
 
     def afford(self, verdicts: Sequence[Verdict]) -> list[Verdict]:
         """The selected capabilities that can be trained and that the budget pays for."""
-        selected = [v for v in verdicts if v.selected]
-        for v in selected:
-            if not self.can_train(v):
+        able = []
+        for v in (v for v in verdicts if v.selected):
+            if not v.control if self.trainable is None else v.name in self.trainable:
+                able.append(v)
+            else:
                 kind = "a control" if v.control else "without a generator"
                 self.lab.log(f"{v.name} is selected but not trained: it is {kind}")
-        able = [v for v in selected if self.can_train(v)]
         most = self.budget.capabilities(self.budget.left(self.lab))
+        why = f"budget and method.max_capabilities allow {most}"
         for v in able[most:]:
-            self.lab.log(
-                f"{v.name} is selected but not trained: "
-                f"budget and method.max_capabilities allow {most}"
-            )
+            self.lab.log(f"{v.name} is selected but not trained: {why}")
         return able[:most]
-
-    def can_train(self, verdict: Verdict) -> bool:
-        return not verdict.control if self.trainable is None else verdict.name in self.trainable
 
     def train(self, made: Made, seen: RouterData) -> list[Trained]:
         def after(done: Sequence[Trained]) -> None:
             self.write(training=[t.as_json() for t in done])
 
-        with ExitStack() as listening:
-            listening.enter_context(self.source.listening())
-            listening.enter_context(self.settings.route.listening(seen))
+        with self.source.listening(), self.settings.route.listening(seen):
             return training.train(
                 self.lab,
                 self.base,
@@ -154,9 +142,8 @@ class _Fit:
 
     def routed(self, done: Sequence[Trained], seen: RouterData) -> AgentSpec:
         """The agent with the adapters that are there, and a router that knows only them."""
-        if self.settings.joint:
-            return assemble(self.base, done, None)
-        return assemble(self.base, done, self.settings.route.router(done, seen))
+        route = self.settings.route
+        return assemble(self.base, done, None if self.settings.joint else route.router(done, seen))
 
     def give_up(self, why: str) -> AgentSpec:
         unspent = self.budget.unspent(self.lab)

@@ -143,10 +143,10 @@ class Retrieval(Route):
     def describe(self, trained: Sequence[Trained], seen: RouterData) -> dict[str, Any]:
         examples: list[Example] = []
         for t in trained:
-            examples += _own(seen.lab, t, self.examples)
+            first = first_steps(seen.lab, t.job.own[: self.examples])
+            examples += [(text, t.adapter.name, tools) for text, tools in map(read_opening, first)]
         known = seen.analysis.known([t.job.name for t in trained])
-        solved = [k for k in known if k.solved][: self.examples]
-        examples += [(k.text, seen.otherwise, k.tools) for k in solved]
+        examples += [(k.text, seen.otherwise, k.tools) for k in known if k.solved][: self.examples]
         for t in trained:
             lacking = [k for k in known if not k.solved and k.lacking == t.job.name]
             examples += [(k.text, t.adapter.name, k.tools) for k in lacking[: self.examples]]
@@ -161,13 +161,6 @@ class Retrieval(Route):
             "top_k": self.top_k,
             "threshold": self.threshold,
         }
-
-
-def _own(lab: Lab, trained: Trained, most: int) -> list[Example]:
-    """Openings of the tasks that one adapter was trained on, without contrast cases."""
-    tasks = [t for t in trained.job.tasks if not t.data.get("contrast", False)]
-    read = [read_opening(first) for first in first_steps(lab, tasks[:most])]
-    return [(text, trained.adapter.name, tools) for text, tools in read]
 
 
 @dataclass(frozen=True)
@@ -260,16 +253,13 @@ class GateRoute(Classifier):
         return self.share
 
     def planned(self, rollouts: int) -> MethodPlan:
-        plan = super().planned(rollouts)
-        if not rollouts:
-            return plan
         phase = Phase("training of the gate", rollouts, most=True)
-        return plan.then(MethodPlan(phases=(phase,), needs=(HERE, TUNING)))
+        own = MethodPlan(phases=(phase,), needs=(HERE, TUNING)) if rollouts else MethodPlan()
+        return super().planned(rollouts).then(own)
 
     def describe(self, trained: Sequence[Trained], seen: RouterData) -> dict[str, Any]:
         chosen = seen.openings.classifier(trained, self.warm)
-        more = {"others": self.others, "soft": True, "lock": LOCK}
-        return {"kind": "classifier", **chosen, **more}
+        return {"kind": "classifier", **chosen, "others": self.others, "soft": True, "lock": LOCK}
 
 
 @dataclass(frozen=True)
@@ -318,8 +308,6 @@ class Ties(Route):
         return {"kind": "sum", "parts": parts, "density": self.density}
 
     def check_base(self, base: AgentSpec) -> None:
-        """TIES merges updates of the bare model by sign and size, and each adapter's update would
-        hold the agent's own."""
         if (own := start_of(base)) is not None:
             raise UserError(
                 "method.route=ties merges updates of the bare model, and here each of them would "

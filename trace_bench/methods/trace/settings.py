@@ -89,5 +89,4 @@ class TraceSettings(SynthesisSettings, AnalysisSettings):
 
     @property
     def joint(self) -> bool:
-        """Whether one adapter is trained on all environments."""
         return self.adapters == JOINT

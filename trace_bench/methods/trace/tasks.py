@@ -1,7 +1,5 @@
-"""Step 4: training tasks for the chosen capabilities, from one of three sources: the suite's
-generator, with a calibration on the base agent; a language model, which writes environments; or the
-training tasks themselves.
-"""
+"""Step 4: training tasks for the chosen capabilities: from the suite's generator, calibrated on the
+base agent; from environments that a language model writes; or the target's training tasks."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from trace_bench.methods.trace import calibrate
 from trace_bench.methods.trace.budget import Budget
 from trace_bench.methods.trace.generate import questions
 from trace_bench.methods.trace.generate.checks import held_out
-from trace_bench.methods.trace.generate.generation import Commission, Generation
+from trace_bench.methods.trace.generate.generation import Generation
 from trace_bench.methods.trace.settings import TraceSettings
 
 Made = Mapping[str, tuple[Task, ...]]
@@ -56,7 +54,6 @@ class TaskSource:
     lab: Lab
     base: AgentSpec
     training: Sequence[Task]  # the target's
-    settings: TraceSettings
     budget: Budget
     analysis: Analysis
     write: CapabilityReport
@@ -65,10 +62,13 @@ class TaskSource:
     looks: ClassVar[str] = "analysis"
     nothing: ClassVar[str]
 
+    @property
+    def settings(self) -> TraceSettings:
+        return self.budget.settings
+
     @classmethod
     def planned(cls, run: PlannedRun, budget: Budget, left: int) -> MethodPlan:
-        """What it does with `left` rollouts after the analysis, needs and asks. UserError for
-        settings and roles that do not fit together."""
+        """With `left` rollouts. UserError for settings and roles that do not fit together."""
         raise NotImplementedError
 
     @property
@@ -97,17 +97,12 @@ def source_of(settings: TraceSettings, written: bool) -> type[TaskSource]:
 
 
 class Generated(TaskSource):
-    """From the suite's generator."""
-
     nothing = "the base agent already has what was selected: it is returned"
 
     @classmethod
     def planned(cls, run: PlannedRun, budget: Budget, left: int) -> MethodPlan:
-        refuse_analyst(
-            run,
-            "Set llm.generator.by=endpoint too, llm.analyst.by=program, or "
-            "method.synthesis=select.",
-        )
+        ways = "llm.generator.by=endpoint too, llm.analyst.by=program, or method.synthesis=select"
+        refuse_analyst(run, f"Set {ways}.")
         return MethodPlan(phases=_calibration(budget, left), needs=(GENERATOR,))
 
     @property
@@ -158,8 +153,8 @@ class Written(TaskSource):
         made: dict[str, tuple[Task, ...]] = {}
         for n, v in enumerate(chosen, start=1):
             examples = [e.trajectory for e in self.analysis.lacking(v.name)]
-            wanted = Commission(v.capability, examples)
-            if (tasks := self.generation.make(wanted, len(chosen) - n)) is not None:
+            tasks = self.generation.make(v.capability, examples, len(chosen) - n)
+            if tasks is not None:
                 made[v.name] = tasks
         self._write_dropped()
         return made
@@ -180,11 +175,8 @@ class Written(TaskSource):
 
 class Selected(TaskSource):
     """The training tasks whose failures lack a capability, for suites that can make no tasks of
-    their own.
-
-    No calibration is run: the analysis has run these very tasks with the base agent, and its
-    numbers are what is written down of them. Nothing is dropped for them, since a task that is
-    taken here has failed at least once."""
+    their own. No calibration is run: the analysis has run these very tasks with the base agent, and
+    its numbers are written down. None is dropped for them: each task has failed at least once."""
 
     looks = "analysis, which calibrates too"
     nothing = "no failure lacks what is selected: the base agent is returned"
@@ -194,9 +186,8 @@ class Selected(TaskSource):
         return MethodPlan(marks=(SELECTED,))
 
     def make(self, chosen: Sequence[Verdict]) -> Made:
-        """In the order of the analysis. A task that lacks several capabilities belongs to each of
-        them. A capability that no failure lacks by the majority of the labelling runs is left
-        out."""
+        """In the order of the analysis; a task may belong to several capabilities. One that no
+        failure lacks by the majority of the labelling runs is left out."""
         made: dict[str, tuple[Task, ...]] = {}
         for v in chosen:
             lacking = {e.task.id: e.task for e in self.analysis.lacking(v.name)}
@@ -208,11 +199,10 @@ class Selected(TaskSource):
         return made
 
     def _measured(self, name: str, tasks: Sequence[Task]) -> dict[str, Any]:
-        """What the analysis measured on the tasks of a capability, JSON-safe."""
-        numbers = calibrate.of_groups(
-            [self.analysis.episodes_of(task) for task in tasks], self.settings
-        )
         listed = [task.id for task in tasks]
+        episodes = self.analysis.episodes
+        groups = [[e.trajectory for e in episodes if e.task.id == i] for i in listed]
+        numbers = calibrate.of_groups(groups, self.settings)
         return {"name": name, "outcome": SELECTED, "tasks": listed, **vars(numbers)}
 
 

@@ -1,8 +1,5 @@
-"""Step 5: one adapter per capability, or one for all. The maths is the trainer's.
-
-What is left of the budget is handed out job by job: what one job leaves unspent (a group that does
-not fit any more, early stopping) goes to those after it.
-"""
+"""Step 5: one adapter per capability, or one for all. The maths is the trainer's. What one job
+leaves unspent (a group that does not fit any more, early stopping) goes to those after it."""
 
 from __future__ import annotations
 
@@ -26,6 +23,11 @@ class Job:
     name: str
     tasks: tuple[Task, ...]
 
+    @property
+    def own(self) -> list[Task]:
+        """Its tasks without contrast cases."""
+        return [t for t in self.tasks if not t.data.get("contrast", False)]
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -35,13 +37,8 @@ class Trained:
     spent: int
 
     def as_json(self) -> dict[str, object]:
-        return {
-            "name": self.job.name,
-            "adapter": self.adapter.name,
-            "tasks": len(self.job.tasks),
-            "share": self.share,
-            "spent": self.spent,
-        }
+        made = {"name": self.job.name, "adapter": self.adapter.name, "tasks": len(self.job.tasks)}
+        return {**made, "share": self.share, "spent": self.spent}
 
 
 def planned(budget: Budget, left: int) -> MethodPlan:
@@ -52,7 +49,6 @@ def planned(budget: Budget, left: int) -> MethodPlan:
 
 
 def jobs(made: Mapping[str, tuple[Task, ...]], settings: TraceSettings) -> list[Job]:
-    """The training jobs of each capability's tasks, in training order."""
     if settings.joint:
         return [Job(JOINT, interleave(list(made.values())))]
     return [Job(name, tasks) for name, tasks in made.items()]
@@ -93,31 +89,22 @@ def _train_one(
     before = lab.budget_left()
 
     def trained(agent: AgentSpec) -> Trained:
-        adapter = replace(_new(base, agent, job.name), capability=job.name)
+        new = [a for a in agent.adapters if a not in base.adapters]
+        if len(new) != 1:
+            raise UserError(
+                f"the trainer returned {len(new)} new adapters for {job.name!r}; one is expected. "
+                "Change `trainer`."
+            )
+        adapter = replace(new[0], capability=job.name)
         return Trained(job, adapter, share, before - lab.budget_left())
 
-    wanted = TrainingJob(
-        name=job.name,
-        agent=base,
-        tasks=job.tasks,
-        rollouts=share,
-        seed=stable_seed(lab.seed, "trace", "train", job.name),
-        reward=settings.reward,
-        whole=lambda agent: whole(trained(agent)),
-    )
+    def acting(agent: AgentSpec) -> AgentSpec:
+        return whole(trained(agent))
+
+    seed = stable_seed(lab.seed, "trace", "train", job.name)
+    wanted = TrainingJob(job.name, base, job.tasks, share, seed, settings.reward, whole=acting)
     agent = lab.trainer.train(wanted, lab)
     return None if agent == base else trained(agent)
-
-
-def _new(base: AgentSpec, agent: AgentSpec, job: str) -> AdapterRef:
-    """The adapter that a trainer added."""
-    new = [a for a in agent.adapters if a not in base.adapters]
-    if len(new) != 1:
-        raise UserError(
-            f"the trainer returned {len(new)} new adapters for {job!r}; one is expected. Change "
-            "`trainer`."
-        )
-    return new[0]
 
 
 def assemble(base: AgentSpec, done: Sequence[Trained], router: Mapping | None) -> AgentSpec:
@@ -125,10 +112,6 @@ def assemble(base: AgentSpec, done: Sequence[Trained], router: Mapping | None) -
     new adapter takes the place of the base agent's own, from which it was trained on."""
     kept = () if router is None else base.adapters
     names = "\n".join(t.adapter.name for t in done)
-    digest = hashlib.sha256(names.encode()).hexdigest()[:8]
-    return replace(
-        base,
-        version=f"trace-{len(done)}-{digest}",
-        adapters=(*kept, *(t.adapter for t in done)),
-        router=router,
-    )
+    version = f"trace-{len(done)}-{hashlib.sha256(names.encode()).hexdigest()[:8]}"
+    adapters = (*kept, *(t.adapter for t in done))
+    return replace(base, version=version, adapters=adapters, router=router)

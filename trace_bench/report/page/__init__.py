@@ -37,24 +37,13 @@ SUMMARY = (
     "fingerprint",
 )  # fmt: skip
 MODULES = (
-    "dom",
-    "data",
-    "charts",
-    "table",
-    "curves",
-    "overview",
-    "run",
-    "tasks",
-    "conversation",
-    "main",
-)
+    "dom", "data", "charts", "table", "curves", "overview", "run", "tasks", "conversation", "main",
+)  # fmt: skip
 HELD_OUT, TRAINING = "evaluation_trajectories.jsonl", "trajectories.jsonl"
 
 
 @dataclass(frozen=True)
 class Made:
-    """The page, and what was left out of it in words."""
-
     html: str
     left_out: tuple[str, ...]
 
@@ -75,12 +64,8 @@ def build(found: Runs, limit: int, plotly: Path | None = None) -> Made:
         heads.append(_head(run) | {"curves": bool(shown["training"] or run.summary.get("curve"))})
         left_out += unread
     compared, remark = runs.differences(found.runs)
-    index = {
-        "runs": heads,
-        "pairs": compared,
-        "remarks": [text for text in (remark, *left_out) if text],
-        "skipped": list(found.skipped),
-    }
+    remarks = [text for text in (remark, *left_out) if text]
+    index = {"runs": heads, "pairs": compared, "remarks": remarks, "skipped": [*found.skipped]}
     blocks["index"] = _json(index)
     title = found.runs[0].name if len(found.runs) == 1 else f"{len(found.runs)} runs"
     return Made(_page(title, blocks), tuple(left_out))
@@ -115,7 +100,6 @@ def _conversations(
 
 
 def _head(run: Run) -> dict[str, Any]:
-    """What the overview needs of a run."""
     keys = ("method", "env", "suite", "suite_name", "split", "model", "seed", "budget", "score",
             "base_score", "difference")  # fmt: skip
     own = {"name": run.name, "folder": str(run.folder), "code": environment_code(run.record)}
@@ -303,11 +287,5 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def _score(score: Score | None) -> dict[str, Any] | None:
-    if score is None:
-        return None
-    return {
-        "success": score.success,
-        "similarity": score.similarity,
-        "milestones": to_json(score.milestones),
-        "minefields": to_json(score.minefields),
-    }
+    shown = ("success", "similarity", "milestones", "minefields")
+    return None if score is None else {name: to_json(getattr(score, name)) for name in shown}

@@ -46,7 +46,9 @@ def difference(suite: Suite, episodes: Sequence[Episode]) -> str | None:
     """The first episode, from the last one back, that earns something else in `suite`, in words;
     None when all earn the same. EpisodeError when the environment fails."""
     for episode in reversed(episodes):
-        again, first = _earned(suite, episode), episode.score
+        with closing(make_env(suite)) as env:
+            again = perform(env, episode.task, episode.actions)[-1].score or env.score()
+        first = episode.score
         if (again.similarity, again.success) != (first.similarity, first.success):
             return (
                 f"{episode.task.id} is rewarded otherwise in another process: the same messages of "
@@ -54,11 +56,6 @@ def difference(suite: Suite, episodes: Sequence[Episode]) -> str | None:
                 "be kept from one episode to the next."
             )
     return None
-
-
-def _earned(suite: Suite, episode: Episode) -> Score:
-    with closing(make_env(suite)) as env:
-        return perform(env, episode.task, episode.actions)[-1].score or env.score()
 
 
 # -- floors -----------------------------------------------------------------------------------
@@ -82,7 +79,6 @@ class Floor:
 
     @property
     def earned(self) -> float:
-        """On average over the tasks."""
         return sum(e.score.similarity for e in self.episodes) / self.tasks
 
 
@@ -97,13 +93,11 @@ def measure(suite: Suite, tasks: Sequence[Task]) -> list[Floor]:
     floors = []
     for agent, limit, turns in agents:
         played = [_played(suite, task, *turns(suite, task)) for task in tasks]
-        ended = tuple(e for e in played if e is not None)
-        floors.append(Floor(agent, limit, len(tasks), ended))
+        floors.append(Floor(agent, limit, len(tasks), tuple(filter(None, played))))
     return floors
 
 
 def too_high(floors: Sequence[Floor]) -> list[str]:
-    """The floors above their limits, in words."""
     return [
         f"an agent that {f.agent} earns {f.earned:.2f} on average; allowed: {f.limit:g}."
         for f in floors
@@ -171,10 +165,7 @@ def before_training(made: Accepted, fresh: Suite) -> list[str]:
 
 
 def after_training(
-    made: Accepted,
-    trained: Suite,
-    fresh: Suite,
-    heard: Sequence[Episode],
+    made: Accepted, trained: Suite, fresh: Suite, heard: Sequence[Episode]
 ) -> str | None:
     """Why what was trained cannot be used; None when all is well. `trained`: the module in the
     processes that training used; `heard`: training's episodes, in order."""
@@ -205,7 +196,6 @@ def jump(made: Accepted, heard: Sequence[Episode]) -> str | None:
 
 
 def acting(suite: Suite, tasks: Sequence[Task]) -> frozenset[str]:
-    """The ids of the tasks whose reference calls tools."""
     if not isinstance(suite, HasReference):
         return frozenset()
     return frozenset(
@@ -214,8 +204,7 @@ def acting(suite: Suite, tasks: Sequence[Task]) -> frozenset[str]:
 
 
 def by_talk(made: Accepted, episodes: Sequence[Episode]) -> float:
-    """The part of the mean reward that was earned without a call of a tool, over the tasks that
-    need one."""
+    """The mean reward earned without a call of a tool, over the tasks that need one."""
     needing = [e for e in episodes if e.task.id in made.acting]
     talk = [e for e in needing if not any(a.get("tool_calls") for a in e.actions)]
     return sum(e.score.similarity for e in talk) / max(len(needing), 1)

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 from trace_bench.core.errors import EngineError, EpisodeError, UserError
@@ -24,28 +24,15 @@ from trace_bench.methods.making import opening, seeded
 from trace_bench.methods.trace.generate import audit
 from trace_bench.methods.trace.settings import SynthesisSettings
 
-MODULES = frozenset(
-    (
-        *("__future__", "collections", "copy", "dataclasses", "datetime", "enum", "functools"),
-        *(
-            "itertools",
-            "json",
-            "math",
-            "random",
-            "re",
-            "string",
-            "typing",
-            "trace_bench.core.types",
-        ),
-    )
-)
-NAMES = frozenset(
-    (
-        *("open", "exec", "eval", "compile", "__import__", "globals", "locals", "vars"),
-        *("input", "breakpoint", "memoryview"),
-    )
-)
-CLOCKS = frozenset(("now", "today", "utcnow", "SystemRandom"))
+MODULES = frozenset((
+    "__future__", "collections", "copy", "dataclasses", "datetime", "enum", "functools",
+    "itertools", "json", "math", "random", "re", "string", "typing", "trace_bench.core.types",
+))  # fmt: skip
+NAMES = (
+    "open", "exec", "eval", "compile", "__import__", "globals", "locals", "vars", "input",
+    "breakpoint", "memoryview",
+)  # fmt: skip
+CLOCKS = ("now", "today", "utcnow", "SystemRandom")
 DEFINED = ("make_task", "reference", "Env")
 LONGEST = 60_000  # characters
 
@@ -60,14 +47,11 @@ def violations(code: str) -> list[str]:
         return [f"the module is not Python: {error}."]
     out = list(dict.fromkeys(_faults(tree)))
     there = {getattr(node, "name", "") for node in tree.body}
-    there |= {t.id for n in tree.body if isinstance(n, ast.Assign) for t in _targets(n)}
+    assigned = [target for n in tree.body if isinstance(n, ast.Assign) for target in n.targets]
+    there |= {target.id for target in assigned if isinstance(target, ast.Name)}
     out += [f"`{name}` is not defined at the top of the module." for name in DEFINED
             if name not in there]  # fmt: skip
     return out
-
-
-def _targets(node: ast.Assign) -> list[ast.Name]:
-    return [t for t in node.targets if isinstance(t, ast.Name)]
 
 
 def _faults(tree: ast.Module) -> Iterator[str]:
@@ -114,26 +98,14 @@ class Seeds:
     def of(cls, run: int, name: str, code: str, settings: SynthesisSettings) -> Seeds:
         """The seeds of a module in the run with the seed `run`. Its text is part of what they are
         drawn from: no module can know its own, nor those of its next version."""
-        drawn = _drawn(run, name, code)
-
-        def take(count: int) -> tuple[int, ...]:
-            return tuple(islice(drawn, count))
-
-        return cls(
-            take(CHECKED), take(settings.calibration_groups), take(2 * settings.synthetic_tasks)
-        )
-
-
-def _drawn(run: int, name: str, code: str) -> Iterator[int]:
-    """All different."""
-    seen: set[int] = set()
-    number = 0
-    while True:
-        seed = stable_seed(run, "trace", "written", name, code, number) % RANGE
-        number += 1
-        if seed not in seen:
-            seen.add(seed)
-            yield seed
+        calibration, training = settings.calibration_groups, 2 * settings.synthetic_tasks
+        drawn: dict[int, None] = {}  # all different
+        for number in count():
+            if len(drawn) == CHECKED + calibration + training:
+                break
+            drawn[stable_seed(run, "trace", "written", name, code, number) % RANGE] = None
+        seeds = iter(drawn)
+        return cls(*(tuple(islice(seeds, n)) for n in (CHECKED, calibration, training)))
 
 
 # -- by running it ----------------------------------------------------------------------------
@@ -146,23 +118,17 @@ TOO_CLOSE = (
 
 
 def examine(
-    suite: Suite,
-    twin: Suite,
-    seeds: Sequence[int],
-    tools: Mapping[str, Tool],
-    leaks: Leaks,
+    suite: Suite, twin: Suite, seeds: Sequence[int], tools: Mapping[str, Tool], leaks: Leaks
 ) -> list[str]:
-    """What is wrong, in words for the author, of the first check that fails; [] when all is well.
-
-    `twin`: the same module in another process, which must give the same. `seeds`: of the tasks that
-    are looked at."""
+    """What the first check that fails finds wrong, in words for the author; [] when all is well.
+    `twin`: the same module in another process, which must give the same."""
     try:
         tasks = [seeded(suite, seed) for seed in seeds]
         return (
             _variety(suite, tasks)
             or _tools(suite, tasks, tools)
             or _leaks(suite, tasks, leaks)
-            or _conformance(suite, tasks[:CONFORMING])
+            or _listed(first_fault(suite, tasks[:CONFORMING]))
             or _twin(suite, twin, tasks[:CONFORMING])
             or _floors(suite, twin, tasks)
         )
@@ -198,13 +164,11 @@ def _leaks(suite: Suite, tasks: Sequence[Task], leaks: Leaks) -> list[str]:
     return []
 
 
-def _conformance(suite: Suite, tasks: Sequence[Task]) -> list[str]:
-    fault = first_fault(suite, tasks)
+def _listed(fault: str | None) -> list[str]:
     return [] if fault is None else [fault]
 
 
 def _twin(suite: Suite, twin: Suite, tasks: Sequence[Task]) -> list[str]:
-    """Another process gives the same tasks, messages and rewards."""
     for task in tasks:
         other = seeded(twin, task.seed)
         if to_json(other.data) != to_json(task.data):
@@ -222,10 +186,8 @@ def _played(suite: Suite, task: Task) -> str:
 def _floors(suite: Suite, twin: Suite, tasks: Sequence[Task]) -> list[str]:
     """The floors, and the same episodes in another process, the last one first."""
     measured = audit.measure(suite, tasks)
-    if high := audit.too_high(measured):
-        return high
-    other = audit.difference(twin, [episode for floor in measured for episode in floor.episodes])
-    return [] if other is None else [other]
+    episodes = [episode for floor in measured for episode in floor.episodes]
+    return audit.too_high(measured) or _listed(audit.difference(twin, episodes))
 
 
 SHINGLE = 6  # words in a row that count as the same wording
@@ -247,7 +209,6 @@ class Leaks:
 
     @classmethod
     def of(cls, held_out: Iterable[Sequence[str]], training: Iterable[Sequence[str]]) -> Leaks:
-        """From the texts of held-out and of training tasks."""
         hidden, shown = _collect(held_out), _collect(training)
         return cls(hidden[0] - shown[0], hidden[1] - shown[1])
 
@@ -281,18 +242,14 @@ def quoted(code: str) -> list[str]:
 
 
 def texts_of(task: Task) -> list[str]:
-    """All texts in a task's data."""
     return list(_texts(json.loads(json.dumps(task.data, default=str))))
 
 
 def _texts(value: Any) -> Iterable[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from _texts(part)
-    elif isinstance(value, list):
-        for part in value:
+    elif isinstance(value, dict | list):
+        for part in value.values() if isinstance(value, dict) else value:
             yield from _texts(part)
     elif isinstance(value, int | float) and not isinstance(value, bool):
         yield str(value)

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from trace_bench.core.errors import EngineError, EpisodeError, SourceError, UserError
 from trace_bench.core.protocols import Lab, Suite
@@ -50,17 +49,8 @@ class Attempt:
     numbers: calibrate.Numbers | None = None
 
 
-@dataclass(frozen=True)
-class Commission:
-    """A capability to make an environment for, and failed episodes that lack it."""
-
-    capability: Capability
-    examples: Sequence[Trajectory]
-
-
 class Generation:
-    """Makes environments for one run. `tools`: the target's, by name; `pool`: rollouts that
-    calibration may use in all."""
+    """Makes a run's environments. `pool`: rollouts that calibration may use in all."""
 
     def __init__(
         self,
@@ -77,14 +67,16 @@ class Generation:
         self.heard: dict[str, list[Episode]] = {}  # rollouts in them
         self.dropped: dict[str, str] = {}  # capabilities, each with the reason
 
-    def make(self, wanted: Commission, waiting: int = 0) -> tuple[Task, ...] | None:
-        """Training tasks for a capability, or None when no attempt was accepted. For each of the
-        `waiting` capabilities that come after it one round of calibration is left."""
-        name = wanted.capability.name
+    def make(
+        self, capability: Capability, examples: Sequence[Trajectory], waiting: int = 0
+    ) -> tuple[Task, ...] | None:
+        """Training tasks for a capability, or None when no attempt was accepted. `examples`: failed
+        episodes that lack it. For each of the `waiting` capabilities that come after it one round
+        of calibration is left."""
+        name = capability.name
         limit = self.lab.prompt_limit(GENERATOR)
         assert limit is not None, "no model plays the generator"
-        first = request(wanted.capability, self.tools, wanted.examples, limit, self.settings)
-        talk: list[Message] = first
+        talk = first = request(capability, self.tools, examples, limit, self.settings)
         last = ""
         for number in range(self.settings.generator_rounds):
             if self.pool < self.settings.calibration_round * (1 + waiting):
@@ -94,7 +86,7 @@ class Generation:
             attempt = Attempt(number)
             tasks = None
             if self._ask(f"{name}/{number}", talk, attempt):
-                tasks = self._try(wanted.capability, attempt)
+                tasks = self._try(capability, attempt)
             self._keep(name, attempt)
             if tasks is not None:
                 self.lab.log(f"{name}, attempt {number + 1}: accepted")
@@ -106,17 +98,14 @@ class Generation:
         return None
 
     def _ask(self, call: str, talk: Sequence[Message], attempt: Attempt) -> bool:
-        """The attempt's code; False when the model's answer cannot be used. Raises UserError when
-        the model is out of reach: no capability is given up for that."""
+        """Sets the attempt's code; False when the model's answer cannot be used. UserError when the
+        model is out of reach: no capability is given up for that."""
         try:
             attempt.code = self.lab.ask(GENERATOR, call, talk, read_block)
         except LLMError as error:
             if error.outage:
                 self.lab.retract(GENERATOR, f"{call}/")
-                raise UserError(
-                    f"the generator does not answer: {error}. The same command goes on from here; "
-                    "or change `llm.generator`."
-                ) from error
+                raise error.ending(GENERATOR) from error
             attempt.problems = [f"the generator gave no module: {error}"]
         return not attempt.problems
 
@@ -131,7 +120,11 @@ class Generation:
         seeds = Seeds.of(self.lab.seed, name, attempt.code, self.settings)
         made = None
         try:
-            attempt.problems = self._checks(name, attempt.code, seeds)
+            with (
+                self._fresh(name, attempt.code) as suite,
+                self._fresh(f"{name}'", attempt.code) as twin,
+            ):
+                attempt.problems = examine(suite, twin, seeds.checks, self.tools, self.leaks)
             if not attempt.problems:
                 made = self._go_on(capability, attempt, name, seeds)
         except (SourceError, EpisodeError) as error:
@@ -142,14 +135,10 @@ class Generation:
         self.accepted[made.tasks[0].env] = made
         return made.tasks
 
-    def _checks(self, name: str, code: str, seeds: Seeds) -> list[str]:
-        with self._fresh(name, code) as suite, self._fresh(f"{name}'", code) as twin:
-            return examine(suite, twin, seeds.checks, self.tools, self.leaks)
-
     def _go_on(
         self, capability: Capability, attempt: Attempt, name: str, seeds: Seeds
     ) -> Accepted | None:
-        """Judge, calibration and tasks of a module that has passed the checks; None, or problems,
+        """Judge, calibration and tasks of a module that has passed the checks; None or problems
         when it is not accepted. Calibration, its audit and training have fresh workers each."""
         if why := objection(self.lab, capability, name, attempt.code):
             attempt.problems = [f"a reader objects: {why}"]
@@ -187,12 +176,9 @@ class Generation:
         self.pool -= self.settings.calibration_round
         size = self.settings.calibration_group_size
         tasks = [task for task in _draw(suite, seeds.calibration) for _ in range(size)]
+        call, temperature = f"calibration/{name}", self.settings.calibration_temperature
         played = self.lab.rollouts(
-            f"calibration/{name}",
-            self.base,
-            tasks,
-            purpose=Purpose.CALIBRATION,
-            temperature=self.settings.calibration_temperature,
+            call, self.base, tasks, purpose=Purpose.CALIBRATION, temperature=temperature
         )
         attempt.numbers = calibrate.numbers(played, self.settings)
         outside = calibrate.outside_bands(attempt.numbers, self.settings)
@@ -200,8 +186,7 @@ class Generation:
         return problems, of_rollouts(tasks, played)
 
     def _tasks(self, suite: Suite, seeds: Seeds) -> tuple[tuple[Task, ...], frozenset[str]]:
-        """Training tasks, each tested like any other synthetic task; and the ids of those (and of
-        calibration's) whose reference calls tools."""
+        """Tested training tasks, and the ids of all tasks whose reference calls tools."""
         count = self.settings.synthetic_tasks
         kept: list[Task] = []
         why = ""
@@ -229,7 +214,6 @@ class Generation:
     # -- after training -----------------------------------------------------------------------
 
     def hear(self, tasks: Sequence[Task], played: Sequence[Trajectory]) -> None:
-        """Takes note of rollouts in accepted environments."""
         for episode in of_rollouts(tasks, played):
             if episode.task.env in self.accepted:
                 self.heard.setdefault(episode.task.env, []).append(episode)
@@ -237,13 +221,12 @@ class Generation:
     def fault(self, tasks: Sequence[Task]) -> str | None:
         """Why an adapter that was trained on these tasks cannot be used: the first fault of their
         environments, of which each is logged and kept in `dropped`. None when there is none."""
-        faults = [f for env in dict.fromkeys(t.env for t in tasks) if (f := self._fault(env))]
-        return faults[0] if faults else None
+        faults = [self._fault(env) for env in dict.fromkeys(t.env for t in tasks)]
+        return next(filter(None, faults), None)
 
     def _fault(self, env: str) -> str | None:
         made, heard = self.accepted[env], self.heard.get(env, [])
         used = self.lab.suite_of(made.tasks[0])
-        why: str | None
         try:
             with self._fresh(f"{made.name}'", made.code) as fresh:
                 why = audit.after_training(made, used, fresh, heard)
@@ -260,16 +243,9 @@ class Generation:
     def _keep(self, name: str, attempt: Attempt) -> None:
         place = f"generated/{file_name(name)}/{attempt.number}"
         self.lab.write_text(f"{place}.py", attempt.code)
-        self.lab.write(f"{place}.json", verdict(attempt))
-
-
-def verdict(attempt: Attempt) -> dict[str, Any]:
-    """What is kept of an attempt beside its code."""
-    return {
-        "accepted": not attempt.problems,
-        "problems": attempt.problems,
-        "calibration": None if attempt.numbers is None else asdict(attempt.numbers),
-    }
+        measured = None if attempt.numbers is None else asdict(attempt.numbers)
+        verdict = {"accepted": not attempt.problems, "problems": attempt.problems}
+        self.lab.write(f"{place}.json", {**verdict, "calibration": measured})
 
 
 def _draw(suite: Suite, seeds: Sequence[int]) -> list[Task]:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import Lab
 from trace_bench.core.types import Message, Tool, Trajectory
 from trace_bench.llm.client import LLMError
@@ -86,16 +85,10 @@ def request(
 
 
 def again(first: Sequence[Message], code: str, problems: Sequence[str]) -> list[Message]:
-    """The next question: the last module and what was wrong with it."""
     listed = "\n".join(f"- {p}" for p in problems[:8])
-    return [
-        *first,
-        {"role": "assistant", "content": f"```python\n{code}```"},
-        {
-            "role": "user",
-            "content": f"This module was not accepted:\n{listed}\nWrite the whole module again.",
-        },
-    ]
+    why = f"This module was not accepted:\n{listed}\nWrite the whole module again."
+    answer = {"role": "assistant", "content": f"```python\n{code}```"}
+    return [*first, answer, {"role": "user", "content": why}]
 
 
 # -- the judge --------------------------------------------------------------------------------
@@ -119,19 +112,13 @@ def objection(lab: Lab, capability: Capability, name: str, code: str) -> str | N
     if limit is None:
         return None
     text = f"Capability: {capability.description}\n\n```python\n{code[: limit - len(JUDGED)]}```"
-    messages: list[Message] = [
-        {"role": "system", "content": JUDGED},
-        {"role": "user", "content": text},
-    ]
+    messages = [{"role": "system", "content": JUDGED}, {"role": "user", "content": text}]
     try:
         verdict = lab.ask(JUDGE, name, messages, lambda answer: read_json(answer, VERDICT), VERDICT)
     except LLMError as error:
         if error.outage:
             lab.retract(JUDGE, f"{name}/")
-            raise UserError(
-                f"the judge does not answer: {error}. The same command goes on from here; or "
-                "change `llm.judge`."
-            ) from error
+            raise error.ending(JUDGE) from error
         lab.log(f"{name} is not judged: {error}")
         return None
     return None if verdict["fits"] else str(verdict["why"])
