@@ -58,10 +58,10 @@ from trace_bench.runner.folder import (
     only_writer,
     stored_summary,
 )
-from trace_bench.runner.lab import Listeners, Models, RunLab
+from trace_bench.runner.lab import Checkpoint, RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.plan import checkpoints
-from trace_bench.runner.progress import TIMING, Clock, Progress
+from trace_bench.runner.progress import TIMING, Aside, Clock, Progress
 from trace_bench.runner.summary import Finished, summarize
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.schema import Settings
@@ -220,7 +220,7 @@ def _execute(
         )
     summary = summarize(bench, evaluation, lab, finished)
     write_json(folder / SUMMARY, summary)
-    lab.conclude(summary)
+    metrics.conclude(summary)
     if summary["complete"]:
         report.hand_over(folder, metrics)
     metrics.close()  # the tracker may fail at its very end, too
@@ -282,27 +282,28 @@ def _lab(run: _InProgress, yardstick: Yardstick | None = None) -> RunLab:
     """The method's lab, or a yardstick's. A yardstick's metrics stay in its folder, so that the
     tracker shows only the method's."""
     bench, settings = run.bench, run.bench.settings
-    folder = bench.place.folder
-    trainer, player = bench.trainer, run.player
-    if yardstick is None:
-        listeners = Listeners(run.metrics, run.progress, run.evaluation.checkpoint)
-    else:
+    folder, trainer, player = bench.place.folder, bench.trainer, run.player
+    metrics = run.metrics
+    progress: Progress | Aside = run.progress
+    on_checkpoint: Checkpoint | None = run.evaluation.checkpoint
+    if yardstick is not None:
         folder = folder / yardstick.name
         own = Suites(bench.suite, lots=settings.rehearsal)  # with generated ones of its own
         player = replace(player, suites=own)
         trainer = bench.parts["trainer"].make(bench.context)
-        listeners = Listeners(
-            Metrics(folder / "metrics.jsonl", Silent(), bench.log), run.progress.aside()
-        )
-    charged = CHARGED[settings.accounting]
+        metrics = Metrics(folder / "metrics.jsonl", Silent(), bench.log)
+        progress, on_checkpoint = Aside(run.progress), None
     return RunLab(
         folder,
         seed=settings.seed,
-        ledger=Ledger(folder / "ledger.jsonl", settings.budget, charged),
+        ledger=Ledger(folder / "ledger.jsonl", settings.budget, CHARGED[settings.accounting]),
         player=player,
         trainer=trainer,
-        listeners=listeners,
-        models=Models(bench.roles, generated_suites(settings, bench.context, bench.log)),
+        tracker=metrics,
+        progress=progress,
+        on_checkpoint=on_checkpoint,
+        roles=bench.roles,
+        make_suite=generated_suites(settings, bench.context, bench.log),
         known=run.known,
         max_lost=settings.max_lost,
     )

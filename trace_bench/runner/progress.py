@@ -111,10 +111,6 @@ class Progress:
         else:
             print(text, file=self._stream, flush=True)
 
-    def aside(self) -> Aside:
-        """Progress for a part of the run that is not charged to its budget."""
-        return Aside(self)
-
     def close(self) -> None:
         if self._live is not None:
             self._live.stop()
