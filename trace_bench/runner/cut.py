@@ -4,7 +4,7 @@ model's place, and addresses of servers that stand in for its own."""
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -67,6 +67,75 @@ class Cut:
             data[name] = {**data[name], **value} if isinstance(value, Mapping) else value
         self.settings = parse(data)
 
+    def with_model(self, folder: Path) -> None:
+        """Puts the miniature in this folder in the model's place, under the model's name."""
+        name, factory = served_name(self.settings.model), "trace_bench.settings.models:named"
+        options = {"path": str(folder)}
+        self.change(model={"name": name, "factory": factory, "served_as": name, "options": options})
+
+    def with_servers(self, agent: str, players: str) -> None:
+        """Puts these addresses in the place of the agent's servers (`agent`) and of the roles' (one
+        for each at `players`/ROLE/v1); keys stay here."""
+        settings = self.settings
+        chosen = parts_of(settings)["policy"]
+        if chosen.declared.at_servers:
+            own = {
+                key: [agent] if not n or chosen.options.get(key) else chosen.options.get(key)
+                for n, key in enumerate(chosen.declared.addresses)
+            }
+            own |= dict.fromkeys(chosen.declared.addresses.values())
+            self.change(policy={"options": {**settings.policy.options, **own}})
+        data = plain(settings)["llm"]
+        for name, role in models_in_roles(settings).items():
+            here = {"base_url": [f"{players}/{name}/v1"], "key_env": None, "retries": 1}
+            few = {"concurrency": min(role.concurrency, 4)}
+            self.change(llm={name: {**data[name], **vars(role), **here, **few}})
+
+    def with_trainer(self) -> None:
+        """Keeps a trainer that can work here, else takes `local` with the same recipe."""
+        parts = parts_of(self.settings)
+        chosen = parts["trainer"]
+        try:
+            chosen.make(run_context(self.settings, parts)).preflight(True)
+        except UserError as error:
+            recipe = {f.name for f in fields(Recipe)}
+            kept = {k: v for k, v in chosen.options.items() if k in recipe}
+            self.change(trainer={"name": "local", "factory": None, "options": kept})
+            self.replaced.append(f"trainer={chosen.label} by trainer=local: {error}")
+
+    def with_sandbox(self, folder: Path) -> None:
+        """Keeps a sandbox in which a task's environment opens, else takes `process`. Raises
+        UserError where none opens there either."""
+        name = self.settings.sandbox.name
+        try:
+            _open(self.settings, folder)
+        except UserError as error:
+            if name == "inline":
+                raise
+            self.change(sandbox={"name": "process", "allow_untrusted": True})
+            _open(self.settings, folder)
+            self.replaced.append(f"sandbox={name} by sandbox=process: {error}")
+
+    def affordable(self, folder: Path) -> int:
+        """Lowers the training tasks and the budget to the smallest that the method takes; returns
+        the number of rollouts. Raises UserError."""
+        env, own = self.settings.env, self.settings.budget
+        with _suite(self.settings, folder) as suite:
+            tasks = min(TASKS, len(tasks_of(suite, env.train_split)))
+        self.change(env={"train_tasks": min(tasks, env.train_tasks or tasks)})
+        budget = min(SMALLEST, own)
+        while True:
+            self.change(budget=budget)
+            try:
+                parts = parts_of(self.settings)
+                trainer = parts["trainer"].make(run_context(self.settings, parts))
+                plan_of(self.settings, parts["method"].make(RunContext()), trainer, tasks)
+                return budget
+            except UserError:
+                if budget >= own:
+                    raise
+                budget = min(own, 2 * budget)
+
 
 def small(settings: Settings, folder: Path) -> Cut:
     """The settings of a rehearsal in this folder; model, servers and budget are still the run's."""
@@ -111,85 +180,6 @@ def _within(
             value = min(value, kind(most.get(name, value)))
             given[name] = max(value, kind(least.get(name, value)))
     return given
-
-
-def with_model(cut: Cut, folder: Path) -> None:
-    """Puts the miniature in this folder in the model's place, under the model's name."""
-    name = served_name(cut.settings.model)
-    factory = "trace_bench.settings.models:named"
-    model = {"name": name, "factory": factory, "served_as": name, "options": {"path": str(folder)}}
-    cut.change(model=model)
-
-
-def with_servers(cut: Cut, agent: str, players: str) -> None:
-    """Puts these addresses in the place of the agent's servers (`agent`) and of the roles' (one
-    for each at `players`/ROLE/v1); keys stay here."""
-    settings = cut.settings
-    chosen = parts_of(settings)["policy"]
-    if chosen.declared.at_servers:
-        own = {
-            key: [agent] if not n or chosen.options.get(key) else chosen.options.get(key)
-            for n, key in enumerate(chosen.declared.addresses)
-        }
-        own |= dict.fromkeys(chosen.declared.addresses.values())
-        cut.change(policy={"options": {**settings.policy.options, **own}})
-    roles = {
-        name: {**vars(role), "base_url": [f"{players}/{name}/v1"], "key_env": None,
-               "concurrency": min(role.concurrency, 4), "retries": 1}
-        for name, role in models_in_roles(settings).items()
-    }  # fmt: skip
-    data = plain(settings)["llm"]
-    cut.change(llm={name: {**data[name], **role} for name, role in roles.items()})
-
-
-def with_trainer(cut: Cut, check: Callable[[Settings], None], otherwise: str) -> None:
-    """Keeps the trainer where `check` raises no UserError, else takes the one of that name, with
-    the same recipe."""
-    try:
-        check(cut.settings)
-    except UserError as error:
-        chosen = parts_of(cut.settings)["trainer"]
-        recipe = {f.name for f in fields(Recipe)}
-        kept = {k: v for k, v in chosen.options.items() if k in recipe}
-        cut.change(trainer={"name": otherwise, "factory": None, "options": kept})
-        cut.replaced.append(f"trainer={chosen.label} by trainer={otherwise}: {error}")
-
-
-def with_sandbox(cut: Cut, folder: Path, otherwise: str) -> None:
-    """Keeps the sandbox where a task's environment opens in it, else takes the one of that name.
-    Raises UserError where none opens there either."""
-    try:
-        _open(cut.settings, folder)
-        return
-    except UserError as error:
-        if cut.settings.sandbox.name == "inline":
-            raise
-        first = error
-    name = cut.settings.sandbox.name
-    cut.change(sandbox={"name": otherwise, "allow_untrusted": True})
-    _open(cut.settings, folder)
-    cut.replaced.append(f"sandbox={name} by sandbox={otherwise}: {first}")
-
-
-def affordable(cut: Cut, folder: Path) -> int:
-    """Lowers the training tasks and the budget to the smallest that the method takes; returns the
-    number of rollouts. Raises UserError."""
-    with _suite(cut.settings, folder) as suite:
-        tasks = min(TASKS, len(tasks_of(suite, cut.settings.env.train_split)))
-    cut.change(env={"train_tasks": min(tasks, cut.settings.env.train_tasks or tasks)})
-    own, budget = cut.settings.budget, min(SMALLEST, cut.settings.budget)
-    while True:
-        cut.change(budget=budget)
-        try:
-            parts = parts_of(cut.settings)
-            context = run_context(cut.settings, parts)
-            trainer = parts["trainer"].make(context)
-            plan_of(cut.settings, parts["method"].make(RunContext()), trainer, tasks)
-            return budget
-        except UserError:
-            if budget >= own:
-                raise
-            budget = min(own, 2 * budget)
 
 
 @contextmanager

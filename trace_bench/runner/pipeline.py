@@ -27,37 +27,12 @@ from trace_bench.play.known import KnownCalls
 from trace_bench.play.rollouts import Player
 from trace_bench.play.steps import Faults
 from trace_bench.play.suites import Suites
-from trace_bench.runner import report
+from trace_bench.runner import build, report
 from trace_bench.runner.beginning import base_agent, beginning_of
-from trace_bench.runner.bench import (
-    Bench,
-    acting_model,
-    build_bench,
-    check_built,
-    header,
-    stages,
-    write_tags,
-    yardsticks,
-)
-from trace_bench.runner.build import (
-    Log,
-    Parts,
-    generated_suites,
-    log_line,
-    run_context,
-    scripted_policies,
-)
+from trace_bench.runner.bench import Bench, build_bench, check_built
+from trace_bench.runner.build import Log, Parts
 from trace_bench.runner.evaluation import Evaluation
-from trace_bench.runner.folder import (
-    Place,
-    belongs,
-    claim,
-    holds_run,
-    locate,
-    lost_of,
-    only_writer,
-    stored_summary,
-)
+from trace_bench.runner.folder import Place, locate, lost_of, only_writer, stored_summary
 from trace_bench.runner.lab import Checkpoint, RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.plan import checkpoints
@@ -126,13 +101,13 @@ def _unmeasured(done: Done) -> str | None:
 def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
     """Starts, resumes or loads the run of these settings. `verbose`: progress on stderr. Raises as
     `run` does; after KeyboardInterrupt the same call resumes the run."""
-    log: Log = log_line if verbose else lambda text: None
+    log: Log = build.log_line if verbose else lambda text: None
     parts = parts_of(settings)
     place = locate(settings, parts)
     if (found := _finished(parts, place)) is not None:
         return found
     with few_collections(), only_writer(place.folder), ExitStack() as stack:
-        resumed = belongs(place)
+        resumed = place.belongs()
         summary = stored_summary(place.folder) if resumed else None
         if summary is not None and (gone := lost_of(summary)):
             log(f"{gone} held-out episodes were lost; they are run again")
@@ -143,11 +118,11 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
         check_built(bench, new=not resumed)
         tracker: Tracker = parts["tracker"].make(bench.context)  # refuses before anything is there
         if not resumed:
-            claim(place, settings)
-        for line in header(bench):
+            place.claim(settings)
+        for line in bench.header():
             log(line)
         stream = sys.stderr if verbose else stack.enter_context(Path(os.devnull).open("w"))
-        progress = Progress(settings.budget, stream=stream, stages=stages(bench))
+        progress = Progress(settings.budget, stream=stream, stages=bench.stages())
         summary = _execute(bench, tracker, stack, progress, resumed)
     return Done(place.folder, summary, stored=False)
 
@@ -155,9 +130,9 @@ def carry_out(settings: Settings, *, verbose: bool = False) -> Done:
 def _finished(parts: Parts, place: Place) -> Done | None:
     """The run if it is finished and nothing is left to write: it needs no lock then, so that it can
     be looked at in a read-only folder. None if there is something to do, also for its tracker."""
-    if parts["tracker"].declared.awaits_result() or not holds_run(place):
+    if parts["tracker"].declared.awaits_result() or not place.holds_run():
         return None
-    summary = stored_summary(place.folder) if belongs(place) else None
+    summary = stored_summary(place.folder) if place.belongs() else None
     if summary is None or lost_of(summary):
         return None
     return Done(place.folder, summary, stored=True)
@@ -183,7 +158,7 @@ def _execute(
     started = time.monotonic()
     folder, settings = bench.place.folder, bench.settings
     stack.callback(progress.close)
-    write_tags(bench)
+    bench.write_tags()
     clock = Clock(folder / TIMING, progress.stage)
     player = Player(
         bench.policy,
@@ -200,16 +175,16 @@ def _execute(
     )
     stack.enter_context(closing(evaluation))
     metrics = Metrics(folder / "metrics.jsonl", tracker, bench.log)
-    known = KnownCalls() if yardsticks(bench) else None
+    known = KnownCalls() if bench.yardsticks else None
     run = _InProgress(bench, player, evaluation, progress, clock, metrics, known)
     lab = stack.enter_context(closing(_lab(run)))
     if resumed:
         there = lab.ledger.spent
         progress.log(f"resuming {folder}: {there} of {settings.budget} rollouts are there")
     beginning = beginning_of(settings)
-    base = base_agent(acting_model(bench), beginning, folder)
+    base = base_agent(bench.acting_model, beginning, folder)
     agent = _phases(run, lab, base)
-    trained = {y.name: _yardstick(run, y, base) for y in yardsticks(bench)}
+    trained = {y.name: _yardstick(run, y, base) for y in bench.yardsticks}
     clock.add("total", time.monotonic() - started)
     before = None if beginning is None else beginning.runs
     finished = Finished(agent, before, trained, clock.seconds, metrics.failure)
@@ -235,7 +210,7 @@ def _phases(run: _InProgress, lab: RunLab, base: AgentSpec) -> AgentSpec:
     bench, evaluation = run.bench, run.evaluation
     evaluation.base(base)
     names = [*LOWER, *(UPPER if isinstance(bench.suite, HasReference) else ())]
-    evaluation.floors(scripted_policies(bench.context, names))
+    evaluation.floors(build.scripted_policies(bench.context, names))
     with run.clock.phase("method"):
         run.progress.phase("method")
         lab.checkpoint(base)
@@ -303,7 +278,7 @@ def _lab(run: _InProgress, yardstick: Yardstick | None = None) -> RunLab:
         progress=progress,
         on_checkpoint=on_checkpoint,
         roles=bench.roles,
-        make_suite=generated_suites(settings, bench.context, bench.log),
+        make_suite=build.generated_suites(settings, bench.context, bench.log),
         known=run.known,
         max_lost=settings.max_lost,
     )
@@ -317,7 +292,7 @@ def _reported_again(
     if not parts["tracker"].declared.awaits_result():
         return summary
     facts: dict[str, Any] = vars(place)
-    tracker: Tracker = parts["tracker"].make(run_context(settings, parts, **facts))
+    tracker: Tracker = parts["tracker"].make(build.run_context(settings, parts, **facts))
     with closing(Metrics(place.folder / "metrics.jsonl", tracker, log)) as metrics:
         metrics.conclude(summary)
         report.hand_over(place.folder, metrics)
