@@ -1,6 +1,5 @@
 """The base agent of a run: the bare model, or the agent of an earlier run (the setting `agent`),
-whose adapters are copied, so that nothing that happens to the earlier run's folder changes this
-one. Until the copies are there, the run's identity holds the hash that they must have."""
+whose adapters are copied, so that the earlier run's folder may change."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The parts of a run, built and checked before anything is run: also what the first prompts of
-held-out tasks show (tools must reach the model, prompts must leave room for a turn, servers must
-answer one), and the lines at a run's start.
-"""
+"""The parts of a run, built and checked before anything is run, also by the first prompts of
+held-out tasks: tools must reach the model, prompts leave room for a turn, servers answer one."""
 
 from __future__ import annotations
 
@@ -68,8 +66,7 @@ class Bench:
 
     @property
     def acting_model(self) -> str:
-        """The base agent's `model`: the path or name of the weights, or a scripted policy's
-        name."""
+        """The base agent's `model`: path or name of the weights, or a scripted policy's name."""
         policy = self.parts["policy"]
         return policy.label if policy.declared.scripted else model_path(self.settings, self.parts)
 
@@ -152,8 +149,7 @@ def build_bench(
 
 
 def check_built(bench: Bench, new: bool) -> None:
-    """Raises UserError for errors that only the built parts can show. Slow checks are made for a
-    `new` run only."""
+    """Raises UserError for what only built parts show. Slow checks are for a `new` run only."""
     check_needs(bench.plan, bench.parts, bench.suite, bench.trainer, bench.policy)
     _check_shards(bench)
     if new:
@@ -168,8 +164,7 @@ def check_built(bench: Bench, new: bool) -> None:
 
 
 def _check_shards(bench: Bench) -> None:
-    """Raises UserError for a policy whose batches cannot be divided; logs that one process plays
-    all parts."""
+    """Raises UserError for a policy whose batches cannot be divided."""
     settings = bench.settings.policy
     if settings.shards > 1 and not bench.policy.forks:
         raise UserError(
@@ -192,9 +187,8 @@ NO_TASK: Message = {"role": "user", "content": "What can you do for me?"}
 
 
 def check_prompts(policy: Policy, suite: Suite, tasks: Sequence[Task]) -> str | None:
-    """A warning if some of the first prompts do not fit the context; None if all do. Raises
-    UserError if none does, or if tools do not reach the model. Tasks that cannot be reset are left
-    to the run, and so is all of a suite whose user is a model, or a policy that cannot tell."""
+    """A warning if some of the first prompts do not fit the context. Raises UserError if none does,
+    or if tools do not reach the model. Tasks that cannot be reset are left to the run."""
     if policy.context is None or suite.asks_user():
         return None
     opened = _opened(suite, _chosen(tasks))
@@ -214,9 +208,9 @@ def check_prompts(policy: Policy, suite: Suite, tasks: Sequence[Task]) -> str | 
 def try_turn(
     policy: Policy, suite: Suite, tasks: Sequence[Task], how: PolicySettings
 ) -> str | None:
-    """Asks a policy that can be asked beforehand for one turn, given the shortest of the first
-    prompts; returns what it says about it. If a model plays the user, or no task can be reset, the
-    prompt is `NO_TASK`. Raises UserError."""
+    """What a policy that can be asked beforehand says about one turn, given the shortest of the
+    first prompts (`NO_TASK` if a model plays the user or no task can be reset). Raises
+    UserError."""
     if type(policy).try_turn is Policy.try_turn:  # its default: no tasks are opened in vain
         return None
     steps = [] if suite.asks_user() else list(_opened(suite, _chosen(tasks)))

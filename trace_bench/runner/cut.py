@@ -74,8 +74,7 @@ class Cut:
         self.change(model={"name": name, "factory": factory, "served_as": name, "options": options})
 
     def with_servers(self, agent: str, players: str) -> None:
-        """Puts these addresses in the place of the agent's servers (`agent`) and of the roles' (one
-        for each at `players`/ROLE/v1); keys stay here."""
+        """Replaces the agent's servers by `agent`, and a role's by `players`/ROLE/v1; keys stay."""
         settings = self.settings
         chosen = parts_of(settings)["policy"]
         if chosen.declared.at_servers:
@@ -117,8 +116,7 @@ class Cut:
             self.replaced.append(f"sandbox={name} by sandbox=process: {error}")
 
     def affordable(self, folder: Path) -> int:
-        """Lowers the training tasks and the budget to the smallest that the method takes; returns
-        the number of rollouts. Raises UserError."""
+        """Lowers training tasks and budget to the least that the method takes; the budget."""
         env, own = self.settings.env, self.settings.budget
         with _suite(self.settings, folder) as suite:
             tasks = min(TASKS, len(tasks_of(suite, env.train_split)))

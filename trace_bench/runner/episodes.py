@@ -1,11 +1,9 @@
-"""Whole episodes on disk, for the lab and for evaluations; the lab's named calls, of which some
-episodes may be there; and the limit on lost ones.
+"""Whole episodes on disk, for the lab and for evaluations; the lab's named calls; and the limit on
+lost ones.
 
 An episode is written once, as it ends; every later start is answered from the file. It is lost when
-the infrastructure fails (environment, sandbox, policy, user). Nothing can be learned or measured
-from a call that is mostly lost, so that a call of which too many are lost stops the run, and the
-next start takes them back.
-"""
+the infrastructure fails (environment, sandbox, policy, user). A call of which too many are lost
+teaches nothing: it stops the run, and the next start takes them back."""
 
 from __future__ import annotations
 
@@ -29,10 +27,8 @@ Spot = tuple[str, int]
 
 
 class EpisodeFile:
-    """The episodes of a run folder's file, by call and index. Without a `path` none is kept.
-
-    Those of earlier starts are held until their call is asked for (`take`); with `held=False` they
-    are only known to be there."""
+    """The episodes of a file, by call and index; none is kept without a `path`. Those of earlier
+    starts are held until their call is asked for (`take`), unless `held` is False."""
 
     def __init__(self, path: Path | None, *, held: bool = True) -> None:
         self._lines = None if path is None else Lines(path, Stored)
@@ -54,8 +50,7 @@ class EpisodeFile:
         return spot in self._there
 
     def of(self, call: str) -> dict[int, Trajectory]:
-        """The episodes of a call that earlier starts have written, in the order in which they
-        ended."""
+        """A call's episodes of earlier starts, in the order in which they ended."""
         return dict(self._held.get(call, {}))
 
     def take(self, call: str) -> dict[int, Trajectory]:
@@ -96,8 +91,8 @@ NOT_AGAIN = "The training has learned from what is left of them: change the sett
 
 
 def counts(task: Task, failure: Failure | None) -> bool:
-    """Whether an episode counts as lost. One that a generated environment fails does not: that is
-    a finding about the environment, and the methods that use such environments drop them."""
+    """Whether an episode counts as lost. One that a generated environment fails does not: that is a
+    finding about the environment, which its method then drops."""
     if failure is None:
         return False
     return not (task.env.startswith(GENERATED) and failure.boundary in _OF_PROGRAM)
@@ -116,8 +111,7 @@ def check(
     faults: Faults | None = None,
     remedy: str = AGAIN,
 ) -> None:
-    """Raises UserError if too many of the `total` episodes are lost. `lost`: the cause of each, in
-    the order in which they ended."""
+    """Raises UserError if too many of `total` episodes are `lost` (the cause of each, in order)."""
     if not too_many(len(lost), total, share):
         return
     where = faults.where if faults is not None else ""

@@ -1,13 +1,10 @@
-"""Held-out evaluation of an AgentSpec.
-
-Nothing here is charged to a budget or visible to a method. One line per agent, task and trial is
-written to a JSONL file; a finished evaluation is answered from these lines.
+"""Held-out evaluation of an AgentSpec, not charged to a budget nor visible to a method. A finished
+evaluation is answered from its file, one line per agent, task and trial.
 
 An episode depends only on the model, the prompt, the adapter that acts, the task and the trial. So
 with a repeatable policy, an agent's line is copied from another agent's if both act alike: for the
 routed agent where its router chooses the base model, for an adapter alone where the router chose
-it, for the trained agent where the last point of the curve has it.
-"""
+it, for the trained agent where the last point of the curve has it."""
 
 from __future__ import annotations
 
@@ -34,9 +31,8 @@ from trace_bench.settings.schema import Settings
 
 
 class Evaluator:
-    """Runs agents on held-out tasks and writes the outcomes to `path`, and on request the
-    trajectories to `trajectories`. An episode that the infrastructure lost is run again, up to
-    `evaluation.retries` times, and once more by every later start."""
+    """Runs agents on held-out tasks and writes outcomes to `path`, and on request `trajectories`. A
+    lost episode is run again, up to `evaluation.retries` times, and once by every later start."""
 
     def __init__(
         self,
@@ -75,10 +71,9 @@ class Evaluator:
         policy: Policy | None = None,
         keep: bool = False,
     ) -> list[Outcome]:
-        """Outcomes in the plan's order. Seeds depend on task and trial only, so that agents are
-        compared on the same random draws. `keep`: also store the trajectories. With a `policy`
-        other than the run's, every episode is run and none is copied. Raises UserError if too many
-        of the agent's episodes are lost."""
+        """Outcomes in the plan's order. Seeds depend on task and trial only, so that agents meet
+        the same draws. `keep`: also store the trajectories. With a `policy` other than the run's,
+        every episode is run. Raises UserError if too many are lost."""
         job = _OneAgent(label, agent, plan, self._player, keep)
         if policy is not None:
             job = replace(job, player=replace(self._player, policy=policy))
@@ -134,8 +129,7 @@ class Evaluator:
         self._kept.close()
 
     def _reuses(self, job: _OneAgent) -> bool:
-        """Whether outcomes of other agents may be copied: only with the run's own policy, and only
-        if episodes are repeatable."""
+        """Whether outcomes may be copied: with the run's own policy, if episodes are repeatable."""
         return job.player is self._player and job.player.repeats
 
     def _shared(
@@ -188,8 +182,7 @@ class Evaluator:
         attempt: int,
         choices: Sequence[Choice | BaseException] | None = None,
     ) -> None:
-        """Runs those of the plan's episodes `which` that are missing. `choices`: the router's
-        choices by task, if known."""
+        """Runs those of the episodes `which` that are missing. `choices`: the router's, by task."""
         episodes = [job.plan.episodes[i] for i in which]
         found, call = self._found[job.label], job.call(attempt)
         there, untold = set(), self._untold(job) if attempt == 0 else set()

@@ -74,8 +74,7 @@ def locate(settings: Settings, parts: Mapping[str, Part]) -> Place:
 
 
 def stored_summary(folder: Path) -> dict[str, Any] | None:
-    """The summary of a finished run; None when the run is not finished. Raises UserError for one
-    that is damaged, which no later reader needs to fear."""
+    """The summary of a finished run, else None. Raises UserError for a damaged one."""
     path = folder / SUMMARY
     if not path.exists():
         return None
@@ -104,8 +103,7 @@ LOCK = ".lock"
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Holds a lock so that only one process writes the folder; a killed process leaves no lock
-    behind. A folder in which nothing was written is removed again."""
+    """Holds a lock so that only one process writes the folder; a killed one leaves none behind."""
     try:
         import fcntl
     except ImportError:  # no such lock on Windows; the folder is then unguarded
@@ -139,8 +137,8 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 def _make(folder: Path) -> list[Path]:
-    """Makes the folder; those that were missing, the innermost first. Raises UserError for a place
-    that cannot be one, and leaves nothing there then."""
+    """Makes the folder; those that were missing, innermost first. Raises UserError, leaving
+    none."""
     made: list[Path] = []
     try:
         if folder.exists() and not folder.is_dir():

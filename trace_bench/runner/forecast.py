@@ -1,8 +1,5 @@
-"""`dry_run=true`: a run's phases, its costs, and what keeps it from running here.
-
-Rollouts follow from the settings and from the method's plan. Requests and tokens are estimates from
-the suite's typical lengths, which are printed with them.
-"""
+"""`dry_run=true`: a run's phases, its costs, and what keeps it from running here. Requests and
+tokens are estimates from the suite's typical lengths, which are printed with them."""
 
 from __future__ import annotations
 
@@ -120,8 +117,7 @@ def _tasks(f: Forecast) -> Suite | None:
 
 
 def _rest(f: Forecast) -> None:
-    """Builds the tracker, and a policy from outside the package. Of its own policies, which may
-    load a large model, everything is known otherwise."""
+    """Builds the tracker, and a policy from outside the package; its own may load a large model."""
     tracker = _found(f, lambda: f.parts["tracker"].make(_context(f)))
     if tracker is not None:
         tracker.close()
@@ -173,8 +169,7 @@ def _design(f: Forecast) -> list[str]:
 
 
 def _above_budget(f: Forecast) -> int:
-    """By how much the upper bounds of the method's phases add up to more than the budget, which
-    ends the method whatever the phases ask for."""
+    """By how much the phases' upper bounds exceed the budget, which ends the method."""
     if f.plan is None or f.settings.accounting != "strict":
         return 0
     return max(0, sum(p.rollouts for p in f.plan.phases) - f.settings.budget)

@@ -1,16 +1,11 @@
 """The lab: everything that a method may use, built on ledger, store and rollouts.
 
-Every `rollouts` call has a name, unique in the run. Its episodes' seeds follow from the run's seed,
-the name and the index, so a repeated call runs the same episodes. When a run is resumed:
-
-- episodes whose trajectories are on disk are answered from there,
-- of a call that stopped the run because too many episodes were lost (`max_lost`), the lost ones are
-  taken back from trajectories and ledger and run again, so each counts once,
-- the others are run as `play.known` describes: a partly written call is run again as a whole, and
-  only the missing lines are appended,
-- the budget is counted by the calls made, not by the lines found, so that a method takes the same
-  decisions as in an uninterrupted run.
-"""
+Every `rollouts` call has a name, unique in the run, from which its episodes' seeds follow, so a
+repeated call runs the same episodes. When a run is resumed, episodes are answered from disk; of a
+call that stopped the run because too many were lost (`max_lost`), the lost ones are taken back and
+run again, so each counts once; a partly written call is run again as a whole, and only the missing
+lines are appended (`play.known`). The budget is counted by the calls made, not by the lines found,
+so that a method decides as in an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -112,13 +107,12 @@ class RunLab:
         by: PlayElsewhere | None = None,
     ) -> list[Trajectory]:
         """Runs one episode per entry of `tasks`, in order, charged to the budget unless
-        `accounting` exempts the purpose. `by`: runs missing episodes instead of this process; it
-        must use the same seeds.
+        `accounting` exempts the purpose. `by`: runs missing episodes with the same seeds instead of
+        this process.
 
         Raises BudgetExceeded before anything is run, ValueError for a call name that was used
-        before or the purpose EVALUATION, which is not a method's business, and UserError as soon as
-        too many of the episodes are lost.
-        """
+        before or the purpose EVALUATION, and UserError as soon as too many of the episodes are
+        lost."""
         charge = self._charge(call, len(tasks), purpose)
         self._calls_made.add(call)
         if self._on_checkpoint is not None and self._latest is not None:
@@ -139,8 +133,7 @@ class RunLab:
         return out
 
     def prompt_states(self, prompts: Sequence[Prompt]) -> list[State]:
-        """The base model's hidden states of prompts (`protocols.ShowsState`); no agent acts, so
-        they are not charged. Raises UserError for a policy that does not show them."""
+        """The base model's hidden states of prompts (`ShowsState`), which cost no rollout."""
         policy = self._player.policy
         if not isinstance(policy, ShowsState):
             raise UserError(
@@ -151,8 +144,7 @@ class RunLab:
 
     @contextmanager
     def listening(self, hear: Hear) -> Iterator[None]:
-        """As long as the block lasts, `hear` is given the episodes of every call, also those that
-        are answered from disk."""
+        """Within the block `hear` is given the episodes of every call, also those on disk."""
         self._heard.append(hear)
         try:
             yield
@@ -160,8 +152,7 @@ class RunLab:
             self._heard.remove(hear)
 
     def checkpoint(self, agent: AgentSpec) -> None:
-        """Sets the current agent for the curve. It is evaluated before the next rollouts if they
-        pass a point of the curve."""
+        """Sets the agent that the curve shows until the next call of this."""
         self._latest = (self.spent, agent)
 
     def metric(self, **values: Any) -> None:
@@ -202,9 +193,8 @@ class RunLab:
         read: Callable[[str], T],
         schema: Mapping[str, Any] | None = None,
     ) -> T:
-        """The model's answer, parsed by `read`. If that raises `Unusable`, the model is asked
-        again. `call` names the question, like the calls of `rollouts`; `schema` is the answer's, if
-        it is JSON. Raises LLMError."""
+        """The model's answer, parsed by `read`; asked again if that raises `Unusable`. `call` names
+        the question; `schema` is the answer's, if it is JSON. Raises LLMError."""
         if self._roles is None:
             raise ValueError(f"no model plays the role {role!r}")
         return self._roles.usable(role, call, messages, read, schema)
@@ -222,9 +212,8 @@ class RunLab:
     def generated_suite(
         self, name: str, source: str, given: Mapping[str, Any], image: str = "base"
     ) -> Suite:
-        """Builds the suite that source code defines, in a sandbox; `rollouts` then accepts its
-        tasks. `given`: names that the code may use, with JSON values; `image`: of the sandbox.
-        Raises UserError if the code cannot be used or is not permitted."""
+        """Builds the suite of source code, in a sandbox; `rollouts` then accepts its tasks.
+        `given`: names that the code may use, with JSON values. Raises UserError."""
         if self._make_suite is None:
             raise ValueError("this lab has no sandbox for generated programs")
         found = Source(name, source, dict(given), image)

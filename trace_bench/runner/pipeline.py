@@ -1,8 +1,7 @@
 """One run: base evaluation, the method within its budget, final evaluation, the closing table.
 
 A run is stored in its folder, so the same settings resume an interrupted run and return the result
-of a finished one. A run that fails before its first episode leaves no folder behind.
-"""
+of a finished one. A run that fails before its first episode leaves no folder."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ from trace_bench.runner.lab import Checkpoint, RunLab
 from trace_bench.runner.ledger import Ledger
 from trace_bench.runner.plan import checkpoints
 from trace_bench.runner.progress import TIMING, Aside, Clock, Progress
-from trace_bench.runner.summary import Finished, summarize
+from trace_bench.runner.summary import summarize
 from trace_bench.settings.identity import parts_of
 from trace_bench.settings.schema import Settings
 from trace_bench.trackers.jsonl import Metrics, Silent
@@ -53,12 +52,10 @@ class Done:
 
 
 def run(settings: Settings) -> int:
-    """Runs or resumes; prints the closing table and `run: <folder>`. Returns 0, or 1 if no held-out
-    episode of an agent has a score; such a run is not finished. With `dry_run`, 1 if something is
-    missing.
-
-    Raises UserError for a folder of other settings, a budget that is too small, a full disk, ...
-    """
+    """Runs or resumes; prints the closing table and `run: <folder>`. Returns 1 if no held-out
+    episode of an agent has a score (such a run is not finished) or something is missing in a dry
+    run, else 0. Raises UserError for a folder of other settings, a budget that is too small, a full
+    disk, ..."""
     if settings.dry_run:
         from trace_bench.runner.forecast import describe
 
@@ -84,8 +81,7 @@ def run(settings: Settings) -> int:
 
 
 def _unmeasured(done: Done) -> str | None:
-    """Why a run measured nothing: all held-out episodes of an agent were lost. None if there is a
-    score of every agent."""
+    """Why a run measured nothing of an agent: all held-out episodes were lost. Else None."""
     if done.summary["complete"]:
         return None
     score = done.summary["score"]
@@ -186,14 +182,21 @@ def _execute(
     agent = _phases(run, lab, base)
     trained = {y.name: _yardstick(run, y, base) for y in bench.yardsticks}
     clock.add("total", time.monotonic() - started)
-    before = None if beginning is None else beginning.runs
-    finished = Finished(agent, before, trained, clock.seconds, metrics.failure)
     if not (folder / CONFIG).exists():
         raise UserError(
             f"{folder} was removed while the run wrote to it, so it has no result. Run the same "
             "command again."
         )
-    summary = summarize(bench, evaluation, lab, finished)
+    summary = summarize(
+        bench,
+        evaluation,
+        lab,
+        agent=agent,
+        before=None if beginning is None else beginning.runs,
+        yardsticks=trained,
+        seconds=clock.seconds,
+        tracker=metrics.failure,
+    )
     write_json(folder / SUMMARY, summary)
     metrics.conclude(summary)
     if summary["complete"]:
@@ -219,7 +222,7 @@ def _phases(run: _InProgress, lab: RunLab, base: AgentSpec) -> AgentSpec:
         write_json(bench.place.folder / AGENT, agent)
     for purpose, seconds in lab.seconds.items():
         run.clock.add(f"method/{purpose} rollouts", seconds)
-    evaluation.final(base, agent)
+    evaluation.trained("final", "final evaluation", base, agent, keep=True)
     evaluation.adapters(base, agent)
     evaluation.router(base, agent)
     return agent
@@ -228,8 +231,7 @@ def _phases(run: _InProgress, lab: RunLab, base: AgentSpec) -> AgentSpec:
 def _fitted(
     method: Method, label: str, base: AgentSpec, tasks: Sequence[Task], lab: RunLab
 ) -> AgentSpec:
-    """The agent that a method returns. Raises UserError if it returns anything else, or asks for
-    more rollouts than its budget has."""
+    """The agent that a method returns. Raises UserError if it is none or the budget too small."""
     try:
         made: object = method.fit(base, tasks, lab)
     except BudgetExceeded as error:
@@ -243,19 +245,17 @@ def _fitted(
 
 
 def _yardstick(run: _InProgress, yardstick: Yardstick, base: AgentSpec) -> dict[str, Any]:
-    """Trains a yardstick separately, in the folder of its name with its own ledger, and evaluates
-    it. Returns its title and its rollouts by purpose."""
+    """Trains a yardstick apart, with its own ledger; its title and rollouts by purpose."""
     with run.clock.phase(yardstick.title), closing(_lab(run, yardstick)) as lab:
         run.progress.phase(yardstick.title, total=run.bench.settings.budget)
         agent = _fitted(yardstick.method, yardstick.name, base, run.bench.train, lab)
         rollouts = lab.ledger.by_purpose()
-    run.evaluation.yardstick(yardstick, base, agent)
+    run.evaluation.trained(yardstick.name, f"evaluation of {yardstick.title}", base, agent)
     return {"title": yardstick.title, "rollouts": rollouts}
 
 
 def _lab(run: _InProgress, yardstick: Yardstick | None = None) -> RunLab:
-    """The method's lab, or a yardstick's. A yardstick's metrics stay in its folder, so that the
-    tracker shows only the method's."""
+    """The method's lab, or a yardstick's, whose metrics stay in its folder."""
     bench, settings = run.bench, run.bench.settings
     folder, trainer, player = bench.place.folder, bench.trainer, run.player
     metrics = run.metrics
@@ -287,8 +287,7 @@ def _lab(run: _InProgress, yardstick: Yardstick | None = None) -> RunLab:
 def _reported_again(
     settings: Settings, parts: Parts, place: Place, summary: dict[str, Any], log: Log
 ) -> dict[str, Any]:
-    """Passes a stored result to a tracker that waits for it. Returns the summary, with the
-    tracker's failure if it fails."""
+    """Passes a stored result to a tracker that waits for it; the summary, with its failure."""
     if not parts["tracker"].declared.awaits_result():
         return summary
     facts: dict[str, Any] = vars(place)
@@ -302,8 +301,7 @@ def _reported_again(
 
 
 def _larger(settings: Settings, summary: Mapping[str, Any]) -> str | None:
-    """The result of a separate run of the method with more training tasks of the same kind, as a
-    line. None if the suite has no such split or the result would be the same."""
+    """The result of the run with more training tasks of this kind as a line, if there is one."""
     parts, env = parts_of(settings), settings.env
     split = parts["env"].declared.larger.get(env.train_split)
     if split is None or not summary["learns"] or env.train_tasks:

@@ -1,5 +1,4 @@
-"""The method's plan, its training tasks, and what is refused before anything is run: an ability
-that the method needs and a part lacks, splits that overlap, programs outside a container."""
+"""The method's plan, its training tasks, and what is refused before anything is run."""
 
 from __future__ import annotations
 
@@ -32,8 +31,8 @@ from trace_bench.settings.schema import PARTS, Settings
 
 
 def plan_of(settings: Settings, method: Method, trainer: Trainer, tasks: int) -> MethodPlan:
-    """The method's plan for so many training tasks, with the agent that it begins with. Raises
-    UserError if the budget is too small."""
+    """The method's plan, with the agent that it begins with. Raises UserError (budget too
+    small)."""
     return with_beginning(_planned(settings, method, trainer, tasks), beginning_of(settings))
 
 
@@ -57,8 +56,7 @@ def _planned(settings: Settings, method: Method, trainer: Trainer, tasks: int) -
 
 
 def _given(plan: MethodPlan, tasks: int) -> MethodPlan:
-    """The plan of a method whose trainer is given the references of so many training tasks: every
-    table says so."""
+    """The plan of a method whose trainer is given references: every table says so."""
     hint = "Set `trainer.algorithm` to one that is given none."
     return replace(
         plan,
@@ -85,8 +83,7 @@ def _check_plan(method: str, plan: MethodPlan) -> None:
 
 
 def checkpoints(settings: Settings, plan: MethodPlan) -> list[int]:
-    """The rollout counts of the curve's points, ascending; by default the quarters of the budget;
-    none for a method that does not learn."""
+    """The rollout counts of the curve's points, ascending; none if the method does not learn."""
     if settings.checkpoints is None and not plan.learns:
         return []
     return _points(settings)
@@ -197,8 +194,7 @@ def _check_disjoint(settings: Settings, suite: Suite) -> None:
 
 
 def shown_to(model: str, suite: Suite) -> Mapping[str, str]:
-    """The suite's tasks, {id: fingerprint}, that the model was shown when it was made
-    (`trace_bench.tiny make`); none of a model that came from elsewhere."""
+    """The tasks, {id: fingerprint}, that the model was shown by `trace_bench.tiny make`."""
     shown = read_if_there(Path(model) / DEMONSTRATED)
     return shown["tasks"] if shown.get("suite") == name_of(suite) else {}
 
@@ -206,8 +202,7 @@ def shown_to(model: str, suite: Suite) -> Mapping[str, str]:
 def training_tasks(
     settings: Settings, suite: Suite, shown: Mapping[str, str] = MappingProxyType({})
 ) -> list[Task]:
-    """The method's training tasks without those that the agent was `shown`; under the paper's
-    protocol, the evaluation tasks."""
+    """The method's training tasks without those that the agent was `shown`."""
     if settings.protocol == "paper":
         return tasks_of(suite, settings.evaluation.split)[: settings.evaluation.limit]
     split, wanted = settings.env.train_split, settings.env.train_tasks

@@ -1,9 +1,7 @@
 """Progress output: phase, rollouts spent of the budget, reward, time left.
 
 On a terminal, two lines at the bottom are updated, of the phase and of the whole run; elsewhere a
-plain line of the phase is printed from time to time. Everything goes to stderr, so that stdout
-carries only the results.
-"""
+line is printed from time to time. All goes to stderr: stdout carries only the results."""
 
 from __future__ import annotations
 
@@ -117,8 +115,7 @@ class Progress:
             self._live = None
 
     def line(self, columns: int = 1000) -> str:
-        """The current state as one line. In few `columns` the name of the phase and its step is
-        what is shortened."""
+        """The current state as one line; in few `columns` the names are shortened."""
         parts = []
         if self._steps.total:
             parts.append(f"{self._steps.done}/{self._steps.total} steps")
@@ -134,8 +131,7 @@ class Progress:
         return _fitting(name, " | ".join(parts), columns)
 
     def whole(self, columns: int = 1000) -> str:
-        """The run after this phase as one line: how long it goes on, and with what. The names are
-        what is shortened."""
+        """The run after this phase as one line; in few `columns` the names are shortened."""
         left = self._ahead.left(self._clock(), self._time_left())
         then = ", ".join(stage.name for stage in self._ahead.later())
         figures = "the time left is not known yet"
@@ -182,8 +178,7 @@ class Progress:
 
 @dataclass
 class _Steps:
-    """A step of a phase that is counted (`total` > 0): `done` of it, of which `first` were done at
-    its `start`."""
+    """`done` of the `total` (0: not counted) steps, of which `first` were done at `start`."""
 
     start: float = 0.0
     first: int = 0
@@ -192,8 +187,7 @@ class _Steps:
 
 
 class Aside:
-    """The progress of a yardstick: its episodes are shown, but not counted as the run's rollouts,
-    and its log is not shown."""
+    """The progress of a yardstick: its episodes are shown, but not counted; its log is not."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress

@@ -68,8 +68,7 @@ def p_value(p: float) -> str:
 
 
 def closing(summary: Mapping[str, Any], columns: int = WIDE) -> str:
-    """The closing output of a finished run, without the last line, from its summary alone.
-    `columns`: the width of the terminal."""
+    """The closing output of a finished run from its summary alone. `columns`: of the terminal."""
     named = "/".join(name for name in (summary["env"], summary["suite"]) if name)
     suite = summary.get("suite_name") or named
     n = summary["score"]["n"]
@@ -283,8 +282,7 @@ def hand_over(folder: Path, metrics: Metrics) -> None:
 
 
 def held_out(folder: Path) -> list[dict[str, Any]]:
-    """Every attempt at a held-out task: agent, task, needs, trial, attempt, success and similarity
-    (None for a lost one), adapter, stop, tokens, error."""
+    """Every attempt at a held-out task, as `_row` has it; the final and the base agent first."""
     tags = read_object(folder / TASKS) if (folder / TASKS).exists() else {}
     rows = [_row(line, tags) for line in read_lines(folder / "evaluation.jsonl", Outcome)]
     return sorted(rows, key=lambda row: (row["agent"] not in FIRST, row["agent"] != FIRST[0]))

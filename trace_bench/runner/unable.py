@@ -23,8 +23,7 @@ REMEDY = (
 
 
 def unable(episodes: Sequence[Trajectory]) -> str | None:
-    """What the agent did in these episodes; None if it earned anything in one of them, or none has
-    a score."""
+    """What the agent did in these episodes; None if it earned anything, or none has a score."""
     scores = [t.score for t in episodes if t.score is not None]
     if not scores or any(s.similarity > 0 or s.success for s in scores):
         return None
