@@ -63,8 +63,7 @@ class Report:
 
 @command("interrupted")
 def main(argv: Sequence[str]) -> int:
-    """0: all that was tried was shown; 1: something was not; 2: wrong settings, or a package that
-    is missing."""
+    """0: all that was tried was shown; 1: something was not; 2: wrong settings."""
     words = list(argv)
     if words[:1] == ["--run"]:  # in a process of its own, which is killed once
         from trace_bench.runner.pipeline import run

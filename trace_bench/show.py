@@ -219,8 +219,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _asked(given: argparse.Namespace) -> str:
-    """The answer. Raises UserError, also for a folder whose files hold something else than a run
-    has written."""
+    """The answer. Raises UserError, also for damaged files."""
     folder: Path = given.run
     try:
         return _answer(given)

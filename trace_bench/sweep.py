@@ -68,8 +68,7 @@ class SweepRun:
 
     @property
     def summary(self) -> dict[str, Any] | None:
-        """The run's summary; None if it is not finished or cannot be read (running it then reports
-        the error)."""
+        """The run's summary; None if there is none or it cannot be read (running says why)."""
         try:
             return stored_summary(self.folder)
         except UserError:
@@ -87,8 +86,7 @@ class LogLine:
 
 
 def read_sweep(path: Path) -> list[tuple[str, ...]]:
-    """The overrides of every run of a sweep file, in the grid's order. Raises UserError for a file
-    that cannot be read, unknown keys, and searches other than a grid."""
+    """The overrides of every run of a sweep file, in the grid's order. Raises UserError."""
     import yaml
 
     try:
@@ -136,8 +134,7 @@ def _text(value: Any) -> str:
 def members(
     path: Path, extra: Sequence[str] = (), config_dir: Path | None = None
 ) -> list[SweepRun]:
-    """All runs of a sweep, every command line composed and checked before anything starts. `extra`:
-    settings for all of them."""
+    """All runs of a sweep, checked before anything starts. `extra`: settings for all of them."""
     overrides = [(*run, *extra) for run in read_sweep(path)]
     settings = compose_all(overrides, config_dir)
     return [
@@ -227,8 +224,7 @@ def sweep(
 
 @contextmanager
 def _waited_for() -> Iterator[None]:
-    """Waits for the runs under way where something ends the sweep: above all Ctrl-C, which they get
-    too."""
+    """Waits for the runs under way where something ends the sweep, as Ctrl-C does."""
     try:
         yield
     except BaseException:
@@ -280,8 +276,7 @@ IMPORTED = (
 
 
 def _import_all(runs: Sequence[SweepRun]) -> None:
-    """Raises UserError for runs with other numbers of threads, which the numeric libraries read
-    when they are imported."""
+    """Raises UserError for runs with other numbers of threads, which are read at import."""
     threads = sorted({m.threads for m in runs})
     if len(threads) > 1:
         raise UserError(

@@ -1,10 +1,8 @@
 """Runs many episodes concurrently, without a barrier: each turn is handled as soon as it is ready.
 
-A failed episode never ends a run: an exception from the environment becomes that episode's
-Failure(ENVIRONMENT) (or the boundary that an EpisodeError names), an error from the policy
-Failure(POLICY); a failed episode has no score. Episodes start in order and turns are handled in the
-policy's order, so a deterministic policy gives the same run every time.
-"""
+A failed episode never ends a run: an exception becomes its Failure, of the environment (or the
+boundary that an EpisodeError names) or of the policy, without a score. Episodes start in order and
+turns are handled in the policy's order: a deterministic policy gives the same run every time."""
 
 from __future__ import annotations
 
@@ -61,10 +59,8 @@ class EpisodeBatch:
     """Episodes to run, one per entry of `tasks`.
 
     `seeds[i]` is the seed of episode i's own random stream. `route[i]` is its adapter's name (None:
-    base model); without `route` the agent's router chooses from the first messages, or anew at
-    every turn. `hints[i]` is added to the agent's prompt in episode i. Raises ValueError unless all
-    have the same length.
-    """
+    base model); without `route` the agent's router chooses. `hints[i]` is added to the agent's
+    prompt in episode i. Raises ValueError unless all have the same length."""
 
     agent: AgentSpec
     tasks: tuple[Task, ...]
@@ -94,9 +90,8 @@ class EpisodeBatch:
 
 @dataclass(frozen=True)
 class Player:
-    """Runs batches of episodes. `max_turns`: turns of the agent per episode; `max_tokens`: tokens
-    per turn; `faults`: keeps tracebacks of what ends episodes. `shards`: parts of a batch,
-    `workers`: processes that play them (`play.shards`)."""
+    """Runs batches of episodes. `max_tokens`: per turn; `faults`: keeps tracebacks; `shards`: parts
+    of a batch, `workers`: processes that play them (`play.shards`)."""
 
     policy: Policy
     suites: Suites
@@ -112,8 +107,7 @@ class Player:
         return self.policy.repeatable and not any(suite.asks_user() for suite in self.suites)
 
     def play(self, batch: EpisodeBatch, on_episode: OnEpisode | None = None) -> list[Trajectory]:
-        """Runs the batch and returns the trajectories in its order. `on_episode(i, trajectory)` is
-        called when an episode ends, in the order in which they end."""
+        """The batch's trajectories, in order; `on_episode(i, trajectory)` is called at each end."""
         self.policy.load(batch.agent)
         if self.shards == 1:
             return _Playing(self, batch, on_episode).play()
@@ -407,8 +401,7 @@ class _Playing:
 
 
 def _players(episode: _Live) -> str | None:
-    """The adapter that acted in the episode; all of them, in order of their first turn, if it
-    changed."""
+    """The adapter that acted in the episode; all, in order of their first turn, if it changed."""
     if len(episode.used) < 2:
         return episode.adapter
     return " > ".join(name or "base model" for name in episode.used)

@@ -1,9 +1,8 @@
 """A batch of episodes in parts of whole groups, each played as a batch of its own, by one process
 or by several: what comes out, and in which order, depends on the number of parts alone.
 
-The other processes are forks of this one for as long as the batch lasts, so they begin with the
-model and the suites that are loaded here, and share their memory until they write to it.
-"""
+The other processes are forks of this one for as long as the batch lasts: they begin with the model
+and the suites that are loaded here, and share their memory."""
 
 from __future__ import annotations
 
@@ -29,8 +28,8 @@ PlayPart = Callable[[Sequence[int], Ended, Fault], Any]
 
 
 def divided(tasks: Sequence[Task], shards: int) -> list[list[int]]:
-    """The places in `tasks`, in at most `shards` parts of whole groups (neighbours of one task),
-    which are dealt out in turn."""
+    """The places in `tasks`, dealt out in at most `shards` parts of groups (neighbours of a
+    task)."""
     numbered = groupby(range(len(tasks)), key=lambda i: tasks[i].id)
     groups = [list(places) for _, places in numbered]
     parts = ([i for group in groups[s::shards] for i in group] for s in range(shards))

@@ -21,8 +21,7 @@ def generated_key(name: str) -> str:
 
 
 class Suites:
-    """The target suite and others, each added under the key that its tasks have as `env`. `lots`:
-    the target's scores are drawn by lot (a rehearsal's)."""
+    """The target suite, and others by their tasks' `env`. `lots`: scores drawn by lot."""
 
     def __init__(
         self, target: Suite, others: Mapping[str, Suite] | None = None, lots: bool = False
@@ -68,8 +67,7 @@ def name_of(suite: Suite) -> str:
 
 
 def about_of(suite: Suite) -> dict[str, Any]:
-    """The facts that a suite reports; empty if it reports none. Raises UserError if `about` raises
-    or its facts are not JSON-safe."""
+    """The facts that a suite reports. Raises UserError if it raises or they are not JSON-safe."""
 
     def asked() -> dict[str, Any]:
         about = dict(suite.about())
@@ -84,8 +82,7 @@ def about_of(suite: Suite) -> dict[str, Any]:
 
 
 def splits_of(suite: Suite) -> list[str]:
-    """The names of a suite's splits. Raises UserError if `splits` raises or returns anything but
-    strings."""
+    """The names of a suite's splits. Raises UserError if it raises or returns no strings."""
     if not (isinstance(suite.name, str) and isinstance(suite.variant, str)):
         raise _broken(suite, "name and variant must be strings")
     found = _asked(suite, "splits()", suite.splits)
@@ -117,9 +114,7 @@ def tasks_of(suite: Suite, split: str, some: bool = True) -> list[Task]:
 
 
 def in_both(suite: Suite, first: str, second: str) -> list[str]:
-    """The ids of those tasks of the split `second` that `first` has too: two tasks are the same if
-    their data is equal, or without data, their seed. Raises UserError for data that is not
-    JSON-safe."""
+    """The ids of the tasks of split `second` whose content `first` has too. Raises UserError."""
     known = {content(task) for task in tasks_of(suite, first, some=False)}
     return [task.id for task in tasks_of(suite, second, some=False) if content(task) in known]
 

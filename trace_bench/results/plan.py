@@ -1,6 +1,5 @@
-"""`results plan DIFFERENCE PLACES...`: how many seeds and tasks show a difference of that size, by
-how runs of the same world varied, and what they cost. The variances are those of the tables' own
-test (`statistics.uncertainty`), so a plan and the table that follows it speak of one test."""
+"""`results plan DIFFERENCE PLACES...`: how many seeds and tasks show it, and what they cost, by how
+runs of the same world varied, with the variances of the tables' test (`statistics.uncertainty`)."""
 
 from __future__ import annotations
 

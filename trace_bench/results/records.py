@@ -134,8 +134,7 @@ class Record:
 
     @property
     def coverage(self) -> float:
-        """The share of the held-out episodes that have a score, or count as failures by the rule
-        `zero`."""
+        """The share of held-out episodes with a score (all, by the rule `zero`)."""
         episodes = self.drops.get("episodes", 0)
         return 1 - self.drops.get("excluded", 0) / episodes if episodes else 1.0
 
@@ -195,8 +194,8 @@ methods: TRACE and its kin, those with synthetic tasks, GEPA, fine-tuning on suc
 
 
 def own_settings(record: Record) -> dict[str, Any]:
-    """The method's settings, the same in runs of all ages where they mean the same. What is chosen
-    by a name and has settings of its own is that name and keys such as "route.others"."""
+    """The method's settings, the same in runs of all ages. Of what is chosen by a name, that name
+    and keys such as "route.others"."""
     out: dict[str, Any] = {}
     given = record.method_settings
     gone = {k: v for mark in _GONE.keys() & given.keys() for k, v in _GONE[mark].items()}
@@ -231,8 +230,8 @@ def read_records(path: Path) -> list[Record]:
 
 
 def record_of(data: Mapping[str, Any]) -> Record:
-    """The record that plain data hold. Strangers may have made the folders and files that it comes
-    from; behind this check no table or figure needs to look again. Raises one of `DAMAGE`."""
+    """The record that plain data hold, which strangers may have made; behind this check no table or
+    figure needs to look again. Raises one of `DAMAGE`."""
     method, bracket, marks = str(data.get("method")).partition(" (")
     if bracket and "marks" not in data:  # as in records from before they were apart
         data = {**data, "method": method, "marks": [marks.removesuffix(")")]}

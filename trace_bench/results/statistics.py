@@ -57,10 +57,7 @@ def task_means(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def bootstrap_interval(values: Sequence[float]) -> Interval:
-    """Percentile bootstrap interval of the mean; one value per task.
-
-    Raises ValueError for an empty sample: a mean of nothing is a mistake of the caller.
-    """
+    """Percentile bootstrap interval of the mean, one value per task; ValueError for none."""
     sample = _sample(values)
     rng = np.random.default_rng(0)
     block = max(1, 1_000_000 // sample.size)  # drawn in blocks so that memory stays small
@@ -89,20 +86,16 @@ def wilson_interval(successes: float, n: int) -> Interval:
 
 
 def share_interval(values: Sequence[float]) -> Interval:
-    """95 % interval of a mean of success shares, one per task: a bootstrap, and Wilson's where
-    every task succeeded or every task failed. Raises ValueError for an empty sample."""
+    """95 % interval of a mean of success shares, one per task: Wilson's if none varies."""
     if values and (all(v == 0 for v in values) or all(v == 1 for v in values)):
         return wilson_interval(sum(values), len(values))
     return bootstrap_interval(values)
 
 
 def permutation_p(differences: Sequence[float], *, resamples: int = RESAMPLES * 2) -> float:
-    """Two-sided p-value of the paired sign-flip test of "mean difference is 0".
-
-    Exact when all differences have one size (single-trial success: the sign test, McNemar's exact
-    test) and when at most `EXACT_PAIRS` differ; otherwise Monte Carlo with the +1 correction, so
-    that it is never 0. Without any difference p is 1.
-    """
+    """Two-sided p-value of the paired sign-flip test of "mean difference is 0". Exact when all
+    differences have one size (single-trial success: the sign test, McNemar's exact test) and when
+    at most `EXACT_PAIRS` differ; otherwise Monte Carlo with the +1 correction, so never 0."""
     sample = _sample(differences)
     changed = sample[sample != 0]
     if changed.size == 0:
@@ -131,11 +124,7 @@ def permutation_p(differences: Sequence[float], *, resamples: int = RESAMPLES * 
 def paired_difference(
     treated: Mapping[str, float], control: Mapping[str, float]
 ) -> PairedDifference:
-    """Difference of two agents on the same tasks; the dictionaries map task ids to values.
-
-    Raises ValueError when the two were not measured on the same tasks: an unpaired remainder
-    would bias the difference silently.
-    """
+    """Difference of two agents, {task id: value}. ValueError if their tasks differ."""
     if treated.keys() != control.keys():
         odd = sorted(treated.keys() ^ control.keys())
         raise ValueError(f"the agents were measured on different tasks, e.g. {odd[:3]}")
@@ -217,16 +206,14 @@ class Uncertainty:
         return math.exp(found)
 
     def detectable(self, comparisons: int = 1) -> float:
-        """The smallest true difference that is found with a power of 80 % at a two-sided level of
-        5 %, when `comparisons` are made."""
+        """The smallest true difference found with a power of 80 % at a level of 5 %."""
         return self.width(1 - ALPHA / (2 * max(1, comparisons))) + self.width(POWER)
 
 
 def uncertainty(per_task: Sequence[float], *agents: Sequence[float]) -> Uncertainty:
     """Of a mean over tasks. `per_task`: its value on each task, mean over seeds (a difference, for
-    two agents); `agents`: the means of each agent's seeds. One seed gives no variance of seeds:
-    then the estimate is about this seed only. The variances overlap in the noise of single
-    episodes, which counts in both and widens the interval a little."""
+    two agents); `agents`: the means of each agent's seeds; one seed gives no variance. The
+    variances overlap in the noise of single episodes, which widens the interval a little."""
     n = len(per_task)
     tasks = float(np.var(per_task, ddof=1)) / n if n > 1 else math.inf
     parts = [(float(np.var(m, ddof=1)) / len(m), len(m) - 1) for m in agents if len(m) > 1]
@@ -251,9 +238,8 @@ def _t(share: float, freedom: float) -> float:
 
 @dataclass(frozen=True)
 class Repeats:
-    """How repeats of one thing differ: `flips`, the probability that two episodes of a task from
-    two repeats disagree; `deviation`, that of the seeds' means beyond it, with its degrees of
-    freedom; `source`, where both come from."""
+    """How repeats of one thing differ: `flips`, the probability that two episodes of a task
+    disagree; `deviation`, that of the seeds' means beyond it; `source`, where both come from."""
 
     flips: float
     source: str
@@ -265,8 +251,8 @@ ASSUMED = Repeats(ASSUMED_FLIPS, "the assumption `flips`, as nothing was repeate
 
 
 def smallest(tasks: int, seeds: int, trials: int, repeats: Repeats) -> float:
-    """The smallest difference of two methods that so many tasks, seeds and trials can show if they
-    differ alike on all tasks."""
+    """The smallest difference that such a design shows of methods that differ alike on all
+    tasks."""
     noise = repeats.flips / (tasks * seeds * trials)
     between = 2 * repeats.deviation**2 / seeds
     return Uncertainty(noise, math.inf, between, repeats.freedom).detectable()

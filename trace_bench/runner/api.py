@@ -27,6 +27,7 @@ from trace_bench.core.types import AgentSpec, Trajectory
 from trace_bench.results.compare import check_same_settings
 from trace_bench.results.runs import read_run
 from trace_bench.results.statistics import paired_difference, task_means
+from trace_bench.results.table import p_value
 from trace_bench.runner import report
 from trace_bench.runner.folder import stored_summary
 from trace_bench.runner.pipeline import carry_out
@@ -119,7 +120,7 @@ class Comparison:
         names = [f"{s['method']}, {s['budget']} rollouts, seed {s['seed']}" for s in (one, two)]
         return (
             f"{names[0]} against {names[1]}: {self.value:+.3f} [{self.low:+.3f}, {self.high:+.3f}] "
-            f"on {len(self.tasks)} tasks, p {report.p_value(self.p_value)}"
+            f"on {len(self.tasks)} tasks, p {p_value(self.p_value)}"
         )
 
 

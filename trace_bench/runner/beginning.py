@@ -7,13 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-from trace_bench.core.beginning import (
-    WEIGHTS,
-    Beginning,
-    adapter_hash,
-    as_json,
-    read_beginning,
-)
+from trace_bench.core.beginning import WEIGHTS, Beginning, adapter_hash, as_json, read_beginning
 from trace_bench.core.errors import UserError
 from trace_bench.core.protocols import ContinuesAdapters, MethodPlan, Need, ShowsState, Trainer
 from trace_bench.core.run_files import BEGINNING

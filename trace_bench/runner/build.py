@@ -21,13 +21,7 @@ from trace_bench.sandbox.choose import Where, engine_of, generated_suite, suite_
 from trace_bench.sandbox.engine import Sandbox
 from trace_bench.settings.identity import model_path, parts_of, plain, served_name
 from trace_bench.settings.registry import Part, find
-from trace_bench.settings.schema import (
-    PartSettings,
-    PolicySettings,
-    RoleSettings,
-    Settings,
-    parse,
-)
+from trace_bench.settings.schema import PartSettings, PolicySettings, RoleSettings, Settings, parse
 
 Parts = Mapping[str, Part]
 Log = Callable[[str], None]

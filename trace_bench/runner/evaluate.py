@@ -21,11 +21,7 @@ from trace_bench.play.known import play_missing
 from trace_bench.play.rollouts import Choice, EpisodeBatch, Player
 from trace_bench.policies.routing.merge import Mixture
 from trace_bench.runner.episodes import EpisodeFile, Spot, check
-from trace_bench.runner.outcomes import (
-    EvaluationPlan,
-    KnownOutcomes,
-    outcome_of,
-)
+from trace_bench.runner.outcomes import EvaluationPlan, KnownOutcomes, outcome_of
 from trace_bench.runner.progress import Progress
 from trace_bench.settings.schema import Settings
 

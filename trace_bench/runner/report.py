@@ -14,6 +14,7 @@ from trace_bench.core.store import read_lines, read_object, write_text
 from trace_bench.core.types import charged
 from trace_bench.llm.roles import cost_in_words
 from trace_bench.results.captions import facts
+from trace_bench.results.table import p_value
 from trace_bench.trackers.jsonl import Metrics
 
 WIDE = 104  # columns of the whole closing table with usual names
@@ -61,10 +62,6 @@ def _narrow(rows: Sequence[Mapping[str, Any]], title: str) -> str:
 def _short(share: float, sign: str = "") -> str:
     """A share in [-1, 1] with three decimals and no zero before the point: +.264."""
     return f"{share:{sign}.3f}".replace("0.", ".", 1)
-
-
-def p_value(p: float) -> str:
-    return "<0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
 def closing(summary: Mapping[str, Any], columns: int = WIDE) -> str:

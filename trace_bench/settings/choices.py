@@ -1,8 +1,6 @@
 """The choices of every group, and the settings of each with their defaults, which stand in the
-settings' own dataclasses and in the parameters of the parts' factories.
-
-A file in conf/ adds a choice, or holds what differs from the defaults of the part of its name.
-"""
+settings' dataclasses and in the parameters of the parts' factories. A file in conf/ adds a choice,
+or holds what differs from those defaults."""
 
 from __future__ import annotations
 
@@ -41,15 +39,13 @@ def conf_dir() -> Path:
 
 
 def files(group: str, more: Path | None = None) -> dict[str, Path]:
-    """The files of a group by the choices they make. `more`: a folder like conf/, which comes
-    second, as Hydra takes them."""
+    """The files of a group by the choices they make; those of the folder `more` come second."""
     places = [conf_dir(), *([] if more is None else [more])]
     return {p.stem: p for place in reversed(places) for p in (place / group).glob("*.yaml")}
 
 
 def check_folder(folder: Path) -> None:
-    """Raises UserError for a folder of `--config-dir` that is none, or one of whose files is no
-    plain file."""
+    """Raises UserError for a folder of `--config-dir` that is none or has no plain files."""
     if not folder.is_dir():
         raise UserError(f"--config-dir {folder} is not a folder.")
     for path in folder.glob("**/*.yaml"):
@@ -65,8 +61,7 @@ def offered(group: str) -> list[str]:
 
 
 def known(group: str, name: str = "") -> dict[str, Parameter]:
-    """The settings of a choice: those of the part, then those that all of its group have. A part
-    of several suites has all of theirs."""
+    """The settings of a choice: those of the part (of all its suites), then those of its group."""
     out: dict[str, Parameter] = {}
     for part in reversed(parts(group, name)):
         out |= part.known()
@@ -107,8 +102,7 @@ def plain(parameter: Parameter) -> Any:
 
 @functools.cache
 def nested(group: str) -> frozenset[str]:
-    """The settings of the package's own parts in a group that choose by a name what has settings of
-    its own: method.route=gate method.route.share=0.2."""
+    """The settings in a group whose name chooses further ones: method.route=gate."""
     return frozenset(name for name, p in _own(group) if choices(p.hint))
 
 
@@ -133,8 +127,7 @@ def fill() -> None:
     )
 
     class Choice(ConfigNode):
-        """Hydra copies a node when it is chosen, and only then is the part imported that has the
-        settings."""
+        """Only when Hydra copies a chosen node is the part imported that has the settings."""
 
         def __init__(self, group: str, choice: str, named: bool) -> None:
             super().__init__(f"{choice}.yaml", OmegaConf.create(), group, group, PROVIDER)

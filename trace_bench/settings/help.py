@@ -97,8 +97,7 @@ def _word(value: Any) -> str:
 
 
 def text(about: str | None, more: Path | None = None) -> str:
-    """The help. `more`: a folder like conf, whose files are further choices. UserError for
-    something that does not exist."""
+    """The help, with the choices in the folder `more`. UserError for what does not exist."""
     if more is not None:
         check_folder(more)
     places = [conf_dir(), *([] if more is None else [more])]
@@ -232,8 +231,7 @@ def _choices(group: str, more: Path | None) -> list[str]:
 
 
 def _group(group: str, names: Sequence[str], more: Path | None) -> str:
-    """Every choice, and below it its settings. What an earlier choice has, too, is described
-    there."""
+    """Every choice with its settings; what an earlier choice has, too, is described there."""
     lines = [f"{group}=..."]
     shown: dict[tuple[str, str], Any] = {}
     for choice in names:

@@ -110,8 +110,7 @@ def weights_hash(path: str) -> str | None:
 
 
 def weights_count(path: str) -> int | None:
-    """Number of values in a folder's weights, as the files' headers say; None where no readable
-    weights lie."""
+    """Number of values by the headers of a folder's weights; None without readable ones."""
     from safetensors import SafetensorError, safe_open
 
     shapes: list[list[int]] = []

@@ -25,14 +25,7 @@ from typing import Any
 
 from trace_bench.core.errors import UserError, unknown
 from trace_bench.core.factory import Factory, load
-from trace_bench.core.protocols import (
-    Method,
-    Policy,
-    RunContext,
-    Suite,
-    Tracker,
-    Trainer,
-)
+from trace_bench.core.protocols import Method, Policy, RunContext, Suite, Tracker, Trainer
 from trace_bench.core.types import to_json
 from trace_bench.settings.origin import Origin, name_of, origin_of
 from trace_bench.settings.schema import PartSettings, refuse_moved
@@ -154,8 +147,7 @@ CUSTOM = "custom"  # the name of a part that is given by `factory` alone
 
 @dataclass(frozen=True)
 class Part:
-    """A chosen part. `options`: its settings, checked and complete. `origin`: where its code comes
-    from; None for the package's own parts."""
+    """A chosen part with its checked settings. `origin`: None for the package's own."""
 
     group: str
     name: str
@@ -170,14 +162,12 @@ class Part:
 
     @property
     def declared(self) -> Any:
-        """Its class, for what that says before the part is built; the class of its kind, with the
-        defaults, for a guest or a function that does not say what it returns."""
+        """Its class, or for a guest or a function that does not name one, that of its kind."""
         found, kind = self.factory.declared, KINDS[self.group]
         return found if isinstance(found, type) and issubclass(found, kind) else kind
 
     def make(self, run: RunContext) -> Any:
-        """Builds the part. Raises UserError if that fails or the result lacks the members of the
-        group's protocol."""
+        """Builds the part. Raises UserError, also if it lacks members of the group's protocol."""
         kind = KINDS[self.group]
         made = self.factory.make(self.options, run, self.group, object if kind is str else kind)
         if kind is str:
@@ -194,8 +184,8 @@ class Part:
 
 
 def find(group: str, chosen: PartSettings, variant: str | None = None) -> Part:
-    """The part that a group's settings name, with checked options. `variant`: the second half of a
-    suite's name. Raises UserError that says what is wrong and what is allowed."""
+    """The part of a group's settings. `variant`: second half of a suite's name. Raises
+    UserError."""
     factory, distribution = _factory(group, chosen, variant)
     return factory.asked(lambda: _part(group, chosen, factory, distribution))
 

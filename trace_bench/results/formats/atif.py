@@ -32,8 +32,7 @@ def write(source: FinishedRun, out: Path) -> None:
 
 
 def document(played: Exported, source: FinishedRun) -> dict[str, Any]:
-    """An episode as an ATIF document. What ATIF has no field for is in `extra`: the score, the
-    task, the purpose, why it ended."""
+    """An episode as an ATIF document; what ATIF has no field for is in `extra`."""
     t, s = played.trajectory, source.summary
     return {
         "schema_version": FORMAT,
