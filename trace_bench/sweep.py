@@ -174,11 +174,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def sweep(
-    path: Path,
-    runs: Sequence[SweepRun],
-    jobs: int,
-    retry: bool,
-    become: Callable[[SweepRun], int],
+    path: Path, runs: Sequence[SweepRun], jobs: int, retry: bool, become: Callable[[SweepRun], int]
 ) -> int:
     """Runs all unfinished members and logs those that end in `path`. `become`: what a new
     process does to be that run. Returns 1 if a run failed or has no score, now or before, else

@@ -369,11 +369,7 @@ class _Playing:
         self._finish(episode, StopReason.ERROR, None, Failure(boundary, text))
 
     def _finish(
-        self,
-        episode: _Live,
-        stop: StopReason,
-        score: Score | None,
-        failure: Failure | None = None,
+        self, episode: _Live, stop: StopReason, score: Score | None, failure: Failure | None = None
     ) -> None:
         if score is None and failure is None:
             stop = StopReason.ERROR

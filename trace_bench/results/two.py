@@ -218,16 +218,8 @@ def _settings(a: Side, b: Side) -> list[str]:
 
 def _table(a: Side, b: Side) -> Table:
     rows = [
-        (
-            f"A: {a.first.label}",
-            estimate(a.cell.interval()),
-            *_shown(difference(a.cell, a.base)),
-        ),
-        (
-            f"B: {b.first.label}",
-            estimate(b.cell.interval()),
-            *_shown(difference(b.cell, b.base)),
-        ),
+        (f"A: {a.first.label}", estimate(a.cell.interval()), *_shown(difference(a.cell, a.base))),
+        (f"B: {b.first.label}", estimate(b.cell.interval()), *_shown(difference(b.cell, b.base))),
         ("base of A", estimate(a.base.interval()), "", ""),
         ("base of B", estimate(b.base.interval()), "", ""),
     ]

@@ -101,11 +101,7 @@ def _points(settings: Settings) -> list[int]:
 
 
 def check_needs(
-    plan: MethodPlan,
-    parts: Parts,
-    suite: Suite,
-    trainer: Trainer,
-    built: Policy | None = None,
+    plan: MethodPlan, parts: Parts, suite: Suite, trainer: Trainer, built: Policy | None = None
 ) -> None:
     """Raises UserError for an ability that the method needs and this run lacks. `built`: the
     policy; without it, its class is asked, if that is known."""

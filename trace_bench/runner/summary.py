@@ -122,11 +122,7 @@ def _beginning(settings: Settings, place: Place, before: Runs | None) -> dict[st
 
 
 def _scores(final: Sequence[Outcome], base: Sequence[Outcome]) -> dict[str, Any]:
-    return {
-        "score": score(final),
-        "base_score": score(base),
-        "difference": difference(final, base),
-    }
+    return {"score": score(final), "base_score": score(base), "difference": difference(final, base)}
 
 
 def _costs(bench: Bench, evaluation: Evaluation, lab: RunLab) -> dict[str, Any]:

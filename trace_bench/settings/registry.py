@@ -191,10 +191,7 @@ def find(group: str, chosen: PartSettings, variant: str | None = None) -> Part:
 
 
 def _part(
-    group: str,
-    chosen: PartSettings,
-    factory: Factory,
-    distribution: metadata.Distribution | None,
+    group: str, chosen: PartSettings, factory: Factory, distribution: metadata.Distribution | None
 ) -> Part:
     if factory.finished and KINDS[group] is not str:
         factory.adopted(factory.target, KINDS[group])

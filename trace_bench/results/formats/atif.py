@@ -117,9 +117,5 @@ def _agent(turn: Turn, prompt: list[int]) -> dict[str, Any]:
 def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     function = call["function"]
     arguments, error = read_arguments(function["arguments"])
-    out = {
-        "tool_call_id": call["id"],
-        "function_name": function["name"],
-        "arguments": arguments,
-    }
+    out = {"tool_call_id": call["id"], "function_name": function["name"], "arguments": arguments}
     return out | ({"extra": {"text": function["arguments"], "error": error}} if error else {})
