@@ -33,7 +33,6 @@ LIMIT = 16
 
 @command()
 def main(arguments: Sequence[str]) -> int:
-    """The exit status: 0 when all checks pass, 1 when one fails, 2 for wrong input."""
     return 0 if told(arguments, __doc__) else _check(list(arguments))
 
 

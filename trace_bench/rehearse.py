@@ -49,8 +49,6 @@ ONLY_A_GPU = (
 
 @dataclass
 class Report:
-    """Prints and counts what was shown."""
-
     failed: list[str] = field(default_factory=list)
 
     def say(self, what: str, shown: bool | None = True) -> None:

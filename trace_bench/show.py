@@ -37,7 +37,6 @@ WIDTH = 100
 
 
 def episodes(folder: Path) -> list[Stored]:
-    """All stored episodes, in the order in which they were written."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder. Give the folder that a run printed last.")
     found = [line for name in FILES for line in read_lines(folder / name, Stored)]
@@ -63,7 +62,6 @@ def listing(found: Sequence[Stored]) -> str:
 
 
 def choose(found: Sequence[Stored], name: str) -> list[Stored]:
-    """The episodes of a task, given whole or by the end of its id."""
     tasks = sorted({e.trajectory.task for e in found})
     exact = [t for t in tasks if t == name] or [t for t in tasks if t.endswith("/" + name)]
     if not exact:
@@ -135,7 +133,6 @@ def _lacking(folder: Path, capability: str) -> set[tuple[str, int]]:
 
 
 def render(episode: Stored, labels: Mapping[str, Any]) -> str:
-    """One episode as text."""
     trajectory = episode.trajectory
     lines = [
         f"task      {trajectory.task}",

@@ -58,7 +58,6 @@ class SweepRun:
 
     @property
     def words(self) -> list[str]:
-        """Of its command line."""
         place = [] if self.config_dir is None else ["--config-dir", str(self.config_dir)]
         return [*place, *self.overrides]
 

@@ -70,7 +70,6 @@ class KnownCalls:
             self._calls[call] = (batch, dict(played))
 
     def find(self, call: str, batch: EpisodeBatch) -> Mapping[int, Trajectory] | None:
-        """The episodes of the call with that name, if its batch was the same."""
         kept, played = self._calls.get(call, (None, None))
         return played if kept == batch else None
 

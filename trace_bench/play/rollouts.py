@@ -78,7 +78,6 @@ class EpisodeBatch:
         return len(self.tasks)
 
     def only(self, which: Sequence[int]) -> EpisodeBatch:
-        """The batch with only the episodes at these indices."""
         return replace(
             self,
             tasks=tuple(self.tasks[i] for i in which),
@@ -135,8 +134,6 @@ Choice = str | Mixture | None  # an adapter's name, a weighted sum, or the base 
 
 @dataclass
 class _Live:
-    """An episode in flight."""
-
     index: int
     task: Task
     suite: Suite
@@ -153,8 +150,6 @@ _Due = tuple[_Live, Task | Message]  # a reset (task) or a step (message) to mak
 
 
 class _Playing:
-    """One batch."""
-
     def __init__(self, player: Player, batch: EpisodeBatch, on_episode: OnEpisode | None) -> None:
         policy = player.policy
         self.player, self.batch, self.on_episode = player, batch, on_episode
@@ -203,7 +198,6 @@ class _Playing:
             self.outbox = []
 
     def _start(self, index: int) -> _Due:
-        """An episode's environment, and its reset."""
         task = self.batch.tasks[index]
         suite = self.player.suites.of(task)
         adapter = None if self.batch.route is None else self.batch.route[index]
@@ -256,7 +250,6 @@ class _Playing:
         return future
 
     def _gather(self) -> None:
-        """Handles the results of finished threads."""
         for routed in [f for f in self.routing if f.done()]:
             episode, step, first = self.routing.pop(routed)
             if (error := routed.exception()) is None:
@@ -269,7 +262,6 @@ class _Playing:
             self._stepped(self.thinking.pop(future), future.result())
 
     def _stepped(self, episode: _Live, step: Step | BaseException) -> None:
-        """Handles the result of a reset or step."""
         if isinstance(step, BaseException):
             self._fail(episode, Boundary.ENVIRONMENT, step)
         elif episode.opened:

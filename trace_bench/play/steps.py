@@ -145,7 +145,6 @@ class Faults:
         self.keep(kind, f"{task.id}, lost at the boundary {boundary}:\n{text}\n")
 
     def keep(self, kind: str, text: str) -> None:
-        """Writes a text unless one of its kind is there."""
         if kind in self._kinds or len(self._kinds) >= MOST:
             return
         with disk_errors(self.path):

@@ -16,7 +16,6 @@ DEMO = "demo"  # the split for demonstrations, of suites that have one
 
 
 def generated_key(name: str) -> str:
-    """The `env` of the tasks of the generated suite with that name."""
     return GENERATED + name
 
 
@@ -47,7 +46,6 @@ class Suites:
         return Score(1.0 if drawn > 4 else drawn / 10, drawn > 4)
 
     def add(self, key: str, suite: Suite) -> None:
-        """Adds a suite for the tasks whose `env` is `key`."""
         self._others[key] = suite
 
     def drop(self, key: str) -> None:
@@ -120,7 +118,6 @@ def in_both(suite: Suite, first: str, second: str) -> list[str]:
 
 
 def tags(task: Task, keys: Sequence[str]) -> list[str]:
-    """The words of a task under its suite's `tag_keys`."""
     return [str(word) for key in keys for word in task.data.get(key, ())]
 
 
@@ -137,7 +134,6 @@ def content(task: Task) -> str:
 
 
 def mark(task: Task) -> str:
-    """A fingerprint of a task's content."""
     return fingerprint({"task": content(task)})
 
 

@@ -32,7 +32,6 @@ def head(records: Sequence[Record], page: str) -> str:
 
 
 def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
-    """The facts about a table: suite, split, protocol, counts, drops."""
     own, first = records[0], records[0].settings
     trials, (low, _) = int(first.get("evaluation.trials", 1)), _seed_counts(records)
     bounds = [f"{own.floors[n]:.3f}" if n in own.floors else "not defined" for n in _BOUNDS]
@@ -56,7 +55,6 @@ def describe(records: Sequence[Record], skipped: Sequence[str] = ()) -> str:
 
 
 def readable(records: Sequence[Record]) -> str:
-    """What was run, in words for the caption of a figure."""
     first = records[0].settings
     trials = int(first.get("evaluation.trials", 1))
     trained = "the reported tasks" if first["protocol"] == "paper" else "other tasks"

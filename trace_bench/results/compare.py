@@ -125,7 +125,6 @@ class Cell:
 
     @cached_property
     def matrix(self) -> np.ndarray:
-        """[seeds, tasks]"""
         return np.array(
             [[np.nan if s is None else s for s in r.success] for r in self.records], dtype=float
         )
@@ -186,7 +185,6 @@ def by_cell(
 
 
 def base_of(cell: Cell) -> Cell:
-    """The base agent as the cell's own runs evaluated it."""
     own = (replace(r.named(style().control), success=r.base, passes=[]) for r in cell.records)
     return Cell(style().control, cell.budget, tuple(own))
 

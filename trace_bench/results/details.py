@@ -123,7 +123,6 @@ def by_needs(found: Cells, caption: str) -> Table:
 
 
 def _only(cell: Cell, places: Sequence[int]) -> Cell:
-    """The cell of some of its tasks."""
     some = (replace(r, success=tuple(r.success[i] for i in places)) for r in cell.records)
     return replace(cell, records=tuple(some))
 

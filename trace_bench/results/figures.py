@@ -123,7 +123,6 @@ def curve(
     axes: Any, x: Sequence[float], low: Sequence[float], middle: Sequence[float],
     high: Sequence[float], colour: str, dashes: str = "-", label: str | None = None,
 ) -> None:  # fmt: skip
-    """A line within a band."""
     axes.fill_between(x, low, high, color=colour, alpha=0.2, linewidth=0)
     axes.plot(x, middle, color=colour, linestyle=dashes, linewidth=1.4, label=label)
 
@@ -331,7 +330,6 @@ def _bundle(
 
 
 def running(values: Sequence[float]) -> list[float]:
-    """Means over the last `_WINDOW` values."""
     spans = [values[max(0, n - _WINDOW + 1) : n + 1] for n in range(len(values))]
     return [sum(span) / len(span) for span in spans]
 

@@ -103,7 +103,6 @@ def _scaling(data: Mapping[str, Any], found: Cells, note: str) -> Table:
 
 
 def _tau2(data: Mapping[str, Any]) -> list[Table]:
-    """The paper's figures about τ²-bench."""
     marked = "τ²-bench, 164 tasks, 1 seed, 1 trial; ours: nothing was measured."
 
     def share(percent: float) -> tuple[str, str]:
@@ -172,7 +171,6 @@ def _tau2(data: Mapping[str, Any]) -> list[Table]:
 def _not_run(
     name: str, caption: str, header: Sequence[str], rows: Sequence[tuple[str, ...]]
 ) -> Table:
-    """Reported figures beside which nothing was measured."""
     marked = tuple((*row, NOT_RUN) for row in rows)
     return Table(name, caption, (*header, "measured (ours)"), marked)
 
@@ -201,7 +199,6 @@ def _cm2(data: Mapping[str, Any]) -> Table:
 
 
 def _draw_scaling(reported: Mapping[str, Any], path: Path) -> list[Path]:
-    """Mean similarity over the number of training rollouts."""
     figure, ((axes,),) = panels(1, 1, (5.4, 3.8))
     constant = reported["base"]
     level(axes, style().look("base"), Interval(constant, constant, constant))

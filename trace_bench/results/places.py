@@ -125,8 +125,6 @@ def say(what: str, lines: Iterable[str]) -> None:
 
 @dataclass(frozen=True)
 class Filter:
-    """Keeps runs whose `key` has one of the values."""
-
     key: str
     values: tuple[str, ...]
 

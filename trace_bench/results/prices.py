@@ -30,8 +30,6 @@ ROLES = ("policy", "user", "analyst", "generator", "reflector", "judge")
 
 @dataclass(frozen=True)
 class TokenPrice:
-    """Of a million tokens."""
-
     prompt: float = field(metadata=number(0))
     completion: float = field(metadata=number(0))
 

@@ -92,17 +92,14 @@ class Record:
 
     @property
     def label(self) -> str:
-        """The name of its row in a table."""
         marked = f"{self.method} ({', '.join(self.marks)})" if self.marks else self.method
         return self.row or marked
 
     def named(self, row: str) -> Record:
-        """The record with this name of its row."""
         return self if row == self.label else replace(self, row=row)
 
     @property
     def suite_name(self) -> str:
-        """The suite's name in tables, figures and messages."""
         env, variant = self.settings["env.name"], self.settings.get("env.suite")
         return self.suite or (f"{env}/{variant}" if variant else str(env))
 
@@ -140,7 +137,6 @@ class Record:
 
     @property
     def mean(self) -> float:
-        """Success over the tasks that have a score."""
         known = [s for s in self.success if s is not None]
         return sum(known) / len(known) if known else 0.0
 
@@ -277,7 +273,6 @@ def record_of(data: Mapping[str, Any]) -> Record:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts in plain data, keys too."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | list | tuple):

@@ -75,7 +75,6 @@ def by_size(records: Sequence[Record]) -> dict[int, tuple[Record, ...]]:
 
 
 def draw(sizes: Sizes, about: str, path: Path) -> list[Path]:
-    """Success and minutes over parameters, a line a method."""
     figure, ((left, right),) = figures.panels(1, 2, (8.2, 3.6))
     methods = list(dict.fromkeys(m for found in sizes.values() for m in found))
     looks = style().looks([style().control, *methods])
@@ -104,7 +103,6 @@ def draw(sizes: Sizes, about: str, path: Path) -> list[Path]:
 
 
 def minutes(cell: Cell) -> float:
-    """Wall time of the method, mean over seeds."""
     return cell.mean(lambda r: r.wall_s.get("method", 0.0)) / 60
 
 

@@ -27,8 +27,6 @@ EXACT_PAIRS = 14  # 2^14 sign patterns take a few milliseconds
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with the ends of its interval."""
-
     value: float
     low: float
     high: float
@@ -44,7 +42,6 @@ class PairedDifference(Interval):
 
 
 def mean(values: Sequence[float]) -> float:
-    """Of at least one value."""
     return sum(values) / len(values)
 
 
@@ -155,7 +152,6 @@ def _sample(values: Sequence[float]) -> np.ndarray:
 
 
 def _sign_test(positive: int, n: int) -> float:
-    """Two-sided exact binomial test with share 1/2."""
     tail = sum(math.comb(n, k) for k in range(min(positive, n - positive) + 1))
     return min(1.0, 2 * tail / 2**n)
 

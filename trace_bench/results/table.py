@@ -71,12 +71,10 @@ def write(tables: Iterable[Table], out: Path, page: str = "", about: str = "") -
 
 
 def estimate(found: Interval) -> str:
-    """A value with its interval."""
     return f"{found.value:.3f} [{found.low:.3f}, {found.high:.3f}]"
 
 
 def gap(found: Interval) -> str:
-    """A difference with its interval."""
     return f"{found.value:+.3f} [{found.low:+.3f}, {found.high:+.3f}]"
 
 
@@ -91,8 +89,6 @@ OTHER = "#000000"
 
 @dataclass(frozen=True)
 class Look:
-    """How one method is drawn."""
-
     label: str
     colour: str
     marker: str
@@ -111,7 +107,6 @@ class Style:
     spare: tuple[tuple[str, str], ...]
 
     def place(self, method: str) -> tuple[int, str]:
-        """Where a method stands in tables."""
         order = list(self.known)
         return (order.index(method) if method in self.known else len(order), method)
 
@@ -128,7 +123,6 @@ class Style:
         }
 
     def look(self, method: str) -> Look:
-        """The look of a method by itself."""
         return self.looks([method])[method]
 
 

@@ -95,7 +95,6 @@ def _tables(group: Group, skipped: Sequence[str], out: Path, prices: Prices | No
 
 
 def rollout_scaling(found: Cells, caption: str) -> Table:
-    """Success by method and budget, each with its interval over tasks and seeds."""
     budgets = sorted({budget for _, budget in found})
     methods = dict.fromkeys(method for method, _ in found)
     rows = tuple((method, *(success(found, (method, b)) for b in budgets)) for method in methods)

@@ -183,7 +183,6 @@ def _task_ids(side: Side, folders: Mapping[str, Path]) -> list[str]:
 
 
 def compare_two(a: Side, b: Side) -> str:
-    """The comparison as text: the result first, then the settings that differ."""
     table = _table(a, b)
     lines = [table.markdown(), *_what_it_can_show(a, b)]
     if data := compare.other_data(a.first, b.first):
@@ -251,7 +250,6 @@ def _what_it_can_show(a: Side, b: Side) -> list[str]:
 
 
 def _same_base(a: Record, b: Record) -> bool:
-    """Whether both ran the same agent to begin with."""
     names = [k for k in {**a.settings, **b.settings} if k.startswith(("model.", "policy."))]
     return all(a.settings.get(name) == b.settings.get(name) for name in names)
 

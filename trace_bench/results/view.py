@@ -68,7 +68,6 @@ def serve(folders: Sequence[Path], port: int) -> None:
 
 
 def _viewer(*arguments: str) -> subprocess.Popen[bytes]:
-    """Inspect's command in a process of its own."""
     command = [sys.executable, "-m", "inspect_ai", "view", *arguments]
     return subprocess.Popen(command, env={**os.environ, **_PLAIN})
 

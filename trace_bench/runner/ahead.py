@@ -71,7 +71,6 @@ class Ahead:
         self._done += 1
 
     def step(self) -> None:
-        """Counted steps of training are done."""
         self._steps = True
 
     def later(self) -> list[Stage]:

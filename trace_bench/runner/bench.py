@@ -48,8 +48,6 @@ from trace_bench.settings.schema import PolicySettings, Settings
 
 @dataclass(frozen=True)
 class Bench:
-    """All parts of a run, before it starts."""
-
     settings: Settings
     parts: Mapping[str, Part]
     place: Place
@@ -228,7 +226,6 @@ def _length(step: Step) -> int:
 
 
 def _opened(suite: Suite, tasks: Sequence[Task]) -> Iterator[Step]:
-    """What the environments of these tasks return at reset."""
     due = [(make(suite), task) for task in tasks]
     try:
         for step in step_all(suite, due):

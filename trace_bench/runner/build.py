@@ -28,7 +28,6 @@ Log = Callable[[str], None]
 
 
 def log_line(text: str) -> None:
-    """Logs a line to stderr; stdout carries only the results."""
     print(text, file=sys.stderr)
 
 
@@ -63,7 +62,6 @@ def make_suite(settings: Settings, parts: Parts, run: RunContext, log: Log = log
 
 
 def make_sandbox(settings: Settings, run: RunContext) -> Sandbox:
-    """Where environments run."""
     return Sandbox(**vars(settings.sandbox), run=run.fingerprint, folder=str(run.folder.absolute()))
 
 
@@ -106,7 +104,6 @@ def _role(name: str, how: RoleSettings, log: Log) -> Role:
 
 
 def models_in_roles(settings: Settings) -> dict[str, RoleSettings]:
-    """The roles played by models, and how."""
     return {name: how for name, how in settings.llm.roles.items() if how.by == "endpoint"}
 
 

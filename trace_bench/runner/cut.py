@@ -61,7 +61,6 @@ class Cut:
     replaced: list[str] = field(default_factory=list)
 
     def change(self, **groups: Any) -> None:
-        """Changes plain settings: of a group, those that are named."""
         data = copy.deepcopy(plain(self.settings))
         for name, value in groups.items():
             data[name] = {**data[name], **value} if isinstance(value, Mapping) else value
@@ -190,7 +189,6 @@ def _suite(settings: Settings, folder: Path) -> Iterator[Suite]:
 
 
 def _open(settings: Settings, folder: Path) -> None:
-    """Opens the environment of a held-out task. Raises UserError."""
     with _suite(settings, folder) as suite:
         task, env = tasks_of(suite, settings.evaluation.split)[0], make(suite)
         (first,) = step_all(suite, [(env, task)])

@@ -43,7 +43,6 @@ class EpisodeFile:
 
     @property
     def keeps(self) -> bool:
-        """Whether episodes are kept at all."""
         return self._lines is not None
 
     def __contains__(self, spot: object) -> bool:
@@ -58,7 +57,6 @@ class EpisodeFile:
         return self._held.pop(call, {})
 
     def read(self, spots: Iterable[Spot]) -> dict[Spot, Trajectory]:
-        """These episodes, from the file."""
         wanted = set(spots)
         if self._lines is None or not wanted:
             return {}
@@ -72,7 +70,6 @@ class EpisodeFile:
             self._there.add((call, index))
 
     def take_back(self, call: str, indices: Collection[int]) -> None:
-        """Removes episodes that are run again."""
         gone = frozenset(indices)
         if self._lines is not None:
             self._lines.drop(lambda line: line.call == call and line.index in gone)
@@ -99,7 +96,6 @@ def counts(task: Task, failure: Failure | None) -> bool:
 
 
 def too_many(lost: int, total: int, share: float) -> bool:
-    """Whether more than this share of the episodes is lost."""
     return lost > share * total
 
 
@@ -199,7 +195,6 @@ class CallStore:
         self._log(f"{call.name}: {len(lost)} lost episodes are run again")
 
     def _check_lost(self, call: NamedCall, there: Mapping[int, Trajectory]) -> None:
-        """Raises UserError if too many episodes of the call are lost."""
         lost = [
             f"{t.failure.boundary}: {t.failure.error} ({t.task})"
             for i, t in there.items()

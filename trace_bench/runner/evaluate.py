@@ -112,7 +112,6 @@ class Evaluator:
         return list(self._kept.read(spots).values())
 
     def everything(self) -> list[Outcome]:
-        """The outcomes of all agents."""
         return [outcome for found in self._found.values() for outcome in found.values()]
 
     @property
@@ -144,7 +143,6 @@ class Evaluator:
         return shared
 
     def _copy(self, job: _OneAgent, shared: Mapping[int, tuple[Outcome, Spot | None]]) -> None:
-        """Records earlier outcomes of other agents as this agent's."""
         found = self._found[job.label]
         spots = [spot for _, spot in shared.values() if spot is not None]
         trajectories = self._kept.read(spots if job.keep else ())
@@ -222,8 +220,6 @@ class Evaluator:
 
 @dataclass(frozen=True)
 class _OneAgent:
-    """One agent's evaluation."""
-
     label: str
     agent: AgentSpec
     plan: EvaluationPlan
@@ -231,7 +227,6 @@ class _OneAgent:
     keep: bool
 
     def call(self, attempt: int = 0) -> str:
-        """The name under which trajectories are stored."""
         return f"evaluation/{self.label}" + (f"/attempt{attempt}" if attempt else "")
 
 

@@ -112,7 +112,6 @@ class Evaluation:
             self.routed = outcomes.routing(choices, self.outcomes["final"])
 
     def router(self, base: AgentSpec, agent: AgentSpec) -> None:
-        """Compares the router with the oracle on the development tasks."""
         if agent.router is None or not self._settings.evaluation.routing:
             return
         split = self._settings.env.dev_split

@@ -22,8 +22,6 @@ from trace_bench.settings.schema import Settings
 
 @dataclass(frozen=True)
 class Place:
-    """A run's folder, identity, and the fingerprint of that identity."""
-
     folder: Path
     identity: Mapping[str, Any]
     fingerprint: str

@@ -163,7 +163,6 @@ def _phases(f: Forecast) -> tuple[Phase, ...]:
 
 
 def _design(f: Forecast) -> list[str]:
-    """What the held-out evaluation can show, if its tasks are known."""
     tasks = _held_out(f)
     return [can_show(tasks, 1, f.settings.evaluation.trials)] if tasks else []
 

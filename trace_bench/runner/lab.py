@@ -50,8 +50,6 @@ budgets from the first number up to, but not including, the second."""
 
 
 class RunLab:
-    """`protocols.Lab` for one run folder."""
-
     def __init__(
         self,
         folder: Path,
@@ -223,7 +221,6 @@ class RunLab:
         return suite
 
     def drop_suite(self, name: str) -> None:
-        """Closes and forgets the generated suite of that name."""
         self._sources.pop(name, None)
         self._player.suites.drop(generated_key(name))
 

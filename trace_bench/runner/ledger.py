@@ -16,7 +16,6 @@ from trace_bench.core.types import CHARGED, Purpose, Trajectory
 
 
 def entry(call: str, index: int, purpose: Purpose, trajectory: Trajectory) -> Entry:
-    """The ledger line of a trajectory."""
     score, failure = trajectory.score, trajectory.failure
     return Entry(
         call=call,
@@ -70,7 +69,6 @@ class Ledger:
         return {p.value: self._counts[p] for p in Purpose if self._counts[p]}
 
     def call(self, name: str) -> dict[int, Entry]:
-        """The recorded entries of one call, by index."""
         return dict(self._calls.get(name, {}))
 
     def check(self, call: str, count: int, purpose: Purpose) -> None:

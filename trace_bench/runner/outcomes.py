@@ -18,8 +18,6 @@ from trace_bench.runner.episodes import Spot
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """The tasks of an evaluation and the number of trials of each."""
-
     tasks: tuple[Task, ...]
     trials: int = 1
 
@@ -64,7 +62,6 @@ def _act(agent: AgentSpec, adapter: str | None, task: str, trial: int) -> _Act |
 
 
 def outcome_of(label: str, trial: int, trajectory: Trajectory, attempt: int) -> Outcome:
-    """The line of an episode."""
     score, failure = trajectory.score, trajectory.failure
     return Outcome(
         agent=label,
@@ -95,7 +92,6 @@ class RouterFigures:
     agreement_decisive: float | None  # the same among those; None when there are none
 
     def data(self) -> dict[str, Any]:
-        """As they are in summary.json."""
         return {
             "agreement": self.agreement,
             "decisive": self.decisive,

@@ -136,8 +136,6 @@ def _finished(parts: Parts, place: Place) -> Done | None:
 
 @dataclass(frozen=True)
 class _InProgress:
-    """A run in progress."""
-
     bench: Bench
     player: Player
     evaluation: Evaluation

@@ -103,7 +103,6 @@ class Progress:
         self._show()
 
     def log(self, text: str) -> None:
-        """Prints a permanent line (or table)."""
         if self._live is not None:
             self._live.console.print(text, markup=False, highlight=False)
         else:

@@ -150,7 +150,6 @@ def _without(method: str, learns: bool, figures: Mapping[str, Any]) -> str:
 
 
 def _agents(method: str, learns: bool, figures: Mapping[str, Any]) -> str:
-    """Success of base and method."""
     agents = {"base": figures["base_score"], **({method: figures["score"]} if learns else {})}
     return ", ".join(
         f"{name} {'no score' if s['success'] is None else format(s['success'], '.3f')}"
@@ -214,13 +213,11 @@ def _routing(routing: Mapping[str, Any]) -> str:
 
 
 def curve_point(point: Mapping[str, Any]) -> str:
-    """A point of the training curve: rollouts and success."""
     success = point["success"]
     return f"{point['checkpoint']}: {'no score' if success is None else f'{success:.3f}'}"
 
 
 def health_lines(health: Mapping[str, Any]) -> list[str]:
-    """The health as text."""
     out = [_lost_and_cut(name, health[name]) for name in ("method", "evaluation")]
     if health["groups"] is not None:
         out[0] += f"; {health['constant']} of {health['groups']} groups without an advantage"

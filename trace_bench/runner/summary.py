@@ -162,7 +162,6 @@ def _by_world(bench: Bench, final: Sequence[Outcome], base: Sequence[Outcome]) -
 
 
 def _models(settings: Settings) -> dict[str, dict[str, Any]]:
-    """The models in roles besides the agent."""
     played = models_in_roles(settings)
     return {name: {k: getattr(how, k) for k in SHOWN} for name, how in played.items()}
 

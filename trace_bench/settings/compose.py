@@ -311,7 +311,6 @@ def _translate(error: Exception) -> UserError:
 
 
 def _groups() -> list[str]:
-    """Our groups of settings files."""
     return sorted({*GROUPS, "experiment"})
 
 
@@ -322,7 +321,6 @@ def _chain(error: BaseException | None) -> Iterator[Any]:
 
 
 def _plain(cfg: Any) -> dict[str, Any]:
-    """The composed settings as plain data, interpolations resolved."""
     from omegaconf import OmegaConf
     from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException
 

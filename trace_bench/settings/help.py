@@ -86,7 +86,6 @@ class Setting:
 
     @property
     def shown(self) -> str:
-        """As it is given on the command line."""
         return f"{self.name}={_word(self.value)}".removesuffix("=")
 
 
@@ -120,7 +119,6 @@ def text(about: str | None, more: Path | None = None) -> str:
 
 
 def documented(target: Any) -> dict[str, str]:
-    """What each setting of a class or function is."""
     about = dict(_said(inspect.getdoc(target) or ""))
     for cls in reversed(inspect.getmro(target) if inspect.isclass(target) else ()):
         if dataclasses.is_dataclass(cls):
@@ -313,7 +311,6 @@ def _text(path: Path) -> str:
 
 
 def _first(comment: str) -> str:
-    """The first sentence."""
     return re.split(r"(?<=\w[.])\s+|(?<=[:;])\s+(?=[A-Z`\[])", comment, maxsplit=1)[0].rstrip(":;")
 
 

@@ -86,7 +86,6 @@ def model_path(settings: Settings, parts: Mapping[str, Part]) -> str:
 
 
 def served_name(model: ModelSettings) -> str:
-    """The model's name on the servers."""
     return model.served_as or model.name
 
 
@@ -132,7 +131,6 @@ def _model_files(folder: Path) -> list[Path]:
 
 
 def of_part(chosen: PartSettings, part: Part) -> dict[str, Any]:
-    """A chosen part in a run's identity."""
     own = {
         f.name: to_json(getattr(chosen, f.name))
         for f in dataclasses.fields(chosen)

@@ -35,7 +35,6 @@ class ModelRecipe:
 
     @property
     def settings(self) -> dict[tuple[str, str], Any]:
-        """{(group, setting): value or None}."""
         return {
             ("trainer", "learning_rate"): self.learning_rate,
             **{("policy", n): vars(self)[n] for n in ("max_tokens", "context", "thinking")},

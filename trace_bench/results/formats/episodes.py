@@ -35,8 +35,6 @@ class Exported:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run's folder and its summary."""
-
     folder: Path
     summary: Mapping[str, Any]
 

@@ -24,7 +24,6 @@ SCORES = ("success", "similarity")
 
 
 def write(source: FinishedRun, out: Path) -> None:
-    """Writes the logs."""
     made = datetime.fromtimestamp((source.folder / "summary.json").stat().st_mtime, UTC).isoformat()
     groups: dict[str, list[Exported]] = {}
     for played in source.episodes():
