@@ -175,9 +175,8 @@ def main(arguments: Sequence[str]) -> int:
 def sweep(
     path: Path, runs: Sequence[SweepRun], jobs: int, retry: bool, become: Callable[[SweepRun], int]
 ) -> int:
-    """Runs all unfinished members and logs those that end in `path`. `become`: what a new
-    process does to be that run. Returns 1 if a run failed or has no score, now or before, else
-    0."""
+    """Runs all unfinished members and logs those that end in `path`. `become`: what a new process
+    does to be that run. Returns 1 if a run failed or has no score, also before, else 0."""
     record = Lines(path, LogLine)
     codes = {line.folder: line.code for line in record.existing}  # the last try counts
     failed = {folder for folder, code in codes.items() if code != 0}

@@ -39,8 +39,7 @@ def choices(
     player: Player, agent: AgentSpec, tasks: Sequence[Task]
 ) -> list[Choice | BaseException] | None:
     """The router's choice for each task, or an exception if the task cannot be reset. None if it is
-    only known in an episode: the router or the suite waits for a model, or each turn has its
-    own."""
+    only known in an episode, as a model is waited for or each turn has a choice of its own."""
     router = make_router(agent, player.policy)
     if agent.router is None:
         return [router.route((), ())] * len(tasks)

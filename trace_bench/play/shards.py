@@ -28,8 +28,7 @@ PlayPart = Callable[[Sequence[int], Ended, Fault], Any]
 
 
 def divided(tasks: Sequence[Task], shards: int) -> list[list[int]]:
-    """The places in `tasks`, dealt out in at most `shards` parts of groups (neighbours of a
-    task)."""
+    """The places in `tasks`, dealt out in at most `shards` parts of neighbours of one task."""
     numbered = groupby(range(len(tasks)), key=lambda i: tasks[i].id)
     groups = [list(places) for _, places in numbered]
     parts = ([i for group in groups[s::shards] for i in group] for s in range(shards))

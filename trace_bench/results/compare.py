@@ -95,8 +95,7 @@ def environment_code(record: Record) -> dict[str, str]:
 
 
 def other_environment(one: Record, other: Record) -> str:
-    """In what the code of the two runs' environments differs. With other code the same task id may
-    stand for another task."""
+    """In what the code of the two runs' environments, and so the tasks of an id, differ."""
     a, b = environment_code(one), environment_code(other)
     differ = [k for k in {**a, **b} if a.get(k) != b.get(k)]
     return "; ".join(

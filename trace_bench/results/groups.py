@@ -34,9 +34,8 @@ class Group:
 
 
 def with_own(records: Sequence[Record], keys: Sequence[str]) -> list[Record]:
-    """The records with these settings among the method's own, so that rows name them; and with what
-    goes with their values in the same part, as an algorithm's other settings do. Raises
-    UserError."""
+    """The records with these settings among the method's own, so that rows name them, and with what
+    goes with their values in the same part, as an algorithm's other settings do. UserError."""
     known = {*DEFAULTS, *(key for record in records for key in record.settings)}
     for key in keys:
         if key not in known:
@@ -200,8 +199,7 @@ def _own(record: Record) -> str:
 
 
 def _differing(records: Sequence[Record]) -> list[str]:
-    """The settings in which they differ; those of a choice, such as "route.share", where two runs
-    of the same choice do."""
+    """The settings in which they differ; those of a choice, such as "route.share", within it."""
     own = [own_settings(r) for r in records]
 
     def differ(key: str) -> bool:

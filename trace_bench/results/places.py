@@ -80,8 +80,7 @@ def _at(place: Path, rule: str | None, skipped: list[str]) -> Iterator[tuple[Pat
 
 
 def _folders(place: Path, skipped: list[str]) -> Iterator[Path]:
-    """Run folders, in order; what lies inside one is not searched. Folders that should be one are
-    named in `skipped`."""
+    """Run folders, in order, none of them searched; `skipped` names those that should be one."""
     left, seen = [place], set()
     while left:
         folder = left.pop()

@@ -50,8 +50,8 @@ class Varied:
 
 
 def varied(records: Sequence[Record]) -> Varied:
-    """From the largest group of comparable runs. Raises UserError without two methods of two seeds
-    each at one budget."""
+    """From the largest group of runs; UserError without two methods of two seeds each at one
+    budget."""
     group, *others = groups_of(records)
     say("left out", [f"{many(len(g.records), 'run')} of another group" for g in others])
     found = [cell for cell in cells(group.records).values() if len(cell.records) > 1]

@@ -67,11 +67,9 @@ def bootstrap_interval(values: Sequence[float]) -> Interval:
 
 
 def wilson_interval(successes: float, n: int) -> Interval:
-    """Wilson's score interval for a proportion; sound at 0 and n, where a bootstrap has no width.
-
-    Source: E. B. Wilson, Probable inference, the law of succession, and statistical inference,
-    JASA 22 (1927).
-    """
+    """Wilson's score interval for a proportion; sound at 0 and n, where a bootstrap has no width
+    (E. B. Wilson, Probable inference, the law of succession, and statistical inference, JASA
+    1927)."""
     if n <= 0 or not 0 <= successes <= n:
         raise ValueError(f"successes must lie in 0..n with n > 0, got {successes} of {n}")
     z = NormalDist().inv_cdf((1 + LEVEL) / 2)
@@ -136,10 +134,8 @@ def paired_difference(
 
 def pass_hat(passes: Iterable[Sequence[int]], k: int) -> float | None:
     """pass^k: the probability that k trials of a task all succeed, mean over tasks. `passes` holds
-    [successes, trials] per task; tasks with fewer than k trials are left out, None without any.
-
-    Unbiased per task: C(successes, k) / C(trials, k). Source: tau-bench (arXiv 2406.12045).
-    """
+    [successes, trials] per task; those with fewer than k are left out, None without any. Unbiased
+    per task: C(successes, k) / C(trials, k). Source: tau-bench (arXiv 2406.12045)."""
     known = [math.comb(c, k) / math.comb(n, k) for c, n in passes if n >= k]
     return mean(known) if known else None
 
@@ -247,8 +243,7 @@ ASSUMED = Repeats(ASSUMED_FLIPS, "the assumption `flips`, as nothing was repeate
 
 
 def smallest(tasks: int, seeds: int, trials: int, repeats: Repeats) -> float:
-    """The smallest difference that such a design shows of methods that differ alike on all
-    tasks."""
+    """The smallest difference that a design shows of methods that differ alike on all tasks."""
     noise = repeats.flips / (tasks * seeds * trials)
     between = 2 * repeats.deviation**2 / seeds
     return Uncertainty(noise, math.inf, between, repeats.freedom).detectable()

@@ -23,8 +23,7 @@ ABOUT = "about_tables"
 
 
 def usable(found: Found, least: float) -> Found:
-    """The runs that tables can show; the others are named in `skipped`. UserError if none is
-    left."""
+    """The runs that tables can show; the others are named in `skipped`. UserError without any."""
     why = {r.fingerprint: _unusable(r, least) for r in found.records}
     kept = tuple(r for r in found.records if not why[r.fingerprint])
     if not kept:

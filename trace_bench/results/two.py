@@ -240,18 +240,16 @@ def _what_it_can_show(a: Side, b: Side) -> list[str]:
     """From seeds or trials, or two bases that are repeats of one agent, else assumed."""
     trials = int(a.first.settings.get("evaluation.trials", 1))
     found = compare.repeats_of([*a.records, *b.records])
-    if found is ASSUMED and _same_base(a.first, b.first):
+    keys = {**a.first.settings, **b.first.settings}
+    agents = [k for k in keys if k.startswith(("model.", "policy."))]
+    same_base = all(a.first.settings.get(k) == b.first.settings.get(k) for k in agents)
+    if found is ASSUMED and same_base:
         one, two = a.base.records[0], b.base.records[0]
         own = one.method_settings
         two = replace(two, settings=one.settings, method_settings=own, budget=one.budget)
         found = compare.repeats_of([one, two])
     seeds = min(len(a.records), len(b.records))
     return [can_show(len(a.first.success), seeds, trials, found)]
-
-
-def _same_base(a: Record, b: Record) -> bool:
-    names = [k for k in {**a.settings, **b.settings} if k.startswith(("model.", "policy."))]
-    return all(a.settings.get(name) == b.settings.get(name) for name in names)
 
 
 def chosen(arguments: Sequence[str]) -> tuple[Side, Side, Mapping[str, Path]]:

@@ -31,7 +31,8 @@ from trace_bench.results.table import p_value
 from trace_bench.runner import report
 from trace_bench.runner.folder import stored_summary
 from trace_bench.runner.pipeline import carry_out
-from trace_bench.settings.compose import checked, compose_plain
+from trace_bench.settings.compose import compose_plain
+from trace_bench.settings.recipes import settled
 from trace_bench.settings.schema import PARTS, Settings
 
 
@@ -200,7 +201,7 @@ def _settings(
     (data,) = compose_plain([[*named, *words, *overrides]], config_dir)
     for group, part in objects.items():
         data[group] = {**data[group], "factory": part}
-    return checked(data)
+    return settled(data)
 
 
 _PLAIN = re.compile(r"[\w./:+-]+", re.ASCII)  # needs no quotes on a command line

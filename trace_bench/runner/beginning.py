@@ -30,9 +30,10 @@ def base_agent(model: str, found: Beginning | None, folder: Path) -> AgentSpec:
     content. Raises UserError if an adapter has changed since it was looked at."""
     if found is None:
         return AgentSpec(model=model)
-    kept = replace(found, agent=_copied(found.agent, folder))
-    write_json(folder / BEGINNING, as_json(kept))
-    return replace(kept.agent, model=model, version=f"start-{found.sha256}")
+    adapters = tuple(_copy(adapter, folder / "adapters") for adapter in found.agent.adapters)
+    agent = replace(found.agent, adapters=adapters)
+    write_json(folder / BEGINNING, as_json(replace(found, agent=agent)))
+    return replace(agent, model=model, version=f"start-{found.sha256}")
 
 
 def beginning_of(settings: Settings) -> Beginning | None:
@@ -83,10 +84,6 @@ def with_beginning(plan: MethodPlan, found: Beginning | None) -> MethodPlan:
     needs = (*plan.needs, STATES) if kind == "classifier" else plan.needs
     routed = plan.routed or kind in ("zero_shot", "both")
     return replace(plan, adapters=adapters, routed=routed, needs=needs)
-
-
-def _copied(agent: AgentSpec, folder: Path) -> AgentSpec:
-    return replace(agent, adapters=tuple(_copy(a, folder / "adapters") for a in agent.adapters))
 
 
 def _copy(adapter: AdapterRef, folder: Path) -> AdapterRef:

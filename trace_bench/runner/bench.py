@@ -189,7 +189,7 @@ def check_prompts(policy: Policy, suite: Suite, tasks: Sequence[Task]) -> str | 
     or if tools do not reach the model. Tasks that cannot be reset are left to the run."""
     if policy.context is None or suite.asks_user():
         return None
-    opened = _opened(suite, _chosen(tasks))
+    opened = _opened(suite, tasks)
     sizes = [policy.first_prompt(step.messages, step.tools) for step in opened]
     if not (long := [size for size in sizes if size >= policy.context]):
         return None
@@ -207,18 +207,13 @@ def try_turn(
     policy: Policy, suite: Suite, tasks: Sequence[Task], how: PolicySettings
 ) -> str | None:
     """What a policy that can be asked beforehand says about one turn, given the shortest of the
-    first prompts (`NO_TASK` if a model plays the user or no task can be reset). Raises
-    UserError."""
+    first prompts, or `NO_TASK` where none is known. Raises UserError."""
     if type(policy).try_turn is Policy.try_turn:  # its default: no tasks are opened in vain
         return None
-    steps = [] if suite.asks_user() else list(_opened(suite, _chosen(tasks)))
+    steps = [] if suite.asks_user() else list(_opened(suite, tasks))
     first = min(steps, key=_length, default=Step((NO_TASK,)))
     asked = TurnRequest(-1, first.messages, first.tools, temperature=how.eval_temperature)
     return policy.try_turn(replace(asked, max_tokens=how.max_tokens))
-
-
-def _chosen(tasks: Sequence[Task]) -> Sequence[Task]:
-    return tasks[:: max(1, len(tasks) // LOOKED_AT)][:LOOKED_AT]
 
 
 def _length(step: Step) -> int:
@@ -226,7 +221,9 @@ def _length(step: Step) -> int:
 
 
 def _opened(suite: Suite, tasks: Sequence[Task]) -> Iterator[Step]:
-    due = [(make(suite), task) for task in tasks]
+    """What the environments of some of these tasks return at reset."""
+    some = tasks[:: max(1, len(tasks) // LOOKED_AT)][:LOOKED_AT]
+    due = [(make(suite), task) for task in some]
     try:
         for step in step_all(suite, due):
             if isinstance(step, Step):

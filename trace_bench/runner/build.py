@@ -34,8 +34,7 @@ def log_line(text: str) -> None:
 def run_context(
     settings: Settings, parts: Parts, ask: Ask | None = None, **facts: Any
 ) -> RunContext:
-    """The facts of the run for factories. `ask`: asks the models in roles; `facts`: more of
-    them."""
+    """The facts of the run for factories. `ask`: asks the models in roles; `facts`: others."""
     played = models_in_roles(settings)
     shared = {f.name for f in fields(RunContext)} & {f.name for f in fields(PolicySettings)}
     return RunContext(

@@ -95,10 +95,6 @@ def counts(task: Task, failure: Failure | None) -> bool:
     return not (task.env.startswith(GENERATED) and failure.boundary in _OF_PROGRAM)
 
 
-def too_many(lost: int, total: int, share: float) -> bool:
-    return lost > share * total
-
-
 def check(
     what: str,
     lost: Sequence[str],
@@ -108,7 +104,7 @@ def check(
     remedy: str = AGAIN,
 ) -> None:
     """Raises UserError if too many of `total` episodes are `lost` (the cause of each, in order)."""
-    if not too_many(len(lost), total, share):
+    if len(lost) <= share * total:
         return
     where = faults.where if faults is not None else ""
     raise UserError(
@@ -185,7 +181,7 @@ class CallStore:
             return
         stored, tasks = self._file.of(call.name), call.batch.tasks
         lost = [i for i, t in stored.items() if i < len(tasks) and counts(tasks[i], t.failure)]
-        if not too_many(len(lost), len(tasks), self._max_lost):
+        if len(lost) <= self._max_lost * len(tasks):
             return
         if isinstance(call.by, TakesBack):
             gone = frozenset(lost)

@@ -204,7 +204,9 @@ class Evaluator:
         tasks = tuple(task for task, _ in episodes)
         route = None
         if choices is not None:
-            route = _names([choices[i % len(job.plan.tasks)] for i in which])
+            made = [choices[i % len(job.plan.tasks)] for i in which]
+            names = tuple(c for c in made if c is None or isinstance(c, str))
+            route = names if len(names) == len(made) else None  # one is no adapter's name
         temperature = self._settings.policy.eval_temperature
         batch = EpisodeBatch(job.agent, tasks, tuple(seeds), temperature, route)
         play_missing(job.player, batch, there, ended)
@@ -228,9 +230,3 @@ class _OneAgent:
 
     def call(self, attempt: int = 0) -> str:
         return f"evaluation/{self.label}" + (f"/attempt{attempt}" if attempt else "")
-
-
-def _names(choices: Sequence[Choice | BaseException]) -> tuple[str | None, ...] | None:
-    """The choices as a route; None if one is not an adapter's name."""
-    names = tuple(c for c in choices if c is None or isinstance(c, str))
-    return names if len(names) == len(choices) else None

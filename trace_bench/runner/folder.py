@@ -135,8 +135,7 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 def _make(folder: Path) -> list[Path]:
-    """Makes the folder; those that were missing, innermost first. Raises UserError, leaving
-    none."""
+    """Makes the folder; those that were missing, innermost first. UserError, leaving none."""
     made: list[Path] = []
     try:
         if folder.exists() and not folder.is_dir():

@@ -109,8 +109,7 @@ def routing(
     `final[i]` the routed agent's outcome there. The base model wins ties, then the earlier adapter.
 
     The oracle chooses by the very scores on which it is evaluated: no method, but a bound for
-    routers that choose one adapter. A sum of adapters can be better.
-    """
+    routers that choose one adapter. A sum of adapters can be better."""
     names = sorted(choices, key=lambda name: name is not None)
     each = zip(*(choices[name] for name in names), strict=True)
     oracle = tuple(max(of_task, key=_rank) for of_task in each)
@@ -153,8 +152,8 @@ def _rank(*outcomes: Outcome) -> tuple[float, float]:
 
 
 def score(outcomes: Sequence[Outcome]) -> dict[str, Any]:
-    """{success, similarity, n, interval, failures}: means over tasks, interval of the success. All
-    but `failures` are None if every episode was lost."""
+    """{success, similarity, n, interval, failures}: means over tasks, interval of the success. None
+    for all but `failures` if every episode was lost."""
     scored = [o for o in outcomes if o.score is not None]
     failures = len(outcomes) - len(scored)
     if not scored:

@@ -53,9 +53,9 @@ class Done:
 
 def run(settings: Settings) -> int:
     """Runs or resumes; prints the closing table and `run: <folder>`. Returns 1 if no held-out
-    episode of an agent has a score (such a run is not finished) or something is missing in a dry
-    run, else 0. Raises UserError for a folder of other settings, a budget that is too small, a full
-    disk, ..."""
+    episode of an agent has a score (such a run is not finished) or a dry run finds something
+    missing, else 0. Raises UserError for a folder of other settings, a budget that is too small,
+    ..."""
     if settings.dry_run:
         from trace_bench.runner.forecast import describe
 

@@ -31,12 +31,7 @@ from trace_bench.settings.schema import PARTS, Settings
 
 
 def plan_of(settings: Settings, method: Method, trainer: Trainer, tasks: int) -> MethodPlan:
-    """The method's plan, with the agent that it begins with. Raises UserError (budget too
-    small)."""
-    return with_beginning(_planned(settings, method, trainer, tasks), beginning_of(settings))
-
-
-def _planned(settings: Settings, method: Method, trainer: Trainer, tasks: int) -> MethodPlan:
+    """The method's plan, with the agent that the run begins with. Raises UserError."""
     run = PlannedRun(
         budget=settings.budget,
         tasks=tasks,
@@ -52,7 +47,9 @@ def _planned(settings: Settings, method: Method, trainer: Trainer, tasks: int) -
             "trace_bench.MethodPlan (docs/methods.md). Change `method`."
         )
     _check_plan(type(method).__name__, found)
-    return _given(found, tasks) if found.trains and trainer.references else found
+    if found.trains and trainer.references:
+        found = _given(found, tasks)
+    return with_beginning(found, beginning_of(settings))
 
 
 def _given(plan: MethodPlan, tasks: int) -> MethodPlan:
@@ -173,19 +170,16 @@ def check_splits(settings: Settings, suite: Suite, plan: MethodPlan) -> None:
             found = unknown(f"split of {suite.name}/{suite.variant}", split, there, setting)
             curve = " Without a curve it is not needed: checkpoints=[]."
             raise UserError(f"{found}{curve if setting == 'env.dev_split' else ''}")
-    tasks_of(suite, settings.evaluation.split)
-    if plan.learns and settings.protocol == "held_out":
-        _check_disjoint(settings, suite)
-
-
-def _check_disjoint(settings: Settings, suite: Suite) -> None:
     train, reported = settings.env.train_split, settings.evaluation.split
+    count = len(tasks_of(suite, reported))
+    if not plan.learns or settings.protocol != "held_out":
+        return
     if shared := in_both(suite, train, reported):
         raise UserError(
             f"protocol=held_out reports on other tasks than it trains on, and {len(shared)} of "
-            f"{len(tasks_of(suite, reported))} tasks of evaluation.split={reported} are in "
-            f"env.train_split={train} too, such as {shared[0]}. Change one of them, or set "
-            "`protocol=paper` to train and report on the same tasks (every table then says so)."
+            f"{count} tasks of evaluation.split={reported} are in env.train_split={train} too, "
+            f"such as {shared[0]}. Change one of them, or set `protocol=paper` to train and report "
+            "on the same tasks (every table then says so)."
         )
 
 

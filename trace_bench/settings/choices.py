@@ -85,11 +85,6 @@ def defaults(group: str, name: str, named: bool = True) -> dict[str, Any]:
     return data | first | ({"name": name} if named and "name" in data else {})
 
 
-def of_the_run() -> dict[str, Any]:
-    """The settings of the run that are in no group, as plain data."""
-    return {n: plain(p) for n, p in parameters(Settings).items() if n not in GROUPS}
-
-
 def plain(parameter: Parameter) -> Any:
     """A setting's default as plain data; null where the model decides."""
     if parameter.required:
@@ -138,7 +133,8 @@ def fill() -> None:
             return ConfigNode(self.name, node, self.group, self.package, self.provider)
 
     store = ConfigStore.instance()
-    store.store(name="settings", node=of_the_run(), provider=PROVIDER)
+    of_the_run = {n: plain(p) for n, p in parameters(Settings).items() if n not in GROUPS}
+    store.store(name="settings", node=of_the_run, provider=PROVIDER)
     for group in GROUPS:
         taken, there = files(group), offered(group)
         store.repo[group] = {

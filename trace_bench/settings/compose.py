@@ -23,9 +23,8 @@ from trace_bench.settings.schema import Settings, refuse_moved
 
 
 def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
-    """Runs `job` for the settings in `argv` (several with `-m`, in parallel with
-    `hydra/launcher=...`). Returns the highest exit code. Raises UserError for any error in `argv`
-    itself."""
+    """Runs `job` for the settings in `argv` (several with `-m`, in parallel with a launcher).
+    Returns the highest exit code. Raises UserError for any error in `argv` itself."""
     import hydra
 
     codes: list[int] = []
@@ -34,11 +33,11 @@ def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
 
     def task(cfg: Any) -> None:
         if os.getpid() != here:  # a launcher's worker: Hydra returns errors, but not `codes`
-            if code := _in_worker(lambda: job(checked(_plain(cfg)))):
+            if code := _in_worker(lambda: job(settled(_plain(cfg)))):
                 raise UserError(f"the run ended with exit code {code}; its output says why.")
             return
         try:
-            codes.append(_report(lambda: job(checked(_plain(cfg)))))
+            codes.append(_report(lambda: job(settled(_plain(cfg)))))
         except Exception as error:  # not for Hydra, nor for the readers of its errors
             bugs.append(error)
 
@@ -55,19 +54,14 @@ def launch(job: Callable[[Settings], int], argv: Sequence[str]) -> int:
 
 def compose(overrides: Sequence[str], config_dir: Path | None = None) -> Settings:
     """Checked settings from overrides such as `method=grpo budget=64`, without a command line."""
-    return checked(compose_plain([overrides], config_dir)[0])
+    return settled(compose_plain([overrides], config_dir)[0])
 
 
 def compose_all(
     overrides: Sequence[Sequence[str]], config_dir: Path | None = None
 ) -> list[Settings]:
     """The settings of many runs. Each distinct choice of config files is composed only once."""
-    return [checked(data) for data in compose_plain(overrides, config_dir)]
-
-
-def checked(data: Mapping[str, Any]) -> Settings:
-    """Checked settings from plain data, with the model's own where none is given. UserError."""
-    return settled(data)
+    return [settled(data) for data in compose_plain(overrides, config_dir)]
 
 
 def compose_plain(

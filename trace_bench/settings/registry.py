@@ -184,8 +184,7 @@ class Part:
 
 
 def find(group: str, chosen: PartSettings, variant: str | None = None) -> Part:
-    """The part of a group's settings. `variant`: second half of a suite's name. Raises
-    UserError."""
+    """The part of a group's settings. `variant`: second half of a suite's name. UserError."""
     factory, distribution = _factory(group, chosen, variant)
     return factory.asked(lambda: _part(group, chosen, factory, distribution))
 
