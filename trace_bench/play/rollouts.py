@@ -37,16 +37,8 @@ from trace_bench.core.types import (
     Trajectory,
     Turn,
 )
-from trace_bench.play import shards
-from trace_bench.play.steps import (
-    Faults,
-    FaultsElsewhere,
-    close,
-    make,
-    step_all,
-    step_one,
-    with_guidance,
-)
+from trace_bench.play import shards, steps
+from trace_bench.play.steps import Faults, FaultsElsewhere
 from trace_bench.play.suites import Suites
 from trace_bench.policies.routing.merge import MergedSums, Mixture
 from trace_bench.policies.routing.router import make_router
@@ -188,7 +180,7 @@ class _Playing:
                 self.threads.shutdown(wait=False, cancel_futures=True)
             for episode in list(self.live.values()):
                 self.policy.release(episode.index)
-                close(episode.env)
+                steps.close(episode.env)
         return [self.done[i] for i in range(total)]
 
     def _submit(self) -> None:
@@ -201,7 +193,7 @@ class _Playing:
         task = self.batch.tasks[index]
         suite = self.player.suites.of(task)
         adapter = None if self.batch.route is None else self.batch.route[index]
-        self.live[index] = _Live(index, task, suite, make(suite), adapter)
+        self.live[index] = _Live(index, task, suite, steps.make(suite), adapter)
         return self.live[index], task
 
     def _answer(self, replies: Sequence[TurnReply]) -> None:
@@ -235,10 +227,10 @@ class _Playing:
             suite = group[0][0].suite
             if suite.asks_user() and not isinstance(suite, ActsTogether):
                 for episode, what in group:
-                    self.thinking[self._in_thread(step_one, episode.env, what)] = episode
+                    self.thinking[self._in_thread(steps.step_one, episode.env, what)] = episode
                 continue
-            steps = step_all(suite, [(episode.env, what) for episode, what in group])
-            for (episode, _), step in zip(group, steps, strict=True):
+            made = steps.step_all(suite, [(episode.env, what) for episode, what in group])
+            for (episode, _), step in zip(group, made, strict=True):
                 self._stepped(episode, step)
 
     def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
@@ -274,7 +266,7 @@ class _Playing:
         episode.opened = True
         hint = "" if self.batch.hints is None else self.batch.hints[episode.index]
         guidance = "\n".join(text for text in (self.batch.agent.prompt, hint) if text)
-        first = with_guidance(step.messages, guidance)
+        first = steps.with_guidance(step.messages, guidance)
         episode.tools = step.tools
         if self.router is None:
             self._begin(episode, step, first, episode.adapter)
@@ -382,7 +374,7 @@ class _Playing:
         )
         del self.live[episode.index]
         self.policy.release(episode.index)
-        close(episode.env)
+        steps.close(episode.env)
         self.done[episode.index] = trajectory
         if self.on_episode is not None:
             self.on_episode(episode.index, trajectory)

@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, get_args, get_origin
 
 from trace_bench.core.checked import Parameter, choices, parameters
@@ -18,9 +17,7 @@ from trace_bench.core.types import to_json
 from trace_bench.settings.registry import CUSTOM, OWN, PRESETS, names
 from trace_bench.settings.schema import PARTS, LLMSettings, SandboxSettings, Settings
 
-GROUPS: Mapping[str, type] = MappingProxyType(
-    {**PARTS, "sandbox": SandboxSettings, "llm": LLMSettings}
-)
+GROUPS: Mapping[str, type] = {**PARTS, "sandbox": SandboxSettings, "llm": LLMSettings}
 """The groups and the dataclasses of their settings; of a part, those that all parts have."""
 MUST = "???"  # Hydra's word for a setting that must be given
 PROVIDER = "trace_bench"
