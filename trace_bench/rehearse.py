@@ -35,8 +35,7 @@ from trace_bench.settings.identity import model_path, parts_of, plain, served_na
 from trace_bench.settings.schema import Settings, parse
 from trace_bench.trainers.memory import shape_of
 
-Loaded = Callable[[], Sequence[str]]
-"""The adapters that a server has loaded so far."""
+Loaded = Callable[[], Sequence[str]]  # the adapters that a server has loaded so far
 LIMIT = 900.0  # seconds of the whole rehearsal
 SMALL = 5e6  # parameters of a model that is taken as it is
 ONLY_A_GPU = (

@@ -21,8 +21,7 @@ from trace_bench.core.types import Task, Trajectory
 
 Ended = Callable[[int, Trajectory], None]
 """Given the place of an episode in the batch, and the episode, when it ends."""
-Fault = Callable[[str, str], None]
-"""Given the kind and the traceback of what ended an episode."""
+Fault = Callable[[str, str], None]  # given the kind and the traceback of what ended an episode
 PlayPart = Callable[[Sequence[int], Ended, Fault], Any]
 """Plays the episodes at these places of the batch."""
 

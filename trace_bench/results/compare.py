@@ -37,8 +37,7 @@ DEFAULTS = {
 }
 """The values of these settings in runs that do not name them: from before they existed, or with
 their defaults (`core.checked.LATER`)."""
-_LONGEST = 60
-"""Characters of a value that a message shows."""
+_LONGEST = 60  # characters of a value that a message shows
 
 
 def check_comparable(records: Sequence[Record], free: Sequence[str] = ()) -> None:

@@ -182,8 +182,7 @@ def finish(figure: Any, title: str, caption: str, path: Path) -> list[Path]:
 # -- of measured runs ------------------------------------------------------------------------------
 
 _WINDOW = 8
-_WIDEST = 40
-"""Characters of a label's line, so that it leaves room for the bars."""
+_WIDEST = 40  # characters of a label's line, so that it leaves room for the bars
 
 
 def rollout_scaling(found: Cells, about: str, path: Path) -> list[Path]:

@@ -27,8 +27,7 @@ TRAINING = ("env.train_split", "env.train_tasks", "env.dev_split")
 """Settings that choose the tasks which a method has."""
 CAPTION = ("env.name", "env.suite", "evaluation.split", "protocol")
 """Settings that stand in captions."""
-BY_KIND = ("lost", "rollouts_lost", "limits")
-"""The drops that are counts by kind."""
+BY_KIND = ("lost", "rollouts_lost", "limits")  # the drops that are counts by kind
 FREE_TEXT = ("settings", "method_settings", "source", "versions", "machine", "about", "curve")
 """The fields whose texts stand in no table."""
 LATER = (
@@ -56,8 +55,7 @@ class Record:
     similarity: Figure
     tokens: Amount  # of all charged rollouts
     rule: str = "retry"  # the reporting rule, see rules.py
-    drops: Mapping[str, Any] = field(default_factory=dict)
-    """What the rule left out, see rules.py."""
+    drops: Mapping[str, Any] = field(default_factory=dict)  # what the rule left out, see rules.py
     passes: Sequence[Sequence[Trials]] = field(default_factory=list)
     """With several trials: [successes, scored] per task."""
     routing: Mapping[str, Any] | None = None

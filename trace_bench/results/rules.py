@@ -19,8 +19,7 @@ RULES = {
     "zero": "the first attempt counts; what was lost is a failure of the agent",
 }
 
-COVERAGE = 0.9
-"""The share of held-out episodes that must have a score, unless another is given."""
+COVERAGE = 0.9  # the share of held-out episodes that must have a score, unless another is given
 
 
 def check(rule: str) -> str:

@@ -20,7 +20,7 @@ from trace_bench.settings.identity import parts_of, plain, served_name
 from trace_bench.settings.schema import Settings, parse
 from trace_bench.trainers.settings import Recipe
 
-MOST: Mapping[str, Mapping[str, float]] = {
+MOST: Mapping[str, Mapping[str, float]] = {  # what these settings are at most
     "trainer": {
         "group_size": 4, "groups": 2, "epochs": 1, "minibatches": 1, "resample": 1, "hinted": 1,
         "gpus": 2, "nnodes": 1, "tensor_parallel": 1, "sequence_parallel": 1, "workers": 1,
@@ -34,8 +34,7 @@ MOST: Mapping[str, Mapping[str, float]] = {
     },
     "policy": {"batch": 8, "max_turns": 4, "max_tokens": 16},
 }  # fmt: skip
-"""What these settings are at most."""
-LEAST: Mapping[str, Mapping[str, float]] = {
+LEAST: Mapping[str, Mapping[str, float]] = {  # and at least
     # At a real model's rate one step of a miniature would change no probability.
     "trainer": {"learning_rate": 0.01},
     # Whatever the miniature earns: the calibration is run, and refuses nothing.
@@ -43,7 +42,6 @@ LEAST: Mapping[str, Mapping[str, float]] = {
         ("band_high", "band_all_success", "band_all_zero", "band_constant"), 1.0
     ),
 }
-"""What these settings are at least."""
 HERE: Mapping[str, Any] = {
     "device": "cpu", "ray_address": None, "node_gpus": None, "offload": False,
     "flash_attention": False,

@@ -22,8 +22,7 @@ from trace_bench.play.steps import Faults
 from trace_bench.play.suites import GENERATED
 from trace_bench.runner.ledger import Ledger, entry
 
-Spot = tuple[str, int]
-"""(call, index) of an episode."""
+Spot = tuple[str, int]  # (call, index) of an episode
 
 
 class EpisodeFile:

@@ -41,8 +41,7 @@ from trace_bench.runner.outcomes import EpisodeCounts, TrainingCounts, outcome_o
 from trace_bench.runner.progress import Aside, Progress
 
 T = TypeVar("T")
-MakeSuite = Callable[[Source], Suite]
-"""The suite that source code defines, in a sandbox."""
+MakeSuite = Callable[[Source], Suite]  # the suite that source code defines, in a sandbox
 
 Checkpoint = Callable[[int, AgentSpec, int], None]
 """(rollouts spent, the current agent, rollouts spent after the next call): the agent represents all

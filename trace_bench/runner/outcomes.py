@@ -232,8 +232,7 @@ class EpisodeCounts:
         return {**vars(self), "lost": dict(sorted(self.lost.items()))}
 
 
-PHASES = ("training", "fine-tuning")
-"""The phases whose lines of metrics are about training."""
+PHASES = ("training", "fine-tuning")  # the phases whose lines of metrics are about training
 
 
 @dataclass

@@ -254,8 +254,7 @@ def _lost_and_cut(name: str, found: Mapping[str, Any]) -> str:
     return f"{what}, {', '.join(parts) or 'none lost or cut off'}"
 
 
-MOST_BYTES = 60_000_000
-"""Of the report, beyond which conversations of training are left out."""
+MOST_BYTES = 60_000_000  # of the report, beyond which conversations of training are left out
 
 FIRST = ("final", "base")
 
