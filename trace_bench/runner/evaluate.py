@@ -39,7 +39,6 @@ class Evaluator:
         known: KnownOutcomes | None = None,
         trajectories: Path | None = None,
     ) -> None:
-        self.path = path
         self._player = player
         self._settings = settings
         self._retries = settings.evaluation.retries

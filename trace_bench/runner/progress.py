@@ -41,25 +41,23 @@ class Progress:
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._every = every
-        self._phase = "starting"
-        self._step, self._steps = "", _Steps()
-        self._total = 0
-        self._done = 0
         self._rewards: deque[float] = deque(maxlen=RECENT)
-        self._phase_start = self._last = clock()
-        self._spent_at_start = 0
+        self._begin("starting", 0)
         self._live: Any = None
         if self._stream.isatty():
             self._live = _live(self._stream)
 
     def phase(self, name: str, total: int = 0) -> None:
         """Starts a phase; `total`: its number of episodes, 0 if it spends the budget."""
+        self._begin(name, total)
+        self._show(force=True)
+
+    def _begin(self, name: str, total: int) -> None:
         self._phase, self._total, self._done = name, total, 0
         self._step, self._steps = "", _Steps()
         self._rewards.clear()
         self._phase_start = self._last = self._clock()
         self._spent_at_start = self.spent
-        self._show(force=True)
 
     def stage(self, name: str, seconds: Mapping[str, float]) -> None:
         """Starts a stage of the run, after those that took so many seconds."""
